@@ -1,0 +1,17 @@
+//! The nouns: pods, their names, the listings of them and the updates about them. Pure.
+
+pub mod decode;
+mod digest;
+pub mod identity;
+mod listing;
+mod object;
+mod problem;
+mod update;
+pub mod yaml;
+
+pub use digest::Digest;
+pub use identity::{NodeName, NodeNameError};
+pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};
+pub use object::{Pod, PodError, PodKey, Prepared, Uid};
+pub use problem::{Problem, Refusal, Severity, Stage};
+pub use update::{Op, PodUpdate, SourceName, UnknownSource, UpdateSource, classify};
