@@ -1,98 +1,249 @@
 //! The sources' channels, the one loop that owns `PodStorage`, and the consumers' `Updates`.
+//!
+//! The kubelet's `pkg/util/config.Mux` and the updates channel of `PodConfig`,
+//! with two differences: a source's channel is a slot in which the latest
+//! listing wins, and a consumer's channel is the difference between what it was
+//! told and what is wanted. So nobody ever waits for anybody.
 
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-
-use crate::{
-    pod::{Listing, PodUpdate, SourceName},
-    storage::Merged,
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// How a consumer wants to be told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Notify {
-    /// ADD, UPDATE, DELETE, REMOVE and RECONCILE, each with the pods concerned.
-    #[default]
-    Incremental,
-    /// One SET with everything on any change.
-    Snapshot,
-    /// SET when something was added or removed, UPDATE, DELETE and RECONCILE for the rest.
-    SnapshotAndUpdates,
-}
+use tokio::sync::{Notify as Wake, watch};
+
+pub use crate::storage::Notify;
+use crate::{
+    pod::{Listing, PodUpdate, Rejection, SourceName},
+    storage::{Merged, Outcome, PodStorage, Told, updates},
+};
+
+/// How many listings of each source have been pushed or merged.
+type Counts = [u64; SourceName::ALL.len()];
 
 /// The handle by which sources and consumers reach the mux. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Mux {}
+pub struct Mux {
+    inbox: Arc<Inbox>,
+    merged: watch::Receiver<Merged>,
+    merged_counts: watch::Receiver<Counts>,
+}
 
 impl Mux {
-    /// A mux for these sources, and the loop that must be run for it to turn.
+    /// A mux for these sources, and the loop that must run for it to turn.
     #[must_use]
-    pub fn new(_sources: &[SourceName]) -> (Self, MuxLoop) {
-        unimplemented!()
+    pub fn new(configured: &[SourceName]) -> (Self, MuxLoop) {
+        let slot = |source| configured.contains(&source).then(Slot::default);
+        let slots = Slots { by_source: SourceName::ALL.map(slot) };
+        let inbox = Arc::new(Inbox { slots: Mutex::new(slots), wake: Wake::new() });
+        let storage = PodStorage::new(configured);
+        let (publish, merged) = watch::channel(storage.merged().clone());
+        let (counts, merged_counts) = watch::channel(Counts::default());
+        let mux = Self { inbox: inbox.clone(), merged, merged_counts };
+        (mux, MuxLoop { inbox, storage, publish, counts })
     }
 
     /// The channel of a source: one for each, so that no source speaks in
-    /// another's name. `None` if the source is not configured or its channel is taken.
+    /// another's name. `None` if the source is not configured or its channel
+    /// was taken before.
     #[must_use]
-    pub fn channel(&self, _source: SourceName) -> Option<SourceChannel> {
-        unimplemented!()
+    pub fn channel(&self, source: SourceName) -> Option<SourceChannel> {
+        let mut slots = self.inbox.lock();
+        let slot = slots.by_source[source as usize].as_mut()?;
+        if mem::replace(&mut slot.taken, true) {
+            return None;
+        }
+        let (inbox, merged_counts) = (self.inbox.clone(), self.merged_counts.clone());
+        Some(SourceChannel { source, inbox, merged_counts })
     }
 
-    /// A consumer's own ordered channel of updates. It starts from nothing.
+    /// A consumer's own ordered channel of updates. It starts from nothing: its
+    /// first updates are everything that is wanted now.
     #[must_use]
-    pub fn updates(&self, _notify: Notify) -> Updates {
-        unimplemented!()
+    pub fn updates(&self, notify: Notify) -> Updates {
+        let mut merged = self.merged.clone();
+        merged.mark_changed();
+        Updates { notify, merged, told: Told::default(), goal: Told::default(), batch: VecDeque::new() }
     }
 
-    /// The merged view, for readers.
+    /// The merged view, for readers. Closed when the mux has ended.
     #[must_use]
     pub fn merged(&self) -> watch::Receiver<Merged> {
-        unimplemented!()
+        self.merged.clone()
     }
 }
 
-/// The one loop that owns `PodStorage`.
+/// Where listings wait for the loop: at most one a source.
 #[derive(Debug)]
-pub struct MuxLoop {}
+struct Inbox {
+    slots: Mutex<Slots>,
+    wake: Wake,
+}
 
-impl MuxLoop {
-    /// Merges every listing at once, until every source's channel is dropped or
-    /// `stop` is cancelled; what was pushed before is merged first.
-    pub async fn run(self, _stop: CancellationToken) {
-        unimplemented!()
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Slots> {
+        // A slot is never left half written, so a panic elsewhere has spoilt nothing.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+#[derive(Debug)]
+struct Slots {
+    by_source: [Option<Slot>; SourceName::ALL.len()],
+}
+
+impl Slots {
+    /// What was pushed and not merged yet, with its number.
+    fn take(&mut self) -> Vec<(SourceName, u64, Listing)> {
+        let take = |source: SourceName| {
+            let slot = self.by_source[source as usize].as_mut()?;
+            Some((source, slot.pushed, mem::take(&mut slot.waiting)?))
+        };
+        SourceName::ALL.into_iter().filter_map(take).collect()
+    }
+
+    fn all_ended(&self) -> bool {
+        self.by_source.iter().flatten().all(|slot| slot.ended)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    waiting: Option<Listing>,
+    /// How many listings were pushed so far.
+    pushed: u64,
+    taken: bool,
+    ended: bool,
 }
 
 /// A source's channel into the mux: one slot in which the latest listing wins.
+///
+/// When every source has dropped its channel, the mux merges what is left and ends.
 #[derive(Debug)]
-pub struct SourceChannel {}
+pub struct SourceChannel {
+    source: SourceName,
+    inbox: Arc<Inbox>,
+    merged_counts: watch::Receiver<Counts>,
+}
 
 impl SourceChannel {
     /// Whose channel it is.
     #[must_use]
     pub fn source(&self) -> SourceName {
-        unimplemented!()
+        self.source
     }
 
-    /// Hands a listing over. Never waits; a listing that nobody has looked at
+    /// Hands a listing over. Never waits: a listing that nobody has looked at
     /// yet is replaced, and nothing is lost, for a listing is everything.
     ///
     /// # Panics
     /// If the listing is another source's.
-    pub fn push(&self, _listing: Listing) {
-        unimplemented!()
+    pub fn push(&self, listing: Listing) {
+        assert_eq!(listing.source(), self.source, "a source speaks in its own name only");
+        let mut slots = self.inbox.lock();
+        if let Some(slot) = slots.by_source[self.source as usize].as_mut() {
+            slot.pushed += 1;
+            slot.waiting = Some(match slot.waiting.take() {
+                // A restored listing is not everything: it only adds.
+                Some(before) if listing.is_restored() => listing.over(&before),
+                _ => listing,
+            });
+        }
+        drop(slots);
+        self.inbox.wake.notify_one();
     }
 
     /// Waits until everything pushed so far has been merged and published.
-    /// Returns false if the mux has ended before that. Cancel-safe.
+    /// Returns false if the mux ended before. Cancel-safe.
     pub async fn merged(&self) -> bool {
-        unimplemented!()
+        let pushed = self.inbox.lock().by_source[self.source as usize].as_ref().map_or(0, |slot| slot.pushed);
+        let reached = |counts: &Counts| counts[self.source as usize] >= pushed;
+        self.merged_counts.clone().wait_for(reached).await.is_ok()
     }
 }
 
-/// A consumer's ordered channel of updates.
+impl Drop for SourceChannel {
+    fn drop(&mut self) {
+        if let Some(slot) = self.inbox.lock().by_source[self.source as usize].as_mut() {
+            slot.ended = true;
+        }
+        self.inbox.wake.notify_one();
+    }
+}
+
+/// The one loop that owns `PodStorage`.
 #[derive(Debug)]
-pub struct Updates {}
+pub struct MuxLoop {
+    inbox: Arc<Inbox>,
+    storage: PodStorage,
+    publish: watch::Sender<Merged>,
+    counts: watch::Sender<Counts>,
+}
+
+impl MuxLoop {
+    /// Merges every listing at once and publishes the view, until every
+    /// configured source has dropped its channel and all is merged. Readers and
+    /// consumers then see their end.
+    pub async fn run(mut self) {
+        loop {
+            let (pushed, ended) = {
+                let mut slots = self.inbox.lock();
+                (slots.take(), slots.all_ended())
+            };
+            if !pushed.is_empty() {
+                self.merge(pushed);
+            } else if ended {
+                return;
+            } else {
+                self.inbox.wake.notified().await;
+            }
+        }
+    }
+
+    fn merge(&mut self, pushed: Vec<(SourceName, u64, Listing)>) {
+        let mut counts = *self.counts.borrow();
+        for (source, count, listing) in pushed {
+            report(&self.storage.apply(&listing));
+            counts[source as usize] = count;
+        }
+        self.publish.send_replace(self.storage.merged().clone());
+        self.counts.send_replace(counts);
+    }
+}
+
+/// Says once what was not taken, and once that it no longer is so.
+fn report(outcome: &Outcome) {
+    let pod = |rejection: &Rejection| rejection.pod.as_ref().map(ToString::to_string);
+    for rejection in &outcome.rejected {
+        tracing::warn!(
+            source = %rejection.source, path = %rejection.origin, pod = pod(rejection),
+            reason = rejection.reason.as_str(), error = %rejection.reason, "pod rejected"
+        );
+    }
+    for rejection in &outcome.recovered {
+        tracing::info!(
+            source = %rejection.source, path = %rejection.origin, pod = pod(rejection),
+            reason = rejection.reason.as_str(), "pod no longer rejected"
+        );
+    }
+}
+
+/// A consumer's own ordered channel of updates.
+///
+/// It remembers what the consumer has been told and gives the difference to
+/// what is wanted now. So a consumer that keeps up hears each change, and the
+/// backlog of one that does not is one difference, however long it sleeps.
+#[derive(Debug)]
+pub struct Updates {
+    notify: Notify,
+    merged: watch::Receiver<Merged>,
+    told: Told,
+    /// What the consumer has been told once it has the whole batch.
+    goal: Told,
+    /// The updates on the way there, the next one first.
+    batch: VecDeque<PodUpdate>,
+}
 
 impl Updates {
     /// The next update; waits if there is nothing new. `None` when the mux has
@@ -100,6 +251,46 @@ impl Updates {
     ///
     /// Cancel-safe: an update is either returned or still to come.
     pub async fn next(&mut self) -> Option<PodUpdate> {
-        unimplemented!()
+        loop {
+            self.look();
+            if let Some(update) = self.batch.pop_front() {
+                self.hand_over(&update);
+                return Some(update);
+            }
+            self.merged.changed().await.ok()?;
+            self.merged.mark_changed();
+        }
+    }
+
+    /// What the consumer has been told so far.
+    #[must_use]
+    pub fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Replaces what is still to come by the way to the newest view, if there is a newer one.
+    fn look(&mut self) {
+        let merged = {
+            let newest = self.merged.borrow_and_update();
+            if !newest.has_changed() {
+                return;
+            }
+            newest.clone()
+        };
+        let (goal, batch) = updates(&self.told, &merged, self.notify);
+        self.goal = goal;
+        self.batch = batch.into();
+        if self.batch.is_empty() {
+            // Nothing to say; what differs is not compared, and is known from now on.
+            self.told = self.goal.clone();
+        }
+    }
+
+    fn hand_over(&mut self, update: &PodUpdate) {
+        if self.batch.is_empty() {
+            self.told = self.goal.clone();
+        } else {
+            self.told.advance(update, &self.goal);
+        }
     }
 }

@@ -3,10 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
+    hash::Hash,
     sync::Arc,
 };
 
-use imbl::OrdMap;
+use imbl::{OrdMap, ordmap::DiffItem};
 use jiff::Timestamp;
 
 use super::{Pod, PodKey, Prepared, Refusal, SourceName, Uid, object::seen_now};
@@ -56,13 +57,14 @@ struct Rank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(u64);
 
-/// A pod in a listing.
+/// A pod in a listing, or in the merged view.
 ///
 /// Equality is identity: the same incarnation of the very same state. The
 /// listings' diff asks for it at every entry that it visits.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pod: Arc<Pod>,
+    source: SourceName,
     incarnation: Incarnation,
     rank: Rank,
 }
@@ -72,6 +74,12 @@ impl Entry {
     #[must_use]
     pub fn pod(&self) -> &Arc<Pod> {
         &self.pod
+    }
+
+    /// The source that wants it.
+    #[must_use]
+    pub fn source(&self) -> SourceName {
+        self.source
     }
 
     /// Which life of the pod this is. Comparable within one source and key only.
@@ -89,7 +97,9 @@ impl Entry {
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
-        self.incarnation == other.incarnation && Arc::ptr_eq(&self.pod, &other.pod)
+        Arc::ptr_eq(&self.pod, &other.pod)
+            && self.incarnation == other.incarnation
+            && self.source == other.source
     }
 }
 
@@ -234,6 +244,37 @@ impl Listing {
     pub(crate) fn entries(&self) -> &OrdMap<PodKey, Entry> {
         &self.entries
     }
+
+    /// What this listing rejects as duplicate and `before` did not, and the
+    /// other way round.
+    pub(crate) fn duplicates_since(&self, before: Option<&Self>) -> (Vec<Rejection>, Vec<Rejection>) {
+        let none = OrdMap::new();
+        let (mut rejected, mut recovered) = (Vec::new(), Vec::new());
+        for change in before.map_or(&none, |before| &before.duplicates).diff(&self.duplicates) {
+            match change {
+                DiffItem::Add(_, new) | DiffItem::Update { new: (_, new), .. } => rejected.push(new.clone()),
+                DiffItem::Remove(_, old) => recovered.push(old.clone()),
+            }
+        }
+        (rejected, recovered)
+    }
+
+    /// This listing laid over another one of the same source: whatever is only
+    /// in the other stays, and so does a pod that has another life here. This is
+    /// how a restored listing is taken, which must remove nothing.
+    pub(crate) fn over(&self, other: &Self) -> Self {
+        let mut entries = other.entries.clone();
+        for change in other.entries.diff(&self.entries) {
+            match change {
+                DiffItem::Add(key, new) => drop(entries.insert(key.clone(), new.clone())),
+                DiffItem::Update { old: (_, old), new: (key, new) } if old.incarnation == new.incarnation => {
+                    entries.insert(key.clone(), new.clone());
+                }
+                DiffItem::Update { .. } | DiffItem::Remove(..) => {}
+            }
+        }
+        Self { entries, restored: self.restored && other.restored, ..self.clone() }
+    }
 }
 
 /// Edits a source's listing.
@@ -255,8 +296,9 @@ impl Listing {
 pub struct ListingBuilder {
     source: SourceName,
     found: BTreeMap<Origin, Vec<Arc<Pod>>>,
-    by_key: HashMap<PodKey, BTreeSet<Rank>>,
-    by_uid: HashMap<Uid, BTreeSet<Rank>>,
+    /// Who claims a name or a UID; nearly always one, so a plain list.
+    by_key: HashMap<PodKey, Vec<Rank>>,
+    by_uid: HashMap<Uid, Vec<Rank>>,
     entries: OrdMap<PodKey, Entry>,
     refusals: OrdMap<Origin, Rejection>,
     duplicates: OrdMap<Rank, Rejection>,
@@ -368,9 +410,9 @@ impl ListingBuilder {
             }
             for (index, pod) in after.iter().enumerate() {
                 let rank = Rank { origin: origin.clone(), index };
-                self.by_key.entry(pod.key().clone()).or_default().insert(rank.clone());
+                self.by_key.entry(pod.key().clone()).or_default().push(rank.clone());
                 if !pod.uid().is_empty() {
-                    self.by_uid.entry(pod.uid().clone()).or_default().insert(rank);
+                    self.by_uid.entry(pod.uid().clone()).or_default().push(rank);
                 }
                 touched.push(pod.clone());
             }
@@ -384,18 +426,8 @@ impl ListingBuilder {
 
     fn unlink(&mut self, rank: &Rank, pod: &Pod) {
         self.duplicates.remove(rank);
-        if let Some(ranks) = self.by_key.get_mut(pod.key()) {
-            ranks.remove(rank);
-            if ranks.is_empty() {
-                self.by_key.remove(pod.key());
-            }
-        }
-        if let Some(ranks) = self.by_uid.get_mut(pod.uid()) {
-            ranks.remove(rank);
-            if ranks.is_empty() {
-                self.by_uid.remove(pod.uid());
-            }
-        }
+        withdraw(&mut self.by_key, pod.key(), rank);
+        withdraw(&mut self.by_uid, pod.uid(), rank);
     }
 
     /// Decides anew every key that the touched pods can reach by a shared name
@@ -468,10 +500,20 @@ impl ListingBuilder {
             },
             Entry::incarnation,
         );
-        let entry = Entry { pod, incarnation, rank };
+        let entry = Entry { pod, source: self.source, incarnation, rank };
         let key = entry.pod.key();
         if self.entries.get(key).is_none_or(|old| *old != entry || old.rank != entry.rank) {
             self.entries.insert(key.clone(), entry);
+        }
+    }
+}
+
+/// Takes one claim back, and the list of claims with the last one.
+fn withdraw<K: Hash + Eq>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank: &Rank) {
+    if let Some(ranks) = claims.get_mut(key) {
+        ranks.retain(|other| other != rank);
+        if ranks.is_empty() {
+            claims.remove(key);
         }
     }
 }

@@ -11,3 +11,7 @@
 )]
 
 mod support;
+
+mod merge;
+#[path = "../../examples/replay.rs"]
+mod replay;
