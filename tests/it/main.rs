@@ -12,6 +12,7 @@
 
 mod support;
 
+mod histories;
 mod merge;
 #[path = "../../examples/replay.rs"]
 mod replay;
