@@ -12,6 +12,7 @@
 
 mod support;
 
+mod config;
 mod histories;
 mod merge;
 #[path = "../../examples/replay.rs"]
