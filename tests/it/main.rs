@@ -15,5 +15,6 @@ mod support;
 mod config;
 mod histories;
 mod merge;
+mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
