@@ -3,4 +3,6 @@
 pub mod clock;
 pub mod mux;
 pub mod pod;
+pub mod sink;
 pub mod storage;
+pub mod supervise;
