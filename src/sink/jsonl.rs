@@ -99,7 +99,7 @@ impl Jsonl {
     }
 
     fn new(name: Arc<str>, fd: OwnedFd, cut: bool) -> io::Result<Self> {
-        let reader = AsyncFd::with_interest(fd.try_clone()?, Interest::ERROR).ok();
+        let reader = AsyncFd::register_with_interest(fd.try_clone()?, Interest::ERROR).ok();
         let output = Output { file: fd.into(), cut, begun: None };
         Ok(Self { name, output: Arc::new(Mutex::new(output)), reader })
     }

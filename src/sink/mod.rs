@@ -41,7 +41,7 @@
 //!
 //! let stop = CancellationToken::new();
 //! let (pushed, (), delivered) =
-//!     tokio::join!(my_source, turning.run(stop.clone()), delivery.run(stop.clone()));
+//!     tokio::join!(my_source, turning.run(), delivery.run(stop.clone()));
 //! pushed?;
 //! delivered?;
 //! assert_eq!(status.borrow().acknowledged, Some(1));
