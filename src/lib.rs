@@ -3,6 +3,8 @@
 pub mod clock;
 pub mod mux;
 pub mod pod;
+pub mod settings;
 pub mod sink;
 pub mod storage;
 pub mod supervise;
+pub mod telemetry;

@@ -3,6 +3,7 @@
 use std::{any::Any, collections::HashMap, error::Error, time::Duration};
 
 use tokio::{
+    sync::watch,
     task::{Id, JoinError, JoinSet},
     time::Instant,
 };
@@ -69,8 +70,8 @@ impl Crew {
     }
 
     /// Waits until every task has ended. Once the token is cancelled, from
-    /// outside or because a task went missing, they have `grace` to do so; at
-    /// that deadline the laggards are named in the log and aborted.
+    /// outside or because a task went missing, they have `grace`, as it is then,
+    /// to do so; at that deadline the laggards are named in the log and aborted.
     ///
     /// Returns the laggards' names, sorted.
     ///
@@ -81,7 +82,7 @@ impl Crew {
     /// # Errors
     ///
     /// If a task ended too early, failed or panicked.
-    pub async fn run(mut self, grace: Duration) -> Result<Vec<String>, CrewError> {
+    pub async fn run(mut self, grace: watch::Receiver<Duration>) -> Result<Vec<String>, CrewError> {
         let stop = self.stop.clone();
         let mut first = None;
         let mut deadline = None;
@@ -105,12 +106,12 @@ impl Crew {
                     }
                 }
                 () = overdue => match deadline {
-                    None => deadline = Some(Instant::now() + grace),
+                    None => deadline = Some(Instant::now() + *grace.borrow()),
                     Some(_) => break,
                 }
             }
         }
-        let laggards = self.roll_call(grace);
+        let laggards = self.roll_call();
         first.map_or(Ok(laggards), Err)
     }
 
@@ -136,11 +137,11 @@ impl Crew {
     }
 
     /// Names those who are still there, and aborts them.
-    fn roll_call(mut self, grace: Duration) -> Vec<String> {
+    fn roll_call(mut self) -> Vec<String> {
         let mut laggards: Vec<String> = self.names.into_values().collect();
         laggards.sort();
         for task in &laggards {
-            warn!(task, "did not end within {grace:?}; it is cut off");
+            warn!(task, "did not end in time; it is cut off");
         }
         self.tasks.abort_all();
         // Whoever hangs in a call that does not return would be waited for in vain.

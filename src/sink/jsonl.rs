@@ -12,7 +12,7 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{FileType, Mode, OFlags, fcntl_setfl, fstat, open},
 };
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{io::Interest, net::unix::pipe};
 
 use super::{SequencedUpdate, Sink, SinkError};
 
@@ -58,8 +58,8 @@ pub struct Jsonl {
     name: Arc<str>,
     // The lock is only ever waited for on the threads for blocking work.
     output: Arc<Mutex<Output>>,
-    /// Tells when the reader of a pipe goes away; `None` where nobody can tell (a file).
-    reader: Option<AsyncFd<OwnedFd>>,
+    /// Tells when the reader goes away, if the output is a pipe.
+    reader: Option<pipe::Sender>,
 }
 
 impl Jsonl {
@@ -93,13 +93,14 @@ impl Jsonl {
                 other => failed(other.into()),
             })?;
         fcntl_setfl(&fd, OFlags::APPEND).map_err(|error| failed(error.into()))?;
-        let regular = fstat(&fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
-        let cut = regular && ends_within_a_line(path).map_err(failed)?;
+        let cut = file_type(&fd).map_err(failed)?.is_file() && ends_within_a_line(path).map_err(failed)?;
         Self::new(path.display().to_string().into(), fd, cut).map_err(failed)
     }
 
     fn new(name: Arc<str>, fd: OwnedFd, cut: bool) -> io::Result<Self> {
-        let reader = AsyncFd::register_with_interest(fd.try_clone()?, Interest::ERROR).ok();
+        // "Unchecked" leaves stdout in blocking mode: others share it with us.
+        let watch = || pipe::Sender::from_owned_fd_unchecked(fd.try_clone()?);
+        let reader = file_type(&fd)?.is_fifo().then(watch).transpose()?;
         let output = Output { file: fd.into(), cut, begun: None };
         Ok(Self { name, output: Arc::new(Mutex::new(output)), reader })
     }
@@ -200,6 +201,10 @@ impl Output {
         }
         Ok(())
     }
+}
+
+fn file_type(fd: &OwnedFd) -> io::Result<FileType> {
+    Ok(FileType::from_raw_mode(fstat(fd)?.st_mode))
 }
 
 fn ends_within_a_line(path: &Path) -> io::Result<bool> {
