@@ -1,6 +1,6 @@
 //! Wiring: makes the channels, starts the crew, waits for it; the only room that knows all others.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use tokio::{
@@ -14,11 +14,11 @@ use tracing::{error, info, warn};
 use crate::{
     mux::Mux,
     pod::SourceName,
-    settings::{FileSettings, Settings, SinkSetting},
-    sink::{Delivery, Jsonl, Sink},
+    settings::{FileSettings, Key, Settings, SinkSetting},
+    sink::{Delivery, Jsonl},
     source::FileSource,
-    supervise::Crew,
-    telemetry::Log,
+    supervise::{BoxError, Crew, CrewError},
+    telemetry::{Level, Log},
 };
 
 /// Threads for what never blocks. The work is small, and a node agent shares its node.
@@ -77,7 +77,11 @@ pub fn run(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), Ag
 }
 
 async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), AgentError> {
-    let mut stops = StopSignals::new().map_err(AgentError::Failed)?;
+    let stops = StopSignals::new().map_err(AgentError::Failed)?;
+    let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
+    for warning in &settings.warnings {
+        warn!("{warning}");
+    }
     let stop = CancellationToken::new();
     let mut crew = Crew::new(stop.clone());
     let sources: Vec<SourceName> = settings.file.iter().map(|_| SourceName::File).collect();
@@ -87,32 +91,15 @@ async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(),
         turning.run().await;
         Ok(())
     });
-    let (grace, grace_now) = watch::channel(time_to_stop(settings));
     let file = start_file_source(settings, &mux, &stop, &mut crew);
-    let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP").map_err(AgentError::Failed)?;
-    let reloader = Reloader { reload, file, grace, log: log.clone(), settings: settings.clone() };
+    let (grace, grace_now) = watch::channel(time_to_stop(settings));
+    let reloader = Reloader { reload, settings: settings.clone(), file, grace, level: log.level() };
     crew.spawn("reload", reloader.run(hangups, stop.clone()));
 
-    let mut working = std::pin::pin!(crew.run(grace_now));
-    loop {
-        tokio::select! {
-            ended = &mut working => return match ended {
-                Ok(laggards) if laggards.is_empty() => Ok(info!("stopped")),
-                Ok(_) => Ok(warn!("stopped: the shutdown grace has run out")),
-                Err(error) => Err(AgentError::Failed(error.into())),
-            },
-            signal = stops.next() => {
-                if stop.is_cancelled() {
-                    return Ok(warn!(signal, "stopped at once: asked a second time"));
-                }
-                info!(signal, "stopping: sinks take what is pending");
-                stop.cancel();
-            }
-        }
-    }
+    attend(crew.run(grace_now), &stop, stops).await.map_err(|error| AgentError::Failed(error.into()))
 }
 
-/// Opens every sink before any is started, so that a bad one refuses the start.
+/// A sink that cannot be opened refuses the start; nothing has been delivered by then.
 fn start_sinks(
     settings: &Settings,
     mux: &Mux,
@@ -131,10 +118,117 @@ fn start_sinks(
     Ok(())
 }
 
+/// Waits until the crew has ended, and passes the signals on to it.
+async fn attend(
+    crew: impl Future<Output = Result<Vec<String>, CrewError>>,
+    stop: &CancellationToken,
+    mut signals: StopSignals,
+) -> Result<(), CrewError> {
+    let mut crew = pin!(crew);
+    loop {
+        tokio::select! {
+            ended = &mut crew => {
+                if ended?.is_empty() {
+                    info!("stopped");
+                } else {
+                    warn!("stopped: the shutdown grace has run out");
+                }
+                return Ok(());
+            }
+            signal = signals.next() => {
+                if stop.is_cancelled() {
+                    warn!(signal, "stopped at once: asked a second time");
+                    return Ok(());
+                }
+                info!(signal, "stopping: the sinks take what is pending");
+                stop.cancel();
+            }
+        }
+    }
+}
+
 /// How long the crew may take to stop, of what the whole process may.
 fn time_to_stop(settings: &Settings) -> Duration {
     let grace = settings.shutdown_grace;
-    grace - (grace / END_SHARE).min(LONGEST_END)
+    grace.saturating_sub((grace / END_SHARE).min(LONGEST_END))
+}
+
+fn start_file_source(
+    settings: &Settings,
+    mux: &Mux,
+    stop: &CancellationToken,
+    crew: &mut Crew,
+) -> Option<watch::Sender<FileSettings>> {
+    let (told, heard) = watch::channel(settings.file.clone()?);
+    let source = FileSource::new(heard, settings.node_name.clone(), mux.channel(SourceName::File)?);
+    let stop = stop.clone();
+    crew.spawn("source file", async move { Ok(source.run(stop).await?) });
+    Some(told)
+}
+
+/// Reads the settings anew at each SIGHUP and tells whom they concern.
+struct Reloader {
+    reload: Arc<Reload>,
+    settings: Settings,
+    /// Every message is a rescan, even with the same settings.
+    file: Option<watch::Sender<FileSettings>>,
+    grace: watch::Sender<Duration>,
+    level: Level,
+}
+
+impl Reloader {
+    async fn run(mut self, mut hangups: Signal, stop: CancellationToken) -> Result<(), BoxError> {
+        while stop.run_until_cancelled(hangups.recv()).await.is_some() {
+            let reload = self.reload.clone();
+            // The config file may stand on a network that hangs.
+            let reading = tokio::task::spawn_blocking(move || reload());
+            let Some(read) = stop.run_until_cancelled(reading).await else { break };
+            match read? {
+                Ok(settings) => self.take(settings),
+                Err(error) => error!(error, "SIGHUP: the settings cannot be used; those from before stay"),
+            }
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// Takes over what may change while the agent runs, and says what may not.
+    fn take(&mut self, new: Settings) {
+        for warning in &new.warnings {
+            warn!("{warning}");
+        }
+        let old = &mut self.settings;
+        let path = |settings: &Settings| settings.file.as_ref().map(|file| file.path.clone());
+        for (key, changed) in [
+            (Key::PodManifestPath, path(old) != path(&new)),
+            (Key::NodeName, old.node_name != new.node_name),
+            (Key::Sink, old.sinks != new.sinks),
+            (Key::Notify, old.notify != new.notify),
+            (Key::LogFormat, old.log.format != new.log.format),
+        ] {
+            if changed {
+                warn!(setting = key.flag(), "SIGHUP: another value takes effect only after a restart");
+            }
+        }
+        if let (Some(old), Some(new)) = (&mut old.file, new.file) {
+            *old = FileSettings { path: old.path.clone(), ..new };
+        }
+        old.shutdown_grace = new.shutdown_grace;
+        old.log.verbosity = new.log.verbosity;
+    }
+
+    fn tell(&self) {
+        info!("SIGHUP: settings read, everything is scanned anew");
+        self.level.set(self.settings.log.verbosity);
+        self.grace.send_replace(time_to_stop(&self.settings));
+        if let (Some(told), Some(settings)) = (&self.file, &self.settings.file) {
+            told.send_replace(settings.clone());
+        }
+    }
+}
+
+fn listen(kind: SignalKind) -> anyhow::Result<Signal> {
+    signal(kind).context("cannot listen for signals")
 }
 
 /// SIGTERM and SIGINT.
@@ -145,7 +239,6 @@ struct StopSignals {
 
 impl StopSignals {
     fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 

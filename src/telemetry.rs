@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::fs::fstat;
-use tracing::{Level, level_filters::LevelFilter, subscriber::SetGlobalDefaultError};
+use tracing::{level_filters::LevelFilter, subscriber::SetGlobalDefaultError};
 use tracing_subscriber::{
     Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
 };
@@ -42,8 +42,20 @@ pub enum LogError {
 /// The log of this process. Dropping it writes out what still waits.
 #[derive(Debug)]
 pub struct Log {
-    level: reload::Handle<Targets, Registry>,
+    level: Level,
     lines: Lines,
+}
+
+/// How much the log says; it can be set while the log runs.
+#[derive(Clone, Debug)]
+pub struct Level(reload::Handle<Targets, Registry>);
+
+impl Level {
+    /// Says more or less from now on: see [`LogSettings::verbosity`].
+    pub fn set(&self, verbosity: u8) {
+        // It fails only when there is no log any more.
+        let _ = self.0.reload(targets(verbosity));
+    }
 }
 
 impl Log {
@@ -72,13 +84,13 @@ impl Log {
         };
         set.map_err(LogError::Twice)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-        Ok(Self { level: handle, lines })
+        Ok(Self { level: Level(handle), lines })
     }
 
-    /// Says more or less from now on: see [`LogSettings::verbosity`].
-    pub fn set_verbosity(&self, verbosity: u8) {
-        // It fails only when there is no log any more.
-        let _ = self.level.reload(targets(verbosity));
+    /// The handle by which it says more or less.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level.clone()
     }
 }
 
@@ -91,10 +103,10 @@ impl Drop for Log {
 /// What is said at which verbosity: our own rooms first, the libraries later.
 fn targets(verbosity: u8) -> Targets {
     let (ours, others) = match verbosity {
-        0 => (Level::INFO, LevelFilter::WARN),
-        1 => (Level::DEBUG, LevelFilter::WARN),
-        2 => (Level::TRACE, LevelFilter::INFO),
-        _ => (Level::TRACE, LevelFilter::TRACE),
+        0 => (LevelFilter::INFO, LevelFilter::WARN),
+        1 => (LevelFilter::DEBUG, LevelFilter::WARN),
+        2 => (LevelFilter::TRACE, LevelFilter::INFO),
+        _ => (LevelFilter::TRACE, LevelFilter::TRACE),
     };
     Targets::new().with_default(others).with_target("podmux", ours)
 }
