@@ -12,6 +12,9 @@
 
 mod support;
 
+mod config;
+mod histories;
 mod merge;
+mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;

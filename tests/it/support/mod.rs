@@ -1,5 +1,7 @@
 //! Builders and doubles that several tests use.
 
+pub mod script;
+
 use std::{fs::File, io::Read as _, path::PathBuf};
 
 /// The cases of one file of `tests/corpus/`.
