@@ -13,8 +13,11 @@
 mod support;
 
 mod config;
+mod delivery;
 mod histories;
+mod jsonl;
 mod merge;
 mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
+mod supervise;
