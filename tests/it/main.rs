@@ -15,6 +15,7 @@ mod support;
 mod config;
 mod delivery;
 mod histories;
+mod hostile_sink;
 mod jsonl;
 mod merge;
 mod mux;
