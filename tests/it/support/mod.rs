@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod process;
 pub mod script;
 pub mod sinks;
 pub mod stream;
