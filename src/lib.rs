@@ -3,4 +3,5 @@
 pub mod clock;
 pub mod mux;
 pub mod pod;
+pub mod source;
 pub mod storage;
