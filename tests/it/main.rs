@@ -10,4 +10,5 @@
     reason = "a test fails by panicking, says what it ran, and is nobody's library"
 )]
 
+mod decode_corpus;
 mod support;
