@@ -14,9 +14,10 @@ use tracing::{error, info, warn};
 use crate::{
     mux::Mux,
     pod::SourceName,
-    settings::{FileSettings, Key, Settings, SinkSetting},
+    pod::decode::Preparation,
+    settings::{self, Key, Settings, SinkSetting},
     sink::{Delivery, Jsonl},
-    source::FileSource,
+    source::file::{self, FileHandle, FileSource},
     supervise::{BoxError, Crew, CrewError},
     telemetry::{Level, Log},
 };
@@ -79,6 +80,7 @@ pub fn run(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), Ag
 async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), AgentError> {
     let stops = StopSignals::new().map_err(AgentError::Failed)?;
     let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
+    info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     for warning in &settings.warnings {
         warn!("{warning}");
     }
@@ -158,20 +160,31 @@ fn start_file_source(
     mux: &Mux,
     stop: &CancellationToken,
     crew: &mut Crew,
-) -> Option<watch::Sender<FileSettings>> {
-    let (told, heard) = watch::channel(settings.file.clone()?);
-    let source = FileSource::new(heard, settings.node_name.clone(), mux.channel(SourceName::File)?);
+) -> Option<FileHandle> {
+    let given = settings.file.as_ref()?;
+    let preparation = Preparation { source: SourceName::File, node: settings.node_name.clone() };
+    let settings = file::FileSettings {
+        check_frequency: given.check_frequency,
+        on_invalid: match given.on_invalid {
+            settings::OnInvalid::Keep => file::OnInvalid::Keep,
+            settings::OnInvalid::Remove => file::OnInvalid::Remove,
+        },
+        ..file::FileSettings::new(&given.path, preparation)
+    };
+    let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File)?);
     let stop = stop.clone();
-    crew.spawn("source file", async move { Ok(source.run(stop).await?) });
-    Some(told)
+    crew.spawn("source file", async {
+        source.run(stop).await;
+        Ok(())
+    });
+    Some(handle)
 }
 
 /// Reads the settings anew at each SIGHUP and tells whom they concern.
 struct Reloader {
     reload: Arc<Reload>,
     settings: Settings,
-    /// Every message is a rescan, even with the same settings.
-    file: Option<watch::Sender<FileSettings>>,
+    file: Option<FileHandle>,
     grace: watch::Sender<Duration>,
     level: Level,
 }
@@ -187,7 +200,9 @@ impl Reloader {
                 Ok(settings) => self.take(settings),
                 Err(error) => error!(error, "SIGHUP: the settings cannot be used; those from before stay"),
             }
-            self.tell();
+            if let Some(file) = &self.file {
+                file.rescan();
+            }
         }
         Ok(())
     }
@@ -198,9 +213,8 @@ impl Reloader {
             warn!("{warning}");
         }
         let old = &mut self.settings;
-        let path = |settings: &Settings| settings.file.as_ref().map(|file| file.path.clone());
         for (key, changed) in [
-            (Key::PodManifestPath, path(old) != path(&new)),
+            (Key::PodManifestPath, old.file != new.file),
             (Key::NodeName, old.node_name != new.node_name),
             (Key::Sink, old.sinks != new.sinks),
             (Key::Notify, old.notify != new.notify),
@@ -210,20 +224,11 @@ impl Reloader {
                 warn!(setting = key.flag(), "SIGHUP: another value takes effect only after a restart");
             }
         }
-        if let (Some(old), Some(new)) = (&mut old.file, new.file) {
-            *old = FileSettings { path: old.path.clone(), ..new };
-        }
         old.shutdown_grace = new.shutdown_grace;
         old.log.verbosity = new.log.verbosity;
-    }
-
-    fn tell(&self) {
-        info!("SIGHUP: settings read, everything is scanned anew");
-        self.level.set(self.settings.log.verbosity);
-        self.grace.send_replace(time_to_stop(&self.settings));
-        if let (Some(told), Some(settings)) = (&self.file, &self.settings.file) {
-            told.send_replace(settings.clone());
-        }
+        self.level.set(old.log.verbosity);
+        self.grace.send_replace(time_to_stop(old));
+        info!("SIGHUP: the settings are read");
     }
 }
 
