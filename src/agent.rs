@@ -51,8 +51,8 @@ impl AgentError {
     }
 }
 
-/// Reads the settings anew, as they were read at the start. The error is for a person.
-pub type Reload = dyn Fn() -> Result<Settings, String> + Send + Sync;
+/// Reads the settings anew, as they were read at the start.
+pub type Reload = dyn Fn() -> anyhow::Result<Settings> + Send + Sync;
 
 /// Runs the agent until a signal stops it.
 ///
@@ -198,7 +198,10 @@ impl Reloader {
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
             match read? {
                 Ok(settings) => self.take(settings),
-                Err(error) => error!(error, "SIGHUP: the settings cannot be used; those from before stay"),
+                Err(error) => error!(
+                    error = format!("{error:#}"),
+                    "SIGHUP: the settings cannot be used; those from before stay"
+                ),
             }
             if let Some(file) = &self.file {
                 file.rescan();

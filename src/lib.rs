@@ -1,6 +1,7 @@
 //! podmux: pods from every source of a node, as one ordered stream of updates.
 
 pub mod agent;
+pub mod cli;
 pub mod clock;
 pub mod mux;
 pub mod pod;

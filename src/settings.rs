@@ -22,6 +22,9 @@ mod duration;
 /// The environment, passed in: variables by name.
 pub type Environment = BTreeMap<String, String>;
 
+/// The variable that names a config file if `--config` does not.
+pub const CONFIG_VARIABLE: &str = "PODMUX_CONFIG";
+
 /// Everything that a run of the agent is told from outside, validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {

@@ -22,4 +22,5 @@ mod merge;
 mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
+mod shutdown;
 mod supervise;

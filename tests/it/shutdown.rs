@@ -123,7 +123,8 @@ fn a_second_signal_ends_it_at_once() {
 fn what_is_pending_is_taken_before_the_end() {
     let manifests = tempfile::tempdir().unwrap();
     write_pods(manifests.path(), 500);
-    let (agent, stdout) = Process::start_unread(&mut podmux_run(manifests.path(), &["--shutdown-grace", "1h"]));
+    let (agent, stdout) =
+        Process::start_unread(&mut podmux_run(manifests.path(), &["--shutdown-grace", "1h"]));
     let stdout = stdout.unwrap();
     wait_until_full(&stdout);
     agent.signal(Signal::TERM);
