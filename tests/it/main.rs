@@ -10,11 +10,17 @@
     reason = "a test fails by panicking, says what it ran, and is nobody's library"
 )]
 
+mod decode_corpus;
 mod support;
 
 mod config;
+mod delivery;
 mod histories;
+mod hostile_sink;
+mod jsonl;
 mod merge;
 mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
+mod shutdown;
+mod supervise;
