@@ -13,6 +13,10 @@
 mod decode_corpus;
 mod support;
 
+mod cli;
+mod settings;
+mod validate;
+
 mod merge;
 #[path = "../../examples/replay.rs"]
 mod replay;
