@@ -10,10 +10,9 @@
     reason = "a test fails by panicking, says what it ran, and is nobody's library"
 )]
 
-mod decode_corpus;
-mod support;
-
+mod cli;
 mod config;
+mod decode_corpus;
 mod delivery;
 mod histories;
 mod hostile_sink;
@@ -22,5 +21,8 @@ mod merge;
 mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
+mod settings;
 mod shutdown;
 mod supervise;
+mod support;
+mod validate;
