@@ -113,8 +113,8 @@ const LAW: &[Row] = &[
         "+crate::supervise",
     ]]),
     ("telemetry", &[&[
-        "+std", "-std::env", "-std::net", "-std::process", "-std::thread",
-        "+thiserror", "+tracing", "+tracing_subscriber",
+        "+std", "-std::env", "-std::net", "-std::process", "-std::thread", "+std::thread::Builder",
+        "+rustix", "+thiserror", "+tracing", "+tracing_subscriber",
         "+crate::telemetry", "+crate::clock", "+crate::settings",
     ]]),
     ("settings", &[&[
