@@ -10,6 +10,7 @@ use podmux::pod::{
     NodeName, Prepared, Problem, Severity, SourceName,
     decode::{Manifest, Preparation, manifest},
 };
+use podmux_fuzz::stands_in;
 use serde_json::{Map, Value};
 
 fuzz_target!(|text: &[u8]| {
@@ -33,40 +34,11 @@ fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusa
     manifest(text, &Preparation { source, node: NodeName::new("node1").unwrap() })
 }
 
-/// Every position is one that an editor can go to: the line exists, and the
-/// column is at most one past its end.
 fn stand_in(text: &[u8], problems: &[Problem]) {
     // Only a text that is UTF-8 has lines of characters.
-    let Ok(text) = std::str::from_utf8(text) else { return };
-    let lines: Vec<_> = lines(text);
-    for problem in problems {
-        if let Some((line, column)) = problem.position {
-            let length = lines.get(line as usize - 1).map(|line| line.chars().count());
-            // A position at the very end may be that of the line after the last.
-            let length = length.unwrap_or_else(|| {
-                assert!(line as usize == lines.len() + 1, "{problem:?} is below the text");
-                0
-            });
-            assert!(column >= 1 && column as usize <= length + 1, "{problem:?} is right of its line");
-        }
+    if let Ok(text) = std::str::from_utf8(text) {
+        assert!(problems.iter().all(|problem| stands_in(text, problem)), "{problems:?}");
     }
-}
-
-/// Lines as YAML 1.2 breaks them: LF, CR or both.
-fn lines(text: &str) -> Vec<&str> {
-    text.split_inclusive(['\n', '\r'])
-        .fold(Vec::new(), |mut lines: Vec<(usize, usize)>, piece| {
-            let begin = lines.last().map_or(0, |line| line.1);
-            let end = begin + piece.len();
-            match lines.last_mut() {
-                Some(last) if piece == "\n" && text[..begin].ends_with('\r') => last.1 = end,
-                _ => lines.push((begin, end)),
-            }
-            lines
-        })
-        .into_iter()
-        .map(|(begin, end)| &text[begin..end])
-        .collect()
 }
 
 /// A prepared pod is a manifest too, of a POSTed pod: those keep their names.

@@ -10,6 +10,7 @@
     reason = "a test fails by panicking, says what it ran, and is nobody's library"
 )]
 
+mod manifests;
 mod rooms;
 mod support;
 
