@@ -1,6 +1,15 @@
 //! From a manifest's text to prepared pods.
 
-use super::{NodeName, Prepared, Problem, Refusal, SourceName};
+use std::{borrow::Cow, collections::HashMap};
+
+use serde_json::{Map, Value};
+
+use super::{
+    NodeName, PodKey, Prepared, Problem, Refusal, SourceName, Stage, defaults, go_types, identity,
+    node::{Data, Node, quoted},
+    typed::{self, Findings, Path},
+    yaml,
+};
 
 /// The largest manifest that is read, in bytes (the kubelet's bound for a URL's body).
 pub const MAX_MANIFEST: usize = 10 * 1024 * 1024;
@@ -29,6 +38,270 @@ pub struct Manifest {
 /// # Errors
 /// All that is wrong with it. A manifest is taken whole or not at all.
 pub fn manifest(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
-    let _ = (text, preparation);
-    unimplemented!()
+    if text.len() > MAX_MANIFEST {
+        let detail = format!("{} bytes are too many: a manifest holds {MAX_MANIFEST} at most", text.len());
+        return Err(refusal(Stage::Decode, vec![Problem::error(detail)]));
+    }
+    let text = utf8(text).map_err(|problem| refusal(Stage::Decode, vec![problem]))?;
+    let mut reading =
+        Reading { preparation, findings: Findings::new(&text), stage: None, items: Vec::new(), lists: 0 };
+    match yaml::documents(&text) {
+        Ok(documents) => documents.iter().for_each(|document| reading.document(document)),
+        Err(fault) => reading.refuse(Stage::Decode, fault.at, &Path::ROOT, Problem::error(fault.detail)),
+    }
+    reading.finish()
+}
+
+fn refusal(stage: Stage, problems: Vec<Problem>) -> Refusal {
+    Refusal { stage, problems }
+}
+
+/// The text of a manifest. In JSON, as in Go, a byte that is not UTF-8 becomes U+FFFD.
+fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
+    let error = match str::from_utf8(bytes) {
+        Ok(text) => return Ok(text.into()),
+        Err(error) => error,
+    };
+    if bytes.trim_ascii_start().starts_with(b"{") {
+        let mut text = String::with_capacity(bytes.len() + 16);
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(chunk.valid());
+            text.extend(chunk.invalid().iter().map(|_| '\u{fffd}'));
+        }
+        return Ok(text.into());
+    }
+    let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+    let place = super::node::place(&valid, valid.len());
+    Err(Problem::error("not UTF-8: save the file in that encoding").at(Some(place)))
+}
+
+/// A pod on its way, and where it stands in the text.
+struct Item {
+    prepared: Prepared,
+    at: usize,
+    field: String,
+}
+
+struct Reading<'r, 't> {
+    preparation: &'r Preparation,
+    findings: Findings<'t>,
+    /// The first of the stages at which something was refused.
+    stage: Option<Stage>,
+    items: Vec<Item>,
+    lists: usize,
+}
+
+impl Reading<'_, '_> {
+    fn refuse(&mut self, stage: Stage, at: usize, path: &Path<'_>, problem: Problem) {
+        self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
+        self.findings.add(at, path, problem);
+    }
+
+    fn document(&mut self, document: &Node<'_>) {
+        let root = Path::ROOT;
+        match kind(document) {
+            _ if document.is_null() => {}
+            Ok("Pod") => self.pod(document, &root),
+            Ok(list @ ("PodList" | "List")) => {
+                self.lists += 1;
+                self.list(document, list == "PodList", &root);
+            }
+            Ok(kind) => {
+                let detail = format!("the kind is {}; Pod, PodList or List is expected", quoted(kind));
+                let at = document.get("kind").map_or(document.at, |kind| kind.at);
+                self.refuse(Stage::Decode, at, &root.field("kind"), Problem::error(detail));
+            }
+            Err((at, field, problem)) => {
+                let path = field.map_or(root, |field| root.field(field));
+                self.refuse(Stage::Decode, at, &path, problem);
+            }
+        }
+    }
+
+    fn list(&mut self, list: &Node<'_>, of_pods: bool, root: &Path<'_>) {
+        let path = root.field("items");
+        let items = match list.get("items") {
+            None => return,
+            Some(items) if items.is_null() => return,
+            Some(Node { data: Data::List(items), .. }) => items,
+            Some(other) => {
+                let detail = format!("must be a list, but is {}", other.describe());
+                let problem = Problem::error(detail).because("FieldValueTypeInvalid");
+                return self.refuse(Stage::Decode, other.at, &path, problem);
+            }
+        };
+        for (index, item) in items.iter().enumerate() {
+            let path = path.index(index);
+            // The items of a PodList usually come without kind and apiVersion.
+            let kind = match kind(item) {
+                Err((_, Some(field), _)) if of_pods && item.get(field).is_none() => Ok("Pod"),
+                kind => kind,
+            };
+            match kind {
+                Ok("Pod") => self.pod(item, &path),
+                Ok(kind) => {
+                    let detail = format!("the kind is {}; Pod is expected", quoted(kind));
+                    let at = item.get("kind").map_or(item.at, |kind| kind.at);
+                    self.refuse(Stage::Decode, at, &path.field("kind"), Problem::error(detail));
+                }
+                Err((at, field, problem)) => {
+                    let path = field.map_or(path, |field| path.field(field));
+                    self.refuse(Stage::Decode, at, &path, problem);
+                }
+            }
+        }
+    }
+
+    fn pod(&mut self, node: &Node<'_>, path: &Path<'_>) {
+        let errors = self.findings.errors();
+        let pod = typed::object(&go_types::POD, node, path, &mut self.findings);
+        if self.findings.errors() > errors {
+            self.stage = Some(Stage::Decode);
+            return;
+        }
+        let name = pod.get("metadata").and_then(|metadata| metadata.get("name"));
+        if name.and_then(Value::as_str).is_none() {
+            let metadata = path.field("metadata");
+            let at = node.get("metadata").map_or(node.at, |metadata| metadata.at);
+            let problem = Problem::error("Required value: a pod needs a name").because("FieldValueRequired");
+            return self.refuse(Stage::Name, at, &metadata.field("name"), problem);
+        }
+        let prepared = prepare(pod, self.preparation);
+        self.items.push(Item { prepared, at: node.at, field: path.to_string() });
+    }
+
+    /// Refuses pods that come out with one name.
+    fn refuse_duplicates(&mut self) {
+        let mut seen: HashMap<&PodKey, &Item> = HashMap::new();
+        let mut found = Vec::new();
+        for item in &self.items {
+            if let Some(first) = seen.get(item.prepared.key()) {
+                found.push((item, first.at));
+            } else {
+                seen.insert(item.prepared.key(), item);
+            }
+        }
+        for (item, first) in found {
+            let (line, column) = self.findings.place(first);
+            let detail = format!(
+                "Duplicate value: {} is the name of the pod at {line}:{column} too; rename one of them",
+                item.prepared.key()
+            );
+            let dot = if item.field.is_empty() { "" } else { "." };
+            let field = format!("{}{dot}metadata.name", item.field);
+            let problem = Problem::error(detail).because("FieldValueDuplicate").of(field);
+            self.stage = Some(Stage::Decode);
+            self.findings.add(item.at, &Path::ROOT, problem);
+        }
+    }
+
+    fn finish(mut self) -> Result<Manifest, Refusal> {
+        self.refuse_duplicates();
+        if self.items.is_empty() && self.stage.is_none() && self.lists == 0 {
+            let detail = "no pod in it: a Pod, a PodList or a List is expected";
+            self.stage = Some(Stage::Decode);
+            self.findings.add(0, &Path::ROOT, Problem::error(detail));
+        }
+        let problems = self.findings.into_problems();
+        match self.stage {
+            Some(stage) => Err(refusal(stage, problems)),
+            None => Ok(Manifest {
+                pods: self.items.into_iter().map(|item| item.prepared).collect(),
+                warnings: problems,
+            }),
+        }
+    }
+}
+
+type KindError<'a> = (usize, Option<&'static str>, Problem);
+
+/// The kind of an object of the API's version `v1`.
+fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError<'n>> {
+    if !matches!(node.data, Data::Map(_)) {
+        let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.describe());
+        return Err((node.at, None, Problem::error(detail)));
+    }
+    let text = |field: &'static str, example: &str| match node.get(field) {
+        Some(value) if !value.is_null() && value.text() != Some("") => value.text().ok_or_else(|| {
+            let detail = format!("must be a text, but is {}", value.describe());
+            (value.at, Some(field), Problem::error(detail).because("FieldValueTypeInvalid"))
+        }),
+        _ => {
+            let detail = format!("Required value: {example} is expected");
+            Err((node.at, Some(field), Problem::error(detail).because("FieldValueRequired")))
+        }
+    };
+    let kind = text("kind", "kind: Pod")?;
+    let version = text("apiVersion", "apiVersion: v1")?;
+    if version != "v1" {
+        let at = node.get("apiVersion").map_or(node.at, |version| version.at);
+        let detail = format!("the version is {}; v1 is expected", quoted(version));
+        return Err((at, Some("apiVersion"), Problem::error(detail)));
+    }
+    Ok(kind)
+}
+
+/// Makes a pod ready for the listing: defaults, name, namespace, UID, hash, node
+/// (`applyDefaults` in the kubelet's `pkg/kubelet/config/common.go`).
+fn prepare(mut pod: Map<String, Value>, preparation: &Preparation) -> Prepared {
+    let Preparation { source, node } = preparation;
+    let hash = identity::hash(&pod);
+    pod.insert("apiVersion".to_owned(), "v1".into());
+    pod.insert("kind".to_owned(), "Pod".into());
+    defaults::set(&mut pod);
+    defaults::convert(&mut pod);
+
+    let metadata = defaults::child(&mut pod, "metadata");
+    metadata.remove("managedFields");
+    let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (mut name, mut namespace) = (text("name"), text("namespace"));
+    if *source != SourceName::Http {
+        name = format!("{name}-{node}");
+    }
+    if namespace.is_empty() {
+        "default".clone_into(&mut namespace);
+    }
+    if !metadata.contains_key("uid") && *source != SourceName::Http {
+        let uid = identity::uid(*source, node, &namespace, &name);
+        metadata.insert("uid".to_owned(), uid.into());
+    }
+    let key = PodKey::new(&namespace, &name);
+    metadata.insert("name".to_owned(), name.into());
+    metadata.insert("namespace".to_owned(), namespace.into());
+    defaults::child(metadata, "annotations").insert(identity::HASH.to_owned(), hash.into());
+
+    let spec = defaults::child(&mut pod, "spec");
+    spec.insert("nodeName".to_owned(), node.as_str().into());
+    if *source == SourceName::File {
+        tolerate(spec);
+    }
+    defaults::child(&mut pod, "status").insert("phase".to_owned(), "Pending".into());
+    typed::complete(&go_types::POD, &mut pod);
+    Prepared::from_canonical(pod, key)
+}
+
+/// A static pod stays when its node has problems: it tolerates every taint with
+/// the effect `NoExecute`, in place of a toleration of its own that says the same.
+fn tolerate(spec: &mut Map<String, Value>) {
+    let toleration: Map<_, _> = [("operator", "Exists"), ("effect", "NoExecute")]
+        .map(|(k, v)| (k.to_owned(), v.into()))
+        .into_iter()
+        .collect();
+    let tolerations = spec.entry("tolerations").or_insert_with(|| Value::Array(Vec::new()));
+    let Value::Array(tolerations) = tolerations else { return };
+    let alike = |other: &Value| {
+        let field = |name: &str| other.get(name).and_then(Value::as_str).unwrap_or_default();
+        field("operator") == "Exists"
+            && field("effect") == "NoExecute"
+            && field("key").is_empty()
+            && field("value").is_empty()
+    };
+    let mut found = false;
+    for other in tolerations.iter_mut().filter(|other| alike(other)) {
+        *other = toleration.clone().into();
+        found = true;
+    }
+    if !found {
+        tolerations.push(toleration.into());
+    }
 }

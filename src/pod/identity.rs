@@ -2,6 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::{Digest, SourceName};
+
 /// The name of this node: a DNS-1123 subdomain, lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeName(Arc<str>);
@@ -45,4 +50,48 @@ impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
+}
+
+/// The namespace of all UIDs that podmux derives. Changing it would restart
+/// every static pod of every node.
+const NAMESPACE: Uuid = Uuid::from_u128(0x6f2d_1c5e_8a43_4b7f_9e10_3c58_d7a2_b964);
+
+/// The annotation that holds a pod's content hash, as the kubelet calls it.
+pub(super) const HASH: &str = "kubernetes.io/config.hash";
+
+/// The UID of a pod that came without one: a version-5 UUID of where it runs
+/// and what it is called. So an edit of the manifest is an update of the same
+/// pod, and neither the file's name nor a release of podmux matters.
+pub(super) fn uid(source: SourceName, node: &NodeName, namespace: &str, name: &str) -> String {
+    let text = format!("{source}/{node}/{namespace}/{name}");
+    Uuid::new_v5(&NAMESPACE, text.as_bytes()).hyphenated().to_string()
+}
+
+/// The hash of a pod's content: namespace, name, labels, annotations (but for
+/// `kubernetes.io/config.*`) and spec as they were given, in Go's normal form,
+/// before defaults and preparation. It changes exactly when the content does.
+pub(super) fn hash(given: &Map<String, Value>) -> String {
+    let empty = Map::new();
+    let metadata = given.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+    let annotations: Map<_, _> = metadata
+        .get("annotations")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| !name.starts_with("kubernetes.io/config."))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let text = |value: Option<&Value>| value.map(Value::to_string).unwrap_or_default();
+    let map = |map: Option<&Map<String, Value>>| match map {
+        Some(map) if !map.is_empty() => serde_json::to_string(map).unwrap_or_default(),
+        _ => String::new(),
+    };
+    let parts = [
+        text(metadata.get("namespace")),
+        text(metadata.get("name")),
+        map(metadata.get("labels").and_then(Value::as_object)),
+        map(Some(&annotations)),
+        map(given.get("spec").and_then(Value::as_object)),
+    ];
+    Digest::of(&parts.each_ref().map(String::as_bytes)).to_string()
 }

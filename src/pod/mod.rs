@@ -1,11 +1,20 @@
 //! The nouns: pods, their names, the listings of them and the updates about them. Pure.
 
 pub mod decode;
+mod defaults;
 mod digest;
+mod go_types;
 pub mod identity;
+mod image;
+mod json;
 mod listing;
+mod node;
 mod object;
 mod problem;
+mod quantity;
+mod scalar;
+mod time;
+mod typed;
 mod update;
 pub mod yaml;
 

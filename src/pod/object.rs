@@ -152,6 +152,11 @@ impl Prepared {
         Ok(Self { object, key })
     }
 
+    /// Takes an object that is in canonical form already, under the key of its metadata.
+    pub(super) fn from_canonical(object: Map<String, Value>, key: PodKey) -> Self {
+        Self { object, key }
+    }
+
     /// The pod's key.
     #[must_use]
     pub fn key(&self) -> &PodKey {

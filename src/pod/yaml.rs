@@ -1,1 +1,301 @@
 //! From text to a tree of values with positions, by the rules of YAML that the kubelet lives by.
+//!
+//! The events are granit-parser's (YAML 1.2 syntax); what they mean is
+//! go-yaml v2's (YAML 1.1 scalars, merge keys, string keys), as the kubelet
+//! reads with it through sigs.k8s.io/yaml.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use serde_json::Value;
+
+use super::{
+    Problem, json,
+    node::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins, place},
+    scalar::{self, Scalar},
+};
+
+/// Reads a text in YAML or JSON as one value; `null` if it is empty.
+///
+/// # Errors
+/// What is wrong with the text, with its position.
+pub fn to_json(text: &str) -> Result<Value, Problem> {
+    let problem = |fault: Fault| Problem::error(fault.detail).at(Some(place(text, fault.at)));
+    let documents = documents(text).map_err(problem)?;
+    let mut full = documents.iter().filter(|document| !document.is_null());
+    match (full.next(), full.next()) {
+        (_, Some(second)) => Err(problem(Fault::new(second.at, "a second document, where only one is read"))),
+        (first, None) => Ok(first.map_or(Value::Null, Node::to_json)),
+    }
+}
+
+/// The documents of a text in YAML, or the one value of a text in JSON, which
+/// is YAML too: text that begins with `{` is tried as JSON first, because it is
+/// quicker and because the kubelet does. When it is neither, the reader that
+/// came further has the better explanation.
+pub(super) fn documents(text: &str) -> Result<Vec<Node<'_>>, Fault> {
+    if !text.trim_start().starts_with('{') {
+        return compose(text);
+    }
+    json::read(text).map(|node| vec![node]).or_else(|json_fault| {
+        compose(text).map_err(|fault| if fault.at > json_fault.at { fault } else { json_fault })
+    })
+}
+
+/// The documents of a text in YAML.
+pub(super) fn compose(text: &str) -> Result<Vec<Node<'_>>, Fault> {
+    refuse_control_characters(text)?;
+    let bom = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let mut options =
+        granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
+    options.set_emit_comments(false);
+    let mut composer = Composer {
+        events: Parser::new_from_str_with_options(&text[bom..], options),
+        begin: bom,
+        anchors: HashMap::new(),
+        depth: 0,
+        values: 0,
+        aliased: 0,
+    };
+    let mut documents = Vec::new();
+    while let Some((event, span)) = composer.next()? {
+        match event {
+            Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
+            Event::StreamEnd => break,
+            event => documents.push(composer.node(event, &span)?),
+        }
+    }
+    Ok(documents)
+}
+
+/// The characters that no YAML text may hold (YAML 1.1, 5.1), but for a BOM.
+fn refuse_control_characters(text: &str) -> Result<(), Fault> {
+    let refused = |c: char| {
+        matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{84}'
+            | '\u{86}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}')
+    };
+    match text.char_indices().find(|(_, c)| refused(*c)) {
+        None => Ok(()),
+        Some((at, c)) => {
+            let code = u32::from(c);
+            Err(Fault::new(
+                at,
+                format!("the control character U+{code:04X} may not stand in YAML: write \"\\x{code:02x}\""),
+            ))
+        }
+    }
+}
+
+/// A value that an alias may repeat.
+struct Anchor<'t> {
+    node: Node<'t>,
+    /// How many values it holds, itself included.
+    values: usize,
+    depth: usize,
+}
+
+struct Composer<'t> {
+    events: Parser<'t, StrInput<'t>>,
+    /// Where in the text the parser's input begins.
+    begin: usize,
+    /// The finished values that have an anchor, by the parser's number for it.
+    anchors: HashMap<usize, Anchor<'t>>,
+    /// How deep the value stands that is being read.
+    depth: usize,
+    /// How many values were made so far, and how many of them by aliases.
+    values: usize,
+    aliased: usize,
+}
+
+impl<'t> Composer<'t> {
+    fn next(&mut self) -> Result<Option<(Event<'t>, Span)>, Fault> {
+        let fault = |error: ScanError| {
+            Fault::new(self.begin + error.marker().byte_offset().unwrap_or_default(), error.info())
+        };
+        self.events.next_event().transpose().map_err(fault)
+    }
+
+    /// The next event inside a collection, where the stream cannot end.
+    fn inside(&mut self, begin: usize) -> Result<(Event<'t>, Span), Fault> {
+        self.next()?.ok_or_else(|| Fault::new(begin, "the text ends inside this value"))
+    }
+
+    fn at(&self, span: &Span) -> usize {
+        self.begin + span.start.byte_offset().unwrap_or_default()
+    }
+
+    /// The value that begins with an event.
+    fn node(&mut self, event: Event<'t>, span: &Span) -> Result<Node<'t>, Fault> {
+        let at = self.at(span);
+        let before = self.values;
+        self.count(at, 1)?;
+        let (data, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let data = scalar(text, style, tag.as_deref()).and_then(Scalar::into_data);
+                (data.map_err(|detail| Fault::new(at, detail))?, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => (self.list(at)?, anchor),
+            Event::MappingStart(_, anchor, _) => (self.map(at)?, anchor),
+            Event::Alias(id) => (self.alias(id, at)?, 0),
+            other => return Err(Fault::new(at, format!("unexpected {other:?}"))),
+        };
+        let node = Node { data, at };
+        if anchor != 0 {
+            let anchored = Anchor { values: self.values - before, depth: depth(&node), node: node.clone() };
+            self.anchors.insert(anchor, anchored);
+        }
+        Ok(node)
+    }
+
+    fn count(&mut self, at: usize, values: usize) -> Result<(), Fault> {
+        self.values += values;
+        if self.values > MAX_NODES {
+            return Err(Fault::new(at, format!("more than {MAX_NODES} values in one text")));
+        }
+        Ok(())
+    }
+
+    fn descend(&mut self, at: usize, levels: usize) -> Result<(), Fault> {
+        if self.depth + levels > MAX_DEPTH {
+            return Err(Fault::new(at, format!("nested more than {MAX_DEPTH} levels deep")));
+        }
+        self.depth += levels;
+        Ok(())
+    }
+
+    fn list(&mut self, at: usize) -> Result<Data<'t>, Fault> {
+        self.descend(at, 1)?;
+        let mut items = Vec::new();
+        loop {
+            match self.inside(at)? {
+                (Event::SequenceEnd, _) => break,
+                (event, span) => items.push(self.node(event, &span)?),
+            }
+        }
+        self.depth -= 1;
+        Ok(Data::List(items))
+    }
+
+    fn map(&mut self, at: usize) -> Result<Data<'t>, Fault> {
+        self.descend(at, 1)?;
+        let mut entries = Vec::new();
+        loop {
+            let (event, span) = match self.inside(at)? {
+                (Event::MappingEnd, _) => break,
+                key => key,
+            };
+            if is_merge(&event) {
+                self.merge(&mut entries, self.at(&span))?;
+                continue;
+            }
+            let at = self.at(&span);
+            let key = self.key(event, &span)?;
+            let (event, span) = self.inside(at)?;
+            let value = self.node(event, &span)?;
+            entries.push(Entry { key, at, earlier: None, merged: false, value });
+        }
+        last_wins(&mut entries);
+        self.depth -= 1;
+        Ok(Data::Map(entries))
+    }
+
+    fn key(&mut self, event: Event<'t>, span: &Span) -> Result<Cow<'t, str>, Fault> {
+        let at = self.at(span);
+        if let Event::Scalar(text, style, 0, tag) = event {
+            self.count(at, 1)?;
+            let key = scalar(text, style, tag.as_deref()).and_then(Scalar::into_key);
+            return key.map_err(|detail| Fault::new(at, detail));
+        }
+        match self.node(event, span)?.data {
+            Data::Text(text) | Data::Number(text) => Ok(text),
+            Data::Bool(value) => Ok(value.to_string().into()),
+            Data::Null => Err(Fault::new(at, "null cannot be a key")),
+            Data::List(_) => Err(Fault::new(at, "a list cannot be a key: a key is one text")),
+            Data::Map(_) => Err(Fault::new(at, "a map cannot be a key: a key is one text")),
+        }
+    }
+
+    /// Takes the entries of the map, or of the list of maps, that follows a
+    /// merge key. As with go-yaml v2 they count from where they stand: keys
+    /// that come later win, keys that came before lose.
+    fn merge(&mut self, entries: &mut Vec<Entry<'t>>, at: usize) -> Result<(), Fault> {
+        let (event, span) = self.inside(at)?;
+        let is_alias = matches!(event, Event::Alias(_));
+        let value = self.node(event, &span)?;
+        let maps = match value.data {
+            Data::List(items) if !is_alias => items,
+            _ => vec![value],
+        };
+        for map in maps.into_iter().rev() {
+            let Data::Map(merged) = map.data else {
+                return Err(Fault::new(map.at, "a merge key (<<) takes a map or a list of maps"));
+            };
+            entries.extend(merged.into_iter().map(|entry| Entry { merged: true, ..entry }));
+        }
+        Ok(())
+    }
+
+    fn alias(&mut self, id: usize, at: usize) -> Result<Data<'t>, Fault> {
+        let Some(anchor) = self.anchors.get(&id) else {
+            return Err(Fault::new(at, "an alias inside the very value that it repeats"));
+        };
+        let (values, levels) = (anchor.values, anchor.depth);
+        self.aliased += values;
+        self.count(at, values)?;
+        if self.aliased > 100 && self.values > 1000 && !self.within_budget() {
+            return Err(Fault::new(at, "too much of this text is made by repeating aliases"));
+        }
+        self.descend(at, levels)?;
+        self.depth -= levels;
+        Ok(self.anchors.get(&id).map_or(Data::Null, |anchor| anchor.node.data.clone()))
+    }
+
+    /// go-yaml v2's rule: up to 99 % of a text of 400,000 values may come from
+    /// aliases, falling to 10 % at 4,000,000.
+    fn within_budget(&self) -> bool {
+        #[allow(clippy::cast_precision_loss, reason = "a share does not need every digit")]
+        let (values, aliased) = (self.values as f64, self.aliased as f64);
+        let share = 0.99 - 0.89 * ((values - 400_000.0) / 3_600_000.0).clamp(0.0, 1.0);
+        aliased / values <= share
+    }
+}
+
+fn depth(node: &Node<'_>) -> usize {
+    match &node.data {
+        Data::List(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Data::Map(entries) => 1 + entries.iter().map(|entry| depth(&entry.value)).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
+fn is_merge(event: &Event<'_>) -> bool {
+    match event {
+        Event::Scalar(text, style, _, tag) if text == "<<" => match tag.as_deref() {
+            None => *style == ScalarStyle::Plain,
+            Some(tag) => is_non_specific(tag) || core_tag(tag).is_some_and(|suffix| suffix == "merge"),
+        },
+        _ => false,
+    }
+}
+
+/// The meaning of a scalar. The tag `!` alone says "as if plain", even to a quoted one.
+fn scalar<'t>(text: Cow<'t, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<Scalar<'t>, String> {
+    match tag {
+        None if style == ScalarStyle::Plain => Ok(scalar::plain(text)),
+        None => Ok(Scalar::Text(text)),
+        Some(tag) if is_non_specific(tag) => Ok(scalar::plain(text)),
+        Some(tag) => match core_tag(tag) {
+            Some(suffix) => scalar::tagged(&suffix, text),
+            None => Ok(Scalar::Text(text)),
+        },
+    }
+}
+
+fn is_non_specific(tag: &Tag) -> bool {
+    tag.parts() == ("", "!") || tag.parts() == ("!", "")
+}
+
+/// What follows `tag:yaml.org,2002:`, usually written `!!`.
+fn core_tag(tag: &Tag) -> Option<Cow<'_, str>> {
+    tag.suffix_in_namespace("tag:yaml.org,2002:")
+}

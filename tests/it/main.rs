@@ -12,6 +12,7 @@
 
 mod manifests;
 mod rooms;
+mod decode_corpus;
 mod support;
 
 mod config;

@@ -1,0 +1,354 @@
+//! The API's defaults for a pod, and what its round trip through Kubernetes' internal type does to it.
+//!
+//! The rules are those of `pkg/apis/core/v1` in Kubernetes v1.36 (`SetObjectDefaults_Pod`
+//! and the conversions), with its default feature gates. They work on a pod in
+//! Go's form as [`super::typed::object`] gives it, where a zero value that is
+//! not behind a pointer is absent.
+
+use serde_json::{Map, Value};
+
+use super::{image, quantity::Quantity};
+
+type Object = Map<String, Value>;
+
+/// Fills in all that the API fills in.
+pub(super) fn set(pod: &mut Object) {
+    let spec = child(pod, "spec");
+    default_requests(spec);
+    pod_level_resources(spec);
+    default(spec, "enableServiceLinks", true);
+    if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
+        for field in ["containers", "initContainers"] {
+            each(spec, field).for_each(host_ports);
+        }
+    }
+    default(spec, "dnsPolicy", "ClusterFirst");
+    default(spec, "restartPolicy", "Always");
+    default(spec, "securityContext", Object::new());
+    default(spec, "terminationGracePeriodSeconds", 30);
+    default(spec, "schedulerName", "default-scheduler");
+    each(spec, "volumes").for_each(volume);
+    for field in ["initContainers", "containers", "ephemeralContainers"] {
+        each(spec, field).for_each(container);
+    }
+    round_up(spec, "overhead");
+    if let Some(resources) = get(spec, "resources") {
+        round_up_resources(resources);
+    }
+    if let Some(status) = get(pod, "status") {
+        for field in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+            each(status, field).for_each(resources_of_status);
+        }
+        resources_of_status(status);
+    }
+}
+
+/// What the conversions to the internal type and back change.
+pub(super) fn convert(pod: &mut Object) {
+    if let Some(annotations) = get(pod, "metadata").and_then(|metadata| get(metadata, "annotations")) {
+        for stage in ["alpha", "beta"] {
+            for what in ["init-containers", "init-container-statuses"] {
+                annotations.remove(&format!("pod.{stage}.kubernetes.io/{what}"));
+            }
+        }
+    }
+    let spec = child(pod, "spec");
+    if let Some(account) = spec.get("serviceAccountName").or_else(|| spec.get("serviceAccount")).cloned() {
+        spec.insert("serviceAccount".to_owned(), account.clone());
+        spec.insert("serviceAccountName".to_owned(), account);
+    }
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
+    }
+    if let Some(status) = get(pod, "status") {
+        pod_ips(status);
+    }
+}
+
+/// `podIP` is the first of `podIPs`; where they differ, `podIP` counts.
+fn pod_ips(status: &mut Object) {
+    let first = status.get("podIPs").and_then(|ips| ips.get(0)).map(|ip| ip.get("ip").cloned());
+    match (status.get("podIP").cloned(), first) {
+        (Some(ip), first) if first.as_ref().is_none_or(|first| first.as_ref() != Some(&ip)) => {
+            let only = Object::from_iter([("ip".to_owned(), ip)]);
+            status.insert("podIPs".to_owned(), vec![Value::from(only)].into());
+        }
+        (None, Some(Some(ip))) => drop(status.insert("podIP".to_owned(), ip)),
+        _ => {}
+    }
+}
+
+/// The object in a field, if there is one.
+fn get<'v>(object: &'v mut Object, field: &str) -> Option<&'v mut Object> {
+    object.get_mut(field)?.as_object_mut()
+}
+
+/// The object in a field, made if there is none.
+pub(super) fn child<'v>(object: &'v mut Object, field: &str) -> &'v mut Object {
+    let value = object.entry(field).or_insert_with(|| Object::new().into());
+    if !value.is_object() {
+        *value = Object::new().into();
+    }
+    value.as_object_mut().expect("it was made an object just now")
+}
+
+/// The objects in a list.
+fn each<'v>(object: &'v mut Object, field: &str) -> impl Iterator<Item = &'v mut Object> {
+    let items = object.get_mut(field).and_then(Value::as_array_mut);
+    items.into_iter().flatten().filter_map(Value::as_object_mut)
+}
+
+fn default(object: &mut Object, field: &str, value: impl Into<Value>) {
+    if !object.contains_key(field) {
+        object.insert(field.to_owned(), value.into());
+    }
+}
+
+fn host_ports(container: &mut Object) {
+    for port in each(container, "ports") {
+        if let Some(number) = port.get("containerPort").cloned() {
+            default(port, "hostPort", number);
+        }
+    }
+}
+
+fn container(container: &mut Object) {
+    if !container.contains_key("imagePullPolicy") {
+        let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+        container.insert("imagePullPolicy".to_owned(), pull_policy(image).into());
+    }
+    default(container, "terminationMessagePath", "/dev/termination-log");
+    default(container, "terminationMessagePolicy", "File");
+    each(container, "ports").for_each(|port| default(port, "protocol", "TCP"));
+    for variable in each(container, "env") {
+        if let Some(from) = get(variable, "valueFrom") {
+            field_ref(from);
+            if let Some(key) = get(from, "fileKeyRef") {
+                default(key, "optional", false);
+            }
+        }
+    }
+    if let Some(resources) = get(container, "resources") {
+        round_up_resources(resources);
+    }
+    for field in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(container) = get(container, field) {
+            probe(container);
+        }
+    }
+    if let Some(lifecycle) = get(container, "lifecycle") {
+        for field in ["postStart", "preStop"] {
+            if let Some(handler) = get(lifecycle, field) {
+                http_get(handler);
+            }
+        }
+    }
+}
+
+fn pull_policy(image: &str) -> &'static str {
+    if image::is_latest(image) { "Always" } else { "IfNotPresent" }
+}
+
+fn probe(probe: &mut Object) {
+    default(probe, "timeoutSeconds", 1);
+    default(probe, "periodSeconds", 10);
+    default(probe, "successThreshold", 1);
+    default(probe, "failureThreshold", 3);
+    http_get(probe);
+    if let Some(grpc) = get(probe, "grpc") {
+        default(grpc, "service", "");
+    }
+}
+
+fn http_get(handler: &mut Object) {
+    if let Some(get) = get(handler, "httpGet") {
+        default(get, "path", "/");
+        default(get, "scheme", "HTTP");
+    }
+}
+
+fn field_ref(source: &mut Object) {
+    if let Some(field) = get(source, "fieldRef") {
+        default(field, "apiVersion", "v1");
+    }
+}
+
+fn volume(volume: &mut Object) {
+    if volume.keys().all(|field| field == "name") {
+        volume.insert("emptyDir".to_owned(), Object::new().into());
+        return;
+    }
+    let mut source = |field, fill: fn(&mut Object)| get(volume, field).into_iter().for_each(fill);
+    source("image", |image| {
+        let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();
+        let policy = pull_policy(reference);
+        default(image, "pullPolicy", policy);
+    });
+    source("hostPath", |path| default(path, "type", ""));
+    source("secret", |secret| default(secret, "defaultMode", 0o644));
+    source("configMap", |map| default(map, "defaultMode", 0o644));
+    source("iscsi", |iscsi| default(iscsi, "iscsiInterface", "default"));
+    source("rbd", |rbd| {
+        default(rbd, "pool", "rbd");
+        default(rbd, "user", "admin");
+        default(rbd, "keyring", "/etc/ceph/keyring");
+    });
+    source("downwardAPI", |api| {
+        default(api, "defaultMode", 0o644);
+        each(api, "items").for_each(field_ref);
+    });
+    source("azureDisk", |disk| {
+        default(disk, "cachingMode", "ReadWrite");
+        default(disk, "fsType", "ext4");
+        default(disk, "readOnly", false);
+        default(disk, "kind", "Shared");
+    });
+    source("projected", projected);
+    source("scaleIO", |scale| {
+        default(scale, "storageMode", "ThinProvisioned");
+        default(scale, "fsType", "xfs");
+    });
+    source("ephemeral", |ephemeral| {
+        if let Some(template) = get(ephemeral, "volumeClaimTemplate") {
+            let spec = child(template, "spec");
+            default(spec, "volumeMode", "Filesystem");
+            if let Some(resources) = get(spec, "resources") {
+                round_up_resources(resources);
+            }
+        }
+    });
+}
+
+fn projected(volume: &mut Object) {
+    default(volume, "defaultMode", 0o644);
+    for source in each(volume, "sources") {
+        if let Some(api) = get(source, "downwardAPI") {
+            each(api, "items").for_each(field_ref);
+        }
+        if let Some(token) = get(source, "serviceAccountToken") {
+            default(token, "expirationSeconds", 3600);
+        }
+    }
+}
+
+/// Rounds the quantities of a list up to thousandths.
+fn round_up(object: &mut Object, field: &str) {
+    for value in get(object, field).into_iter().flat_map(Map::values_mut) {
+        let rounded = value
+            .as_str()
+            .and_then(Quantity::parse)
+            .map(|quantity| quantity.to_milli().canonical().into_owned());
+        if let Some(rounded) = rounded.filter(|rounded| value != rounded) {
+            *value = rounded.into();
+        }
+    }
+}
+
+fn round_up_resources(resources: &mut Object) {
+    round_up(resources, "limits");
+    round_up(resources, "requests");
+}
+
+fn resources_of_status(status: &mut Object) {
+    round_up(status, "allocatedResources");
+    if let Some(resources) = get(status, "resources") {
+        round_up_resources(resources);
+    }
+}
+
+/// A container that limits a resource and requests none of it requests its limit.
+fn default_requests(spec: &mut Object) {
+    for field in ["containers", "initContainers"] {
+        for container in each(spec, field) {
+            let Some(resources) = get(container, "resources") else { continue };
+            let Some(limits) = get(resources, "limits").map(|limits| limits.clone()) else { continue };
+            let requests = child(resources, "requests");
+            for (name, limit) in limits {
+                requests.entry(name).or_insert(limit);
+            }
+        }
+    }
+}
+
+/// Resources of the pod as a whole: what it leaves open follows from its containers.
+fn pod_level_resources(spec: &mut Object) {
+    let Some(resources) = spec.get("resources").and_then(Value::as_object) else { return };
+    let list = |field: &str| resources.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (mut limits, mut requests) = (list("limits"), list("requests"));
+    if limits.is_empty() && requests.is_empty() {
+        return;
+    }
+    for (name, limit) in aggregate(spec, "limits") {
+        if name.starts_with(HUGE_PAGES) && !requests.contains_key(&name) {
+            limits.entry(name).or_insert(limit);
+        }
+    }
+    if !limits.is_empty() {
+        for (name, request) in aggregate(spec, "requests") {
+            if matches!(name.as_str(), "cpu" | "memory") {
+                requests.entry(name).or_insert(request);
+            }
+        }
+        for (name, limit) in &limits {
+            if matches!(name.as_str(), "cpu" | "memory") || name.starts_with(HUGE_PAGES) {
+                requests.entry(name.clone()).or_insert_with(|| limit.clone());
+            }
+        }
+    }
+    let resources = child(spec, "resources");
+    for (field, list) in [("limits", limits), ("requests", requests)] {
+        if !list.is_empty() {
+            resources.insert(field.to_owned(), list.into());
+        }
+    }
+}
+
+const HUGE_PAGES: &str = "hugepages-";
+
+/// What all containers limit or request together: those that run at once added
+/// up, against the largest need while an init container runs.
+fn aggregate(spec: &Object, field: &str) -> Object {
+    let list = |containers: &str| spec.get(containers).and_then(Value::as_array).into_iter().flatten();
+    let resources = |container: &Value| -> Object {
+        let resources = container.get("resources").and_then(|resources| resources.get(field)?.as_object());
+        resources.cloned().unwrap_or_default()
+    };
+    let (mut sum, mut sidecars, mut init) = (Object::new(), Object::new(), Object::new());
+    for container in list("containers") {
+        add(&mut sum, resources(container));
+    }
+    for container in list("initContainers") {
+        let mut needs = resources(container);
+        if container.get("restartPolicy").and_then(Value::as_str) == Some("Always") {
+            add(&mut sum, needs.clone());
+            add(&mut sidecars, needs);
+            needs = sidecars.clone();
+        } else {
+            add(&mut needs, sidecars.clone());
+        }
+        raise(&mut init, needs);
+    }
+    raise(&mut sum, init);
+    sum
+}
+
+fn add(sum: &mut Object, more: Object) {
+    combine(sum, more, |a, b| Some(a.plus(b).canonical().into_owned()));
+}
+
+fn raise(most: &mut Object, other: Object) {
+    combine(most, other, |a, b| b.exceeds(a).then(|| b.canonical().into_owned()));
+}
+
+fn combine(into: &mut Object, from: Object, of: impl Fn(&Quantity<'_>, &Quantity<'_>) -> Option<String>) {
+    for (name, value) in from {
+        let Some(held) = into.get_mut(&name) else {
+            into.insert(name, value);
+            continue;
+        };
+        let both = held.as_str().and_then(Quantity::parse).zip(value.as_str().and_then(Quantity::parse));
+        if let Some(combined) = both.and_then(|(a, b)| of(&a, &b)) {
+            *held = combined.into();
+        }
+    }
+}

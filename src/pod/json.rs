@@ -1,0 +1,235 @@
+//! JSON text as a tree of values with positions.
+//!
+//! Not serde_json's reader, because that loses what counts here: how a number
+//! was written (a quantity `1e3` is not `1000`), where a value stands, and
+//! which keys came twice.
+
+use std::borrow::Cow;
+
+use super::node::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins};
+
+/// Reads a text as one JSON value (RFC 8259).
+///
+/// As in Go, half a surrogate pair becomes U+FFFD.
+pub(super) fn read(text: &str) -> Result<Node<'_>, Fault> {
+    let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, depth: 0, values: 0 };
+    let node = reader.value()?;
+    reader.space();
+    if reader.at < text.len() {
+        return Err(reader.fault("the value ends here, but the text goes on"));
+    }
+    Ok(node)
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    bytes: &'t [u8],
+    at: usize,
+    depth: usize,
+    values: usize,
+}
+
+impl<'t> Reader<'t> {
+    fn fault(&self, detail: &str) -> Fault {
+        Fault::new(self.at, if self.at < self.bytes.len() { detail } else { "the text ends inside a value" })
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    /// Takes a byte if it is the next one.
+    fn take(&mut self, byte: u8) -> bool {
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn value(&mut self) -> Result<Node<'t>, Fault> {
+        self.space();
+        self.values += 1;
+        if self.values > MAX_NODES {
+            return Err(self.fault(&format!("more than {MAX_NODES} values in one text")));
+        }
+        let at = self.at;
+        let data = match self.peek() {
+            Some(b'{') => self.nested(Self::map)?,
+            Some(b'[') => self.nested(Self::list)?,
+            Some(b'"') => Data::Text(self.string()?),
+            Some(b'-' | b'0'..=b'9') => self.number()?,
+            Some(b't') => self.word("true", Data::Bool(true))?,
+            Some(b'f') => self.word("false", Data::Bool(false))?,
+            Some(b'n') => self.word("null", Data::Null)?,
+            _ => return Err(self.fault("a value is missing here")),
+        };
+        Ok(Node { data, at })
+    }
+
+    fn nested(&mut self, read: fn(&mut Self) -> Result<Data<'t>, Fault>) -> Result<Data<'t>, Fault> {
+        if self.depth == MAX_DEPTH {
+            return Err(self.fault(&format!("nested more than {MAX_DEPTH} levels deep")));
+        }
+        self.depth += 1;
+        self.at += 1;
+        let data = read(self)?;
+        self.depth -= 1;
+        Ok(data)
+    }
+
+    fn list(&mut self) -> Result<Data<'t>, Fault> {
+        let mut items = Vec::new();
+        self.space();
+        if self.take(b']') {
+            return Ok(Data::List(items));
+        }
+        loop {
+            items.push(self.value()?);
+            self.space();
+            if self.take(b']') {
+                return Ok(Data::List(items));
+            }
+            if !self.take(b',') {
+                return Err(self.fault("a comma or ']' is missing here"));
+            }
+        }
+    }
+
+    fn map(&mut self) -> Result<Data<'t>, Fault> {
+        let mut entries = Vec::new();
+        self.space();
+        if self.take(b'}') {
+            return Ok(Data::Map(entries));
+        }
+        loop {
+            self.space();
+            let at = self.at;
+            if self.peek() != Some(b'"') {
+                return Err(self.fault("a key in double quotes is missing here"));
+            }
+            let key = self.string()?;
+            self.space();
+            if !self.take(b':') {
+                return Err(self.fault("a colon is missing here"));
+            }
+            let value = self.value()?;
+            entries.push(Entry { key, at, earlier: None, merged: false, value });
+            self.space();
+            if self.take(b'}') {
+                last_wins(&mut entries);
+                return Ok(Data::Map(entries));
+            }
+            if !self.take(b',') {
+                return Err(self.fault("a comma or '}' is missing here"));
+            }
+        }
+    }
+
+    fn word(&mut self, word: &str, data: Data<'t>) -> Result<Data<'t>, Fault> {
+        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
+            return Err(self.fault("a value is missing here: texts stand in double quotes"));
+        }
+        self.at += word.len();
+        Ok(data)
+    }
+
+    fn digits(&mut self) -> usize {
+        let begin = self.at;
+        while let Some(b'0'..=b'9') = self.peek() {
+            self.at += 1;
+        }
+        self.at - begin
+    }
+
+    fn number(&mut self) -> Result<Data<'t>, Fault> {
+        let begin = self.at;
+        self.take(b'-');
+        if !self.take(b'0') && self.digits() == 0 {
+            return Err(self.fault("a digit is missing here"));
+        }
+        if self.take(b'.') && self.digits() == 0 {
+            return Err(self.fault("a digit is missing here"));
+        }
+        if self.take(b'e') || self.take(b'E') {
+            let _sign = self.take(b'+') || self.take(b'-');
+            if self.digits() == 0 {
+                return Err(self.fault("a digit is missing here"));
+            }
+        }
+        Ok(Data::Number(self.text[begin..self.at].into()))
+    }
+
+    /// A string; the next byte is its opening quote.
+    fn string(&mut self) -> Result<Cow<'t, str>, Fault> {
+        self.at += 1;
+        let mut owned: Option<String> = None;
+        let mut begin = self.at;
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    let rest = &self.text[begin..self.at];
+                    self.at += 1;
+                    return Ok(match owned {
+                        None => Cow::Borrowed(rest),
+                        Some(text) => Cow::Owned(text + rest),
+                    });
+                }
+                Some(b'\\') => {
+                    let text = owned.get_or_insert_default();
+                    text.push_str(&self.text[begin..self.at]);
+                    let c = self.escape()?;
+                    owned.get_or_insert_default().push(c);
+                    begin = self.at;
+                }
+                Some(0..=0x1f) => return Err(self.fault("a control character in a text: escape it")),
+                Some(_) => self.at += 1,
+                None => return Err(self.fault("")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, Fault> {
+        self.at += 1;
+        let c = match self.peek() {
+            Some(c @ (b'"' | b'\\' | b'/')) => char::from(c),
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => return self.code_unit(),
+            _ => return Err(self.fault("an unknown escape")),
+        };
+        self.at += 1;
+        Ok(c)
+    }
+
+    fn code_unit(&mut self) -> Result<char, Fault> {
+        let unit = self.hex(self.at + 1).ok_or_else(|| self.fault("\\u takes four hexadecimal digits"))?;
+        self.at += 5;
+        if let 0xd800..0xdc00 = unit
+            && self.bytes[self.at..].starts_with(b"\\u")
+            && let Some(low @ 0xdc00..0xe000) = self.hex(self.at + 2)
+        {
+            self.at += 6;
+            return Ok(
+                char::from_u32(0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00)).unwrap_or('\u{fffd}')
+            );
+        }
+        Ok(char::from_u32(unit).unwrap_or('\u{fffd}'))
+    }
+
+    fn hex(&self, at: usize) -> Option<u32> {
+        let digits = self.text.get(at..at + 4)?;
+        if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            u32::from_str_radix(digits, 16).ok()
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A tree of values that remembers where in the text each of them stood: what YAML and JSON have in common.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use serde_json::{Map, Number, Value};
+
+/// How deep values may be nested. A pod needs about fifteen levels; the bound
+/// keeps every recursion over a tree well within a thread's stack.
+pub(super) const MAX_DEPTH: usize = 200;
+
+/// How many values a text may hold, aliases expanded. A full 10 MiB of real
+/// pods has under a million; a value costs at most 80 bytes.
+pub(super) const MAX_NODES: usize = 2_000_000;
+
+/// A value and where it begins, in bytes from the beginning of the text.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Node<'t> {
+    pub(super) data: Data<'t>,
+    pub(super) at: usize,
+}
+
+/// What a value is. A number is kept as the JSON text that the kubelet's own
+/// reader would see, because quantities are read from that text.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Data<'t> {
+    Null,
+    Bool(bool),
+    Number(Cow<'t, str>),
+    Text(Cow<'t, str>),
+    List(Vec<Node<'t>>),
+    Map(Vec<Entry<'t>>),
+}
+
+/// A key and its value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry<'t> {
+    pub(super) key: Cow<'t, str>,
+    /// Where the key begins.
+    pub(super) at: usize,
+    /// Where the same key stood before, in the same map, with a value that is now lost.
+    pub(super) earlier: Option<usize>,
+    /// Whether the entry came through a merge key (`<<`).
+    pub(super) merged: bool,
+    pub(super) value: Node<'t>,
+}
+
+/// Why a text could not be read, and where, in bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fault {
+    pub(super) at: usize,
+    pub(super) detail: String,
+}
+
+impl Fault {
+    pub(super) fn new(at: usize, detail: impl Into<String>) -> Self {
+        Self { at, detail: detail.into() }
+    }
+}
+
+impl<'t> Node<'t> {
+    /// The value under a key of a map.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        match &self.data {
+            Data::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value),
+            _ => None,
+        }
+    }
+
+    /// The text of a text.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.data {
+            Data::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        self.data == Data::Null
+    }
+
+    /// What the value is, for people.
+    pub(super) fn describe(&self) -> String {
+        match &self.data {
+            Data::Null => "null".to_owned(),
+            Data::Bool(value) => format!("the boolean {value}"),
+            Data::Number(text) => format!("the number {text}"),
+            Data::Text(text) => format!("the text {}", quoted(text)),
+            Data::List(_) => "a list".to_owned(),
+            Data::Map(_) => "a map".to_owned(),
+        }
+    }
+
+    /// The value as JSON.
+    pub(super) fn to_json(&self) -> Value {
+        match &self.data {
+            Data::Null => Value::Null,
+            Data::Bool(value) => Value::Bool(*value),
+            Data::Number(text) => number(text),
+            Data::Text(text) => Value::String(text.to_string()),
+            Data::List(items) => items.iter().map(Self::to_json).collect(),
+            Data::Map(entries) => entries
+                .iter()
+                .map(|entry| (entry.key.to_string(), entry.value.to_json()))
+                .collect::<Map<_, _>>()
+                .into(),
+        }
+    }
+}
+
+fn number(text: &str) -> Value {
+    let integer = || text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
+    let float = || text.parse().ok().and_then(Number::from_f64);
+    integer().ok().or_else(float).map_or(Value::Null, Value::Number)
+}
+
+/// A text as it may stand in a one-line message: quoted, escaped, not too long.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Where in a text a byte stands: line and column, both from 1, the column in characters.
+pub(super) fn place(text: &str, at: usize) -> (u32, u32) {
+    let before = text.get(..at).unwrap_or(text);
+    let line_begin = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let lines = before.bytes().filter(|byte| *byte == b'\n').count();
+    (count(lines + 1), count(before[line_begin..].chars().count() + 1))
+}
+
+/// Lets the last of equal keys win, and remembers where it stood before.
+pub(super) fn last_wins(entries: &mut Vec<Entry<'_>>) {
+    if !has_duplicates(entries) {
+        return;
+    }
+    let mut last: HashMap<Cow<'_, str>, usize> = HashMap::new();
+    let mut kept: Vec<Option<Entry<'_>>> = Vec::with_capacity(entries.len());
+    for mut entry in entries.drain(..) {
+        if let Some(earlier) = last.insert(entry.key.clone(), kept.len()).and_then(|index| kept[index].take())
+            && !entry.merged
+            && !earlier.merged
+        {
+            entry.earlier = Some(earlier.at);
+        }
+        kept.push(Some(entry));
+    }
+    entries.extend(kept.into_iter().flatten());
+}
+
+fn has_duplicates(entries: &[Entry<'_>]) -> bool {
+    // Nearly every map is small: comparing all pairs is quicker there than hashing.
+    if entries.len() <= 12 {
+        entries.iter().enumerate().any(|(i, a)| entries[i + 1..].iter().any(|b| a.key == b.key))
+    } else {
+        let mut seen = std::collections::HashSet::with_capacity(entries.len());
+        !entries.iter().all(|entry| seen.insert(&*entry.key))
+    }
+}

@@ -1,0 +1,359 @@
+//! Resource quantities in Go's canonical form (`k8s.io/apimachinery/pkg/api/resource`).
+
+use std::{borrow::Cow, cmp::Ordering};
+
+/// How a quantity was written, and will be written again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// `k`, `M`, `m`, …
+    DecimalSi,
+    /// `Ki`, `Mi`, …
+    BinarySi,
+    /// `e3`
+    DecimalExponent,
+}
+
+/// A quantity: sign × digits × 10^exponent, as large and as precise as it was written.
+#[derive(Clone, Debug)]
+pub(super) struct Quantity<'t> {
+    negative: bool,
+    /// Decimal digits, the most significant first, none of them for zero.
+    digits: Vec<u8>,
+    exponent: i64,
+    format: Format,
+    /// The text itself, where Go takes it for canonical already and keeps it.
+    text: Option<Cow<'t, str>>,
+}
+
+/// Why a text is no quantity.
+pub(super) const EXPECTED: &str = "a quantity is a number with one of the suffixes n u m k M G T P E Ki Mi Gi Ti Pi Ei or an exponent: 500m, 1.5Gi, 1e3";
+
+const NANO: i64 = -9;
+const MILLI: i64 = -3;
+
+/// The parts of a quantity's text.
+struct Parts<'t> {
+    negative: bool,
+    /// The digits before the point, leading zeros gone.
+    whole: &'t str,
+    fraction: &'t str,
+    suffix: &'t str,
+}
+
+fn split(text: &str) -> Option<Parts<'_>> {
+    let negative = text.starts_with('-');
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start_matches('0');
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (whole, mut rest) = unsigned.split_at(digits(unsigned));
+    let mut fraction = "";
+    if let Some(after) = rest.strip_prefix('.') {
+        (fraction, rest) = after.split_at(digits(after));
+    }
+    let suffix = rest;
+    let rest = rest.trim_start_matches(['e', 'E', 'i', 'n', 'u', 'm', 'k', 'K', 'M', 'G', 'T', 'P']);
+    let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest);
+    (digits(rest) == rest.len()).then_some(Parts { negative, whole, fraction, suffix })
+}
+
+/// A suffix's format and exponent (of ten, or of two for the binary ones).
+fn interpret(suffix: &str) -> Option<(Format, i32)> {
+    const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+    const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    if let Some(exponent) = (-9..=18).step_by(3).zip(DECIMAL).find(|(_, known)| *known == suffix) {
+        return Some((Format::DecimalSi, exponent.0));
+    }
+    if let Some(exponent) = (10..=60).step_by(10).zip(BINARY).find(|(_, known)| *known == suffix) {
+        return Some((Format::BinarySi, exponent.0));
+    }
+    let exponent = suffix.strip_prefix(['e', 'E'])?.parse::<i64>().ok()?;
+    // Go cuts the exponent to 32 bits.
+    #[allow(clippy::cast_possible_truncation, reason = "as Go does")]
+    Some((Format::DecimalExponent, exponent as i32))
+}
+
+fn decimal_suffix(exponent: i64) -> &'static str {
+    match exponent {
+        -9 => "n",
+        -6 => "u",
+        -3 => "m",
+        3 => "k",
+        6 => "M",
+        9 => "G",
+        12 => "T",
+        15 => "P",
+        18 => "E",
+        _ => "",
+    }
+}
+
+impl<'t> Quantity<'t> {
+    /// Reads a quantity.
+    pub(super) fn parse(text: &'t str) -> Option<Self> {
+        if text.is_empty() {
+            return None;
+        }
+        let parts = split(text)?;
+        let (format, exponent) = interpret(parts.suffix)?;
+        let mut digits: Vec<u8> =
+            parts.whole.bytes().chain(parts.fraction.bytes()).skip_while(|digit| *digit == b'0').collect();
+        digits.iter_mut().for_each(|digit| *digit -= b'0');
+        let places = i64::try_from(parts.fraction.len()).ok()?;
+        let mut quantity = Self {
+            negative: parts.negative,
+            digits,
+            exponent: -places,
+            format,
+            text: keeps_text(&parts, format, exponent).then_some(Cow::Borrowed(text)),
+        };
+        if format == Format::BinarySi {
+            quantity.digits = shifted(&quantity.digits, exponent);
+        } else {
+            quantity.exponent += i64::from(exponent);
+        }
+        quantity.bound();
+        Some(quantity)
+    }
+
+    /// What is smaller than a nano is rounded up to one, and a binary quantity
+    /// ends at 2^63-1 or, below one, is a decimal one.
+    fn bound(&mut self) {
+        self.round_up(NANO);
+        if self.format == Format::BinarySi {
+            let largest = Self { digits: digits_of(i64::MAX.unsigned_abs()), exponent: 0, ..self.clone() };
+            if compare_magnitude(self, &largest) == Ordering::Greater {
+                self.digits = largest.digits;
+                self.exponent = 0;
+            }
+            if !self.negative && compare_magnitude(self, &self.integer(1)) == Ordering::Less {
+                self.format = Format::DecimalSi;
+            }
+        }
+    }
+
+    fn integer(&self, value: u64) -> Self {
+        Self { digits: digits_of(value), exponent: 0, negative: false, format: self.format, text: None }
+    }
+
+    fn is_zero(&self) -> bool {
+        self.digits.is_empty()
+    }
+
+    /// Rounds away from zero to a multiple of 10^exponent. Returns whether anything was lost.
+    fn round_up(&mut self, exponent: i64) -> bool {
+        let Ok(cut) = usize::try_from(exponent - self.exponent) else { return false };
+        if cut == 0 || self.is_zero() {
+            return false;
+        }
+        let keep = self.digits.len().saturating_sub(cut);
+        let lost = self.digits[keep..].iter().any(|digit| *digit != 0);
+        self.digits.truncate(keep);
+        self.exponent = exponent;
+        if lost {
+            self.digits = add(&self.digits, &[1]);
+        }
+        lost
+    }
+
+    /// Rounds up to thousandths, as the API does with the resources of a container.
+    pub(super) fn to_milli(&self) -> Self {
+        let mut rounded = self.clone();
+        if self.exponent < MILLI {
+            rounded.text = None;
+            rounded.round_up(MILLI);
+        }
+        rounded
+    }
+
+    /// The sum; it is written as the first is, unless that is zero.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        // Nobody adds 1e9999999 and 1: such a sum is not worth its digits.
+        if self.exponent.abs_diff(other.exponent) > 10_000 {
+            return if compare_magnitude(self, other) == Ordering::Less { other } else { self }.clone();
+        }
+        let mut sum =
+            if self.is_zero() { Self { format: other.format, ..self.clone() } } else { self.clone() };
+        sum.text = None;
+        let (a, b) = aligned(self, other);
+        sum.exponent = self.exponent.min(other.exponent);
+        (sum.negative, sum.digits) = if self.negative == other.negative {
+            (self.negative, add(&a, &b))
+        } else if compare_magnitude(self, other) == Ordering::Less {
+            (other.negative, subtract(&b, &a))
+        } else {
+            (self.negative, subtract(&a, &b))
+        };
+        sum
+    }
+
+    /// Whether it is more than another.
+    pub(super) fn exceeds(&self, other: &Self) -> bool {
+        let sign = |quantity: &Self| match (quantity.is_zero(), quantity.negative) {
+            (true, _) => 0,
+            (false, true) => -1,
+            (false, false) => 1,
+        };
+        match (sign(self), sign(other)) {
+            (1, 1) => compare_magnitude(self, other) == Ordering::Greater,
+            (-1, -1) => compare_magnitude(self, other) == Ordering::Less,
+            (a, b) => a > b,
+        }
+    }
+
+    /// The quantity as Go writes it.
+    pub(super) fn canonical(&self) -> Cow<'t, str> {
+        if let Some(text) = &self.text {
+            return text.clone();
+        }
+        if self.is_zero() {
+            return "0".into();
+        }
+        let trailing = self.digits.iter().rev().take_while(|digit| **digit == 0).count();
+        let mut digits = self.digits[..self.digits.len() - trailing].to_vec();
+        let mut exponent = self.exponent + i64::try_from(trailing).unwrap_or_default();
+        let binary = self.format == Format::BinarySi
+            && exponent >= 0
+            && compare_magnitude(self, &self.integer(1024)) != Ordering::Less;
+        let suffix = if binary {
+            digits.resize(digits.len() + usize::try_from(exponent).unwrap_or_default(), 0);
+            let mut times = 0;
+            while let (quotient, 0) = divide(&digits, 1024) {
+                digits = quotient;
+                times += 1;
+            }
+            ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].get(times).copied().unwrap_or_default().to_owned()
+        } else {
+            while exponent % 3 != 0 {
+                digits.push(0);
+                exponent -= 1;
+            }
+            match self.format {
+                Format::DecimalExponent if exponent != 0 => format!("e{exponent}"),
+                Format::DecimalExponent => String::new(),
+                // Go has no suffix beyond E and writes none.
+                Format::DecimalSi | Format::BinarySi => decimal_suffix(exponent).to_owned(),
+            }
+        };
+        let sign = if self.negative { "-" } else { "" };
+        let digits: String = digits.iter().map(|digit| char::from(digit + b'0')).collect();
+        format!("{sign}{digits}{suffix}").into()
+    }
+}
+
+/// Whether Go takes a text for canonical as it stands. It is not always right
+/// (`+5` and `1.500` pass), but what it keeps is what its pods hold.
+fn keeps_text(parts: &Parts<'_>, format: Format, exponent: i32) -> bool {
+    let whole = if parts.whole.is_empty() { "0" } else { parts.whole };
+    let count = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);
+    let places = count(parts.fraction);
+    let shifted = format!("{whole}{}", parts.fraction);
+    if format == Format::BinarySi {
+        // Only what fits 15 digits goes this way; `exponent × 3 / 10` approximates the digits of the suffix.
+        let precision = 15 - count(whole) - i64::from(exponent) * 3 / 10 - 1;
+        let last = shifted.parse::<i64>().unwrap_or_default();
+        return places == 0 && precision >= 0 && last & 7 != 0;
+    }
+    let scale = i64::from(exponent) - places;
+    count(whole) + places <= 18
+        && scale >= NANO
+        && scale % 3 == 0
+        && !shifted.ends_with("000")
+        && !shifted.starts_with('0')
+}
+
+/// The digits of two quantities brought to the smaller exponent.
+fn aligned(a: &Quantity<'_>, b: &Quantity<'_>) -> (Vec<u8>, Vec<u8>) {
+    let exponent = a.exponent.min(b.exponent);
+    let pad = |quantity: &Quantity<'_>| {
+        let mut digits = quantity.digits.clone();
+        if !digits.is_empty() {
+            digits
+                .resize(digits.len() + usize::try_from(quantity.exponent - exponent).unwrap_or_default(), 0);
+        }
+        digits
+    };
+    (pad(a), pad(b))
+}
+
+fn compare_magnitude(a: &Quantity<'_>, b: &Quantity<'_>) -> Ordering {
+    let end = |quantity: &Quantity<'_>| {
+        if quantity.is_zero() {
+            i64::MIN
+        } else {
+            i64::try_from(quantity.digits.len()).unwrap_or_default() + quantity.exponent
+        }
+    };
+    end(a).cmp(&end(b)).then_with(|| {
+        let length = a.digits.len().max(b.digits.len());
+        let padded = |digits: &[u8]| {
+            digits.iter().copied().chain(std::iter::repeat(0)).take(length).collect::<Vec<_>>()
+        };
+        padded(&a.digits).cmp(&padded(&b.digits))
+    })
+}
+
+fn digits_of(value: u64) -> Vec<u8> {
+    if value == 0 { Vec::new() } else { value.to_string().bytes().map(|digit| digit - b'0').collect() }
+}
+
+fn add(a: &[u8], b: &[u8]) -> Vec<u8> {
+    let (mut sum, mut carry) = (Vec::with_capacity(a.len().max(b.len()) + 1), 0);
+    for place in 0..a.len().max(b.len()) {
+        let digit = |digits: &[u8]| digits.len().checked_sub(place + 1).map_or(0, |index| digits[index]);
+        let value = digit(a) + digit(b) + carry;
+        sum.push(value % 10);
+        carry = value / 10;
+    }
+    sum.push(carry);
+    trimmed(sum)
+}
+
+/// `a - b`, where `a` is not the smaller one.
+fn subtract(a: &[u8], b: &[u8]) -> Vec<u8> {
+    let (mut difference, mut borrow) = (Vec::with_capacity(a.len()), 0);
+    for place in 0..a.len() {
+        let digit = |digits: &[u8]| digits.len().checked_sub(place + 1).map_or(0, |index| digits[index]);
+        let (top, bottom) = (digit(a), digit(b) + borrow);
+        borrow = u8::from(top < bottom);
+        difference.push(top + 10 * borrow - bottom);
+    }
+    trimmed(difference)
+}
+
+/// Digits with the least significant first, turned round, without leading zeros.
+fn trimmed(mut digits: Vec<u8>) -> Vec<u8> {
+    while digits.last() == Some(&0) {
+        digits.pop();
+    }
+    digits.reverse();
+    digits
+}
+
+/// Times 2^exponent.
+fn shifted(digits: &[u8], exponent: i32) -> Vec<u8> {
+    let mut product: Vec<u8> = digits.iter().rev().copied().collect();
+    for _ in 0..exponent / 10 {
+        let mut carry = 0_u32;
+        for digit in &mut product {
+            let value = u32::from(*digit) * 1024 + carry;
+            *digit = u8::try_from(value % 10).unwrap_or_default();
+            carry = value / 10;
+        }
+        while carry > 0 {
+            product.push(u8::try_from(carry % 10).unwrap_or_default());
+            carry /= 10;
+        }
+    }
+    trimmed(product)
+}
+
+fn divide(digits: &[u8], divisor: u32) -> (Vec<u8>, u32) {
+    let (mut quotient, mut remainder) = (Vec::with_capacity(digits.len()), 0);
+    for digit in digits {
+        let value = remainder * 10 + u32::from(*digit);
+        quotient.push(u8::try_from(value / divisor).unwrap_or_default());
+        remainder = value % divisor;
+    }
+    let leading = quotient.iter().take_while(|digit| **digit == 0).count();
+    quotient.drain(..leading);
+    (quotient, remainder)
+}

@@ -1,0 +1,227 @@
+//! What a YAML scalar means, by the rules of go-yaml v2 (YAML 1.1 with its exceptions), which the kubelet reads with.
+
+use std::borrow::Cow;
+
+use super::node::Data;
+
+/// A scalar's value, and for numbers their kind, which decides how they look as a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Scalar<'t> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Beyond an `i64`.
+    Uint(u64),
+    Float(f64),
+    Text(Cow<'t, str>),
+}
+
+impl<'t> Scalar<'t> {
+    /// The value as it stands in the tree. JSON has neither infinities nor `NaN`: these are errors.
+    pub(super) fn into_data(self) -> Result<Data<'t>, String> {
+        Ok(match self {
+            Self::Null => Data::Null,
+            Self::Bool(value) => Data::Bool(value),
+            Self::Int(value) => Data::Number(value.to_string().into()),
+            Self::Uint(value) => Data::Number(value.to_string().into()),
+            Self::Float(value) if value.is_finite() => Data::Number(json_float(value).into()),
+            Self::Float(value) => {
+                return Err(format!("{value} cannot be written as JSON, so it means nothing here"));
+            }
+            Self::Text(text) => Data::Text(text),
+        })
+    }
+
+    /// The value as the key of a map: keys that are no texts become texts.
+    pub(super) fn into_key(self) -> Result<Cow<'t, str>, String> {
+        Ok(match self {
+            Self::Text(text) => text,
+            Self::Bool(value) => value.to_string().into(),
+            Self::Int(value) => value.to_string().into(),
+            Self::Float(value) => key_float(value).into(),
+            Self::Null => return Err("null cannot be a key".to_owned()),
+            Self::Uint(value) => return Err(format!("{value} is too large for a key: put it in quotes")),
+        })
+    }
+}
+
+/// What a plain scalar without a tag means (go-yaml v2 `resolve.go`).
+pub(super) fn plain(text: Cow<'_, str>) -> Scalar<'_> {
+    let number = match text.as_bytes().first() {
+        None => return Scalar::Null,
+        Some(b'+' | b'-' | b'0'..=b'9' | b'.') => number(&text),
+        Some(b'y' | b'Y' | b'n' | b'N' | b't' | b'T' | b'f' | b'F' | b'o' | b'O' | b'~') => word(&text),
+        Some(_) => None,
+    };
+    number.unwrap_or(Scalar::Text(text))
+}
+
+fn word<'t>(text: &str) -> Option<Scalar<'t>> {
+    match text {
+        "~" | "null" | "Null" | "NULL" => Some(Scalar::Null),
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            Some(Scalar::Bool(true))
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Some(Scalar::Bool(false))
+        }
+        _ => None,
+    }
+}
+
+fn number<'t>(text: &str) -> Option<Scalar<'t>> {
+    match text {
+        ".nan" | ".NaN" | ".NAN" => return Some(Scalar::Float(f64::NAN)),
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => return Some(Scalar::Float(f64::INFINITY)),
+        "-.inf" | "-.Inf" | "-.INF" => return Some(Scalar::Float(f64::NEG_INFINITY)),
+        _ => {}
+    }
+    let digits: Cow<'_, str> = if text.contains('_') { text.replace('_', "").into() } else { text.into() };
+    if text.starts_with('.') {
+        // Here Go's own rule for underscores holds: one at a time, between digits.
+        let lone = text.split('_').skip(1).all(|part| part.starts_with(|c: char| c.is_ascii_digit()))
+            && text.rsplit('_').skip(1).all(|part| part.ends_with(|c: char| c.is_ascii_digit()));
+        return if lone { float(&digits) } else { None };
+    }
+    integer(&digits).or_else(|| float(&digits)).or_else(|| odd_binary(&digits))
+}
+
+/// An integer by Go's base prefixes: `0x1F`, `0o17`, `0b11`, and `017` is octal.
+fn integer<'t>(text: &str) -> Option<Scalar<'t>> {
+    let (negative, unsigned) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (radix, digits) = match unsigned.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &unsigned[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &unsigned[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &unsigned[2..]),
+        [b'0', _, ..] => (8, &unsigned[1..]),
+        _ => (10, unsigned),
+    };
+    let signed = text.starts_with(['+', '-']);
+    let value = magnitude(digits, radix)?;
+    match i64::try_from(if negative { -i128::from(value) } else { i128::from(value) }) {
+        Ok(value) => Some(Scalar::Int(value)),
+        Err(_) if !signed => Some(Scalar::Uint(value)),
+        Err(_) => None,
+    }
+}
+
+fn magnitude(digits: &str, radix: u32) -> Option<u64> {
+    // Rust's parser would take another sign here.
+    if digits.starts_with(['+', '-']) { None } else { u64::from_str_radix(digits, radix).ok() }
+}
+
+/// go-yaml reads what follows `0b` once more as a signed number, so `0b-1` is -1.
+fn odd_binary<'t>(text: &str) -> Option<Scalar<'t>> {
+    let digits = text.strip_prefix("0b")?;
+    i64::from_str_radix(digits, 2).ok().map(Scalar::Int)
+}
+
+/// A decimal float: digits, perhaps a point, perhaps an exponent. One that does
+/// not fit an `f64` is no number.
+fn float<'t>(text: &str) -> Option<Scalar<'t>> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let whole = digits(unsigned);
+    let mut rest = &unsigned[whole..];
+    let mut fraction = 0;
+    if let Some(after) = rest.strip_prefix('.') {
+        fraction = digits(after);
+        rest = &after[fraction..];
+    }
+    if let Some(after) = rest.strip_prefix(['e', 'E']) {
+        let after = after.strip_prefix(['+', '-']).unwrap_or(after);
+        let exponent = digits(after);
+        if exponent == 0 || exponent != after.len() {
+            return None;
+        }
+        rest = "";
+    }
+    if whole + fraction == 0 || !rest.is_empty() {
+        return None;
+    }
+    text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Scalar::Float)
+}
+
+/// What a scalar with an explicit tag means, or why it cannot.
+pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, String> {
+    let misfit = |text: &str| Err(format!("{} is not a !!{tag}", super::node::quoted(text)));
+    match tag {
+        "bool" | "int" | "float" | "null" | "timestamp" => {}
+        "binary" => return base64(&text).map(|text| Scalar::Text(text.into())),
+        // `!!str`, and every tag that means nothing to go-yaml: the text as it stands.
+        _ => return Ok(Scalar::Text(text)),
+    }
+    let value = plain(text.clone());
+    match (tag, value) {
+        ("null", Scalar::Null) => Ok(Scalar::Null),
+        ("bool", value @ Scalar::Bool(_))
+        | ("int", value @ (Scalar::Int(_) | Scalar::Uint(_)))
+        | ("float", value @ Scalar::Float(_)) => Ok(value),
+        #[allow(clippy::cast_precision_loss, reason = "the author asked for a float")]
+        ("float", Scalar::Int(value)) => Ok(Scalar::Float(value as f64)),
+        ("timestamp", Scalar::Text(text)) if super::time::is_yaml_timestamp(&text) => Ok(Scalar::Text(text)),
+        _ => misfit(&text),
+    }
+}
+
+fn base64(text: &str) -> Result<String, String> {
+    let bad = || "not base64, which !!binary must be".to_owned();
+    let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
+    let padding = digits.iter().rev().take_while(|byte| **byte == b'=').count();
+    if digits.len() % 4 != 0 || padding > 2 {
+        return Err(bad());
+    }
+    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::with_capacity(digits.len() / 4 * 3));
+    for digit in &digits[..digits.len() - padding] {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return Err(bad()),
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A float as Go's `encoding/json` writes it.
+fn json_float(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude != 0.0 && !(1e-6..1e21).contains(&magnitude) {
+        let text = format!("{value:e}");
+        match text.split_once('e') {
+            Some((mantissa, exponent)) if !exponent.starts_with('-') => format!("{mantissa}e+{exponent}"),
+            _ => text,
+        }
+    } else {
+        value.to_string()
+    }
+}
+
+/// A float as sigs.k8s.io/yaml writes a key: Go's `%g` of its single precision.
+fn key_float(value: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, reason = "it is what the kubelet's reader does")]
+    let single = value as f32;
+    if single.is_nan() {
+        return ".nan".to_owned();
+    }
+    if single.is_infinite() {
+        return if single > 0.0 { ".inf" } else { "-.inf" }.to_owned();
+    }
+    let text = format!("{single:e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    match exponent.parse::<i32>().unwrap_or_default() {
+        exponent @ -4..=5 if single == 0.0 || exponent < 6 => single.to_string(),
+        exponent => format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs()),
+    }
+}

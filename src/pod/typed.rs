@@ -1,0 +1,352 @@
+//! From a tree of values to a pod in Go's form: every field of its type, what Go would not write gone.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::{
+    go_types::{Field, Presence, Struct, Type},
+    node::{Data, Node, place},
+    problem::{Problem, Severity},
+    quantity::{self, Quantity},
+    time,
+};
+
+/// How many errors, and how many warnings, are told of one text.
+const MAX_TOLD: usize = 100;
+
+/// The way to a value, from the outermost step; it lives on the stack.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Root,
+    Field(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl Path<'static> {
+    pub(super) const ROOT: Self = Self { parent: None, step: Step::Root };
+}
+
+impl<'a> Path<'a> {
+    pub(super) fn field(&'a self, name: &'a str) -> Self {
+        Self { parent: Some(self), step: Step::Field(name) }
+    }
+
+    pub(super) fn index(&'a self, index: usize) -> Self {
+        Self { parent: Some(self), step: Step::Index(index) }
+    }
+
+    fn key(&'a self, key: &'a str) -> Self {
+        Self { parent: Some(self), step: Step::Key(key) }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    /// As the API writes it: `spec.containers[0].name`, `metadata.labels[app]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match self.step {
+            Step::Root => Ok(()),
+            Step::Field(name) => {
+                let inner = self.parent.is_some_and(|parent| !matches!(parent.step, Step::Root));
+                write!(f, "{}{}", if inner { "." } else { "" }, name.escape_debug())
+            }
+            Step::Index(index) => write!(f, "[{index}]"),
+            Step::Key(key) => write!(f, "[{}]", key.escape_debug()),
+        }
+    }
+}
+
+/// What was found wrong with a text so far.
+pub(super) struct Findings<'t> {
+    text: &'t str,
+    problems: Vec<Problem>,
+    errors: usize,
+    warnings: usize,
+}
+
+impl<'t> Findings<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, problems: Vec::new(), errors: 0, warnings: 0 }
+    }
+
+    /// Adds a problem with what stands at a byte of the text.
+    pub(super) fn add(&mut self, at: usize, path: &Path<'_>, problem: Problem) {
+        let count = match problem.severity {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.warnings,
+        };
+        *count += 1;
+        if *count <= MAX_TOLD {
+            let problem = match path.to_string() {
+                field if field.is_empty() => problem,
+                field => problem.of(field),
+            };
+            self.problems.push(problem.at(Some(self.place(at))));
+        }
+    }
+
+    /// Line and column of a byte of the text.
+    pub(super) fn place(&self, at: usize) -> (u32, u32) {
+        place(self.text, at)
+    }
+
+    /// How many errors there are.
+    pub(super) fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// The problems in the order of the text.
+    pub(super) fn into_problems(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| problem.position);
+        if self.errors > MAX_TOLD {
+            self.problems.push(Problem::error(format!("and {} more errors", self.errors - MAX_TOLD)));
+        }
+        if self.warnings > MAX_TOLD {
+            self.problems.push(Problem::warning(format!("and {} more warnings", self.warnings - MAX_TOLD)));
+        }
+        self.problems
+    }
+}
+
+/// Reads a map as a Go struct.
+///
+/// What comes back holds the fields that Go's struct would hold as other than
+/// zero, in Go's normal form; [`complete`] adds the zeros that Go writes
+/// nevertheless. Keys that are not fields are dropped with a warning.
+pub(super) fn object(
+    of: &Struct,
+    node: &Node<'_>,
+    path: &Path<'_>,
+    findings: &mut Findings<'_>,
+) -> Map<String, Value> {
+    let Data::Map(entries) = &node.data else {
+        if !node.is_null() {
+            misfit(node, "a map", path, findings);
+        }
+        return Map::new();
+    };
+    let mut map = Map::new();
+    for entry in entries {
+        let path = path.field(&entry.key);
+        warn_of_duplicate(entry.earlier, entry.at, &path, findings);
+        let Some(field) = of.field(&entry.key) else {
+            let detail = match likely(of, &entry.key) {
+                Some(name) => format!("unknown field, ignored; did you mean {name}?"),
+                None => "unknown field, ignored".to_owned(),
+            };
+            findings.add(entry.at, &path, Problem::warning(detail));
+            continue;
+        };
+        let value = value(&field.kind, &entry.value, &path, findings);
+        if keeps(field, &entry.value, &value) {
+            map.insert(field.name.to_owned(), value);
+        }
+    }
+    map
+}
+
+fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &Path<'_>, findings: &mut Findings<'_>) {
+    if let Some(earlier) = earlier {
+        let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
+        let detail = format!("the key stands twice, in line {first} and line {second}; the last one counts");
+        findings.add(at, path, Problem::warning(detail));
+    }
+}
+
+/// Whether Go would know a field's value from one that was not given.
+fn keeps(field: &Field, given: &Node<'_>, value: &Value) -> bool {
+    match field.presence {
+        _ if given.is_null() || value.is_null() => false,
+        Presence::Pointer => true,
+        Presence::Always if matches!(field.kind, Type::List(_) | Type::Map(_) | Type::Any) => true,
+        Presence::Always | Presence::Omitted => !is_zero(&field.kind, value),
+    }
+}
+
+fn is_zero(kind: &Type, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_i64() == Some(0),
+        // A port that is the text "" is not the number 0.
+        Value::String(_) if matches!(kind, Type::IntOrString) => false,
+        Value::String(text) if matches!(kind, Type::Quantity) => text == "0",
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+/// Reads a value as a Go value of some kind. Null is its zero value.
+fn value(kind: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<'_>) -> Value {
+    if node.is_null() {
+        return zero(kind);
+    }
+    let (read, expected) = match kind {
+        Type::Struct(of) => return object(of, node, path, findings).into(),
+        Type::List(of) => return list(of, node, path, findings),
+        Type::Map(of) => return map(of, node, path, findings),
+        Type::Any => return node.to_json(),
+        Type::String => (node.text().map(Value::from), "a text"),
+        Type::Bool => (boolean(node).map(Value::from), "a boolean, true or false"),
+        Type::Int32 => (integer(node, i32::MIN.into(), i32::MAX.into()), "an integer of 32 bits"),
+        Type::Int64 => (integer(node, i64::MIN, i64::MAX), "an integer of 64 bits"),
+        Type::IntOrString => {
+            let text = || node.text().map(Value::from);
+            (integer(node, i32::MIN.into(), i32::MAX.into()).or_else(text), "an integer of 32 bits or a text")
+        }
+        Type::Quantity => (quantity(node), quantity::EXPECTED),
+        Type::Time => (time(node), "a time like 2026-01-02T15:04:05Z"),
+    };
+    read.unwrap_or_else(|| {
+        misfit(node, expected, path, findings);
+        Value::Null
+    })
+}
+
+fn misfit(node: &Node<'_>, expected: &str, path: &Path<'_>, findings: &mut Findings<'_>) {
+    let mend = match (&node.data, expected) {
+        (Data::Number(_) | Data::Bool(_), "a text") => ": put it in quotes",
+        (Data::Text(text), _) if !expected.starts_with("a quantity") && looks_like(text, expected) => {
+            ": take the quotes away"
+        }
+        _ => "",
+    };
+    let detail = format!("must be {expected}, but is {}{mend}", node.describe());
+    findings.add(node.at, path, Problem::error(detail).because("FieldValueTypeInvalid"));
+}
+
+/// Whether a text would be what is expected, if it were not quoted.
+fn looks_like(text: &str, expected: &str) -> bool {
+    (expected.starts_with("an integer") && text.parse::<i64>().is_ok())
+        || (expected.starts_with("a boolean") && matches!(text, "true" | "false"))
+}
+
+fn list(of: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<'_>) -> Value {
+    let Data::List(items) = &node.data else {
+        misfit(node, "a list", path, findings);
+        return Value::Null;
+    };
+    let item = |(index, item)| value(of, item, &path.index(index), findings);
+    items.iter().enumerate().map(item).collect()
+}
+
+fn map(of: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<'_>) -> Value {
+    let Data::Map(entries) = &node.data else {
+        misfit(node, "a map", path, findings);
+        return Value::Null;
+    };
+    let mut map = Map::new();
+    for entry in entries {
+        let path = path.key(&entry.key);
+        warn_of_duplicate(entry.earlier, entry.at, &path, findings);
+        map.insert(entry.key.to_string(), value(of, &entry.value, &path, findings));
+    }
+    map.into()
+}
+
+fn boolean(node: &Node<'_>) -> Option<bool> {
+    match node.data {
+        Data::Bool(value) => Some(value),
+        _ => None,
+    }
+}
+
+/// An integer. As in Go it must be written as one: `1.0` in JSON is none (in
+/// YAML it became `1` when the scalar was read).
+fn integer(node: &Node<'_>, least: i64, most: i64) -> Option<Value> {
+    let Data::Number(text) = &node.data else { return None };
+    let value = text.parse::<i64>().ok()?;
+    (least..=most).contains(&value).then(|| value.into())
+}
+
+fn quantity(node: &Node<'_>) -> Option<Value> {
+    let text = match &node.data {
+        Data::Number(text) => text,
+        // Go trims the JSON text, where a tab or a newline is an escape and not space.
+        Data::Text(text) => text.trim_matches(|c: char| {
+            c.is_whitespace() && !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}')
+        }),
+        _ => return None,
+    };
+    Quantity::parse(text).map(|quantity| quantity.canonical().into())
+}
+
+fn time(node: &Node<'_>) -> Option<Value> {
+    time::canonical(node.text()?)
+}
+
+/// Go's zero value of a kind, as Go writes it.
+fn zero(kind: &Type) -> Value {
+    match kind {
+        Type::String => "".into(),
+        Type::Bool => false.into(),
+        Type::Int32 | Type::Int64 | Type::IntOrString => 0.into(),
+        Type::Quantity => "0".into(),
+        Type::Struct(_) => Map::new().into(),
+        Type::Time | Type::Any | Type::List(_) | Type::Map(_) => Value::Null,
+    }
+}
+
+/// Adds the zero values that Go writes even when nothing was given.
+pub(super) fn complete(of: &Struct, map: &mut Map<String, Value>) {
+    for field in of.0 {
+        if field.presence == Presence::Always && !map.contains_key(field.name) {
+            let zero = zero(&field.kind);
+            if !zero.is_null() {
+                map.insert(field.name.to_owned(), zero);
+            }
+        }
+    }
+    for (name, value) in map.iter_mut() {
+        if let (Value::Object(_) | Value::Array(_), Some(field)) = (&*value, of.field(name)) {
+            complete_value(&field.kind, value);
+        }
+    }
+}
+
+fn complete_value(kind: &Type, value: &mut Value) {
+    match (kind, value) {
+        (Type::Struct(of), Value::Object(map)) => complete(of, map),
+        (Type::List(of), Value::Array(items)) if matches!(of, Type::Struct(_)) => {
+            items.iter_mut().for_each(|item| complete_value(of, item));
+        }
+        _ => {}
+    }
+}
+
+/// The field that the author of an unknown one probably meant.
+fn likely(of: &Struct, name: &str) -> Option<&'static str> {
+    let names = || of.0.iter().map(|field| field.name);
+    names()
+        .find(|known| known.eq_ignore_ascii_case(name))
+        .or_else(|| names().find(|known| known.len() > 3 && is_one_edit(known.as_bytes(), name.as_bytes())))
+}
+
+/// Whether one text becomes the other by a letter more, less, changed, or two swapped.
+fn is_one_edit(a: &[u8], b: &[u8]) -> bool {
+    let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[same..], &b[same..]);
+    match (a, b) {
+        ([], [_]) | ([_], []) => true,
+        ([_, rest_a @ ..], [_, rest_b @ ..]) => {
+            rest_a == rest_b
+                || rest_a == b
+                || a == rest_b
+                || (rest_a.first() == b.first()
+                    && a.first() == rest_b.first()
+                    && rest_a.get(1..) == rest_b.get(1..))
+        }
+        _ => false,
+    }
+}
