@@ -10,14 +10,14 @@
     reason = "a test fails by panicking, says what it ran, and is nobody's library"
 )]
 
-mod manifests;
-mod rooms;
-mod decode_corpus;
 mod support;
 
 mod config;
+mod decode_corpus;
 mod histories;
+mod manifests;
 mod merge;
 mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
+mod rooms;
