@@ -12,12 +12,14 @@ use std::{
     time::Duration,
 };
 
+use self::file::ConfigFile;
 use crate::{
     mux::Notify,
     pod::{NodeName, NodeNameError},
 };
 
 mod duration;
+mod file;
 
 /// The environment, passed in: variables by name.
 pub type Environment = BTreeMap<String, String>;
@@ -180,15 +182,6 @@ impl Key {
             Self::Verbose => Some("0"),
         }
     }
-
-    /// Whether another value takes effect while the agent runs.
-    #[must_use]
-    pub const fn reloads(self) -> bool {
-        match self {
-            Self::FileCheckFrequency | Self::OnInvalidManifest | Self::ShutdownGrace | Self::Verbose => true,
-            Self::PodManifestPath | Self::NodeName | Self::Sink | Self::Notify | Self::LogFormat => false,
-        }
-    }
 }
 
 /// What the command line said, as text. It stays the same as long as the process.
@@ -207,6 +200,15 @@ pub enum Place {
     Flag(Key),
     /// In the environment.
     Variable(Key),
+    /// In the config file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line and column, both from 1.
+        position: Option<(u32, u32)>,
+        /// The field, if it is about one.
+        field: Option<String>,
+    },
     /// Nowhere: it is the default.
     Default(Key),
 }
@@ -216,6 +218,13 @@ impl fmt::Display for Place {
         match self {
             Self::Flag(key) => write!(f, "--{}", key.flag()),
             Self::Variable(key) => f.write_str(&key.variable()),
+            Self::File { path, position, field } => {
+                write!(f, "{}", path.display())?;
+                if let Some((line, column)) = position {
+                    write!(f, ":{line}:{column}")?;
+                }
+                field.iter().try_for_each(|field| write!(f, ": {field}"))
+            }
             Self::Default(key) => write!(f, "the default of --{}", key.flag()),
         }
     }
@@ -240,9 +249,13 @@ pub enum SettingsError {
     },
     /// No source of pods is configured.
     #[error(
-        "no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE)"
+        "no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE){}",
+        ignored.concat()
     )]
-    NoSource,
+    NoSource {
+        /// What the config file said in vain, each with the joint before it.
+        ignored: Vec<String>,
+    },
     /// The host has no name that could be a node's.
     #[error("the host name cannot be this node's name, give one with --node-name")]
     HostName(#[source] NodeNameError),
@@ -264,7 +277,11 @@ impl Settings {
     /// # Errors
     /// The first value that cannot be used, with the place where it was said.
     pub fn load(flags: &Flags, environment: &Environment) -> Result<Self, SettingsError> {
-        let layers = Layers { flags, environment };
+        let variable = environment.get(CONFIG_VARIABLE).filter(|path| !path.is_empty());
+        let config = flags.config.clone().or_else(|| variable.map(PathBuf::from));
+        let file = config.as_deref().map(file::read).transpose()?.unwrap_or_default();
+        let warnings = file.warnings.iter().cloned().chain(unknown_variables(environment)).collect();
+        let layers = Layers { flags, environment, file };
         let path = layers.one(Key::PodManifestPath, read_path)?;
         let bounds = Duration::from_millis(100)..=24 * HOUR;
         let check_frequency = layers.set(Key::FileCheckFrequency, |text| duration::read(text, &bounds))?;
@@ -272,7 +289,7 @@ impl Settings {
         let file = path.map(|path| FileSettings { path, check_frequency, on_invalid });
         let bounds = Duration::ZERO..=HOUR;
         let settings = Self {
-            config: None,
+            config,
             file,
             node_name: layers.node_name()?,
             sinks: layers.sinks()?,
@@ -282,10 +299,53 @@ impl Settings {
                 format: layers.set(Key::LogFormat, |text| choose(text, &LOG_FORMAT))?,
                 verbosity: layers.set(Key::Verbose, read_verbosity)?,
             },
-            warnings: Vec::new(),
+            warnings,
         };
-        if settings.file.is_none() { Err(SettingsError::NoSource) } else { Ok(settings) }
+        if settings.file.is_none() {
+            let ignored = layers.file.warnings.iter().map(|warning| format!("; {warning}")).collect();
+            return Err(SettingsError::NoSource { ignored });
+        }
+        Ok(settings)
     }
+}
+
+impl Settings {
+    /// What holds after a reload. The file source's frequency and what it does
+    /// with invalid manifests, the time to stop in and the log's verbosity take
+    /// their fresh values; everything else keeps the one that it started with,
+    /// and is named if it needs a restart to change.
+    #[must_use]
+    pub fn reloaded(&self, mut fresh: Self) -> (Self, Vec<Key>) {
+        let mut stuck = Vec::new();
+        match (&mut fresh.file, &self.file) {
+            (Some(fresh), Some(now)) => hold(&mut fresh.path, &now.path, Key::PodManifestPath, &mut stuck),
+            (fresh, now) => hold(fresh, now, Key::PodManifestPath, &mut stuck),
+        }
+        hold(&mut fresh.node_name, &self.node_name, Key::NodeName, &mut stuck);
+        hold(&mut fresh.sinks, &self.sinks, Key::Sink, &mut stuck);
+        hold(&mut fresh.notify, &self.notify, Key::Notify, &mut stuck);
+        hold(&mut fresh.log.format, &self.log.format, Key::LogFormat, &mut stuck);
+        (fresh, stuck)
+    }
+}
+
+/// Keeps a value as it is, and says so if another was asked for.
+fn hold<T: Clone + PartialEq>(fresh: &mut T, now: &T, key: Key, stuck: &mut Vec<Key>) {
+    if fresh != now {
+        stuck.push(key);
+        fresh.clone_from(now);
+    }
+}
+
+/// This node's name, for a command that needs nothing else: the flag's, the
+/// environment's, or the host's.
+///
+/// # Errors
+/// If it cannot be a node's name.
+pub fn node_name(flag: Option<&str>, environment: &Environment) -> Result<NodeName, SettingsError> {
+    let said = flag.map(|name| (Key::NodeName, vec![name.to_owned()]));
+    let flags = Flags { config: None, said: said.into_iter().collect() };
+    Layers { flags: &flags, environment, file: ConfigFile::default() }.node_name()
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -301,6 +361,7 @@ const LOG_FORMAT: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", 
 struct Layers<'a> {
     flags: &'a Flags,
     environment: &'a Environment,
+    file: ConfigFile,
 }
 
 impl Layers<'_> {
@@ -316,6 +377,9 @@ impl Layers<'_> {
                 _ => vec![value.clone()],
             };
             return Some((Place::Variable(key), values));
+        }
+        if let Some(said) = self.file.said.get(&key) {
+            return Some(said.clone());
         }
         key.default().map(|value| (Place::Default(key), vec![value.to_owned()]))
     }
@@ -363,6 +427,15 @@ impl Layers<'_> {
     }
 }
 
+/// Variables that look like ours and that nothing reads: a typing error, most likely.
+fn unknown_variables(environment: &Environment) -> impl Iterator<Item = String> {
+    let known: Vec<String> = Key::ALL.map(Key::variable).into();
+    let names = environment.keys().filter(|name| name.starts_with("PODMUX_"));
+    names
+        .filter(move |name| *name != CONFIG_VARIABLE && !known.contains(name))
+        .map(|name| format!("{name}: no such setting in this version; the variable is ignored"))
+}
+
 fn read_path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() {
         return Err("a path is needed, and it is empty".to_owned());
@@ -371,7 +444,8 @@ fn read_path(text: &str) -> Result<PathBuf, String> {
 }
 
 fn read_verbosity(text: &str) -> Result<u8, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a level: 0, 1, 2 or 3 is"))
+    let level: u8 = text.parse().map_err(|_| format!("{text:?} is not a level: 0, 1, 2 or 3 is"))?;
+    Ok(level.min(3))
 }
 
 fn read_sink(text: &str) -> Result<SinkSetting, String> {

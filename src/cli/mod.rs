@@ -97,7 +97,9 @@ pub fn main(
 /// The grammar, with each setting's default and variable in its help.
 #[must_use]
 pub fn command() -> clap::Command {
-    Cli::command().mut_subcommands(|subcommand| subcommand.mut_args(explain))
+    Cli::command()
+        .mut_subcommand("run", |run| run.mut_args(explain))
+        .mut_subcommand("validate", |validate| validate.mut_arg("node_name", explain))
 }
 
 /// Adds to a flag's help what holds if it is absent.
