@@ -1,6 +1,8 @@
 //! podmux: pods from every source of a node, as one ordered stream of updates.
 
+pub mod cli;
 pub mod clock;
 pub mod mux;
 pub mod pod;
+pub mod settings;
 pub mod storage;

@@ -15,17 +15,43 @@ use super::{
     scalar::{self, Scalar},
 };
 
-/// Reads a text in YAML or JSON as one value; `null` if it is empty.
+/// A field at the top of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: Value,
+    /// Line and column of the name, both from 1.
+    pub position: (u32, u32),
+    /// Where the same name stood before, with a value that is lost.
+    pub earlier: Option<(u32, u32)>,
+}
+
+/// Reads a text in YAML or JSON as one map and gives its fields; an empty text has none.
 ///
 /// # Errors
-/// What is wrong with the text, with its position.
-pub fn to_json(text: &str) -> Result<Value, Problem> {
+/// What is wrong with the text, with its position; another value than a map is wrong.
+pub fn fields(text: &str) -> Result<Vec<Field>, Problem> {
     let problem = |fault: Fault| Problem::error(fault.detail).at(Some(place(text, fault.at)));
     let documents = documents(text).map_err(problem)?;
-    let mut full = documents.iter().filter(|document| !document.is_null());
-    match (full.next(), full.next()) {
-        (_, Some(second)) => Err(problem(Fault::new(second.at, "a second document, where only one is read"))),
-        (first, None) => Ok(first.map_or(Value::Null, Node::to_json)),
+    let mut full = documents.into_iter().filter(|document| !document.is_null());
+    let first = full.next();
+    if let Some(second) = full.next() {
+        return Err(problem(Fault::new(second.at, "a second document, where only one is read")));
+    }
+    match first.map(|node| (node.at, node.data)) {
+        None => Ok(Vec::new()),
+        Some((_, Data::Map(entries))) => Ok(entries
+            .into_iter()
+            .map(|entry| Field {
+                position: place(text, entry.at),
+                earlier: entry.earlier.map(|at| place(text, at)),
+                value: entry.value.to_json(),
+                name: entry.key.into_owned(),
+            })
+            .collect()),
+        Some((at, _)) => Err(problem(Fault::new(at, "a map of fields is expected"))),
     }
 }
 

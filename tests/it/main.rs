@@ -12,6 +12,7 @@
 
 mod support;
 
+mod cli;
 mod config;
 mod decode_corpus;
 mod histories;
@@ -21,3 +22,5 @@ mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
+mod settings;
+mod validate;

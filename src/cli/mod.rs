@@ -1,0 +1,210 @@
+//! The command line: its grammar, its errors in one line each, and one file for each subcommand.
+
+use std::{
+    ffi::OsString,
+    fmt,
+    io::{self, Write},
+};
+
+use anyhow::anyhow;
+use clap::{CommandFactory as _, FromArgMatches as _, error::ErrorKind};
+
+use crate::settings::{CONFIG_VARIABLE, Environment, Key};
+
+mod completion;
+mod run;
+mod validate;
+
+/// Pods from every source of a node, as one ordered stream of updates
+///
+/// podmux does what the kubelet's config layer does, alone: it reads pod
+/// manifests, settles who has which name, and tells every change once, in
+/// order, as JSON lines.
+#[derive(Debug, clap::Parser)]
+#[command(name = "podmux", version, after_long_help = EXAMPLES, max_term_width = 100)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  podmux run --pod-manifest-path /etc/kubernetes/manifests
+  podmux validate /etc/kubernetes/manifests
+  podmux completion bash > /etc/bash_completion.d/podmux
+
+Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.";
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Run(Box<run::Args>),
+    Validate(validate::Args),
+    Completion(completion::Args),
+}
+
+/// Why the program does not end with 0, and what it has to say about it.
+#[derive(Debug)]
+pub enum Failure {
+    /// Refused before it began: exit code 2.
+    Refused(anyhow::Error),
+    /// Failed while it ran: exit code 1.
+    Failed(anyhow::Error),
+}
+
+impl Failure {
+    /// The exit code.
+    #[must_use]
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::Refused(_) => 2,
+            Self::Failed(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    /// The whole chain of causes, on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Refused(error) | Self::Failed(error)) = self;
+        let text = format!("{error:#}");
+        f.write_str(&text.lines().map(str::trim).collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// The program: arguments (with its own name first) and environment in, exit code out.
+///
+/// # Errors
+/// What the person who called it must be told, in one line.
+pub fn main(
+    args: impl IntoIterator<Item = OsString>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<u8, Failure> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let parsed = command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return help_or_refusal(&error, &args),
+    };
+    let environment = environment(variables)?;
+    match cli.command {
+        Command::Run(args) => run::run(*args, environment),
+        Command::Validate(args) => validate::run(&args, &environment),
+        Command::Completion(args) => completion::run(&args),
+    }
+}
+
+/// The grammar, with each setting's default and variable in its help.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+        .mut_subcommand("run", |run| run.mut_args(explain))
+        .mut_subcommand("validate", |validate| validate.mut_arg("node_name", explain))
+}
+
+/// Adds to a flag's help what holds if it is absent.
+fn explain(arg: clap::Arg) -> clap::Arg {
+    let help = arg.get_help().cloned().unwrap_or_default();
+    let Some(key) = Key::ALL.into_iter().find(|key| Some(key.flag()) == arg.get_long()) else {
+        let config = arg.get_long() == Some("config");
+        return if config { arg.help(format!("{help}\n[env: {CONFIG_VARIABLE}]")) } else { arg };
+    };
+    let default = match key {
+        Key::NodeName => "[default: the host name] ".to_owned(),
+        Key::Verbose => String::new(),
+        _ => key.default().map(|default| format!("[default: {default}] ")).unwrap_or_default(),
+    };
+    arg.help(format!("{help}\n{default}[env: {}]", key.variable()))
+}
+
+/// A variable that is not UTF-8 cannot be ours; one that claims to be is refused.
+fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Environment, Failure> {
+    let mut environment = Environment::new();
+    for (name, value) in variables {
+        let Ok(name) = name.into_string() else { continue };
+        match value.into_string() {
+            Ok(value) => drop(environment.insert(name, value)),
+            Err(_) if name.starts_with("PODMUX_") => {
+                return Err(Failure::Refused(anyhow!("{name}: its value is not UTF-8 text")));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(environment)
+}
+
+/// Help and version are answers; all else that clap objects to is a refusal in one line.
+fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // If standard output is closed, nobody is left to be told.
+            let _ = error.print();
+            Ok(0)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Ok(2)
+        }
+        _ => {
+            let subcommand = args.get(1).and_then(|arg| arg.to_str());
+            let subcommand = subcommand.filter(|name| command().find_subcommand(name).is_some());
+            let help = subcommand.map(|name| format!("{name} --help"));
+            let help = help.as_deref().unwrap_or("--help");
+            Err(Failure::Refused(anyhow!("{}; see podmux {help}", one_line(error))))
+        }
+    }
+}
+
+/// Clap's explanation in one line: what is wrong, what would be right.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let mut line = String::new();
+    let parts = text.lines().map(str::trim).filter(|part| !part.is_empty());
+    for part in parts.take_while(|part| !part.starts_with("Usage:") && !part.starts_with("For more")) {
+        let joint = match line.chars().last() {
+            None => "",
+            Some(':') => " ",
+            Some(_) => "; ",
+        };
+        line = line + joint + part.strip_prefix("error: ").unwrap_or(part);
+    }
+    line
+}
+
+/// Standard output until its reader goes away; from then on nobody.
+///
+/// Whoever closes the pipe has read enough (`| head`), but the exit code still
+/// has to tell the truth, so the work goes on.
+struct Output {
+    out: Option<io::BufWriter<io::StdoutLock<'static>>>,
+}
+
+impl Output {
+    fn new() -> Self {
+        Self { out: Some(io::BufWriter::new(io::stdout().lock())) }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.attempt(|out| out.write_all(bytes))
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.attempt(Write::flush)
+    }
+
+    fn attempt(
+        &mut self,
+        write: impl FnOnce(&mut io::BufWriter<io::StdoutLock<'static>>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let Some(out) = &mut self.out else { return Ok(()) };
+        match write(out) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                // What is still buffered must not be tried again when it is dropped.
+                self.out.take().map(io::BufWriter::into_parts);
+                Ok(())
+            }
+            Err(error) => Err(Failure::Failed(anyhow::Error::new(error).context("standard output"))),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `podmux run`: the agent, from its flags.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use clap::{ArgAction, ValueHint};
+
+use super::Failure;
+use crate::settings::{Environment, Flags, Key, Settings};
+
+/// Run the agent: read manifests, tell every change in order
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
+pub(super) struct Args {
+    /// File or directory of pod manifests; it is watched
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, help_heading = "Sources")]
+    pod_manifest_path: Option<String>,
+
+    /// How often all manifests are read again, whatever the watch says
+    #[arg(long, value_name = "DURATION", help_heading = "Sources")]
+    file_check_frequency: Option<String>,
+
+    /// What becomes of a manifest's pods when it turns bad: keep the last good ones, or remove them
+    #[arg(long, value_name = "keep|remove", help_heading = "Sources")]
+    on_invalid_manifest: Option<String>,
+
+    /// This node's name, a part of every static pod's name
+    #[arg(long, value_name = "NAME", visible_alias = "hostname-override", help_heading = "Sources")]
+    node_name: Option<String>,
+
+    /// Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
+    #[arg(long, value_name = "SINK", help_heading = "Sinks")]
+    sink: Vec<String>,
+
+    /// How sinks are told: incremental (each change), snapshot (everything on any change) or
+    /// snapshot-and-updates (everything when pods come or go, else the change)
+    #[arg(long, value_name = "MODE", help_heading = "Sinks")]
+    notify: Option<String>,
+
+    /// How long stopping may take
+    #[arg(long, value_name = "DURATION", help_heading = "Process")]
+    shutdown_grace: Option<String>,
+
+    /// The form of the log on standard error: text or json
+    #[arg(long, value_name = "text|json", help_heading = "Process")]
+    log_format: Option<String>,
+
+    /// Log more; -vv and -vvv more still
+    #[arg(short, long, action = ArgAction::Count, help_heading = "Process")]
+    verbose: u8,
+
+    /// Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Process")]
+    config: Option<PathBuf>,
+}
+
+const ABOUT: &str = "\
+Run the agent: read manifests, tell every change in order
+
+Every flag can also be given in the environment (--sink is PODMUX_SINK, a comma between several) \
+and as a field of --config FILE (--file-check-frequency is fileCheckFrequency). A flag has \
+precedence over the environment, the environment over the file.
+
+SIGTERM and SIGINT stop it, SIGHUP reads settings and manifests anew.";
+
+const EXAMPLES: &str = "\
+Examples:
+  Follow a directory, one JSON object a line on standard output:
+    podmux run --pod-manifest-path /etc/kubernetes/manifests
+
+  Use the kubelet's own configuration, and append to a file:
+    podmux run --config /var/lib/kubelet/config.yaml --sink jsonl=/var/log/podmux.jsonl
+
+  The same settings in a file of podmux's own:
+    kind: PodmuxConfiguration
+    podManifestPath: /etc/kubernetes/manifests
+    sink: [jsonl=/var/log/podmux.jsonl]
+
+Durations are written as in Go: 500ms, 20s, 1m30s, 1h.";
+
+impl Args {
+    /// What was said, flag by flag.
+    fn flags(self) -> Flags {
+        let Self {
+            pod_manifest_path,
+            file_check_frequency,
+            on_invalid_manifest,
+            node_name,
+            sink,
+            notify,
+            shutdown_grace,
+            log_format,
+            verbose,
+            config,
+        } = self;
+        let verbose = (verbose > 0).then(|| verbose.to_string());
+        let said = [
+            (Key::PodManifestPath, Vec::from_iter(pod_manifest_path)),
+            (Key::FileCheckFrequency, Vec::from_iter(file_check_frequency)),
+            (Key::OnInvalidManifest, Vec::from_iter(on_invalid_manifest)),
+            (Key::NodeName, Vec::from_iter(node_name)),
+            (Key::Sink, sink),
+            (Key::Notify, Vec::from_iter(notify)),
+            (Key::ShutdownGrace, Vec::from_iter(shutdown_grace)),
+            (Key::LogFormat, Vec::from_iter(log_format)),
+            (Key::Verbose, Vec::from_iter(verbose)),
+        ];
+        let said: BTreeMap<_, _> = said.into_iter().filter(|(_, values)| !values.is_empty()).collect();
+        Flags { config, said }
+    }
+}
+
+pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
+    let flags = args.flags();
+    let settings = Settings::load(&flags, &environment).map_err(|error| Failure::Refused(error.into()))?;
+    let _ = settings;
+    Ok(0)
+}

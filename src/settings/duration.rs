@@ -1,0 +1,86 @@
+//! Durations as Go and the kubelet write them: `20s`, `1m30s`, `500ms`, `1.5h`.
+
+use std::{fmt, ops::RangeInclusive, time::Duration};
+
+/// A unit's name and its length in nanoseconds, in Go's order of size.
+const UNITS: [(&str, u64); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// Reads a duration and holds it to its bounds.
+///
+/// # Errors
+/// What is wrong with it, in words that follow the place where it was said.
+pub(super) fn read(text: &str, bounds: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let Some(duration) = parse(text) else {
+        let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        return Err(if number {
+            format!("{text:?} has no unit: write {text}s for seconds, or use ms, m or h")
+        } else {
+            format!("{text:?} is not a duration: write it like 20s, 1m30s, 500ms or 1h")
+        });
+    };
+    if bounds.contains(&duration) {
+        Ok(duration)
+    } else {
+        Err(format!("{text:?} is out of bounds: {} to {}", Short(*bounds.start()), Short(*bounds.end())))
+    }
+}
+
+/// Go's `time.ParseDuration` without a sign; `None` if it is no duration or too long to count.
+fn parse(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut nanos: u64 = 0;
+    while !rest.is_empty() {
+        let number_len = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(number_len);
+        let unit_len = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_len);
+        let (_, size) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        nanos = nanos.checked_add(count(number, *size)?)?;
+        rest = after;
+    }
+    (!text.is_empty()).then(|| Duration::from_nanos(nanos))
+}
+
+/// A decimal number of units in nanoseconds; what is below one nanosecond is cut off.
+fn count(number: &str, size: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    let mut nanos = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(size)? };
+    let mut part = size;
+    for digit in fraction.chars() {
+        // The digit is worth a tenth of the one before it; kept in u128 the product cannot overflow.
+        let worth = u128::from(digit.to_digit(10)?) * u128::from(part) / 10;
+        nanos = nanos.checked_add(u64::try_from(worth).ok()?)?;
+        part /= 10;
+    }
+    Some(nanos)
+}
+
+/// A duration for reading, in the largest unit that leaves no rest.
+pub(super) struct Short(pub(super) Duration);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        let (name, size) = UNITS
+            .iter()
+            .rev()
+            .find(|(_, size)| nanos > 0 && nanos.is_multiple_of(u128::from(*size)))
+            .unwrap_or(&("s", 1_000_000_000));
+        write!(f, "{}{name}", nanos / u128::from(*size))
+    }
+}

@@ -1,0 +1,521 @@
+//! The command line of the real binary: help, refusals in one line, exit codes, completions.
+#![allow(
+    clippy::needless_raw_string_hashes,
+    clippy::too_many_lines,
+    reason = "golden texts are written by expect-test, and are as long as what a person sees"
+)]
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fmt::Write as _,
+    io::Write as _,
+    os::unix::ffi::OsStrExt as _,
+    process::{Command, Stdio},
+};
+
+use expect_test::{Expect, expect};
+use podmux::settings::Key;
+
+/// The binary with an empty environment, so that nothing of the tester's leaks in.
+pub fn podmux() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end; what it said as a person sees it, and the exit code.
+pub fn transcript(command: &mut Command, stdin: &[u8]) -> String {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The child may refuse without reading.
+    let _ = child.stdin.take().unwrap().write_all(stdin);
+    let output = child.wait_with_output().unwrap();
+    let mut text = String::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        writeln!(text, "{}", line.trim_end()).unwrap();
+    }
+    for line in String::from_utf8(output.stderr).unwrap().lines() {
+        writeln!(text, "! {line}").unwrap();
+    }
+    writeln!(text, "exit {}", output.status.code().unwrap()).unwrap();
+    text
+}
+
+fn check(args: &[&str], expected: &Expect) {
+    expected.assert_eq(&transcript(podmux().args(args), b""));
+}
+
+#[test]
+fn help_says_what_there_is_with_defaults_and_variables() {
+    check(
+        &["-h"],
+        &expect![[r#"
+        Pods from every source of a node, as one ordered stream of updates
+
+        Usage: podmux <COMMAND>
+
+        Commands:
+          run         Run the agent: read manifests, tell every change in order
+          validate    Check manifests as the agent would take them
+          completion  Print completions for a shell
+
+        Options:
+          -h, --help     Print help (see more with '--help')
+          -V, --version  Print version
+        exit 0
+    "#]],
+    );
+    check(
+        &["--help"],
+        &expect![[r#"
+        Pods from every source of a node, as one ordered stream of updates
+
+        podmux does what the kubelet's config layer does, alone: it reads pod manifests, settles who has
+        which name, and tells every change once, in order, as JSON lines.
+
+        Usage: podmux <COMMAND>
+
+        Commands:
+          run         Run the agent: read manifests, tell every change in order
+          validate    Check manifests as the agent would take them
+          completion  Print completions for a shell
+
+        Options:
+          -h, --help
+                  Print help (see a summary with '-h')
+
+          -V, --version
+                  Print version
+
+        Examples:
+          podmux run --pod-manifest-path /etc/kubernetes/manifests
+          podmux validate /etc/kubernetes/manifests
+          podmux completion bash > /etc/bash_completion.d/podmux
+
+        Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.
+        exit 0
+    "#]],
+    );
+    check(
+        &["run", "-h"],
+        &expect![[r#"
+        Run the agent: read manifests, tell every change in order
+
+        Usage: podmux run [OPTIONS]
+
+        Options:
+          -h, --help  Print help (see more with '--help')
+
+        Sources:
+              --pod-manifest-path <PATH>
+                  File or directory of pod manifests; it is watched
+                  [env: PODMUX_POD_MANIFEST_PATH]
+              --file-check-frequency <DURATION>
+                  How often all manifests are read again, whatever the watch says
+                  [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]
+              --on-invalid-manifest <keep|remove>
+                  What becomes of a manifest's pods when it turns bad: keep the last good ones, or remove
+                  them
+                  [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]
+              --node-name <NAME>
+                  This node's name, a part of every static pod's name
+                  [default: the host name] [env: PODMUX_NODE_NAME] [alias: --hostname-override]
+
+        Sinks:
+              --sink <SINK>    Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
+                               [default: jsonl] [env: PODMUX_SINK]
+              --notify <MODE>  How sinks are told: incremental (each change), snapshot (everything on any
+                               change) or snapshot-and-updates (everything when pods come or go, else the
+                               change)
+                               [default: incremental] [env: PODMUX_NOTIFY]
+
+        Process:
+              --shutdown-grace <DURATION>  How long stopping may take
+                                           [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]
+              --log-format <text|json>     The form of the log on standard error: text or json
+                                           [default: text] [env: PODMUX_LOG_FORMAT]
+          -v, --verbose...                 Log more; -vv and -vvv more still
+                                           [env: PODMUX_VERBOSE]
+              --config <FILE>              Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
+                                           [env: PODMUX_CONFIG]
+        exit 0
+    "#]],
+    );
+    check(
+        &["run", "--help"],
+        &expect![[r#"
+            Run the agent: read manifests, tell every change in order
+
+            Every flag can also be given in the environment (--sink is PODMUX_SINK, a comma between several) and
+            as a field of --config FILE (--file-check-frequency is fileCheckFrequency). A flag has precedence
+            over the environment, the environment over the file.
+
+            SIGTERM and SIGINT stop it, SIGHUP reads settings and manifests anew.
+
+            Usage: podmux run [OPTIONS]
+
+            Options:
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Sources:
+                  --pod-manifest-path <PATH>
+                      File or directory of pod manifests; it is watched
+                      [env: PODMUX_POD_MANIFEST_PATH]
+
+                  --file-check-frequency <DURATION>
+                      How often all manifests are read again, whatever the watch says
+                      [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]
+
+                  --on-invalid-manifest <keep|remove>
+                      What becomes of a manifest's pods when it turns bad: keep the last good ones, or remove
+                      them
+                      [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]
+
+                  --node-name <NAME>
+                      This node's name, a part of every static pod's name
+                      [default: the host name] [env: PODMUX_NODE_NAME]
+
+                      [alias: --hostname-override]
+
+            Sinks:
+                  --sink <SINK>
+                      Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
+                      [default: jsonl] [env: PODMUX_SINK]
+
+                  --notify <MODE>
+                      How sinks are told: incremental (each change), snapshot (everything on any change) or
+                      snapshot-and-updates (everything when pods come or go, else the change)
+                      [default: incremental] [env: PODMUX_NOTIFY]
+
+            Process:
+                  --shutdown-grace <DURATION>
+                      How long stopping may take
+                      [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]
+
+                  --log-format <text|json>
+                      The form of the log on standard error: text or json
+                      [default: text] [env: PODMUX_LOG_FORMAT]
+
+              -v, --verbose...
+                      Log more; -vv and -vvv more still
+                      [env: PODMUX_VERBOSE]
+
+                  --config <FILE>
+                      Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
+                      [env: PODMUX_CONFIG]
+
+            Examples:
+              Follow a directory, one JSON object a line on standard output:
+                podmux run --pod-manifest-path /etc/kubernetes/manifests
+
+              Use the kubelet's own configuration, and append to a file:
+                podmux run --config /var/lib/kubelet/config.yaml --sink jsonl=/var/log/podmux.jsonl
+
+              The same settings in a file of podmux's own:
+                kind: PodmuxConfiguration
+                podManifestPath: /etc/kubernetes/manifests
+                sink: [jsonl=/var/log/podmux.jsonl]
+
+            Durations are written as in Go: 500ms, 20s, 1m30s, 1h.
+            exit 0
+        "#]],
+    );
+    check(
+        &["validate", "-h"],
+        &expect![[r#"
+            Check manifests as the agent would take them
+
+            Usage: podmux validate [OPTIONS] <PATH>...
+
+            Arguments:
+              <PATH>...  Manifests, directories of them, or - for standard input
+
+            Options:
+                  --strict            Take warnings (unknown fields, duplicate keys) for errors
+                  --source <SOURCE>   The source whose rules hold [default: file] [possible values: file, http,
+                                      url]
+                  --node-name <NAME>  This node's name, a part of every static pod's name
+                                      [default: the host name] [env: PODMUX_NODE_NAME] [alias:
+                                      --hostname-override]
+              -o, --output <FORM>     The form of the output; json prints an object a line for each manifest
+                                      [default: text] [possible values: text, json]
+              -v, --verbose           Name what is good and what is skipped, too
+              -h, --help              Print help (see more with '--help')
+            exit 0
+        "#]],
+    );
+    check(
+        &["validate", "--help"],
+        &expect![[r#"
+            Check manifests as the agent would take them
+
+            Decodes, defaults and prepares each manifest like the agent's source does; no agent is needed.
+            Prints every problem as FILE:LINE:COLUMN: FIELD: REASON: detail, without the parts that are not
+            known, and nothing if all is good.
+
+            Usage: podmux validate [OPTIONS] <PATH>...
+
+            Arguments:
+              <PATH>...
+                      Manifests, directories of them, or - for standard input
+
+            Options:
+                  --strict
+                      Take warnings (unknown fields, duplicate keys) for errors
+
+                  --source <SOURCE>
+                      The source whose rules hold
+
+                      Possible values:
+                      - file: A manifest in a directory
+                      - http: A manifest that is sent over HTTP
+                      - url:  A manifest that is polled from a URL
+
+                      [default: file]
+
+                  --node-name <NAME>
+                      This node's name, a part of every static pod's name
+                      [default: the host name] [env: PODMUX_NODE_NAME]
+
+                      [alias: --hostname-override]
+
+              -o, --output <FORM>
+                      The form of the output; json prints an object a line for each manifest
+
+                      Possible values:
+                      - text: A line for each problem
+                      - json: An object a line for each manifest
+
+                      [default: text]
+
+              -v, --verbose
+                      Name what is good and what is skipped, too
+
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Examples:
+              podmux validate /etc/kubernetes/manifests
+              podmux validate --strict web.yaml db.yaml
+              helm template chart | podmux validate --source http -
+              podmux validate -o json manifests | jq -r 'select(.ok | not) | .path'
+
+            Exit codes: 0 all good; 1 some bad; 2 called wrongly, or a PATH is missing.
+            exit 0
+        "#]],
+    );
+    check(
+        &["completion", "--help"],
+        &expect![[r#"
+            Print completions for a shell
+
+            Usage: podmux completion <SHELL>
+
+            Arguments:
+              <SHELL>
+                      The shell
+
+                      [possible values: bash, elvish, fish, powershell, zsh]
+
+            Options:
+              -h, --help
+                      Print help (see a summary with '-h')
+
+            Examples:
+              podmux completion bash > /etc/bash_completion.d/podmux
+              podmux completion zsh > "${fpath[1]}/_podmux"
+              podmux completion fish > ~/.config/fish/completions/podmux.fish
+            exit 0
+        "#]],
+    );
+}
+
+#[test]
+fn version_is_the_packages() {
+    check(
+        &["--version"],
+        &expect![[r#"
+        podmux 0.1.0
+        exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn without_a_command_there_is_help_and_a_refusal() {
+    check(
+        &[],
+        &expect![[r#"
+        ! Pods from every source of a node, as one ordered stream of updates
+        ! 
+        ! Usage: podmux <COMMAND>
+        ! 
+        ! Commands:
+        !   run         Run the agent: read manifests, tell every change in order
+        !   validate    Check manifests as the agent would take them
+        !   completion  Print completions for a shell
+        ! 
+        ! Options:
+        !   -h, --help     Print help (see more with '--help')
+        !   -V, --version  Print version
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_call_that_makes_no_sense_is_refused_in_one_line() {
+    check(
+        &["serve"],
+        &expect![[r#"
+        ! podmux: unrecognized subcommand 'serve'; see podmux --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["run", "--manifest-path", "a"],
+        &expect![[r#"
+        ! podmux: unexpected argument '--manifest-path' found; tip: a similar argument exists: '--pod-manifest-path'; see podmux run --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["run", "--notify", "snapshot", "--notify", "incremental"],
+        &expect![[r#"
+        ! podmux: the argument '--notify <MODE>' cannot be used multiple times; see podmux run --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["run", "--node-name"],
+        &expect![[r#"
+        ! podmux: a value is required for '--node-name <NAME>' but none was supplied; see podmux run --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["run", "manifests"],
+        &expect![[r#"
+        ! podmux: unexpected argument 'manifests' found; see podmux run --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["validate"],
+        &expect![[r#"
+        ! podmux: the following required arguments were not provided: <PATH>...; see podmux validate --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["validate", "--source", "api", "a"],
+        &expect![[r#"
+        ! podmux: invalid value 'api' for '--source <SOURCE>'; [possible values: file, http, url]; see podmux validate --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["validate", "-o", "yaml", "a"],
+        &expect![[r#"
+        ! podmux: invalid value 'yaml' for '--output <FORM>'; [possible values: text, json]; see podmux validate --help
+        exit 2
+    "#]],
+    );
+    check(
+        &["completion", "csh"],
+        &expect![[r#"
+        ! podmux: invalid value 'csh' for '<SHELL>'; [possible values: bash, elvish, fish, powershell, zsh]; tip: a similar value exists: 'zsh'; see podmux completion --help
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_refused_in_one_line() {
+    check(
+        &["run"],
+        &expect![[r#"
+        ! podmux: no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE)
+        exit 2
+    "#]],
+    );
+    check(
+        &["run", "--pod-manifest-path", "a", "--sink", "podman"],
+        &expect![[r#"
+        ! podmux: --sink: "podman" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
+        exit 2
+    "#]],
+    );
+    check(
+        &["run", "--pod-manifest-path", "a", "--config", "missing.yaml"],
+        &expect![[r#"
+        ! podmux: --config missing.yaml: cannot be read: No such file or directory (os error 2)
+        exit 2
+    "#]],
+    );
+    let mut run = podmux();
+    run.args(["run", "--pod-manifest-path", "a"]).env("PODMUX_SHUTDOWN_GRACE", "10");
+    expect![[r#"
+        ! podmux: PODMUX_SHUTDOWN_GRACE: "10" has no unit: write 10s for seconds, or use ms, m or h
+        exit 2
+    "#]]
+    .assert_eq(&transcript(&mut run, b""));
+    let mut run = podmux();
+    run.args(["run"]).env("PODMUX_POD_MANIFEST_PATH", OsStr::from_bytes(b"a\xff"));
+    expect![[r#"
+        ! podmux: PODMUX_POD_MANIFEST_PATH: its value is not UTF-8 text
+        exit 2
+    "#]]
+    .assert_eq(&transcript(&mut run, b""));
+}
+
+#[test]
+fn every_setting_has_its_flag_and_every_flag_is_a_setting() {
+    let command = podmux::cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let flags: BTreeSet<&str> = run.get_arguments().filter_map(|arg| arg.get_long()).collect();
+    let settings: BTreeSet<&str> = Key::ALL.iter().map(|key| key.flag()).chain(["config"]).collect();
+    assert_eq!(flags, settings);
+}
+
+#[test]
+fn every_flag_reaches_its_own_setting() {
+    for key in Key::ALL {
+        let bad = match key {
+            // It is counted, so no value can be bad.
+            Key::Verbose => continue,
+            Key::PodManifestPath => "",
+            Key::FileCheckFrequency | Key::ShutdownGrace => "1",
+            Key::NodeName => "_",
+            Key::OnInvalidManifest | Key::Sink | Key::Notify | Key::LogFormat => "bad",
+        };
+        let told = transcript(podmux().args(["run", &format!("--{}={bad}", key.flag())]), b"");
+        assert!(told.starts_with(&format!("! podmux: --{}: ", key.flag())), "{told}");
+        assert!(told.ends_with("\nexit 2\n") && told.lines().count() == 2, "{told}");
+    }
+}
+
+#[test]
+fn the_kubelets_name_for_the_node_name_is_understood() {
+    let told = transcript(podmux().args(["run", "--hostname-override=_"]), b"");
+    assert!(told.starts_with("! podmux: --node-name: "), "{told}");
+}
+
+#[test]
+fn there_are_completions_for_every_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = transcript(podmux().args(["completion", shell]), b"");
+        assert!(script.contains("pod-manifest-path") && script.ends_with("exit 0\n"), "{shell}: {script}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_away_is_no_error() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output =
+        podmux().args(["completion", "bash"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}

@@ -1,0 +1,602 @@
+//! `podmux validate`: what it finds, how it says so, and what its exit code means.
+#![allow(
+    clippy::needless_raw_string_hashes,
+    clippy::too_many_lines,
+    reason = "golden texts are written by expect-test, and are as long as what a person sees"
+)]
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    path::Path,
+    process::Stdio,
+};
+
+use expect_test::{Expect, expect};
+use rustix::fs::{CWD, Mode};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::cli::{podmux, transcript};
+
+const GOOD: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  containers:
+  - name: web
+    image: docker.io/library/nginx:1.27
+";
+
+/// A directory of these files.
+fn directory(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+/// What a person sees who stands in the directory; the pod's node is `node`.
+fn told(dir: &TempDir, args: &[&str], stdin: &[u8]) -> String {
+    let mut command = podmux();
+    command.current_dir(dir).args(["validate", "--node-name", "node"]).args(args);
+    transcript(&mut command, stdin)
+}
+
+fn check(files: &[(&str, &str)], args: &[&str], expected: &Expect) {
+    expected.assert_eq(&told(&directory(files), args, b""));
+}
+
+#[test]
+fn a_good_manifest_needs_no_words() {
+    check(
+        &[("web.yaml", GOOD)],
+        &["web.yaml"],
+        &expect![[r#"
+        exit 0
+    "#]],
+    );
+    check(
+        &[("web.yaml", GOOD)],
+        &["-v", "web.yaml"],
+        &expect![[r#"
+        web.yaml: good: default/web-node
+        ! podmux: 1 good, 0 bad
+        exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn every_problem_of_a_manifest_is_a_line_with_its_place_and_field() {
+    let bad = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  labels:
+    tier: 1
+spec:
+  hostNetwork: 'yes'
+  containers:
+  - name: web
+    ports:
+    - containerPort: eighty
+";
+    check(
+        &[("bad.yaml", bad)],
+        &["bad.yaml"],
+        &expect![[r#"
+        bad.yaml:6:11: metadata.labels[tier]: FieldValueTypeInvalid: must be a text, but is the number 1: put it in quotes
+        bad.yaml:8:16: spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the text "yes"
+        bad.yaml:12:22: spec.containers[0].ports[0].containerPort: FieldValueTypeInvalid: must be an integer of 32 bits, but is the text "eighty"
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_manifest_that_is_no_yaml_is_told_where_it_breaks() {
+    check(
+        &[("bad.yaml", "kind: Pod\n  metadata: {}\n")],
+        &["bad.yaml"],
+        &expect![[r#"
+        bad.yaml:2:11: mapping values are not allowed in this context
+        exit 1
+    "#]],
+    );
+    check(
+        &[("tab.yaml", "kind: Pod\nmetadata:\n\tname: a\n")],
+        &["tab.yaml"],
+        &expect![[r#"
+        tab.yaml:3:2: tabs disallowed within this context (block indentation)
+        exit 1
+    "#]],
+    );
+    check(
+        &[("empty.yaml", "# nothing\n")],
+        &["empty.yaml"],
+        &expect![[r#"
+        empty.yaml:1:1: no pod in it: a Pod, a PodList or a List is expected
+        exit 1
+    "#]],
+    );
+    check(
+        &[("kind.yaml", "apiVersion: apps/v1\nkind: Deployment\n")],
+        &["kind.yaml"],
+        &expect![[r#"
+        kind.yaml:1:13: apiVersion: the version is "apps/v1"; v1 is expected
+        exit 1
+    "#]],
+    );
+    check(
+        &[("nameless.yaml", "apiVersion: v1\nkind: Pod\n")],
+        &["nameless.yaml"],
+        &expect![[r#"
+        nameless.yaml:1:1: metadata.name: FieldValueRequired: Required value: a pod needs a name
+        exit 1
+    "#]],
+    );
+}
+
+const DOUBTFUL: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  restartPolicy: Always
+  containers:
+  - name: web
+    image: nginx
+    imagePullpolicy: Never
+  restartPolicy: Never
+";
+
+#[test]
+fn warnings_are_marked_and_harmless_unless_they_are_taken_for_errors() {
+    check(
+        &[("a.yaml", DOUBTFUL)],
+        &["a.yaml"],
+        &expect![[r#"
+        a.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+        a.yaml:11:3: warning: spec.restartPolicy: the key stands twice, in line 6 and line 11; the last one counts
+        exit 0
+    "#]],
+    );
+    check(
+        &[("a.yaml", DOUBTFUL)],
+        &["--strict", "a.yaml"],
+        &expect![[r#"
+        a.yaml:10:5: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+        a.yaml:11:3: spec.restartPolicy: the key stands twice, in line 6 and line 11; the last one counts
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_directory_is_walked_as_the_file_source_does() {
+    let dir = directory(&[
+        ("z.yaml", "kind: Pod\n"),
+        (
+            "a.json",
+            r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json"}, "spec": {"containers": []}}"#,
+        ),
+        ("web", GOOD),
+        (".hidden.yaml", "bad"),
+        ("web.yaml~", "bad"),
+        ("web.yaml.bak", "bad"),
+        ("#web.yaml#", "bad"),
+        ("4913", "bad"),
+    ]);
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    fs::write(dir.path().join("sub/bad.yaml"), "bad").unwrap();
+    rustix::fs::mkfifoat(CWD, dir.path().join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    std::os::unix::fs::symlink("missing", dir.path().join("dangling")).unwrap();
+    std::os::unix::fs::symlink("z.yaml", dir.path().join("link")).unwrap();
+    expect![[r#"
+        ./#web.yaml#:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./.hidden.yaml:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./4913:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
+        ./web.yaml.bak:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./web.yaml~:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
+        exit 1
+    "#]]
+    .assert_eq(&told(&dir, &["."], b""));
+    expect![[r#"
+        ./#web.yaml#:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./.hidden.yaml:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./4913:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./a.json: good: default/json-node
+        ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
+        ./web: good: default/web-node
+        ./web.yaml.bak:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./web.yaml~:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
+        ! podmux: ./fifo: skipped
+        ! podmux: ./dangling: skipped
+        ! podmux: ./sub: skipped
+        ! podmux: 2 good, 7 bad
+        exit 1
+    "#]]
+    .assert_eq(&told(&dir, &["-v", "."], b""));
+}
+
+#[test]
+fn a_directory_without_manifests_is_noted() {
+    check(
+        &[(".hidden", "")],
+        &["."],
+        &expect![[r#"
+        ./.hidden:1:1: no pod in it: a Pod, a PodList or a List is expected
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_name_or_uid_that_occurs_twice_in_a_directory_is_found() {
+    let uid = |name| GOOD.replace("name: web\nspec", &format!("name: {name}\n  uid: '1'\nspec"));
+    let files =
+        [("a.yaml", GOOD), ("b.yaml", GOOD), ("c.yaml", &*uid("c")), ("d.yaml", &*uid("d")), ("e.yaml", "")];
+    check(
+        &files,
+        &["."],
+        &expect![[r#"
+        ./b.yaml: metadata.name: DuplicateName: default/web-node: the name is taken by the pod in ./a.yaml; rename one of them
+        ./d.yaml: metadata.uid: DuplicateUID: default/d-node: the UID is taken by default/c-node in ./c.yaml; remove metadata.uid from one of them
+        ./e.yaml:1:1: no pod in it: a Pod, a PodList or a List is expected
+        exit 1
+    "#]],
+    );
+    // Given one by one, or as bodies of POSTs, they are nobody's duplicates.
+    check(
+        &files[..2],
+        &["a.yaml", "b.yaml"],
+        &expect![[r#"
+        exit 0
+    "#]],
+    );
+    check(
+        &files[..2],
+        &["--source", "http", "."],
+        &expect![[r#"
+        exit 0
+    "#]],
+    );
+}
+
+#[test]
+fn what_is_missing_is_a_wrong_call_and_the_rest_is_checked() {
+    check(
+        &[("bad", "bad")],
+        &["missing", "bad"],
+        &expect![[r#"
+        bad:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
+        ! podmux: missing: No such file or directory
+        exit 2
+    "#]],
+    );
+    check(
+        &[("web", GOOD)],
+        &["web", "missing/web"],
+        &expect![[r#"
+        ! podmux: missing/web: No such file or directory
+        exit 2
+    "#]],
+    );
+}
+
+#[test]
+fn what_is_neither_file_nor_directory_never_blocks() {
+    let dir = directory(&[]);
+    rustix::fs::mkfifoat(CWD, dir.path().join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    expect![[r#"
+        ! podmux: fifo: neither a file nor a directory; pipe it into podmux validate -
+        ! podmux: /dev/null: neither a file nor a directory; pipe it into podmux validate -
+        exit 2
+    "#]]
+    .assert_eq(&told(&dir, &["fifo", "/dev/null"], b""));
+}
+
+#[test]
+fn a_manifest_that_is_too_large_is_refused_unread() {
+    let dir = directory(&[]);
+    File::create(dir.path().join("large")).unwrap().set_len(10 * 1024 * 1024 + 1).unwrap();
+    expect![[r#"
+        large: larger than 10 MiB
+        exit 1
+    "#]]
+    .assert_eq(&told(&dir, &["large"], b""));
+    expect![[r#"
+        -: larger than 10 MiB
+        exit 1
+    "#]]
+    .assert_eq(&told(&dir, &["-"], &vec![b'#'; 10 * 1024 * 1024 + 1]));
+}
+
+#[test]
+fn standard_input_is_a_manifest_too() {
+    let dir = directory(&[]);
+    expect![[r#"
+        exit 0
+    "#]]
+    .assert_eq(&told(&dir, &["-"], GOOD.as_bytes()));
+    expect![[r#"
+        -:1:7: unclosed bracket '['
+        exit 1
+    "#]]
+    .assert_eq(&told(&dir, &["-"], b"kind: [\n"));
+    expect![[r#"
+        ! podmux: - is given twice, and standard input can be read once
+        exit 2
+    "#]]
+    .assert_eq(&told(&dir, &["-", "-"], b""));
+}
+
+#[test]
+fn json_is_an_object_a_line_for_each_manifest() {
+    let dir = directory(&[
+        ("bad.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  namespace: a\n"),
+        ("doubtful.yaml", DOUBTFUL),
+        ("good.yaml", GOOD),
+        ("none.yaml", ""),
+    ]);
+    let told = |args: &[&str]| {
+        let mut shown = String::new();
+        for line in told(&dir, args, b"").lines() {
+            let Ok(mut object) = serde_json::from_str::<Value>(line) else {
+                writeln!(shown, "{line}").unwrap();
+                continue;
+            };
+            // The pods are looked at in the next test; here, their names will do.
+            for pod in object["pods"].as_array_mut().unwrap() {
+                *pod = pod["metadata"]["name"].take();
+            }
+            writeln!(shown, "{object:#}").unwrap();
+        }
+        shown
+    };
+    expect![[r#"
+        {
+          "ok": false,
+          "path": "./bad.yaml",
+          "pods": [],
+          "problems": [
+            {
+              "column": 3,
+              "detail": "Required value: a pod needs a name",
+              "field": "metadata.name",
+              "line": 4,
+              "reason": "FieldValueRequired",
+              "severity": "error"
+            }
+          ],
+          "stage": "name"
+        }
+        {
+          "ok": true,
+          "path": "./doubtful.yaml",
+          "pods": [
+            "web-node"
+          ],
+          "problems": [
+            {
+              "column": 5,
+              "detail": "unknown field, ignored; did you mean imagePullPolicy?",
+              "field": "spec.containers[0].imagePullpolicy",
+              "line": 10,
+              "severity": "warning"
+            },
+            {
+              "column": 3,
+              "detail": "the key stands twice, in line 6 and line 11; the last one counts",
+              "field": "spec.restartPolicy",
+              "line": 11,
+              "severity": "warning"
+            }
+          ]
+        }
+        {
+          "ok": false,
+          "path": "./good.yaml",
+          "pods": [],
+          "problems": [
+            {
+              "detail": "default/web-node: the name is taken by the pod in ./doubtful.yaml; rename one of them",
+              "field": "metadata.name",
+              "reason": "DuplicateName",
+              "severity": "error"
+            }
+          ]
+        }
+        {
+          "ok": false,
+          "path": "./none.yaml",
+          "pods": [],
+          "problems": [
+            {
+              "column": 1,
+              "detail": "no pod in it: a Pod, a PodList or a List is expected",
+              "line": 1,
+              "severity": "error"
+            }
+          ],
+          "stage": "decode"
+        }
+        exit 1
+    "#]].assert_eq(&told(&["-o", "json", "."]));
+    expect![[r#"
+        {
+          "ok": false,
+          "path": "doubtful.yaml",
+          "pods": [],
+          "problems": [
+            {
+              "column": 5,
+              "detail": "unknown field, ignored; did you mean imagePullPolicy?",
+              "field": "spec.containers[0].imagePullpolicy",
+              "line": 10,
+              "severity": "error"
+            },
+            {
+              "column": 3,
+              "detail": "the key stands twice, in line 6 and line 11; the last one counts",
+              "field": "spec.restartPolicy",
+              "line": 11,
+              "severity": "error"
+            }
+          ],
+          "stage": "decode"
+        }
+        ! podmux: missing: No such file or directory
+        exit 2
+    "#]]
+    .assert_eq(&told(&["-o", "json", "--strict", "doubtful.yaml", "missing"]));
+}
+
+/// The pods that `-o json` prints for a manifest.
+fn pods(args: &[&str]) -> Value {
+    let mut command = podmux();
+    command.args(["validate", "-o", "json", "-"]).args(args).env("PODMUX_NODE_NAME", "edge");
+    let told = transcript(&mut command, GOOD.as_bytes());
+    serde_json::from_str::<Value>(told.lines().next().unwrap()).unwrap()["pods"].take()
+}
+
+#[test]
+fn json_has_the_pods_as_the_agent_would_tell_them() {
+    expect![[r#"
+        [
+          {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+              "annotations": {
+                "kubernetes.io/config.hash": "a30adb5b3e13e49d0eb0c933a2d017b1"
+              },
+              "name": "web-edge",
+              "namespace": "default",
+              "uid": "bf4cd69f-5069-5d94-a987-b522eec57681"
+            },
+            "spec": {
+              "containers": [
+                {
+                  "image": "docker.io/library/nginx:1.27",
+                  "imagePullPolicy": "IfNotPresent",
+                  "name": "web",
+                  "resources": {},
+                  "terminationMessagePath": "/dev/termination-log",
+                  "terminationMessagePolicy": "File"
+                }
+              ],
+              "dnsPolicy": "ClusterFirst",
+              "enableServiceLinks": true,
+              "nodeName": "edge",
+              "restartPolicy": "Always",
+              "schedulerName": "default-scheduler",
+              "securityContext": {},
+              "terminationGracePeriodSeconds": 30,
+              "tolerations": [
+                {
+                  "effect": "NoExecute",
+                  "operator": "Exists"
+                }
+              ]
+            },
+            "status": {
+              "phase": "Pending"
+            }
+          }
+        ]"#]]
+    .assert_eq(&format!("{:#}", pods(&[])));
+}
+
+#[test]
+fn the_source_and_the_node_make_the_pod() {
+    let name = |args| pods(args)[0]["metadata"]["name"].take();
+    assert_eq!(name(&[]), "web-edge");
+    assert_eq!(name(&["--node-name", "other"]), "web-other");
+    assert_eq!(name(&["--source", "url"]), "web-edge");
+    assert_eq!(name(&["--source", "http"]), "web");
+    assert_eq!(pods(&["--source", "http"])[0]["spec"]["tolerations"], Value::Null);
+}
+
+#[test]
+fn a_reader_that_has_gone_away_does_not_change_the_exit_code() {
+    for (text, code) in [(GOOD, 0), ("bad", 1)] {
+        let dir = directory(&[("a", text)]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = podmux();
+        command.args(["validate", "-v", "-o", "json", "a"]).current_dir(&dir).stdout(writer);
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("panic"));
+    }
+}
+
+#[test]
+fn names_and_texts_from_outside_cannot_speak_to_the_terminal() {
+    let bad = "apiVersion: v1\nkind: \"\\e[31mPod\"\n";
+    check(
+        &[("a\u{1b}[0m\nb", bad)],
+        &["a\u{1b}[0m\nb"],
+        &expect![[r#"
+        a\u{1b}[0m\nb:2:7: kind: the kind is "\u{1b}[31mPod"; Pod, PodList or List is expected
+        exit 1
+    "#]],
+    );
+}
+
+/// What appears on a terminal to which the output, the log or both go.
+fn on_a_terminal(dir: &Path, variables: &[(&str, &str)]) -> String {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let theirs = File::options().read(true).write(true).open(name).unwrap();
+    let mut command = podmux();
+    command.args(["validate", "."]).current_dir(dir).envs(variables.iter().copied());
+    let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
+    // The command keeps the terminal's other end open as long as it lives.
+    drop(command);
+    let mut text = Vec::new();
+    let mut ours = File::from(ours);
+    let mut part = [0; 4096];
+    // A terminal ends with an error (EIO) when nobody holds its other end.
+    while let Ok(count @ 1..) = ours.read(&mut part) {
+        text.extend_from_slice(&part[..count]);
+    }
+    child.wait().unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn colours_are_for_terminals_whose_owner_wants_them() {
+    let dir = directory(&[("a.yaml", DOUBTFUL)]);
+    let coloured = "\u{1b}[1m./a.yaml";
+    assert!(on_a_terminal(dir.path(), &[("TERM", "xterm")]).contains(coloured));
+    assert!(!on_a_terminal(dir.path(), &[("TERM", "xterm"), ("NO_COLOR", "1")]).contains('\u{1b}'));
+    assert!(!on_a_terminal(dir.path(), &[("TERM", "dumb")]).contains('\u{1b}'));
+    assert!(!told(&dir, &["."], b"").contains('\u{1b}'));
+}
+
+#[test]
+fn progress_over_many_manifests_is_for_terminals() {
+    let dir = directory(&[]);
+    for number in 0..120 {
+        let text = GOOD.replace("name: web", &format!("name: web-{number}"));
+        File::create(dir.path().join(number.to_string())).unwrap().write_all(text.as_bytes()).unwrap();
+    }
+    let seen = on_a_terminal(dir.path(), &[("TERM", "xterm")]);
+    assert!(seen.contains("100 of 120 manifests") && seen.ends_with("\r\u{1b}[K"), "{seen:?}");
+    assert_eq!(told(&dir, &["."], b""), "exit 0\n");
+}
