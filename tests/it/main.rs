@@ -14,6 +14,7 @@ mod decode_corpus;
 mod support;
 
 mod config;
+mod file;
 mod histories;
 mod merge;
 mod mux;

@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod files;
 pub mod script;
 
 use std::{fs::File, io::Read as _, path::PathBuf};
