@@ -169,6 +169,7 @@ impl<'t> Composer<'t> {
         let (data, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.refuse_question_mark(&text, style, at)?;
+                let text = self.without_added_break(text, style, span);
                 let data = scalar(text, style, tag.as_deref()).and_then(Scalar::into_data);
                 (data.map_err(|detail| Fault::new(at, detail))?, anchor)
             }
@@ -227,6 +228,20 @@ impl<'t> Composer<'t> {
             return Err(Fault::new(at, "a text with a question mark within [ ] or { } must stand in quotes"));
         }
         Ok(())
+    }
+
+    /// A block scalar in the last line of a text that ends without a line break
+    /// has none either. The parser gives it one.
+    fn without_added_break(&self, text: Cow<'t, str>, style: ScalarStyle, span: &Span) -> Cow<'t, str> {
+        let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+        let end = self.begin + span.end.byte_offset().unwrap_or_default();
+        let last_line = || self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
+        if is_block && end == self.text.len() && !last_line().trim_matches(' ').is_empty() {
+            if let Some(text) = text.strip_suffix('\n') {
+                return Cow::Owned(text.to_owned());
+            }
+        }
+        text
     }
 
     fn list(&mut self, at: usize) -> Result<Data<'t>, Fault> {

@@ -10,5 +10,7 @@
     reason = "a test fails by panicking, says what it ran, and is nobody's library"
 )]
 
+mod decode;
 mod decode_corpus;
 mod support;
+mod yaml;
