@@ -12,6 +12,7 @@
 
 mod cli;
 mod config;
+mod decode;
 mod decode_corpus;
 mod delivery;
 mod file;
@@ -29,3 +30,4 @@ mod shutdown;
 mod supervise;
 mod support;
 mod validate;
+mod yaml;
