@@ -15,6 +15,8 @@ mod config;
 mod decode_corpus;
 mod delivery;
 mod file;
+mod file_places;
+mod file_saves;
 mod histories;
 mod hostile_sink;
 mod jsonl;

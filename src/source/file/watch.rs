@@ -207,9 +207,22 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether a directory is watched.
-    pub(super) fn covers(&self, directory: &Path) -> bool {
-        self.armed.contains_key(directory)
+    /// Says that what is at a path may be another directory than before.
+    pub(super) fn forget(&mut self, path: &Path) {
+        if let (Some(watcher), Some(_)) = (&mut self.watcher, self.armed.remove(path)) {
+            // The kernel may have dropped it before us.
+            drop(watcher.unwatch(path));
+        }
+    }
+
+    /// Whether there is a directory that is not watched.
+    pub(super) fn misses(&self, path: &Path) -> bool {
+        !self.armed.contains_key(path) && disk::directory(path).is_some()
+    }
+
+    /// How many directories are watched.
+    pub(super) fn len(&self) -> usize {
+        self.armed.len()
     }
 }
 

@@ -32,6 +32,9 @@ const MAX_NOTED: usize = 1_000;
 /// For how many quiet times the first listing waits for files that are being written.
 const FIRST_WAITS: u32 = 10;
 
+/// How many directories with links' targets are watched. The targets in others are left to the scan.
+const MAX_TARGETS: usize = 256;
+
 /// What a step led to.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
@@ -117,9 +120,13 @@ impl Worker {
         self.wants_scan = news.lost;
         let site = disk::inspect(&self.path);
         let moved = self.site.as_ref() != Some(&site);
-        if news.paths.keys().any(|path| self.is_about_the_place(path)) {
-            self.watch.distrust();
-            self.wants_scan |= matches!(site.place, Place::Directory(_));
+        for (path, what) in &news.paths {
+            if self.is_about_the_place(path) {
+                self.watch.distrust();
+                self.wants_scan |= matches!(site.place, Place::Directory(_));
+            } else if *what != What::Touched {
+                self.watch.forget(path);
+            }
         }
         if scan || moved {
             self.scan(site, stop);
@@ -244,7 +251,7 @@ impl Worker {
             return site;
         }
         for _ in 0..MAX_ARMINGS {
-            let mut wanted = self.links.directories();
+            let mut wanted: BTreeSet<PathBuf> = self.links.directories().take(MAX_TARGETS).collect();
             wanted.extend(site.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned));
             let directory = site.real.clone().filter(|_| matches!(site.place, Place::Directory(_)));
             wanted.extend(directory.clone());
@@ -312,22 +319,26 @@ impl Worker {
     }
 
     /// Finds out where a link leads and watches that, as far as it is in the
-    /// tree. Returns whether it led elsewhere before.
+    /// tree. Returns whether anything was not watched before.
     fn follow(&mut self, name: &OsStr, path: &Path) -> bool {
         let Some(root) = path.parent() else { return false };
-        let mut hops = disk::route(path).hops;
-        hops.retain(|hop| hop.starts_with(root) && hop != path);
+        let in_tree = |part: &&Path| part.starts_with(root) && *part != root && *part != path;
+        let hops: BTreeSet<PathBuf> = disk::route(path)
+            .hops
+            .iter()
+            .flat_map(|hop| {
+                hop.ancestors().take_while(|part| *part != root).filter(in_tree).map(Path::to_owned)
+            })
+            .collect();
+        let unwatched = self.watch.len() < MAX_TARGETS
+            && hops.iter().filter_map(|hop| hop.parent()).any(|directory| self.watch.misses(directory));
         let fresh = self.links.set(name, hops);
-        if fresh.is_empty() {
-            return false;
-        }
-        let unwatched = |hop: &PathBuf| hop.parent().is_some_and(|directory| !self.watch.covers(directory));
-        let must_arm = fresh.iter().any(unwatched);
+        let moved = !fresh.is_empty();
         self.watch.mind_also(fresh);
-        if let (true, Some(site)) = (must_arm, self.site.clone()) {
+        if let (true, Some(site)) = (unwatched, self.site.clone()) {
             self.arm(site);
         }
-        true
+        moved || unwatched
     }
 
     fn read(&mut self, name: &OsStr, path: &Path) {
@@ -393,7 +404,6 @@ impl Worker {
 
     fn remove(&mut self, name: &OsStr) {
         let origin = self.origin(name);
-        self.links.forget(name);
         if self.builder.remove(&origin) {
             self.changed = true;
             debug!(source = "file", path = %origin, "the manifest is gone");
