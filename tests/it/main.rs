@@ -15,6 +15,7 @@ mod config;
 mod decode_corpus;
 mod delivery;
 mod file;
+mod file_faults;
 mod file_places;
 mod file_saves;
 mod histories;

@@ -1,6 +1,7 @@
 //! Builders and doubles that several tests use.
 
 pub mod files;
+pub mod logs;
 pub mod namespace;
 pub mod process;
 pub mod script;
