@@ -343,7 +343,7 @@ async fn it_stops_at_once_when_idle_and_while_it_waits() {
 #[tokio::test]
 async fn it_stops_in_the_middle_of_a_scan_and_pushes_no_half_of_it() {
     let place = Place::directory();
-    for index in 0..3000 {
+    for index in 0..1000 {
         place.write(&format!("{index}.yaml"), &pod(&format!("p{index}"), "i:1"));
     }
     let (mux, turn) = Mux::new(&[SourceName::File]);

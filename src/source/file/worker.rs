@@ -119,13 +119,18 @@ impl Worker {
         self.began.get_or_insert_with(Instant::now);
         self.wants_scan = news.lost;
         let site = disk::inspect(&self.path);
-        let moved = self.site.as_ref() != Some(&site);
+        // Whether the event that says that a file is complete may be among the lost ones.
+        let lossy = news.lost || self.is_replaced(&news);
+        let moved = self.site.as_ref() != Some(&site) || self.is_replaced(&news);
+        if moved || lossy {
+            self.entries.doubt();
+        }
         for (path, what) in &news.paths {
-            if self.is_about_the_place(path) {
-                self.watch.distrust();
-                self.wants_scan |= matches!(site.place, Place::Directory(_));
-            } else if *what != What::Touched {
+            if *what != What::Touched {
                 self.watch.forget(path);
+            } else if site.real.as_ref() == Some(path) {
+                // It may have become readable.
+                self.wants_scan |= matches!(site.place, Place::Directory(_));
             }
         }
         if scan || moved {
@@ -137,14 +142,16 @@ impl Worker {
             if stop.is_cancelled() {
                 break;
             }
-            self.heed(&path, what);
+            self.heed(&path, if lossy && what == What::Created { What::Touched } else { what });
         }
+        let kept = self.entries.waiting();
         for name in self.entries.due(Instant::now()) {
             if stop.is_cancelled() {
                 break;
             }
             self.look(&name, Why::Due);
         }
+        self.tell_removal(kept);
         self.outcome()
     }
 
@@ -184,13 +191,17 @@ impl Worker {
         Some(listing)
     }
 
-    fn is_about_the_place(&self, path: &Path) -> bool {
-        let Some(site) = &self.site else { return false };
-        site.hops.iter().any(|hop| hop == path) || site.real.as_deref() == Some(path)
+    /// Whether the directory may be another one now, even if it looks the same.
+    fn is_replaced(&self, news: &News) -> bool {
+        let directory = self.site.as_ref().and_then(|site| site.real.as_ref());
+        let what = directory.and_then(|directory| news.paths.get(directory));
+        let is_directory = matches!(self.site, Some(Site { place: Place::Directory(_), .. }));
+        is_directory && what.is_some_and(|what| *what != What::Touched)
     }
 
     /// Looks at everything.
     fn scan(&mut self, site: Site, stop: &CancellationToken) {
+        let was_missing = matches!(self.site, Some(Site { place: Place::Missing, .. }));
         let site = self.arm(site);
         self.wants_scan = false;
         self.scanned = Some(crate::clock::now());
@@ -213,7 +224,11 @@ impl Worker {
             (Place::Unknown, _) => return self.tell_trouble(site.trouble),
             _ => BTreeSet::new(),
         };
-        self.tell_trouble((site.place == Place::Missing).then(|| self.missing()));
+        if site.place != Place::Missing {
+            self.tell_trouble(None);
+        } else if !was_missing {
+            self.tell_trouble(Some(self.missing()));
+        }
         self.links.keep(&names);
         for name in &names {
             if stop.is_cancelled() {
@@ -255,11 +270,13 @@ impl Worker {
             wanted.extend(site.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned));
             let directory = site.real.clone().filter(|_| matches!(site.place, Place::Directory(_)));
             wanted.extend(directory.clone());
-            let mut paths: HashSet<PathBuf> = self.links.paths().chain(&site.hops).cloned().collect();
-            paths.extend(site.real.clone());
+            // What is watched matters itself too: it may be moved or removed.
+            let paths =
+                self.links.paths().chain(&site.hops).chain(&site.real).chain(&wanted).cloned().collect();
             self.watch.mind(Interest { directory, paths });
             if let Err(error) = self.watch.arm(&wanted) {
                 self.watch_again_at = Some(now + self.settings.check_frequency);
+                self.entries.doubt();
                 self.tell_polling(Some(error));
                 return site;
             }
@@ -440,6 +457,15 @@ impl Worker {
             _ => {}
         }
         self.trouble = trouble.map(Arc::from);
+    }
+
+    /// Tells that a directory that stayed away has lost what it gave.
+    fn tell_removal(&mut self, kept: usize) {
+        let removed = kept.saturating_sub(self.entries.waiting());
+        if removed > 0 && matches!(self.site, Some(Site { place: Place::Missing, .. })) {
+            let path = self.settings.path.display();
+            warn!(source = "file", %path, files = removed, "{path} did not come back; what it gave is removed");
+        }
     }
 
     fn tell_polling(&mut self, why: Option<String>) {
