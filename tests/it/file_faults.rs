@@ -252,6 +252,10 @@ fn two_files_with_one_pod_are_said_once_and_a_rename_is_not_said() {
         let said = log.lines_with("a pod was refused");
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("c.yaml") && said[0].contains("b.yaml; rename one of them"), "{said:?}");
+        place.sh("rm manifests/b.yaml");
+        source.hear("UPDATE: web=i:2").await;
+        source.hear_nothing().await;
+        assert_eq!(log.lines_with("recovered").len(), 1);
     });
 }
 

@@ -505,6 +505,10 @@ impl Worker {
             }
             duplicates.insert(key, rejection.reason.clone());
         }
+        for (path, pod) in self.duplicates.keys().filter(|key| !duplicates.contains_key(key)) {
+            let pod = pod.as_ref().map(tracing::field::display);
+            info!(source = "file", %path, pod, "recovered: no other pod stands in its way");
+        }
         self.duplicates = duplicates;
     }
 
