@@ -73,6 +73,15 @@ async fn a_directory_removed_and_made_again_within_the_grace_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_directory_moved_away_for_longer_than_the_quiet_time_and_back_is_nothing_at_all() {
+    let place = Place::missing();
+    let mut source = two(&place, Duration::from_secs(60)).await;
+    place.sh("mv manifests aside; sleep 0.3; mv aside manifests");
+    source.hear_nothing().await;
+    assert_eq!(source.mux.merged().borrow().len(), 3);
+}
+
+#[tokio::test]
 async fn a_directory_that_stays_away_is_believed_after_the_grace() {
     let place = Place::missing();
     let mut source = two(&place, SHORT).await;

@@ -131,6 +131,22 @@ async fn disabled_by_renaming_it() {
     source.hear_nothing().await;
 }
 
+#[tokio::test]
+async fn a_file_that_is_never_closed_is_believed_when_scans_meet_it_just_the_same() {
+    let place = Place::directory();
+    let mut source = place.start();
+    source.hear("ADD:").await;
+    let mut file = File::create(place.at("web.yaml")).unwrap();
+    file.write_all(pod("web", "i:1").as_bytes()).unwrap();
+    source.hear_nothing_yet().await;
+    // The scan so far may have met it before the word of its creation came.
+    assert!(source.handle.rescanned().await);
+    source.handle.rescan();
+    source.hear("ADD: web=i:1").await;
+    drop(file);
+    source.hear_nothing().await;
+}
+
 /// Writes a manifest byte by byte over about a second, with a pause that is
 /// shorter than the quiet time, and keeps it open.
 async fn trickle(file: &mut File, text: &str, source: &Running) {
