@@ -14,6 +14,7 @@ mod cli;
 mod config;
 mod decode_corpus;
 mod delivery;
+mod file;
 mod histories;
 mod hostile_sink;
 mod jsonl;
@@ -23,6 +24,7 @@ mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
+mod run_command;
 mod settings;
 mod shutdown;
 mod supervise;
