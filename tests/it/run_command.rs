@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
 use crate::support::{
-    process::{Process, podmux_run},
+    process::{Process, podmux_run, wait_for},
     stream::Replica,
 };
 
@@ -147,24 +147,13 @@ fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
     prlimit(Some(agent.pid()), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
     agent.logs("recovered");
     write_pod(manifests.path(), "last", "i:1");
-    stop_when_file_says(agent, &path, "last-node1");
-
-    let text = fs::read_to_string(&path).unwrap();
+    let text = wait_for(|| fs::read_to_string(&path).ok().filter(|text| text.contains("last-node1")));
+    let log = stop(agent);
+    assert_eq!(log.matches("File too large").count(), 1, "loud once, then quiet:\n{log}");
     assert!(text.starts_with(&cut));
     let replica = Replica::of(&text);
     assert_eq!(replica.pods.len(), 41);
     assert_eq!(replica.heard.first().unwrap(), "1 ADD file 40");
-}
-
-/// A stop waits for what is pending, so only that it is pending must be waited for.
-fn stop_when_file_says(agent: Process, path: &Path, text: &str) {
-    let begun = std::time::Instant::now();
-    while !fs::read_to_string(path).unwrap().contains(text) {
-        assert!(begun.elapsed() < crate::support::process::PATIENCE, "no {text} in the file");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let log = stop(agent);
-    assert_eq!(log.matches("File too large").count(), 1, "loud once, then quiet:\n{log}");
 }
 
 #[test]
