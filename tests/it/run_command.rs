@@ -147,7 +147,9 @@ fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
     prlimit(Some(agent.pid()), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
     agent.logs("recovered");
     write_pod(manifests.path(), "last", "i:1");
-    let text = wait_for(|| fs::read_to_string(&path).ok().filter(|text| text.contains("last-node1")));
+    let text = wait_for(|| {
+        fs::read_to_string(&path).ok().filter(|text| text.contains("last-node1") && text.ends_with('\n'))
+    });
     let log = stop(agent);
     assert_eq!(log.matches("File too large").count(), 1, "loud once, then quiet:\n{log}");
     assert!(text.starts_with(&cut));

@@ -73,7 +73,9 @@ fn timely_shutdown_log_hung_too() {
     let args = ["-vvv", "--shutdown-grace", "2s", "--sink", "jsonl", "--sink", &file];
     let mut command = podmux_run(manifests.path(), &args);
     let agent = Process::start(command.stderr(full.try_clone().unwrap()).stdout(full));
-    let stream = wait_for(|| fs::read_to_string(out.path()).ok().filter(|text| text.contains("p99-node1")));
+    let stream = wait_for(|| {
+        fs::read_to_string(out.path()).ok().filter(|text| text.contains("p99-node1") && text.ends_with('\n'))
+    });
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
     assert_eq!(Replica::of(&stream).pods.len(), 100, "the sink beside it has heard everything");
