@@ -184,6 +184,28 @@ fn sighup_reads_the_settings_anew_and_refuses_bad_ones() {
 }
 
 #[test]
+fn sighup_changes_how_invalid_manifests_are_treated() {
+    let manifests = tempfile::tempdir().unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let write =
+        |text: &str| fs::write(config.path(), format!("kind: PodmuxConfiguration\n{text}\n")).unwrap();
+    write("onInvalidManifest: keep");
+    write_pod(manifests.path(), "web", "web:1");
+    let args = ["--config", config.path().to_str().unwrap(), "--file-check-frequency", "1h"];
+    let agent = Process::start(&mut podmux_run(manifests.path(), &args));
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    fs::write(manifests.path().join("web.yaml"), "kind: [").unwrap();
+    agent.logs("the manifest was refused");
+    agent.signal(Signal::HUP);
+    agent.logs("the settings are read");
+    write("onInvalidManifest: remove");
+    agent.signal(Signal::HUP);
+    let held = agent.holds("no web", |held| held.pods.is_empty() && held.seq > 1);
+    assert_eq!(held.heard, ["1 ADD file 1", "2 REMOVE file 1"]);
+    stop(agent);
+}
+
+#[test]
 fn sighup_scans_everything() {
     let manifests = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
