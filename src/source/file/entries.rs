@@ -181,6 +181,11 @@ impl Entries {
         }
     }
 
+    /// Says how long it is between two scans from now on.
+    pub(super) fn set_check(&mut self, check: Duration) {
+        self.patience.check = check;
+    }
+
     /// Says what stands at the path now.
     pub(super) fn set_place(&mut self, place: Place) {
         if self.place == place {

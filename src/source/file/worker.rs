@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     ffi::{OsStr, OsString},
-    io,
+    io, mem,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -63,7 +64,7 @@ pub(super) struct Outcome {
 /// Everything that the source knows.
 #[derive(Debug)]
 pub(super) struct Worker {
-    settings: Arc<FileSettings>,
+    settings: FileSettings,
     /// The settings' path, absolute.
     path: PathBuf,
     builder: ListingBuilder,
@@ -85,7 +86,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(settings: Arc<FileSettings>, path: PathBuf, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(settings: FileSettings, path: PathBuf, inbox: Arc<Inbox>) -> Self {
         let patience = Patience {
             quiet: settings.quiet,
             check: settings.check_frequency,
@@ -110,6 +111,27 @@ impl Worker {
             noted: HashSet::new(),
             duplicates: BTreeMap::new(),
             settings,
+        }
+    }
+
+    /// Takes over what may change while the source runs. Manifests that are
+    /// invalid already are treated by the new rule at once.
+    pub(super) fn retune(&mut self, check_frequency: Duration, on_invalid: OnInvalid) {
+        let before = mem::replace(&mut self.settings.on_invalid, on_invalid);
+        self.settings.check_frequency = check_frequency;
+        self.entries.set_check(check_frequency);
+        if before == on_invalid || on_invalid == OnInvalid::Keep {
+            return;
+        }
+        let origins: Vec<Origin> = self.builder.origins().cloned().collect();
+        for origin in origins {
+            let Some(refusal) = self.builder.refusal(&origin) else { continue };
+            let reason = refusal.reason.clone();
+            if matches!(reason, RejectionReason::Refused(_)) {
+                self.builder.remove(&origin);
+                self.builder.refuse(&origin, reason);
+                self.changed = true;
+            }
         }
     }
 
