@@ -1,11 +1,15 @@
 //! `podmux run`: the agent, from its flags.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use clap::{ArgAction, ValueHint};
 
 use super::Failure;
-use crate::settings::{Environment, Flags, Key, Settings};
+use crate::{
+    agent::{self, AgentError},
+    settings::{Environment, Flags, Key, Settings},
+    telemetry::Log,
+};
 
 /// Run the agent: read manifests, tell every change in order
 #[derive(Debug, clap::Args)]
@@ -112,6 +116,15 @@ impl Args {
 pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
     let flags = args.flags();
     let settings = Settings::load(&flags, &environment).map_err(|error| Failure::Refused(error.into()))?;
-    let _ = settings;
-    Ok(0)
+    let log = Log::start(&settings.log, &environment).map_err(|error| Failure::Failed(error.into()))?;
+    let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
+    match agent::run(&settings, Arc::new(reload), &log) {
+        Ok(()) => Ok(0),
+        Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
+        Err(AgentError::Failed(error)) => {
+            // What runs has a log, and the log has the last word in its own form.
+            tracing::error!("{error:#}");
+            Ok(1)
+        }
+    }
 }

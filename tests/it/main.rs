@@ -10,13 +10,19 @@
     reason = "a test fails by panicking, says what it ran, and is nobody's library"
 )]
 
-mod decode_corpus;
-mod support;
-
 mod cli;
-mod settings;
-mod validate;
-
+mod config;
+mod decode_corpus;
+mod delivery;
+mod histories;
+mod hostile_sink;
+mod jsonl;
 mod merge;
+mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
+mod settings;
+mod shutdown;
+mod supervise;
+mod support;
+mod validate;

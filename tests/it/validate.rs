@@ -200,30 +200,25 @@ fn a_directory_is_walked_as_the_file_source_does() {
     std::os::unix::fs::symlink("missing", dir.path().join("dangling")).unwrap();
     std::os::unix::fs::symlink("z.yaml", dir.path().join("link")).unwrap();
     expect![[r#"
-        ./#web.yaml#:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./.hidden.yaml:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./4913:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ./web.yaml.bak:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./web.yaml~:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["."], b""));
     expect![[r#"
-        ./#web.yaml#:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./.hidden.yaml:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./4913:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./a.json: good: default/json-node
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         ./web: good: default/web-node
-        ./web.yaml.bak:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./web.yaml~:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ! podmux: ./fifo: skipped
-        ! podmux: ./dangling: skipped
-        ! podmux: ./sub: skipped
-        ! podmux: 2 good, 7 bad
+        ! podmux: ./#web.yaml#: skipped: what an editor or a backup left behind
+        ! podmux: ./.hidden.yaml: skipped: hidden
+        ! podmux: ./4913: skipped: what an editor or a backup left behind
+        ! podmux: ./dangling: skipped: a dangling symbolic link
+        ! podmux: ./fifo: skipped: a fifo
+        ! podmux: ./sub: skipped: a directory
+        ! podmux: ./web.yaml.bak: skipped: what an editor or a backup left behind
+        ! podmux: ./web.yaml~: skipped: what an editor or a backup left behind
+        ! podmux: 2 good, 2 bad
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["-v", "."], b""));
@@ -235,9 +230,9 @@ fn a_directory_without_manifests_is_noted() {
         &[(".hidden", "")],
         &["."],
         &expect![[r#"
-        ./.hidden:1:1: no pod in it: a Pod, a PodList or a List is expected
-        exit 1
-    "#]],
+            ! podmux: .: no manifests in it
+            exit 0
+        "#]],
     );
 }
 
@@ -311,12 +306,12 @@ fn a_manifest_that_is_too_large_is_refused_unread() {
     let dir = directory(&[]);
     File::create(dir.path().join("large")).unwrap().set_len(10 * 1024 * 1024 + 1).unwrap();
     expect![[r#"
-        large: larger than 10 MiB
+        large: 10485761 bytes are too many for a manifest: 10485760 at most; split the file
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["large"], b""));
     expect![[r#"
-        -: larger than 10 MiB
+        -: too much for a manifest: 10485760 bytes at most; split it
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["-"], &vec![b'#'; 10 * 1024 * 1024 + 1]));

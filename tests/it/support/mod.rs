@@ -1,5 +1,10 @@
 //! Builders and doubles that several tests use.
 
+pub mod process;
+pub mod script;
+pub mod sinks;
+pub mod stream;
+
 use std::{fs::File, io::Read as _, path::PathBuf};
 
 /// The cases of one file of `tests/corpus/`.

@@ -1,0 +1,492 @@
+//! One step of the file source at a time, on a thread that may block: looks, reads, and edits the listing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    FileSettings, OnInvalid,
+    disk::{self, NameKind, Site, Text},
+    entries::{Entries, Moment, Patience, Place, Reading, Todo, Why},
+    links::Links,
+    watch::{Inbox, Interest, News, Watch, What},
+};
+use crate::pod::{
+    Listing, ListingBuilder, Origin, PodKey, Problem, Refusal, RejectionReason, Severity, SourceName, Stage,
+    decode::{self, MAX_MANIFEST, Manifest},
+};
+
+/// How often arming is tried again because the path changed meanwhile; the next scan does the rest.
+const MAX_ARMINGS: usize = 8;
+/// How many names it is remembered of that they were noted as skipped.
+const MAX_NOTED: usize = 1_000;
+/// For how many quiet times the first listing waits for files that are being written.
+const FIRST_WAITS: u32 = 10;
+
+/// What a step led to.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// The listing, if it is to be pushed.
+    pub(super) listing: Option<Listing>,
+    /// When some file is to be looked at again.
+    pub(super) next_due: Option<Instant>,
+    /// Whether something calls for a scan of everything.
+    pub(super) wants_scan: bool,
+    /// Whether every file had come to rest.
+    pub(super) settled: bool,
+    /// When everything was scanned, if it was.
+    pub(super) scanned: Option<Timestamp>,
+    /// Why there is no watch, if there is none.
+    pub(super) polling: Option<Arc<str>>,
+    /// What is wrong with the path, if something is.
+    pub(super) trouble: Option<Arc<str>>,
+    /// How many files there are.
+    pub(super) files: usize,
+    /// How many files or pods were not taken.
+    pub(super) rejected: usize,
+}
+
+/// Everything that the source knows.
+#[derive(Debug)]
+pub(super) struct Worker {
+    settings: Arc<FileSettings>,
+    /// The settings' path, absolute.
+    path: PathBuf,
+    builder: ListingBuilder,
+    entries: Entries,
+    links: Links,
+    watch: Watch,
+    site: Option<Site>,
+    polling: Option<Arc<str>>,
+    watch_again_at: Option<Instant>,
+    wants_scan: bool,
+    scanned: Option<Timestamp>,
+    trouble: Option<Arc<str>>,
+    changed: bool,
+    began: Option<Instant>,
+    handed_out: bool,
+    rejected: usize,
+    noted: HashSet<OsString>,
+    duplicates: BTreeMap<(Origin, Option<PodKey>), RejectionReason>,
+}
+
+impl Worker {
+    pub(super) fn new(settings: Arc<FileSettings>, path: PathBuf, inbox: Arc<Inbox>) -> Self {
+        let patience = Patience {
+            quiet: settings.quiet,
+            check: settings.check_frequency,
+            grace: settings.missing_grace,
+        };
+        Self {
+            path,
+            builder: ListingBuilder::new(SourceName::File),
+            entries: Entries::new(patience),
+            links: Links::default(),
+            watch: Watch::new(inbox),
+            site: None,
+            polling: None,
+            watch_again_at: None,
+            wants_scan: false,
+            scanned: None,
+            trouble: None,
+            changed: false,
+            began: None,
+            handed_out: false,
+            rejected: 0,
+            noted: HashSet::new(),
+            duplicates: BTreeMap::new(),
+            settings,
+        }
+    }
+
+    /// Takes news in, scans everything if asked to or if the path leads
+    /// elsewhere than before, and looks again at what is due. Ends early when stopped.
+    pub(super) fn step(&mut self, news: News, scan: bool, stop: &CancellationToken) -> Outcome {
+        self.began.get_or_insert_with(Instant::now);
+        self.wants_scan = news.lost;
+        let site = disk::inspect(&self.path);
+        let moved = self.site.as_ref() != Some(&site);
+        if news.paths.keys().any(|path| self.is_about_the_place(path)) {
+            self.watch.distrust();
+            self.wants_scan |= matches!(site.place, Place::Directory(_));
+        }
+        if scan || moved {
+            self.scan(site, stop);
+        }
+        let mut paths: Vec<(PathBuf, What)> = news.paths.into_iter().collect();
+        paths.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (path, what) in paths {
+            if stop.is_cancelled() {
+                break;
+            }
+            self.heed(&path, what);
+        }
+        for name in self.entries.due(Instant::now()) {
+            if stop.is_cancelled() {
+                break;
+            }
+            self.look(&name, Why::Due);
+        }
+        self.outcome()
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        Outcome {
+            listing: self.listing(),
+            next_due: self.entries.next_due(),
+            wants_scan: self.wants_scan,
+            scanned: self.scanned.take(),
+            settled: !self.entries.is_unsettled(),
+            polling: self.polling.clone(),
+            trouble: self.trouble.clone(),
+            files: self.entries.len(),
+            rejected: self.rejected,
+        }
+    }
+
+    /// The listing, if it changed. The first one waits a little for files that are just being written.
+    fn listing(&mut self) -> Option<Listing> {
+        if !self.entries.is_scanned() {
+            return None;
+        }
+        if !self.handed_out {
+            let until = self.began? + self.settings.quiet * FIRST_WAITS;
+            if self.entries.is_unsettled() && Instant::now() < until {
+                return None;
+            }
+        } else if !self.changed {
+            return None;
+        }
+        self.handed_out = true;
+        self.changed = false;
+        let listing = self.builder.listing();
+        self.rejected = listing.rejections().count();
+        self.tell_duplicates(&listing);
+        Some(listing)
+    }
+
+    fn is_about_the_place(&self, path: &Path) -> bool {
+        let Some(site) = &self.site else { return false };
+        site.hops.iter().any(|hop| hop == path) || site.real.as_deref() == Some(path)
+    }
+
+    /// Looks at everything.
+    fn scan(&mut self, site: Site, stop: &CancellationToken) {
+        let site = self.arm(site);
+        self.wants_scan = false;
+        self.scanned = Some(crate::clock::now());
+        self.site = Some(site.clone());
+        self.entries.set_place(site.place);
+        let names = match (site.place, &site.real) {
+            (Place::File, _) => BTreeSet::from([OsString::new()]),
+            (Place::Directory(_), Some(directory)) => match disk::list(directory) {
+                Ok(names) => self.manifests(names),
+                // Gone since it was looked at just now: the next step sees that.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.wants_scan = true;
+                    return;
+                }
+                Err(error) => {
+                    self.entries.set_place(Place::Unknown);
+                    return self.tell_trouble(Some(error.to_string()));
+                }
+            },
+            (Place::Unknown, _) => return self.tell_trouble(site.trouble),
+            _ => BTreeSet::new(),
+        };
+        self.tell_trouble((site.place == Place::Missing).then(|| self.missing()));
+        self.links.keep(&names);
+        for name in &names {
+            if stop.is_cancelled() {
+                return;
+            }
+            self.look(name, Why::Scan);
+        }
+        self.entries.scanned(&names, Instant::now());
+    }
+
+    fn missing(&self) -> String {
+        if self.builder.origins().next().is_none() {
+            return "does not exist; it is taken up when it appears".to_owned();
+        }
+        format!("has vanished; what it gave is kept for {:?}", self.settings.missing_grace)
+    }
+
+    fn manifests(&mut self, mut names: BTreeSet<OsString>) -> BTreeSet<OsString> {
+        names.retain(|name| match NameKind::of(name) {
+            NameKind::Manifest => true,
+            NameKind::Hidden => false,
+            NameKind::Leftover => {
+                self.note(name, "what an editor or a backup left behind");
+                false
+            }
+        });
+        names
+    }
+
+    /// Watches what the path depends on. What is found between two looks that
+    /// agree, with the watch in between, is not missed later.
+    fn arm(&mut self, mut site: Site) -> Site {
+        let now = Instant::now();
+        if self.watch_again_at.is_some_and(|at| now < at) {
+            return site;
+        }
+        for _ in 0..MAX_ARMINGS {
+            let mut wanted = self.links.directories();
+            wanted.extend(site.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned));
+            let directory = site.real.clone().filter(|_| matches!(site.place, Place::Directory(_)));
+            wanted.extend(directory.clone());
+            let mut paths: HashSet<PathBuf> = self.links.paths().chain(&site.hops).cloned().collect();
+            paths.extend(site.real.clone());
+            self.watch.mind(Interest { directory, paths });
+            if let Err(error) = self.watch.arm(&wanted) {
+                self.watch_again_at = Some(now + self.settings.check_frequency);
+                self.tell_polling(Some(error));
+                return site;
+            }
+            let after = disk::inspect(&self.path);
+            if after == site {
+                break;
+            }
+            site = after;
+        }
+        self.watch_again_at = None;
+        self.tell_polling(None);
+        site
+    }
+
+    /// Looks at what one event speaks of.
+    fn heed(&mut self, path: &Path, what: What) {
+        let Some(site) = &self.site else { return };
+        let mut names = self.links.through(path);
+        match (site.place, &site.real) {
+            (Place::File, Some(file)) if file == path => names.push(OsString::new()),
+            (Place::Directory(_), Some(directory)) if path.parent() == Some(directory) => {
+                let manifest = |name: &&OsStr| NameKind::of(name) == NameKind::Manifest;
+                names.extend(path.file_name().filter(manifest).map(OsStr::to_owned));
+            }
+            _ => {}
+        }
+        let why = match what {
+            What::Created if disk::is_being_made(path) => Why::Created,
+            What::Created | What::Complete => Why::Complete,
+            What::Touched | What::Gone => Why::Touched,
+        };
+        for name in names {
+            self.look(&name, why);
+        }
+    }
+
+    /// Looks at one name and does what follows: the one way in which files are
+    /// found, whatever gave the occasion.
+    fn look(&mut self, name: &OsStr, why: Why) {
+        let path = self.path_of(name);
+        let mut look = disk::look(&path);
+        if !look.is_link {
+            self.links.forget(name);
+        } else if !name.is_empty() && self.follow(name, &path) {
+            // Its target may have changed before it was watched.
+            look = disk::look(&path);
+        }
+        if let Some(other) = look.other {
+            self.note(name, other);
+        }
+        match self.entries.look(name, look.seen, why, moment()) {
+            Todo::Nothing => {}
+            Todo::Read => self.read(name, &path),
+            Todo::Refuse(error) => self.refuse(name, RejectionReason::Unreadable(error.into())),
+            Todo::Remove => self.remove(name),
+        }
+    }
+
+    /// Finds out where a link leads and watches that, as far as it is in the
+    /// tree. Returns whether it led elsewhere before.
+    fn follow(&mut self, name: &OsStr, path: &Path) -> bool {
+        let Some(root) = path.parent() else { return false };
+        let mut hops = disk::route(path).hops;
+        hops.retain(|hop| hop.starts_with(root) && hop != path);
+        let fresh = self.links.set(name, hops);
+        if fresh.is_empty() {
+            return false;
+        }
+        let unwatched = |hop: &PathBuf| hop.parent().is_some_and(|directory| !self.watch.covers(directory));
+        let must_arm = fresh.iter().any(unwatched);
+        self.watch.mind_also(fresh);
+        if let (true, Some(site)) = (must_arm, self.site.clone()) {
+            self.arm(site);
+        }
+        true
+    }
+
+    fn read(&mut self, name: &OsStr, path: &Path) {
+        let text = disk::read(path);
+        let (reading, verdict) = match text {
+            Text::Whole(text, stamp) => {
+                (Reading::Whole(stamp), Some(decode::manifest(&text, &self.settings.preparation)))
+            }
+            Text::TooLarge(stamp) => (Reading::Whole(stamp), Some(Err(too_large(stamp.size)))),
+            Text::Torn(stamp) => (Reading::Torn(stamp), None),
+            Text::Vanished => (Reading::Vanished, None),
+            Text::Unreadable(error) => {
+                self.entries.read(name, Reading::Failed, moment());
+                return self.refuse(name, RejectionReason::Unreadable(error.into()));
+            }
+        };
+        self.entries.read(name, reading, moment());
+        match verdict {
+            Some(Ok(manifest)) => self.accept(name, manifest),
+            Some(Err(refusal)) => self.refuse(name, RejectionReason::Refused(Arc::new(refusal))),
+            None => {}
+        }
+    }
+
+    fn accept(&mut self, name: &OsStr, manifest: Manifest) {
+        let origin = self.origin(name);
+        let mended = self.builder.refusal(&origin).is_some();
+        let pods = manifest.pods.len();
+        if !self.builder.put(&origin, manifest.pods, crate::clock::now()) {
+            return;
+        }
+        self.changed = true;
+        for warning in manifest.warnings {
+            warn!(source = "file", path = %origin, "{origin}:{warning}");
+        }
+        if mended {
+            info!(source = "file", path = %origin, pods, "recovered: the manifest is good again");
+        } else {
+            debug!(source = "file", path = %origin, pods, "the manifest was taken");
+        }
+    }
+
+    fn refuse(&mut self, name: &OsStr, reason: RejectionReason) {
+        let origin = self.origin(name);
+        let news = self.builder.refusal(&origin).is_none_or(|before| before.reason != reason);
+        if !news {
+            return;
+        }
+        let text = match &reason {
+            RejectionReason::Refused(refusal) if is_positioned(refusal) => format!("{origin}:{refusal}"),
+            reason => format!("{origin}: {reason}"),
+        };
+        let invalid = matches!(reason, RejectionReason::Refused(_));
+        if invalid && self.settings.on_invalid == OnInvalid::Remove {
+            self.builder.remove(&origin);
+        }
+        self.builder.refuse(&origin, reason);
+        self.changed = true;
+        let kept = self.builder.pods_of(&origin);
+        let what = if invalid { "the manifest was refused" } else { "the manifest cannot be read" };
+        warn!(source = "file", path = %origin, pods_kept = kept, error = %text, "{what}");
+    }
+
+    fn remove(&mut self, name: &OsStr) {
+        let origin = self.origin(name);
+        self.links.forget(name);
+        if self.builder.remove(&origin) {
+            self.changed = true;
+            debug!(source = "file", path = %origin, "the manifest is gone");
+        }
+    }
+
+    /// The manifest's path as the source was given it, with bytes that are no text written as `\xff`.
+    fn origin(&self, name: &OsStr) -> Origin {
+        let given = &self.settings.path;
+        let path = if name.is_empty() { given.clone() } else { given.join(name) };
+        let mut text = String::new();
+        for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+            text.push_str(chunk.valid());
+            text.push_str(&chunk.invalid().escape_ascii().to_string());
+        }
+        Origin::from(text.as_str())
+    }
+
+    fn path_of(&self, name: &OsStr) -> PathBuf {
+        let real = self.site.as_ref().and_then(|site| site.real.as_ref()).unwrap_or(&self.path);
+        if name.is_empty() { real.clone() } else { real.join(name) }
+    }
+}
+
+/// What is said to people: loud once, then quiet, then "recovered".
+impl Worker {
+    fn tell_trouble(&mut self, trouble: Option<String>) {
+        let path = self.settings.path.display();
+        match (&self.trouble, &trouble) {
+            (before, Some(now)) if before.as_deref() != Some(now) => {
+                warn!(source = "file", %path, "{path} {now}");
+            }
+            (Some(_), None) => info!(source = "file", %path, "recovered: {path} can be read"),
+            _ => {}
+        }
+        self.trouble = trouble.map(Arc::from);
+    }
+
+    fn tell_polling(&mut self, why: Option<String>) {
+        match (&self.polling, &why) {
+            (before, Some(now)) if before.as_deref() != Some(now) => {
+                warn!(source = "file", error = %now, "cannot watch for changes; everything is looked at each second");
+            }
+            (Some(_), None) => info!(source = "file", "recovered: watching for changes again"),
+            _ => {}
+        }
+        self.polling = why.map(Arc::from);
+    }
+
+    fn note(&mut self, name: &OsStr, what: &str) {
+        if self.noted.len() < MAX_NOTED && self.noted.insert(name.to_owned()) {
+            info!(source = "file", path = %self.origin(name), "skipped: {what}");
+        }
+    }
+
+    /// Tells of pods that another one shadows. A file that was renamed is there
+    /// twice for a moment; that is no duplicate.
+    fn tell_duplicates(&mut self, listing: &Listing) {
+        let mut duplicates = BTreeMap::new();
+        for rejection in listing.rejections() {
+            let (RejectionReason::DuplicateName { winner } | RejectionReason::DuplicateUid { winner, .. }) =
+                &rejection.reason
+            else {
+                continue;
+            };
+            if self.is_gone(winner) || self.is_gone(&rejection.origin) {
+                continue;
+            }
+            let key = (rejection.origin.clone(), rejection.pod.clone());
+            if self.duplicates.get(&key) != Some(&rejection.reason) {
+                let pod = rejection.pod.as_ref().map(tracing::field::display);
+                warn!(source = "file", path = %rejection.origin, pod, error = %rejection.reason, "a pod was refused");
+            }
+            duplicates.insert(key, rejection.reason.clone());
+        }
+        self.duplicates = duplicates;
+    }
+
+    fn is_gone(&self, origin: &Origin) -> bool {
+        let path = Path::new(origin.as_str());
+        let name =
+            if path == self.settings.path { OsStr::new("") } else { path.file_name().unwrap_or_default() };
+        self.entries.is_gone(name)
+    }
+}
+
+fn moment() -> Moment {
+    Moment { now: Instant::now(), wall: crate::clock::now() }
+}
+
+fn is_positioned(refusal: &Refusal) -> bool {
+    let mut errors = refusal.problems.iter().filter(|problem| problem.severity == Severity::Error);
+    errors.next().is_some_and(|problem| problem.position.is_some())
+}
+
+pub(super) fn too_large(size: u64) -> Refusal {
+    let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
+    Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
+}

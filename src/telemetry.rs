@@ -1,0 +1,196 @@
+//! The log: to stderr, as text or JSON, never in anybody's way.
+//!
+//! Field names are the same everywhere: `source`, `op`, `pod`, `path` and
+//! `error` speak of pods and manifests, `sink` and `seq` of a stream, `task` of
+//! the crew. Header values, tokens and pod environment values are never logged.
+
+use std::{
+    io::{self, IsTerminal as _, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::Duration,
+};
+
+use rustix::fs::fstat;
+use tracing::{level_filters::LevelFilter, subscriber::SetGlobalDefaultError};
+use tracing_subscriber::{
+    Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
+};
+
+use crate::settings::{Environment, LogFormat, LogSettings};
+
+/// How many lines wait for a stderr that nobody reads; what comes then is
+/// counted and dropped. A thousand lines are about 200 kB.
+const WAITING_LINES: usize = 1024;
+/// How long the end of the program waits for the last lines.
+const LAST_LINES: Duration = Duration::from_millis(200);
+
+/// Why there can be no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The thread that writes it cannot be started.
+    #[error("cannot start the thread that writes the log")]
+    Thread(#[source] io::Error),
+    /// There is one already.
+    #[error("the log is already set up")]
+    Twice(#[source] SetGlobalDefaultError),
+}
+
+/// The log of this process. Dropping it writes out what still waits.
+#[derive(Debug)]
+pub struct Log {
+    level: Level,
+    lines: Lines,
+}
+
+/// How much the log says; it can be set while the log runs.
+#[derive(Clone, Debug)]
+pub struct Level(reload::Handle<Targets, Registry>);
+
+impl Level {
+    /// Says more or less from now on: see [`LogSettings::verbosity`].
+    pub fn set(&self, verbosity: u8) {
+        // It fails only when there is no log any more.
+        let _ = self.0.reload(targets(verbosity));
+    }
+}
+
+impl Log {
+    /// Sets up the log of this process, panics included.
+    ///
+    /// # Errors
+    /// If it is set up already, or its thread cannot be started.
+    pub fn start(settings: &LogSettings, environment: &Environment) -> Result<Self, LogError> {
+        let lines = Lines::to(io::stderr()).map_err(LogError::Thread)?;
+        let (level, handle) = reload::Layer::new(targets(settings.verbosity));
+        let form = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
+        let set = match settings.format {
+            LogFormat::Json => {
+                let form = form.json().flatten_event(true).with_span_list(false).with_current_span(false);
+                tracing::subscriber::set_global_default(Registry::default().with(level).with(form))
+            }
+            LogFormat::Text => {
+                let form = form.with_ansi(colour(environment)).with_target(settings.verbosity > 0);
+                let registry = Registry::default().with(level);
+                if stderr_is_the_journal(environment) {
+                    tracing::subscriber::set_global_default(registry.with(form.without_time()))
+                } else {
+                    tracing::subscriber::set_global_default(registry.with(form))
+                }
+            }
+        };
+        set.map_err(LogError::Twice)?;
+        std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+        Ok(Self { level: Level(handle), lines })
+    }
+
+    /// The handle by which it says more or less.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level.clone()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.lines.flush(LAST_LINES);
+    }
+}
+
+/// What is said at which verbosity: our own rooms first, the libraries later.
+fn targets(verbosity: u8) -> Targets {
+    let (ours, others) = match verbosity {
+        0 => (LevelFilter::INFO, LevelFilter::WARN),
+        1 => (LevelFilter::DEBUG, LevelFilter::WARN),
+        2 => (LevelFilter::TRACE, LevelFilter::INFO),
+        _ => (LevelFilter::TRACE, LevelFilter::TRACE),
+    };
+    Targets::new().with_default(others).with_target("podmux", ours)
+}
+
+fn colour(environment: &Environment) -> bool {
+    let refused = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
+    io::stderr().is_terminal() && !refused && !dumb
+}
+
+/// The journal notes the time by itself. systemd names the file that it gave us
+/// for stderr; if stderr was redirected since, it is another.
+fn stderr_is_the_journal(environment: &Environment) -> bool {
+    let stderr = fstat(io::stderr()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
+    environment.get("JOURNAL_STREAM").is_some_and(|stream| stderr.is_ok_and(|stderr| *stream == stderr))
+}
+
+/// Where the log's lines wait for the thread that writes them, so that a stderr
+/// that nobody reads stops no one.
+#[derive(Clone, Debug)]
+struct Lines {
+    queue: SyncSender<Entry>,
+    lost: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Line(Vec<u8>),
+    Flush(SyncSender<()>),
+}
+
+impl Lines {
+    fn to(output: impl Write + Send + 'static) -> io::Result<Self> {
+        let (queue, waiting) = sync_channel(WAITING_LINES);
+        let lost = Arc::new(AtomicU64::new(0));
+        let lines = Self { queue, lost: lost.clone() };
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write_out(output, &waiting, &lost))?;
+        Ok(lines)
+    }
+
+    fn flush(&self, patience: Duration) {
+        let (done, flushed) = sync_channel(1);
+        if self.queue.try_send(Entry::Flush(done)).is_ok() {
+            // Whether it came in time or not: this is the end.
+            let _ = flushed.recv_timeout(patience);
+        }
+    }
+}
+
+impl Write for Lines {
+    /// Takes one line: the formatter writes each event in one piece.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Writes until nobody can log any more. A stderr that refuses loses lines: there is no one left to tell.
+fn write_out(mut output: impl Write, waiting: &Receiver<Entry>, lost: &AtomicU64) {
+    for entry in waiting {
+        match entry {
+            Entry::Line(line) => drop(output.write_all(&line)),
+            Entry::Flush(done) => drop(done.try_send(())),
+        }
+        match lost.swap(0, Ordering::Relaxed) {
+            0 => {}
+            // It goes through the queue like any line, and so never waits here.
+            lines => tracing::warn!(lines, "a part of the log is lost: nobody read it in time"),
+        }
+    }
+}

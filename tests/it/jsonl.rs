@@ -1,0 +1,132 @@
+//! The update stream as JSON lines.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use expect_test::expect;
+use podmux::{
+    pod::{ListingBuilder, Op, Origin, Pod, PodUpdate, SourceName, UpdateSource},
+    sink::{Jsonl, OpenError, SequencedUpdate, Sink, SinkError},
+};
+
+use crate::support::{script::pod, stream::Replica};
+
+fn update(seq: u64, op: Op, pods: &str) -> SequencedUpdate {
+    let mut builder = ListingBuilder::new(SourceName::File);
+    let pods = pods.split_whitespace().map(pod).collect();
+    builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
+    let pods: Arc<[Arc<Pod>]> = builder.listing().iter().map(|(_, entry)| entry.pod().clone()).collect();
+    let time = "2026-11-21T09:00:00.000123999Z".parse().unwrap();
+    SequencedUpdate { seq, time, update: PodUpdate { op, source: UpdateSource::One(SourceName::File), pods } }
+}
+
+fn scratch() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("updates.jsonl");
+    (directory, path)
+}
+
+async fn write(path: &Path, updates: &[SequencedUpdate]) {
+    let mut sink = Jsonl::file(path).unwrap();
+    for update in updates {
+        sink.deliver(update).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_line_is_what_the_interface_says() {
+    let (_scratch, path) = scratch();
+    write(&path, &[update(1, Op::Add, "a"), update(2, Op::Remove, "a b"), update(3, Op::Add, "")]).await;
+    expect![[r#"
+        {"seq":1,"time":"2026-11-21T09:00:00.000123Z","op":"ADD","source":"file","pods":[{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"kubernetes.io/config.seen":"1970-01-01T00:00:00Z","kubernetes.io/config.source":"file"},"name":"a","namespace":"default","uid":"a-uid"},"spec":{"containers":[{"image":"i:1","name":"c"}]}}]}
+        {"seq":2,"time":"2026-11-21T09:00:00.000123Z","op":"REMOVE","source":"file","pods":[{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"kubernetes.io/config.seen":"1970-01-01T00:00:00Z","kubernetes.io/config.source":"file"},"name":"a","namespace":"default","uid":"a-uid"},"spec":{"containers":[{"image":"i:1","name":"c"}]}},{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"kubernetes.io/config.seen":"1970-01-01T00:00:00Z","kubernetes.io/config.source":"file"},"name":"b","namespace":"default","uid":"b-uid"},"spec":{"containers":[{"image":"i:1","name":"c"}]}}]}
+        {"seq":3,"time":"2026-11-21T09:00:00.000123Z","op":"ADD","source":"file","pods":[]}
+    "#]]
+    .assert_eq(&fs::read_to_string(path).unwrap());
+}
+
+#[tokio::test]
+async fn a_snapshot_says_everything_of_all_sources() {
+    let (_scratch, path) = scratch();
+    let mut set = update(1, Op::Set, "a b c");
+    set.update.source = UpdateSource::All;
+    write(&path, &[set]).await;
+    let replica = Replica::of(&fs::read_to_string(path).unwrap());
+    assert_eq!(replica.heard, ["1 SET * 3"]);
+    assert_eq!(replica.pods.len(), 3);
+}
+
+#[tokio::test]
+async fn a_large_update_is_one_line() {
+    let (_scratch, path) = scratch();
+    let pods: Vec<String> = (0..2_000).map(|n| format!("p{n}")).collect();
+    let large = update(1, Op::Add, &pods.join(" "));
+    write(&path, std::slice::from_ref(&large)).await;
+    let text = fs::read_to_string(path).unwrap();
+    assert_eq!((text.lines().count(), text.ends_with("]}\n")), (1, true));
+    let mut expected = Replica::default();
+    expected.take(&large);
+    assert_eq!(Replica::of(&text), expected);
+}
+
+#[tokio::test]
+async fn a_file_is_made_for_its_owner_alone_and_appended_to() {
+    let (_scratch, path) = scratch();
+    write(&path, &[update(1, Op::Add, "a")]).await;
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    write(&path, &[update(2, Op::Add, "b")]).await;
+    assert_eq!(Replica::of(&fs::read_to_string(path).unwrap()).heard, ["1 ADD file 1", "2 ADD file 1"]);
+}
+
+#[tokio::test]
+async fn a_line_that_an_earlier_run_left_cut_off_stays_a_line_of_its_own() {
+    let (_scratch, path) = scratch();
+    fs::write(&path, r#"{"seq":7,"ti"#).unwrap();
+    write(&path, &[update(1, Op::Add, "a"), update(2, Op::Add, "b")]).await;
+    let text = fs::read_to_string(path).unwrap();
+    let (cut, stream) = text.split_once('\n').unwrap();
+    assert_eq!(cut, r#"{"seq":7,"ti"#);
+    assert_eq!(Replica::of(stream).heard, ["1 ADD file 1", "2 ADD file 1"]);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_worth_another_try() {
+    let mut sink = Jsonl::file(Path::new("/dev/full")).unwrap();
+    let error = sink.deliver(&update(1, Op::Add, "a")).await.unwrap_err();
+    assert!(matches!(error, SinkError::Retry(_)));
+    let chain = format!("{:#}", anyhow::Error::from(error));
+    assert!(chain.contains("cannot write to /dev/full: No space left on device"), "{chain}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_is_refused_with_its_path() {
+    let (directory, path) = scratch();
+    let missing = directory.path().join("no/such/file");
+    for (path, reason) in [(missing.as_path(), "No such file"), (directory.path(), "Is a directory")] {
+        let chain = format!("{:#}", anyhow::Error::from(Jsonl::file(path).unwrap_err()));
+        assert!(chain.contains(path.to_str().unwrap()) && chain.contains(reason), "{chain}");
+    }
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(matches!(Jsonl::file(&path).unwrap_err(), OpenError::NoReader(named) if named == path));
+}
+
+#[tokio::test]
+async fn a_named_pipes_reader_that_leaves_is_fatal() {
+    let (_directory, path) = scratch();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
+    let mut sink = Jsonl::file(&path).unwrap();
+    sink.deliver(&update(1, Op::Add, "a")).await.unwrap();
+    drop(reader);
+    let reason = tokio::time::timeout(std::time::Duration::from_secs(60), sink.gone()).await.unwrap();
+    assert!(matches!(reason, SinkError::Fatal(_)));
+    let error = sink.deliver(&update(2, Op::Add, "b")).await.unwrap_err();
+    assert!(matches!(error, SinkError::Fatal(_)));
+    let chain = format!("{:#}", anyhow::Error::from(error));
+    assert!(chain.ends_with(&format!("the reader of {} has gone away", path.display())), "{chain}");
+}

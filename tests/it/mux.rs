@@ -1,0 +1,339 @@
+//! The mux: many sources, many consumers, and nobody who waits for another.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::pin,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use podmux::{
+    mux::{Mux, Notify, SourceChannel, Updates},
+    pod::{ListingBuilder, Op, Origin, PodUpdate, SourceName},
+    storage::SourceState,
+};
+use tokio::{task::JoinHandle, time::timeout};
+
+use crate::support::script::{pod, update_line};
+
+/// A source that says what a test wants.
+struct Source {
+    channel: SourceChannel,
+    builder: ListingBuilder,
+}
+
+impl Source {
+    fn of(mux: &Mux, source: SourceName) -> Self {
+        Self { channel: mux.channel(source).unwrap(), builder: ListingBuilder::new(source) }
+    }
+
+    fn put(&mut self, pods: &str) {
+        let pods = pods.split_whitespace().map(pod).collect();
+        self.builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
+        self.channel.push(self.builder.listing());
+    }
+
+    async fn put_and_merge(&mut self, pods: &str) {
+        self.put(pods);
+        assert!(soon(self.channel.merged()).await);
+    }
+}
+
+/// No step of these tests waits for anything but the machine.
+async fn soon<F: Future>(future: F) -> F::Output {
+    timeout(Duration::from_secs(60), future).await.expect("nothing happened for a minute")
+}
+
+async fn heard(updates: &mut Updates) -> String {
+    update_line(&soon(updates.next()).await.expect("the mux goes on"))
+}
+
+fn start(sources: &[SourceName]) -> (Mux, JoinHandle<()>) {
+    let (mux, turn) = Mux::new(sources);
+    (mux, tokio::spawn(turn.run()))
+}
+
+// TestConfigurationChannels
+#[tokio::test]
+async fn each_configured_source_has_one_channel() {
+    let (mux, _turn) = Mux::new(&[SourceName::File, SourceName::Api]);
+    assert_eq!(mux.channel(SourceName::File).unwrap().source(), SourceName::File);
+    assert!(mux.channel(SourceName::File).is_none(), "a second one could speak in its name");
+    assert!(mux.channel(SourceName::Http).is_none(), "it is not configured");
+    assert_eq!(mux.channel(SourceName::Api).unwrap().source(), SourceName::Api);
+}
+
+#[tokio::test]
+#[should_panic(expected = "a source speaks in its own name only")]
+async fn a_source_cannot_speak_in_anothers_name() {
+    let (mux, _turn) = Mux::new(&SourceName::ALL);
+    mux.channel(SourceName::File).unwrap().push(ListingBuilder::new(SourceName::Api).listing());
+}
+
+// TestMergeInvoked
+#[tokio::test]
+async fn a_pushed_listing_is_merged_and_published() {
+    let (mux, _turn) = start(&[SourceName::File]);
+    let mut file = Source::of(&mux, SourceName::File);
+    file.put_and_merge("foo").await;
+    let merged = mux.merged().borrow().clone();
+    assert_eq!(merged.len(), 1);
+    assert_eq!(merged.state(SourceName::File), Some(SourceState::Synced));
+    assert_eq!(merged.state(SourceName::Api), None);
+}
+
+// TestSimultaneousMerge
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn listings_of_all_sources_at_once_are_all_merged() {
+    let (mux, _turn) = start(&SourceName::ALL);
+    let mut tasks = Vec::new();
+    for source in SourceName::ALL {
+        let mut source = Source::of(&mux, source);
+        tasks.push(tokio::spawn(async move {
+            for round in 0..200 {
+                let name = source.channel.source();
+                source.put_and_merge(&format!("{name}-a=i:{round} {name}-b=i:{round}")).await;
+            }
+            source
+        }));
+    }
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    let images: Vec<String> = mux
+        .merged()
+        .borrow()
+        .iter()
+        .map(|(key, entry)| {
+            let pod = entry.pod().typed().unwrap();
+            format!("{key} {}", pod.spec.unwrap().containers[0].image.clone().unwrap())
+        })
+        .collect();
+    let expected: Vec<String> = ["api", "file", "http", "url"]
+        .iter()
+        .flat_map(|source| ["a", "b"].map(|pod| format!("default/{source}-{pod} i:199")))
+        .collect();
+    assert_eq!(images, expected);
+}
+
+// TestPodConfigRace
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_consumer_beside_racing_sources_replays_to_the_merged_view() {
+    let (mux, turn) = start(&SourceName::ALL);
+    let mut updates = mux.updates(Notify::Incremental);
+    for source in SourceName::ALL {
+        let mut source = Source::of(&mux, source);
+        tokio::spawn(async move {
+            for round in 0..500 {
+                let name = source.channel.source();
+                source.put(&format!("shared#{name} {name}=i:{round} {name}-{}", round % 3));
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let mut replay = BTreeMap::new();
+    while let Some(update) = soon(updates.next()).await {
+        hear(&mut replay, &update);
+    }
+    soon(turn).await.unwrap();
+    let merged = mux.merged().borrow().clone();
+    let wanted: BTreeMap<String, Vec<u8>> =
+        merged.iter().map(|(key, entry)| (key.to_string(), entry.pod().text().to_vec())).collect();
+    assert_eq!(replay, wanted);
+    assert_eq!(wanted.len(), 9, "a shared pod, and two of each source");
+}
+
+fn hear(replay: &mut BTreeMap<String, Vec<u8>>, update: &PodUpdate) {
+    for pod in update.pods.iter() {
+        let before = match update.op {
+            Op::Remove => replay.remove(pod.key().as_str()),
+            _ => replay.insert(pod.key().to_string(), pod.text().to_vec()),
+        };
+        assert_eq!(before.is_none(), update.op == Op::Add, "{} of {}", update.op, pod.key());
+    }
+}
+
+// TestNewSourceApiserver_UpdatesAndMultiplePods
+#[tokio::test]
+async fn a_consumer_that_keeps_up_hears_each_change() {
+    let (mux, _turn) = start(&[SourceName::Api]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let mut api = Source::of(&mux, SourceName::Api);
+    let mut told = Vec::new();
+    for listing in ["one", "one two", "one=i:2 two", "two", "two%Running"] {
+        api.put(listing);
+        told.push(heard(&mut updates).await);
+    }
+    assert_eq!(
+        told,
+        [
+            "ADD api: default/one#one-uid",
+            "ADD api: default/two#two-uid",
+            "UPDATE api: default/one#one-uid",
+            "REMOVE api: default/one#one-uid",
+            "RECONCILE api: default/two#two-uid",
+        ]
+    );
+}
+
+// TestNewSourceApiserver_InitialEmptySendsEmptyPodUpdate
+#[tokio::test]
+async fn a_source_that_starts_empty_is_seen() {
+    let (mux, _turn) = start(&[SourceName::Api]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let mut api = Source::of(&mux, SourceName::Api);
+    api.put("");
+    assert_eq!(heard(&mut updates).await, "ADD api:");
+}
+
+// Untested upstream: a full updates channel. k#6764
+#[tokio::test]
+async fn a_consumer_that_sleeps_stalls_nobody_and_wakes_to_one_difference() {
+    let (mux, _turn) = start(&[SourceName::File, SourceName::Api]);
+    let (mut sleeper, mut awake) = (mux.updates(Notify::Incremental), mux.updates(Notify::Incremental));
+    let (mut file, mut api) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Api));
+    api.put_and_merge("still=i:still").await;
+    assert_eq!(heard(&mut sleeper).await, "ADD api: default/still#still-uid");
+    assert_eq!(heard(&mut awake).await, "ADD api: default/still#still-uid");
+    for round in 0..1_000 {
+        file.put_and_merge(&format!("a=i:{round} b-{round}")).await;
+        while awake.told().len() < 3 || !heard_image(&awake, round) {
+            heard(&mut awake).await;
+        }
+    }
+    let told = [heard(&mut sleeper).await];
+    assert_eq!(told, ["ADD file: default/a#a-uid default/b-999#b-999-uid"]);
+    let newest = sleeper.told().iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+    assert_eq!(newest, ["default/a", "default/b-999", "default/still"]);
+}
+
+fn heard_image(updates: &Updates, round: usize) -> bool {
+    let image = format!(r#""image":"i:{round}""#);
+    let texts =
+        updates.told().iter().map(|(_, entry)| String::from_utf8_lossy(entry.pod().text()).into_owned());
+    texts.filter(|text| text.contains(&image)).count() == 1
+}
+
+#[tokio::test]
+async fn a_newer_view_replaces_what_a_consumer_has_not_taken_yet() {
+    let (mux, _turn) = start(&[SourceName::File]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let mut file = Source::of(&mux, SourceName::File);
+    file.put_and_merge("gone changed").await;
+    assert_eq!(heard(&mut updates).await, "ADD file: default/changed#changed-uid default/gone#gone-uid");
+    file.put_and_merge("changed=i:2 new").await;
+    assert_eq!(heard(&mut updates).await, "REMOVE file: default/gone#gone-uid");
+    // Before it takes the ADD of `new` and the UPDATE, the world moves on.
+    file.put_and_merge("changed=i:1 newer").await;
+    assert_eq!(heard(&mut updates).await, "ADD file: default/newer#newer-uid");
+    // `changed` is again what the consumer knows. The next thing it hears is the next change.
+    file.put_and_merge("newer").await;
+    assert_eq!(heard(&mut updates).await, "REMOVE file: default/changed#changed-uid");
+}
+
+#[tokio::test]
+async fn the_latest_listing_wins_and_what_it_lacks_was_never_there() {
+    let (mux, turn) = Mux::new(&[SourceName::File]);
+    let mut file = Source::of(&mux, SourceName::File);
+    let mut updates = mux.updates(Notify::Incremental);
+    file.put("a");
+    file.put("b");
+    let _turn = tokio::spawn(turn.run());
+    assert_eq!(heard(&mut updates).await, "ADD file: default/b#b-uid");
+}
+
+#[tokio::test]
+async fn a_restored_listing_replaces_nothing_that_waits() {
+    let (mux, turn) = Mux::new(&[SourceName::File]);
+    let mut file = Source::of(&mux, SourceName::File);
+    let mut updates = mux.updates(Notify::Incremental);
+    file.put("a");
+    file.builder.put(&Origin::from("test"), vec![pod("b")], jiff::Timestamp::UNIX_EPOCH);
+    file.channel.push(file.builder.restored_listing());
+    let _turn = tokio::spawn(turn.run());
+    assert_eq!(heard(&mut updates).await, "ADD file: default/a#a-uid default/b#b-uid");
+    assert_eq!(mux.merged().borrow().state(SourceName::File), Some(SourceState::Synced));
+}
+
+#[tokio::test]
+async fn when_the_sources_end_everything_pushed_is_merged_told_and_then_the_end() {
+    let (mux, turn) = Mux::new(&[SourceName::File, SourceName::Api]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let (mut file, api) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Api));
+    file.put("a");
+    drop((file, api));
+    soon(turn.run()).await;
+    assert_eq!(heard(&mut updates).await, "ADD file: default/a#a-uid");
+    assert!(soon(updates.next()).await.is_none());
+    assert!(soon(updates.next()).await.is_none(), "and so it stays");
+}
+
+#[tokio::test]
+async fn who_asks_whether_a_listing_is_merged_is_told_no_when_the_mux_has_ended() {
+    let (mux, turn) = Mux::new(&[SourceName::File]);
+    let mut file = Source::of(&mux, SourceName::File);
+    file.put("a");
+    drop(turn);
+    assert!(!soon(file.channel.merged()).await);
+}
+
+/// Polls a future once and drops it, as a `select!` does with the branch that lost.
+fn poll_and_cancel(future: impl Future<Output = Option<PodUpdate>>) -> Option<PodUpdate> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        std::task::Poll::Ready(update) => Some(update.expect("the mux goes on")),
+        std::task::Poll::Pending => None,
+    }
+}
+
+// Untested upstream: cancel at every await.
+#[tokio::test]
+async fn cancelling_next_loses_no_update_and_tells_none_twice() {
+    let (mux, _turn) = start(&[SourceName::File]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let mut file = Source::of(&mux, SourceName::File);
+    let mut told = Vec::new();
+    for listing in ["a b", "a=i:2 c", "a=i:2! c%Running d", ""] {
+        assert!(poll_and_cancel(updates.next()).is_none(), "there is nothing to tell yet");
+        file.put_and_merge(listing).await;
+        while let Some(update) = poll_and_cancel(updates.next()) {
+            told.push(update_line(&update));
+        }
+    }
+    assert_eq!(
+        told,
+        [
+            "ADD file: default/a#a-uid default/b#b-uid",
+            "REMOVE file: default/b#b-uid",
+            "ADD file: default/c#c-uid",
+            "UPDATE file: default/a#a-uid",
+            "ADD file: default/d#d-uid",
+            "DELETE file: default/a#a-uid",
+            "RECONCILE file: default/c#c-uid",
+            "REMOVE file: default/d#d-uid default/c#c-uid default/a#a-uid",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn cancelling_merged_costs_nothing() {
+    let (mux, turn) = Mux::new(&[SourceName::File]);
+    let mut file = Source::of(&mux, SourceName::File);
+    file.put("a");
+    {
+        let mut waiting = pin!(file.channel.merged());
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    let _turn = tokio::spawn(turn.run());
+    assert!(soon(file.channel.merged()).await);
+}
+
+#[tokio::test]
+async fn a_consumer_that_comes_late_starts_with_everything() {
+    let (mux, _turn) = start(&[SourceName::File]);
+    let mut file = Source::of(&mux, SourceName::File);
+    file.put_and_merge("a b").await;
+    file.put_and_merge("a=i:2 b c").await;
+    let mut late = mux.updates(Notify::Incremental);
+    assert_eq!(heard(&mut late).await, "ADD file: default/a#a-uid default/b#b-uid default/c#c-uid");
+}

@@ -1,0 +1,137 @@
+//! A signal ends the agent in time, whatever it is doing.
+
+use std::{fs, io::Read as _, path::Path, thread, time::Duration};
+
+use rustix::{io::ioctl_fionread, process::Signal};
+
+use crate::support::{
+    process::{PATIENCE, Process, podmux_run},
+    stream::Replica,
+};
+
+/// How much a pipe holds.
+const PIPE: u64 = 64 * 1024;
+
+fn write_pods(directory: &Path, count: usize) {
+    for number in 0..count {
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p{number}\nspec:\n  containers:\n  - name: c\n    image: i:1\n"
+        );
+        fs::write(directory.join(format!("p{number:05}.yaml")), pod).unwrap();
+    }
+}
+
+/// Waits until a reader that does not read has all that it can hold.
+fn wait_until_full(pipe: &impl std::os::fd::AsFd) {
+    let begun = std::time::Instant::now();
+    while ioctl_fionread(pipe).unwrap() < PIPE {
+        assert!(begun.elapsed() < PATIENCE, "the pipe does not fill");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn timely_shutdown_idle() {
+    for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
+        let manifests = tempfile::tempdir().unwrap();
+        write_pods(manifests.path(), 1);
+        let agent = Process::start(&mut podmux_run(manifests.path(), &[]));
+        agent.holds("the pod", |held| held.pods.contains_key("default/p0-node1"));
+        agent.signal(signal);
+        let (code, log) = agent.ends();
+        assert_eq!(code, 0, "{log}");
+        assert!(log.contains(name) && log.ends_with("stopped"), "{log}");
+    }
+}
+
+#[test]
+fn timely_shutdown_mid_scan() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 5_000);
+    let agent = Process::start(&mut podmux_run(manifests.path(), &[]));
+    agent.logs("started");
+    agent.signal(Signal::TERM);
+    let stdout = agent.stdout.clone();
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.ends_with("stopped"), "{log}");
+    Replica::of(&stdout.text());
+}
+
+#[test]
+fn timely_shutdown_sink_hung() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 500);
+    let grace = ["--shutdown-grace", "2s"];
+    let (agent, stdout) = Process::start_unread(&mut podmux_run(manifests.path(), &grace));
+    let mut stdout = stdout.unwrap();
+    wait_until_full(&stdout);
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("did not end in time; it is cut off task=\"sink jsonl\""), "{log}");
+    assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
+    let mut cut = String::new();
+    stdout.read_to_string(&mut cut).unwrap();
+    assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "the line in hand was not finished");
+}
+
+#[test]
+fn timely_shutdown_log_hung_too() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 500);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = podmux_run(manifests.path(), &["--shutdown-grace", "2s", "-vvv"]);
+    command.stderr(writer.try_clone().unwrap()).stdout(writer);
+    let agent = Process::start(&mut command);
+    drop(command);
+    wait_until_full(&reader);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+}
+
+#[test]
+fn timely_shutdown_sink_failing() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 1);
+    let args = ["--sink", "jsonl=/dev/full", "--shutdown-grace", "2s"];
+    let agent = Process::start(&mut podmux_run(manifests.path(), &args));
+    agent.logs("No space left on device");
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(log.matches("No space left on device").count(), 1, "loud once, then quiet:\n{log}");
+    assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 500);
+    let grace = ["--shutdown-grace", "1h"];
+    let (agent, stdout) = Process::start_unread(&mut podmux_run(manifests.path(), &grace));
+    wait_until_full(stdout.as_ref().unwrap());
+    agent.signal(Signal::TERM);
+    agent.logs("stopping");
+    agent.signal(Signal::INT);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("stopped at once: asked a second time signal=\"SIGINT\""), "{log}");
+}
+
+#[test]
+fn what_is_pending_is_taken_before_the_end() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pods(manifests.path(), 500);
+    let (agent, stdout) =
+        Process::start_unread(&mut podmux_run(manifests.path(), &["--shutdown-grace", "1h"]));
+    let stdout = stdout.unwrap();
+    wait_until_full(&stdout);
+    agent.signal(Signal::TERM);
+    agent.logs("stopping");
+    agent.stdout.read(stdout);
+    let lines = agent.stdout.clone();
+    let (code, log) = agent.ends();
+    assert_eq!((code, log.lines().last().unwrap().ends_with("stopped")), (0, true), "{log}");
+    assert_eq!(Replica::of(&lines.text()).pods.len(), 500);
+}

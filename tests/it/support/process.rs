@@ -1,0 +1,157 @@
+//! The real binary, run as a user runs it.
+
+use std::{
+    io::{BufRead as _, BufReader, Read},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::{Arc, Condvar, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::stream::Replica;
+
+/// Longer than anything takes but on a machine that stands still.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// `podmux` with these arguments, and nothing of the environment that could change what it does.
+pub fn podmux(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
+    command.args(args).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// `podmux run` on a directory of manifests.
+pub fn podmux_run(manifests: &Path, args: &[&str]) -> Command {
+    let mut all = vec!["run", "--node-name", "node1", "--pod-manifest-path", manifests.to_str().unwrap()];
+    all.extend(args);
+    podmux(&all)
+}
+
+/// A process that runs.
+pub struct Process {
+    pid: Pid,
+    pub stdout: Lines,
+    pub stderr: Lines,
+    status: mpsc::Receiver<i32>,
+}
+
+impl Process {
+    /// Starts it; what it says is read all the time, as far as it goes to pipes.
+    pub fn start(command: &mut Command) -> Self {
+        let (process, stdout) = Self::start_unread(command);
+        stdout.into_iter().for_each(|stdout| process.stdout.read(stdout));
+        process
+    }
+
+    /// Starts it; what it says to stdout is for the caller to read, or not.
+    pub fn start_unread(command: &mut Command) -> (Self, Option<ChildStdout>) {
+        let mut child = command.spawn().unwrap();
+        let (stdout, stderr) = (Lines::default(), Lines::default());
+        let unread = child.stdout.take();
+        child.stderr.take().into_iter().for_each(|pipe| stderr.read(pipe));
+        let pid = Pid::from_child(&child);
+        let (ended, status) = mpsc::sync_channel(1);
+        thread::spawn(move || ended.send(exit_code(&mut child)));
+        (Self { pid, stdout, stderr, status }, unread)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Waits for a line of the log that contains this text.
+    pub fn logs(&self, text: &str) -> String {
+        self.stderr.wait_for(&format!("{text:?} in the log"), |lines| {
+            lines.iter().find(|line| line.contains(text)).cloned()
+        })
+    }
+
+    /// Waits until the stream on stdout has led here.
+    pub fn holds(&self, what: &str, wanted: impl Fn(&Replica) -> bool) -> Replica {
+        self.stdout.wait_for(what, |lines| {
+            let mut replica = Replica::default();
+            lines.iter().for_each(|line| replica.take_line(line));
+            wanted(&replica).then_some(replica)
+        })
+    }
+
+    /// Waits for its end. Returns its exit code and its log.
+    pub fn ends(self) -> (i32, String) {
+        let Ok(code) = self.status.recv_timeout(PATIENCE) else {
+            panic!("it does not end:\n{}", self.stderr.text());
+        };
+        self.stdout.wait_for_end();
+        self.stderr.wait_for_end();
+        (code, self.stderr.text())
+    }
+}
+
+impl Drop for Process {
+    /// A test that failed leaves nothing behind.
+    fn drop(&mut self) {
+        if self.status.try_recv() == Err(mpsc::TryRecvError::Empty) {
+            let _ = kill_process(self.pid, Signal::KILL);
+        }
+    }
+}
+
+/// The exit code, or 128 and the signal as a shell counts.
+fn exit_code(child: &mut Child) -> i32 {
+    use std::os::unix::process::ExitStatusExt as _;
+    let status = child.wait().unwrap();
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+}
+
+/// The lines that came out of a pipe so far.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<(Mutex<Said>, Condvar)>);
+
+#[derive(Default)]
+struct Said {
+    lines: Vec<String>,
+    reading: bool,
+}
+
+impl Lines {
+    /// Reads a pipe to its end, on a thread of its own.
+    pub fn read(&self, pipe: impl Read + Send + 'static) {
+        let lines = self.clone();
+        self.0.0.lock().unwrap().reading = true;
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).lines() {
+                lines.0.0.lock().unwrap().lines.push(line.unwrap());
+                lines.0.1.notify_all();
+            }
+            lines.0.0.lock().unwrap().reading = false;
+            lines.0.1.notify_all();
+        });
+    }
+
+    pub fn text(&self) -> String {
+        self.0.0.lock().unwrap().lines.join("\n")
+    }
+
+    fn wait_for<T>(&self, what: &str, find: impl Fn(&[String]) -> Option<T>) -> T {
+        let mut found = None;
+        let said = self.0.0.lock().unwrap();
+        let waits = |said: &mut Said| {
+            found = find(&said.lines);
+            found.is_none() && said.reading
+        };
+        let (said, _) = self.0.1.wait_timeout_while(said, PATIENCE, waits).unwrap();
+        found.unwrap_or_else(|| panic!("no {what}:\n{}", said.lines.join("\n")))
+    }
+
+    fn wait_for_end(&self) {
+        let said = self.0.0.lock().unwrap();
+        let (said, _) = self.0.1.wait_timeout_while(said, PATIENCE, |said| said.reading).unwrap();
+        assert!(!said.reading, "the pipe stays open");
+    }
+}
