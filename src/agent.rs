@@ -80,7 +80,6 @@ pub fn run(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), Ag
 async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), AgentError> {
     let stops = StopSignals::new().map_err(AgentError::Failed)?;
     let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
-    info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     for warning in &settings.warnings {
         warn!("{warning}");
     }
@@ -89,6 +88,7 @@ async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(),
     let sources: Vec<SourceName> = settings.file.iter().map(|_| SourceName::File).collect();
     let (mux, turning) = Mux::new(&sources);
     start_sinks(settings, &mux, &stop, &mut crew).map_err(AgentError::Refused)?;
+    info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     crew.spawn("mux", async {
         turning.run().await;
         Ok(())
@@ -197,7 +197,7 @@ impl Reloader {
             let reading = tokio::task::spawn_blocking(move || reload());
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
             match read? {
-                Ok(settings) => self.take(settings),
+                Ok(settings) => self.take(&settings),
                 Err(error) => error!(
                     error = format!("{error:#}"),
                     "SIGHUP: the settings cannot be used; those from before stay"
@@ -211,7 +211,7 @@ impl Reloader {
     }
 
     /// Takes over what may change while the agent runs, and says what may not.
-    fn take(&mut self, new: Settings) {
+    fn take(&mut self, new: &Settings) {
         for warning in &new.warnings {
             warn!("{warning}");
         }

@@ -1,6 +1,9 @@
 //! Who has a name or a UID when several sources want it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
 
 use crate::pod::{Entry, PodKey, Rejection, RejectionReason, SourceName, Uid};
 
@@ -8,8 +11,10 @@ use crate::pod::{Entry, PodKey, Rejection, RejectionReason, SourceName, Uid};
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub(super) entry: Entry,
-    /// Only restored from an earlier run, and not what consumers have now: it
-    /// takes what is free, but displaces nobody, for a restored listing never removes.
+    /// Only known from an earlier run.
+    pub(super) restored: bool,
+    /// Restored, and not in the merged view: it takes what is free, but
+    /// displaces nobody, for a restored listing never removes.
     pub(super) provisional: bool,
 }
 
@@ -39,69 +44,89 @@ pub(super) type Verdict = (HashMap<PodKey, Entry>, BTreeMap<(PodKey, SourceName)
 
 /// Decides claims that hang together by name or UID.
 ///
+/// A restored claim that loses the name it had is provisional from then on, and
+/// may have beaten another one before it lost. So what it decided is decided
+/// again without its old strength; deciding once more then changes nothing.
+pub(super) fn resolve(mut claims: Vec<Claim>) -> Verdict {
+    loop {
+        let winners = contest(&claims);
+        let mut weakened = Vec::new();
+        for (index, claim) in claims.iter().enumerate() {
+            let won = winners.get(claim.key()).is_some_and(|winner| winner.entry == claim.entry);
+            if claim.restored && !claim.provisional && !won {
+                weakened.push(index);
+            }
+        }
+        if weakened.is_empty() {
+            let lost = losers(&claims, &winners);
+            return (winners.into_iter().map(|(key, winner)| (key, winner.entry.clone())).collect(), lost);
+        }
+        weakened.into_iter().for_each(|index| claims[index].provisional = true);
+    }
+}
+
 /// First every name goes to the best claim on it. Then, where holders of
 /// different names have one UID, all but the best of them lose their name to
 /// the next claim on it, until nobody shares a UID. A claim that lost its UID
 /// stays lost: whoever holds the UID can only be replaced by a better one.
-pub(super) fn resolve(claims: Vec<Claim>) -> Verdict {
-    let mut by_name: HashMap<PodKey, Vec<Claim>> = HashMap::new();
+fn contest(claims: &[Claim]) -> HashMap<PodKey, &Claim> {
+    let mut by_name: HashMap<PodKey, Vec<&Claim>> = HashMap::new();
     for claim in claims {
         by_name.entry(claim.key().clone()).or_default().push(claim);
     }
-    let mut lost = BTreeMap::new();
     // Sorted so that the best claim on a name stands last, to be popped.
     for claims in by_name.values_mut() {
-        claims.sort_by_key(|claim| std::cmp::Reverse(claim.name_rank()));
+        claims.sort_by_key(|claim| Reverse(claim.name_rank()));
     }
     loop {
-        let mut losers = uid_losers(&by_name);
+        let holders = || by_name.values().filter_map(|claims| claims.last().copied());
+        let by_uid = best_by_uid(holders());
+        let beaten = |claim: &&Claim| by_uid.get(claim.uid()).is_some_and(|best| best.key() != claim.key());
+        let losers: Vec<PodKey> = holders().filter(beaten).map(|claim| claim.key().clone()).collect();
         if losers.is_empty() {
-            break;
+            return by_name.into_iter().filter_map(|(key, mut claims)| Some((key, claims.pop()?))).collect();
         }
-        losers.sort_by(|a, b| a.0.cmp(&b.0));
-        for (key, reason) in losers {
-            if let Some(loser) = by_name.get_mut(&key).and_then(Vec::pop) {
-                lost.insert((key, loser.entry.source()), reject(&loser, reason));
-            }
+        for key in losers {
+            by_name.get_mut(&key).and_then(Vec::pop);
         }
     }
-    let mut winners = HashMap::new();
-    for (key, mut claims) in by_name {
-        let Some(winner) = claims.pop() else { continue };
-        for loser in claims {
-            let reason = RejectionReason::Conflict { winner: winner.entry.source() };
-            lost.insert((key.clone(), loser.entry.source()), reject(&loser, reason));
-        }
-        winners.insert(key, winner.entry);
-    }
-    (winners, lost)
 }
 
-/// The names whose holders have a UID that a better holder of another name has.
-fn uid_losers(by_name: &HashMap<PodKey, Vec<Claim>>) -> Vec<(PodKey, RejectionReason)> {
-    let holders = || by_name.values().filter_map(|claims| claims.last()).filter(|c| !c.uid().is_empty());
+/// Of several holders of one UID the best one, by UID.
+fn best_by_uid<'c>(holders: impl Iterator<Item = &'c Claim>) -> HashMap<&'c Uid, &'c Claim> {
+    let rank = |claim: &Claim| (claim.uid_rank(), claim.key().clone());
     let mut best: HashMap<&Uid, &Claim> = HashMap::new();
-    for claim in holders() {
-        let rank = |claim: &Claim| (claim.uid_rank(), claim.key().clone());
+    for claim in holders.filter(|claim| !claim.uid().is_empty()) {
         let held = best.entry(claim.uid()).or_insert(claim);
         if rank(claim) < rank(held) {
             *held = claim;
         }
     }
-    holders()
-        .filter_map(|claim| {
-            let winner = best.get(claim.uid()).filter(|winner| winner.key() != claim.key())?;
-            let (source, holder) = (winner.entry.source(), winner.key().clone());
-            Some((claim.key().clone(), RejectionReason::UidInUse { winner: source, holder }))
-        })
-        .collect()
+    best
 }
 
-fn reject(loser: &Claim, reason: RejectionReason) -> Rejection {
-    Rejection {
-        source: loser.entry.source(),
-        origin: loser.entry.origin().clone(),
-        pod: Some(loser.key().clone()),
-        reason,
+/// Who lost, and to whom: to the holder of the name or, under another name, of
+/// the UID. If both are held, one whose source has been seen is named.
+fn losers(claims: &[Claim], winners: &HashMap<PodKey, &Claim>) -> BTreeMap<(PodKey, SourceName), Rejection> {
+    let by_uid = best_by_uid(winners.values().copied());
+    let mut lost = BTreeMap::new();
+    for claim in claims {
+        let name_holder = winners.get(claim.key()).copied();
+        if name_holder.is_some_and(|winner| winner.entry == claim.entry) {
+            continue;
+        }
+        let uid_holder = by_uid.get(claim.uid()).copied().filter(|winner| winner.key() != claim.key());
+        let winner = |winner: &Claim| winner.entry.source();
+        let by_name = name_holder.map(|held| (held, RejectionReason::Conflict { winner: winner(held) }));
+        let by_uid = uid_holder.map(|held| {
+            let holder = held.key().clone();
+            (held, RejectionReason::UidInUse { winner: winner(held), holder })
+        });
+        let reasons = by_name.into_iter().chain(by_uid);
+        let Some((_, reason)) = reasons.min_by_key(|(held, _)| held.restored) else { continue };
+        let (source, origin) = (claim.entry.source(), claim.entry.origin().clone());
+        let rejection = Rejection { source, origin, pod: Some(claim.key().clone()), reason };
+        lost.insert((claim.key().clone(), source), rejection);
     }
+    lost
 }

@@ -118,11 +118,9 @@ impl Merged {
         SourceName::ALL.into_iter().filter_map(move |source| self.listing(source)?.get(key))
     }
 
-    /// Whether an entry is only known from an earlier run and is not in the view now.
-    pub(super) fn is_provisional(&self, entry: &Entry) -> bool {
-        let holds = |held: &Entry| held.source() == entry.source();
-        self.state(entry.source()) == Some(SourceState::Restored)
-            && !self.pods.get(entry.pod().key()).is_some_and(holds)
+    /// Whether an entry's source holds the entry's name.
+    pub(super) fn holds(&self, entry: &Entry) -> bool {
+        self.pods.get(entry.pod().key()).is_some_and(|held| held.source() == entry.source())
     }
 
     /// Whether a source may say that a pod is gone: it has been seen, or is not configured any more.
@@ -140,6 +138,10 @@ impl Merged {
             _ => None,
         };
         self.may_remove(source) || winner.is_some_and(|winner| self.may_remove(winner))
+    }
+
+    pub(super) fn set_all(&mut self, listing: &Listing) {
+        self.pods = listing.entries().clone();
     }
 
     pub(super) fn set(&mut self, key: &PodKey, entry: Option<&Entry>) {

@@ -90,6 +90,11 @@ impl PodStorage {
 
         let (rejected, recovered) = after.duplicates_since(before.as_ref());
         let mut outcome = Outcome { rejected, recovered };
+        if self.merged.is_empty() {
+            // Nobody wants anything, so nothing can be contested: the view is the listing.
+            self.take_all(&after);
+            return outcome;
+        }
         let none = OrdMap::new();
         let old = before.as_ref().map_or(&none, Listing::entries);
         let mut contested = self.take_changes(source, old, after.entries());
@@ -99,6 +104,17 @@ impl PodStorage {
         }
         self.settle(contested, &mut outcome);
         outcome
+    }
+
+    /// Takes a first listing whole, sharing its map.
+    fn take_all(&mut self, listing: &Listing) {
+        self.by_uid.reserve(listing.len());
+        for (key, entry) in listing.iter() {
+            if !entry.pod().uid().is_empty() {
+                self.by_uid.insert(entry.pod().uid().clone(), vec![(listing.source(), key.clone())]);
+            }
+        }
+        self.merged.set_all(listing);
     }
 
     /// Takes over what nobody else has a claim to; returns the keys of the rest.
@@ -189,7 +205,9 @@ impl PodStorage {
         let (mut keys, mut claims) = (contested, Vec::new());
         while let Some(key) = queue.pop() {
             for entry in self.merged.wanting(&key) {
-                claims.push(Claim { provisional: self.merged.is_provisional(entry), entry: entry.clone() });
+                let restored = self.merged.state(entry.source()) == Some(SourceState::Restored);
+                let provisional = restored && !self.merged.holds(entry);
+                claims.push(Claim { entry: entry.clone(), restored, provisional });
                 for (_, other) in self.by_uid.get(entry.pod().uid()).into_iter().flatten() {
                     if keys.insert(other.clone()) {
                         queue.push(other.clone());

@@ -187,30 +187,47 @@ impl Model {
             }
         }
         let holders = loop {
-            let mut holders: BTreeMap<u8, (bool, Held)> = BTreeMap::new();
-            for claim in &alive {
-                let best = holders.entry(claim.1.pod.name).or_insert_with(|| claim.clone());
-                if (claim.0, claim.1.source) < (best.0, best.1.source) {
-                    *best = claim.clone();
+            let holders = contest(alive.clone());
+            let mut weakened = false;
+            for (provisional, held) in &mut alive {
+                let lost = holders.get(&held.pod.name).is_none_or(|holder| holder.1 != *held);
+                if lost && !*provisional && !self.live(held.source) {
+                    (*provisional, weakened) = (true, true);
                 }
             }
-            let rank = |(provisional, held): &(bool, Held)| {
-                (*provisional, held.source != API, held.source, held.pod.name)
-            };
-            let dead: Vec<Held> = holders
-                .values()
-                .filter(|claim| {
-                    claim.1.pod.uid > 0
-                        && holders.values().any(|o| o.1.pod.uid == claim.1.pod.uid && rank(o) < rank(claim))
-                })
-                .map(|claim| claim.1.clone())
-                .collect();
-            if dead.is_empty() {
+            if !weakened {
                 break holders;
             }
-            alive.retain(|claim| !dead.contains(&claim.1));
         };
         self.merged = holders.into_iter().map(|(name, claim)| (name, claim.1)).collect();
+    }
+}
+
+/// Who holds which name, among claims with their mark of being provisional.
+fn contest(mut alive: Vec<(bool, Held)>) -> BTreeMap<u8, (bool, Held)> {
+    loop {
+        let mut holders: BTreeMap<u8, (bool, Held)> = BTreeMap::new();
+        for claim in &alive {
+            let best = holders.entry(claim.1.pod.name).or_insert_with(|| claim.clone());
+            if (claim.0, claim.1.source) < (best.0, best.1.source) {
+                *best = claim.clone();
+            }
+        }
+        let rank = |(provisional, held): &(bool, Held)| {
+            (*provisional, held.source != API, held.source, held.pod.name)
+        };
+        let better = |one: &(bool, Held), other: &(bool, Held)| {
+            one.1.pod.uid == other.1.pod.uid && rank(one) < rank(other)
+        };
+        let dead: Vec<Held> = holders
+            .values()
+            .filter(|claim| claim.1.pod.uid > 0 && holders.values().any(|other| better(other, claim)))
+            .map(|claim| claim.1.clone())
+            .collect();
+        if dead.is_empty() {
+            return holders;
+        }
+        alive.retain(|claim| !dead.contains(&claim.1));
     }
 }
 

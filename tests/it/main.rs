@@ -17,10 +17,12 @@ mod delivery;
 mod histories;
 mod hostile_sink;
 mod jsonl;
+mod manifests;
 mod merge;
 mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
+mod rooms;
 mod settings;
 mod shutdown;
 mod supervise;

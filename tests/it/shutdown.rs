@@ -1,16 +1,13 @@
 //! A signal ends the agent in time, whatever it is doing.
 
-use std::{fs, io::Read as _, path::Path, thread, time::Duration};
+use std::{fs, io::Read as _, path::Path};
 
-use rustix::{io::ioctl_fionread, process::Signal};
+use rustix::process::Signal;
 
 use crate::support::{
-    process::{PATIENCE, Process, podmux_run},
+    process::{Process, podmux_run, wait_until_full},
     stream::Replica,
 };
-
-/// How much a pipe holds.
-const PIPE: u64 = 64 * 1024;
 
 fn write_pods(directory: &Path, count: usize) {
     for number in 0..count {
@@ -18,15 +15,6 @@ fn write_pods(directory: &Path, count: usize) {
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p{number}\nspec:\n  containers:\n  - name: c\n    image: i:1\n"
         );
         fs::write(directory.join(format!("p{number:05}.yaml")), pod).unwrap();
-    }
-}
-
-/// Waits until a reader that does not read has all that it can hold.
-fn wait_until_full(pipe: &impl std::os::fd::AsFd) {
-    let begun = std::time::Instant::now();
-    while ioctl_fionread(pipe).unwrap() < PIPE {
-        assert!(begun.elapsed() < PATIENCE, "the pipe does not fill");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -63,9 +51,7 @@ fn timely_shutdown_sink_hung() {
     let manifests = tempfile::tempdir().unwrap();
     write_pods(manifests.path(), 500);
     let grace = ["--shutdown-grace", "2s"];
-    let (agent, stdout) = Process::start_unread(&mut podmux_run(manifests.path(), &grace));
-    let mut stdout = stdout.unwrap();
-    wait_until_full(&stdout);
+    let (agent, mut stdout) = Process::start_unread(podmux_run(manifests.path(), &grace));
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
@@ -80,12 +66,11 @@ fn timely_shutdown_sink_hung() {
 fn timely_shutdown_log_hung_too() {
     let manifests = tempfile::tempdir().unwrap();
     write_pods(manifests.path(), 500);
-    let (reader, writer) = std::io::pipe().unwrap();
+    let (_reader, writer) = std::io::pipe().unwrap();
     let mut command = podmux_run(manifests.path(), &["--shutdown-grace", "2s", "-vvv"]);
-    command.stderr(writer.try_clone().unwrap()).stdout(writer);
+    command.stderr(writer.try_clone().unwrap()).stdout(writer.try_clone().unwrap());
     let agent = Process::start(&mut command);
-    drop(command);
-    wait_until_full(&reader);
+    wait_until_full(&writer);
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
 }
@@ -109,8 +94,7 @@ fn a_second_signal_ends_it_at_once() {
     let manifests = tempfile::tempdir().unwrap();
     write_pods(manifests.path(), 500);
     let grace = ["--shutdown-grace", "1h"];
-    let (agent, stdout) = Process::start_unread(&mut podmux_run(manifests.path(), &grace));
-    wait_until_full(stdout.as_ref().unwrap());
+    let (agent, _stdout) = Process::start_unread(podmux_run(manifests.path(), &grace));
     agent.signal(Signal::TERM);
     agent.logs("stopping");
     agent.signal(Signal::INT);
@@ -123,10 +107,8 @@ fn a_second_signal_ends_it_at_once() {
 fn what_is_pending_is_taken_before_the_end() {
     let manifests = tempfile::tempdir().unwrap();
     write_pods(manifests.path(), 500);
-    let (agent, stdout) =
-        Process::start_unread(&mut podmux_run(manifests.path(), &["--shutdown-grace", "1h"]));
-    let stdout = stdout.unwrap();
-    wait_until_full(&stdout);
+    let grace = ["--shutdown-grace", "1h"];
+    let (agent, stdout) = Process::start_unread(podmux_run(manifests.path(), &grace));
     agent.signal(Signal::TERM);
     agent.logs("stopping");
     agent.stdout.read(stdout);

@@ -1,15 +1,18 @@
 //! The real binary, run as a user runs it.
 
 use std::{
-    io::{BufRead as _, BufReader, Read},
+    io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read, pipe},
     path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Arc, Condvar, Mutex, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, Signal, kill_process},
+};
 
 use super::stream::Replica;
 
@@ -39,23 +42,28 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it; what it says is read all the time, as far as it goes to pipes.
+    /// Starts it; what it says is read all the time, as far as it goes to pipes of its own.
     pub fn start(command: &mut Command) -> Self {
-        let (process, stdout) = Self::start_unread(command);
-        stdout.into_iter().for_each(|stdout| process.stdout.read(stdout));
-        process
-    }
-
-    /// Starts it; what it says to stdout is for the caller to read, or not.
-    pub fn start_unread(command: &mut Command) -> (Self, Option<ChildStdout>) {
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (Lines::default(), Lines::default());
-        let unread = child.stdout.take();
-        child.stderr.take().into_iter().for_each(|pipe| stderr.read(pipe));
+        if let Some(pipe) = child.stdout.take() {
+            stdout.read(pipe);
+        }
+        if let Some(pipe) = child.stderr.take() {
+            stderr.read(pipe);
+        }
         let pid = Pid::from_child(&child);
         let (ended, status) = mpsc::sync_channel(1);
         thread::spawn(move || ended.send(exit_code(&mut child)));
-        (Self { pid, stdout, stderr, status }, unread)
+        Self { pid, stdout, stderr, status }
+    }
+
+    /// Starts it with a stdout that nobody reads, and waits until it is full.
+    pub fn start_unread(mut command: Command) -> (Self, PipeReader) {
+        let (reader, writer) = pipe().unwrap();
+        let process = Self::start(command.stdout(writer.try_clone().unwrap()));
+        wait_until_full(&writer);
+        (process, reader)
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -77,7 +85,9 @@ impl Process {
     pub fn holds(&self, what: &str, wanted: impl Fn(&Replica) -> bool) -> Replica {
         self.stdout.wait_for(what, |lines| {
             let mut replica = Replica::default();
-            lines.iter().for_each(|line| replica.take_line(line));
+            for line in lines {
+                replica.take_line(line);
+            }
             wanted(&replica).then_some(replica)
         })
     }
@@ -99,6 +109,16 @@ impl Drop for Process {
         if self.status.try_recv() == Err(mpsc::TryRecvError::Empty) {
             let _ = kill_process(self.pid, Signal::KILL);
         }
+    }
+}
+
+/// Waits until nothing more can be written to a pipe.
+pub fn wait_until_full(writer: &PipeWriter) {
+    let begun = Instant::now();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while poll(&mut [PollFd::new(writer, PollFlags::OUT)], Some(&now)).unwrap() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "the pipe does not fill");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -50,9 +50,8 @@ impl Sink for Double {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         self.diary.send_modify(|diary| diary.attempts.push((Instant::now(), update.clone())));
         match &mut self.manners {
-            Manners::Takes | Manners::Leaves(_) => {}
+            Manners::Takes | Manners::Leaves(_) | Manners::Fails(0) => {}
             Manners::HangsUntil(gate) => drop(gate.wait_for(|open| *open).await),
-            Manners::Fails(0) => {}
             Manners::Fails(times) => {
                 *times -= 1;
                 let cause = std::io::Error::other("no route to host");

@@ -1,0 +1,54 @@
+//! file-to-sink/N: `rename(2)` of a manifest into a directory of N → its line on stdout.
+//!
+//! `cargo bench --bench file_to_sink`; a number as argument is the count of renames.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::missing_panics_doc,
+    clippy::disallowed_methods,
+    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+)]
+
+mod support;
+
+use std::{fs, thread, time::Duration};
+
+use support::{Agent, Form, Manifests, figures, number_argument, rename, wants_figures};
+
+/// Between two renames, so that each finds the agent at rest.
+const PAUSE: Duration = Duration::from_millis(5);
+
+fn main() {
+    let (sizes, rounds): (&[usize], usize) =
+        if wants_figures() { (&[110, 1_000, 10_000], 500) } else { (&[110], 5) };
+    let rounds = number_argument().map_or(rounds, |rounds| rounds.try_into().unwrap());
+    for &size in sizes {
+        measure(size, rounds);
+    }
+}
+
+fn measure(size: usize, rounds: usize) {
+    let manifests = Manifests::new(size, Form::Json);
+    let agent = Agent::start(&manifests);
+    agent.added(size);
+    let durations = (1..=rounds).map(|round| {
+        thread::sleep(PAUSE);
+        // A prime step: no two changes in a row are neighbours, and all files have their turn.
+        let number = round * 7_919 % size;
+        fs::write(manifests.staged(), manifests.text(number, round)).unwrap();
+        let begin = rename(&manifests.staged(), &manifests.file(number));
+        let line = agent.line();
+        assert!(
+            line.text.contains("\"op\":\"UPDATE\"")
+                && line.text.contains(&format!("\"podmux.example/round\":\"{round}\"")),
+            "not the update of round {round}: {}",
+            line.text
+        );
+        line.at.duration_since(begin)
+    });
+    figures(&format!("file-to-sink/{size}"), durations.collect());
+    agent.stop();
+}

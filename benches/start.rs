@@ -1,0 +1,35 @@
+//! start/N: process start → the line that adds all N manifests.
+//!
+//! `cargo bench --bench start`; a number as argument is the count of starts.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::missing_panics_doc,
+    clippy::disallowed_methods,
+    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+)]
+
+mod support;
+
+use support::{Agent, Form, Manifests, figures, number_argument, wants_figures};
+
+fn main() {
+    let (sizes, starts): (&[usize], usize) =
+        if wants_figures() { (&[110, 1_000, 10_000], 20) } else { (&[110], 2) };
+    let starts = number_argument().map_or(starts, |starts| starts.try_into().unwrap());
+    for &size in sizes {
+        for (form, name) in [(Form::Json, "JSON"), (Form::Yaml, "YAML")] {
+            let manifests = Manifests::new(size, form);
+            let durations = (0..starts).map(|_| {
+                let agent = Agent::start(&manifests);
+                let duration = agent.added(size).duration_since(agent.started);
+                agent.stop();
+                duration
+            });
+            figures(&format!("start/{size} {name}"), durations.collect());
+        }
+    }
+}

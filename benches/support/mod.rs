@@ -1,0 +1,245 @@
+//! What the process-level benchmarks share: a directory of manifests, and the real binary over it.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, sync_channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a slow machine; whoever waits so long waits for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether figures are wanted (`cargo bench`), or only a sign that the
+/// benchmark works (`cargo bench -- --test`, `cargo test --benches`).
+pub fn wants_figures() -> bool {
+    let mut arguments = std::env::args();
+    arguments.any(|argument| argument == "--bench") && !std::env::args().any(|argument| argument == "--test")
+}
+
+/// The first argument that is a number.
+pub fn number_argument() -> Option<u64> {
+    std::env::args().skip(1).find_map(|argument| argument.parse().ok())
+}
+
+/// How manifests are written.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Form {
+    Json,
+    Yaml,
+}
+
+/// A directory of manifests.
+pub struct Manifests {
+    directory: TempDir,
+    form: Form,
+}
+
+impl Manifests {
+    pub fn new(count: usize, form: Form) -> Self {
+        let manifests = Self { directory: TempDir::new().unwrap(), form };
+        fs::create_dir(manifests.path()).unwrap();
+        for number in 0..count {
+            fs::write(manifests.file(number), manifests.text(number, 0)).unwrap();
+        }
+        manifests
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("manifests")
+    }
+
+    pub fn file(&self, number: usize) -> PathBuf {
+        let extension = if self.form == Form::Json { "json" } else { "yaml" };
+        self.path().join(format!("pod-{number:05}.{extension}"))
+    }
+
+    /// Where a manifest is written before it is renamed into the directory.
+    pub fn staged(&self) -> PathBuf {
+        self.directory.path().join("staged")
+    }
+
+    /// A manifest of about 1.6 kB, the size at which the kubelet's source was measured.
+    pub fn text(&self, number: usize, round: usize) -> String {
+        let pod = pod(&format!("pod-{number:05}"), round);
+        match self.form {
+            Form::Json => pod.to_string(),
+            Form::Yaml => yaml(&pod),
+        }
+    }
+}
+
+fn pod(name: &str, round: usize) -> Value {
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5});
+    let container = |name: &str, port: u16| {
+        json!({
+            "name": name,
+            "image": format!("registry.example/bench/{name}:1.2.3"),
+            "args": ["--listen=0.0.0.0", format!("--port={port}"), "--log-level=info"],
+            "env": [
+                {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                {"name": "MODE", "value": "production"},
+            ],
+            "ports": [{"name": "http", "containerPort": port}],
+            "livenessProbe": probe("/livez"),
+            "readinessProbe": probe("/readyz"),
+            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "scratch", "mountPath": "/tmp"}],
+        })
+    };
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "bench",
+            "labels": {"app.kubernetes.io/name": name, "tier": "bench"},
+            "annotations": {"podmux.example/round": round.to_string()},
+        },
+        "spec": {
+            "containers": [container("server", 8080), container("helper", 8081)],
+            "volumes": [
+                {"name": "data", "hostPath": {"path": "/var/lib/bench", "type": "DirectoryOrCreate"}},
+                {"name": "scratch", "emptyDir": {"sizeLimit": "64Mi"}},
+            ],
+        },
+    })
+}
+
+/// Block style, as people write it. Scalars in JSON's form are YAML's too.
+fn yaml(value: &Value) -> String {
+    fn block(value: &Value, indent: usize, text: &mut String) {
+        let pad = " ".repeat(indent);
+        let mut child = |key: String, value: &Value| {
+            text.push_str(&key);
+            if value.is_object() || value.is_array() {
+                text.push('\n');
+                block(value, indent + 2, text);
+            } else {
+                text.extend([" ", &value.to_string(), "\n"]);
+            }
+        };
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| child(format!("{pad}{key}:"), value)),
+            Value::Array(items) => items.iter().for_each(|value| child(format!("{pad}-"), value)),
+            scalar => text.push_str(&scalar.to_string()),
+        }
+    }
+    let mut text = String::new();
+    block(value, 0, &mut text);
+    text
+}
+
+/// A line of the update stream, and when it had been read.
+pub struct Line {
+    pub at: Instant,
+    pub text: String,
+}
+
+/// The real binary, at work on a directory.
+pub struct Agent {
+    child: Child,
+    lines: Receiver<Line>,
+    log: PathBuf,
+    /// When it was started.
+    pub started: Instant,
+}
+
+impl Agent {
+    pub fn start(manifests: &Manifests) -> Self {
+        let log = manifests.directory.path().join("log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
+        command
+            .args(["run", "--node-name", "bench", "--sink", "jsonl", "--pod-manifest-path"])
+            .arg(manifests.path())
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).unwrap());
+        let started = Instant::now();
+        let mut child = command.spawn().unwrap();
+        let mut stream = BufReader::with_capacity(1 << 20, child.stdout.take().unwrap());
+        // A line is stamped when it is whole, before anybody looks into it.
+        let (sender, lines) = sync_channel(1024);
+        thread::spawn(move || {
+            let mut text = String::new();
+            while stream.read_line(&mut text).unwrap() > 0 {
+                let line = Line { at: Instant::now(), text: std::mem::take(&mut text) };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, lines, log, started }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line.
+    pub fn line(&self) -> Line {
+        self.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| {
+            panic!("no line ({error}); the agent's log:\n{}", fs::read_to_string(&self.log).unwrap())
+        })
+    }
+
+    /// Waits until so many pods have been added, and says when.
+    pub fn added(&self, count: usize) -> Instant {
+        let mut pods = 0;
+        loop {
+            let line = self.line();
+            let update: Value = serde_json::from_str(&line.text).unwrap();
+            assert_eq!(update["op"], "ADD", "{}", line.text);
+            pods += update["pods"].as_array().unwrap().len();
+            assert!(pods <= count, "{pods} pods of {count}");
+            if pods == count {
+                return line.at;
+            }
+        }
+    }
+
+    /// Asks it to stop, as systemd does, and checks that it ended well.
+    pub fn stop(mut self) {
+        let id = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(id, Signal::TERM).unwrap();
+        while self.lines.recv_timeout(PATIENCE).is_ok() {}
+        assert!(self.child.wait().unwrap().success(), "{}", fs::read_to_string(&self.log).unwrap());
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Only what did not stop as asked is still there.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Moves a file, as `mv` does within a file system, and says when that began.
+pub fn rename(from: &Path, to: &Path) -> Instant {
+    let at = Instant::now();
+    fs::rename(from, to).unwrap();
+    at
+}
+
+/// Some durations, as the figures that stand in numbers.md.
+pub fn figures(name: &str, mut durations: Vec<Duration>) {
+    durations.sort_unstable();
+    let at =
+        |part: usize| durations[(durations.len() * part / 100).min(durations.len() - 1)].as_secs_f64() * 1e3;
+    println!(
+        "{name:<24} p50 {:>9.3} ms   p99 {:>9.3} ms   max {:>9.3} ms   n {}",
+        at(50),
+        at(99),
+        at(100),
+        durations.len()
+    );
+}

@@ -1,0 +1,70 @@
+//! Any bytes as a manifest, for every source that reads manifests.
+//!
+//! Beyond not panicking: what is wrong stands at a place that the text has, and
+//! an accepted pod, read again from its own text, is accepted and the same.
+#![no_main]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
+
+use libfuzzer_sys::fuzz_target;
+use podmux::pod::{
+    NodeName, Prepared, Problem, Severity, SourceName,
+    decode::{Manifest, Preparation, manifest},
+};
+use podmux_fuzz::stands_in;
+use serde_json::{Map, Value};
+
+fuzz_target!(|text: &[u8]| {
+    for source in [SourceName::File, SourceName::Http, SourceName::Url] {
+        match read(text, source) {
+            Ok(Manifest { pods, warnings }) => {
+                stand_in(text, &warnings);
+                assert!(warnings.iter().all(|warning| warning.severity == Severity::Warning));
+                pods.iter().for_each(again);
+            }
+            Err(refusal) => {
+                stand_in(text, &refusal.problems);
+                assert!(refusal.problems.iter().any(|problem| problem.severity == Severity::Error));
+                assert!(!refusal.to_string().contains('\n'), "a log's line is one line: {refusal}");
+            }
+        }
+    }
+});
+
+fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusal> {
+    manifest(text, &Preparation { source, node: NodeName::new("node1").unwrap() })
+}
+
+fn stand_in(text: &[u8], problems: &[Problem]) {
+    // Only a text that is UTF-8 has lines of characters.
+    if let Ok(text) = std::str::from_utf8(text) {
+        assert!(problems.iter().all(|problem| stands_in(text, problem)), "{problems:?}");
+    }
+}
+
+/// A prepared pod is a manifest too, of a POSTed pod: those keep their names.
+fn again(pod: &Prepared) {
+    let second = one(pod);
+    // The hash is that of what was written, and the second time the defaults were written.
+    assert_eq!(unhashed(pod.object()), unhashed(second.object()));
+    let third = one(&second);
+    assert_eq!(second.object(), third.object());
+}
+
+fn one(pod: &Prepared) -> Prepared {
+    let text = serde_json::to_vec(pod.object()).unwrap();
+    let mut pods = match read(&text, SourceName::Http) {
+        Ok(manifest) => manifest.pods,
+        Err(refusal) => panic!("{refusal} in {}", String::from_utf8_lossy(&text)),
+    };
+    assert_eq!(pods.len(), 1);
+    pods.remove(0)
+}
+
+fn unhashed(pod: &Map<String, Value>) -> Map<String, Value> {
+    let mut pod = pod.clone();
+    if let Some(annotations) = pod.get_mut("metadata").and_then(|metadata| metadata.get_mut("annotations")) {
+        let Value::Object(annotations) = annotations else { panic!("{annotations} for annotations") };
+        annotations.remove("kubernetes.io/config.hash");
+    }
+    pod
+}
