@@ -197,7 +197,7 @@ impl Reloader {
             let reading = tokio::task::spawn_blocking(move || reload());
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
             match read? {
-                Ok(settings) => self.take(&settings),
+                Ok(settings) => self.take(settings),
                 Err(error) => error!(
                     error = format!("{error:#}"),
                     "SIGHUP: the settings cannot be used; those from before stay"
@@ -211,7 +211,7 @@ impl Reloader {
     }
 
     /// Takes over what may change while the agent runs, and says what may not.
-    fn take(&mut self, new: &Settings) {
+    fn take(&mut self, new: Settings) {
         for warning in &new.warnings {
             warn!("{warning}");
         }

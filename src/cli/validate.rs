@@ -16,7 +16,7 @@ use crate::{
         decode::{self, Preparation},
     },
     settings::{self, Environment},
-    source::file::{self, Contents},
+    source::file::{Contents, contents, read_manifest},
 };
 use anyhow::anyhow;
 use clap::{ArgAction, ValueEnum, ValueHint};
@@ -188,7 +188,7 @@ fn expand(path: &Path) -> Result<Found, String> {
     if !kind.is_dir() {
         return Err("neither a file nor a directory; pipe it into podmux validate -".to_owned());
     }
-    let Contents { manifests, skipped } = file::contents(path).map_err(|error| plain(&error))?;
+    let Contents { manifests, skipped } = contents(path).map_err(|error| plain(&error))?;
     Ok(Found { files: manifests, skipped, directory: true })
 }
 
@@ -201,7 +201,7 @@ fn plain(error: &io::Error) -> String {
 /// Reads and decodes one manifest.
 fn check(path: &Path, preparation: &Preparation, strict: bool) -> Checked {
     let checked = |stage, problems, pods| Checked { path: path.to_owned(), stage, problems, pods };
-    let read = if is_stdin(path) { read_stdin() } else { file::read_manifest(path) };
+    let read = if is_stdin(path) { read_stdin() } else { read_manifest(path) };
     let text = match read {
         Ok(text) => text,
         Err(RejectionReason::Refused(refusal)) => {
