@@ -485,17 +485,17 @@ fn a_real_kubelet_configuration_gives_its_manifests_and_one_line_about_the_rest(
     check_config(
         KUBEADM,
         &expect![[r#"
-        podManifestPath: /etc/kubernetes/manifests
-        fileCheckFrequency: 20s
-        onInvalidManifest: Keep
-        nodeName: node
-        sink: Stdout
-        notify: Incremental
-        shutdownGrace: 10s
-        logFormat: Text
-        verbose: 0
-        warning: DIR/config.yaml: of this KubeletConfiguration staticPodPath and fileCheckFrequency are used, 24 other fields are ignored
-    "#]],
+            podManifestPath: /etc/kubernetes/manifests
+            fileCheckFrequency: 20s
+            onInvalidManifest: Keep
+            nodeName: node
+            sink: Stdout
+            notify: Incremental
+            shutdownGrace: 10s
+            logFormat: Text
+            verbose: 0
+            warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath and fileCheckFrequency are used; the rest, 24 fields here, is ignored
+        "#]],
     );
 }
 

@@ -18,7 +18,7 @@ use rustix::fs::{CWD, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cli::{podmux, transcript};
+use crate::{cli::transcript, support::process::podmux};
 
 const GOOD: &str = "\
 apiVersion: v1
@@ -42,7 +42,7 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
 
 /// What a person sees who stands in the directory; the pod's node is `node`.
 fn told(dir: &TempDir, args: &[&str], stdin: &[u8]) -> String {
-    let mut command = podmux();
+    let mut command = podmux(&[]);
     command.current_dir(dir).args(["validate", "--node-name", "node"]).args(args);
     transcript(&mut command, stdin)
 }
@@ -459,7 +459,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
 
 /// The pods that `-o json` prints for a manifest.
 fn pods(args: &[&str]) -> Value {
-    let mut command = podmux();
+    let mut command = podmux(&[]);
     command.args(["validate", "-o", "json", "-"]).args(args).env("PODMUX_NODE_NAME", "edge");
     let told = transcript(&mut command, GOOD.as_bytes());
     serde_json::from_str::<Value>(told.lines().next().unwrap()).unwrap()["pods"].take()
@@ -529,7 +529,7 @@ fn a_reader_that_has_gone_away_does_not_change_the_exit_code() {
         let dir = directory(&[("a", text)]);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut command = podmux();
+        let mut command = podmux(&[]);
         command.args(["validate", "-v", "-o", "json", "a"]).current_dir(&dir).stdout(writer);
         let output = command.stderr(Stdio::piped()).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
@@ -558,7 +558,7 @@ fn on_a_terminal(dir: &Path, variables: &[(&str, &str)]) -> String {
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
     let theirs = File::options().read(true).write(true).open(name).unwrap();
-    let mut command = podmux();
+    let mut command = podmux(&[]);
     command.args(["validate", "."]).current_dir(dir).envs(variables.iter().copied());
     let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
     // The command keeps the terminal's other end open as long as it lives.
