@@ -15,7 +15,7 @@ use tokio::sync::{Notify as Wake, watch};
 
 pub use crate::storage::Notify;
 use crate::{
-    pod::{Listing, PodUpdate, Rejection, SourceName},
+    pod::{Listing, PodUpdate, Rejection, RejectionReason, SourceName},
     storage::{Merged, Outcome, PodStorage, Told, updates},
 };
 
@@ -212,16 +212,21 @@ impl MuxLoop {
     }
 }
 
-/// Says once what was not taken, and once that it no longer is so.
+/// Says once which pods another source keeps out, and once that it no longer
+/// does. Duplicates within a source are the source's to tell: it knows whether
+/// a file is on its way out.
 fn report(outcome: &Outcome) {
     let pod = |rejection: &Rejection| rejection.pod.as_ref().map(ToString::to_string);
-    for rejection in &outcome.rejected {
+    let conflict = |rejection: &&Rejection| {
+        matches!(rejection.reason, RejectionReason::Conflict { .. } | RejectionReason::UidInUse { .. })
+    };
+    for rejection in outcome.rejected.iter().filter(conflict) {
         tracing::warn!(
             source = %rejection.source, path = %rejection.origin, pod = pod(rejection),
             reason = rejection.reason.as_str(), error = %rejection.reason, "pod rejected"
         );
     }
-    for rejection in &outcome.recovered {
+    for rejection in outcome.recovered.iter().filter(conflict) {
         tracing::info!(
             source = %rejection.source, path = %rejection.origin, pod = pod(rejection),
             reason = rejection.reason.as_str(), "pod no longer rejected"

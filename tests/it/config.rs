@@ -500,7 +500,7 @@ fn who_loses_its_uid_leaves_its_name_to_the_next() {
             > http: copy#h
             ADD http: default/copy#h
             > file: copy#u
-            rejected: file default/copy: Conflict: the UID is in use by default/foo of source api; remove metadata.uid
+            rejected: file default/copy: Conflict: the name is held by a pod of source http; rename one of them
             ADD file:
         "#]],
     );

@@ -14,6 +14,7 @@ mod cli;
 mod config;
 mod decode_corpus;
 mod delivery;
+mod file;
 mod histories;
 mod hostile_sink;
 mod jsonl;

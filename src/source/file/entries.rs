@@ -201,7 +201,12 @@ impl Entries {
 
     /// How many files there are.
     pub(super) fn len(&self) -> usize {
-        self.by_name.values().filter(|entry| !matches!(entry.state, State::Gone { .. })).count()
+        self.by_name.len() - self.pending.iter().filter(|name| self.is_gone(name)).count()
+    }
+
+    /// How many names are waited for: perhaps being written, or perhaps coming back.
+    pub(super) fn waiting(&self) -> usize {
+        self.pending.len()
     }
 
     /// Whether a file is not there now, though what it gave may be kept for a while.

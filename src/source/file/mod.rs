@@ -110,6 +110,8 @@ pub struct FileStatus {
     pub error: Option<Arc<str>>,
     /// How many manifests there are.
     pub files: usize,
+    /// For how many manifests it is waited: perhaps being written, or gone and perhaps coming back.
+    pub waiting: usize,
     /// How many manifests or pods were not taken.
     pub rejected: usize,
     /// The last rescan that is complete, by its number.
@@ -241,6 +243,7 @@ impl FileSource {
             last_scan: outcome.scanned.or(self.status.borrow().last_scan),
             error: outcome.trouble,
             files: outcome.files,
+            waiting: outcome.waiting,
             rejected: outcome.rejected,
             rescanned: self.status.borrow().rescanned,
         };

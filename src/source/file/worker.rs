@@ -51,6 +51,8 @@ pub(super) struct Outcome {
     pub(super) trouble: Option<Arc<str>>,
     /// How many files there are.
     pub(super) files: usize,
+    /// How many files are waited for.
+    pub(super) waiting: usize,
     /// How many files or pods were not taken.
     pub(super) rejected: usize,
 }
@@ -149,6 +151,7 @@ impl Worker {
             polling: self.polling.clone(),
             trouble: self.trouble.clone(),
             files: self.entries.len(),
+            waiting: self.entries.waiting(),
             rejected: self.rejected,
         }
     }

@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod files;
 pub mod process;
 pub mod script;
 pub mod sinks;

@@ -1,0 +1,180 @@
+//! A directory of manifests under a real file source, a real mux and one consumer.
+
+use std::{
+    fs,
+    future::Future,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use podmux::{
+    mux::{Mux, Notify, Updates},
+    pod::{NodeName, PodUpdate, SourceName, decode::Preparation},
+    source::file::{FileHandle, FileSettings, FileSource, FileStatus},
+};
+use tempfile::TempDir;
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+/// No step of these tests waits for anything but the machine and the quiet time.
+pub async fn soon<F: Future>(future: F) -> F::Output {
+    timeout(Duration::from_secs(60), future).await.expect("nothing happened for a minute")
+}
+
+/// A manifest of one pod.
+pub fn pod(name: &str, image: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: c\n    image: {image}\n"
+    )
+}
+
+/// The settings of a test: nothing happens by the check timer, so what is seen
+/// came from an event, a timer of its own or a rescan that was asked for.
+pub fn settings(path: &Path) -> FileSettings {
+    let node = NodeName::new("node").unwrap();
+    let preparation = Preparation { source: SourceName::File, node };
+    FileSettings { check_frequency: Duration::from_secs(3600), ..FileSettings::new(path, preparation) }
+}
+
+/// A place for manifests: `manifests` in a fresh directory, there or not.
+pub struct Place {
+    pub root: TempDir,
+}
+
+impl Place {
+    /// Nothing there yet.
+    pub fn missing() -> Self {
+        Self { root: tempfile::tempdir().unwrap() }
+    }
+
+    /// An empty directory.
+    pub fn directory() -> Self {
+        let place = Self::missing();
+        fs::create_dir(place.path()).unwrap();
+        place
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.root.path().join("manifests")
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// A path beside the place, on the same file system and not watched.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.at(name), text).unwrap();
+    }
+
+    /// Runs a shell script in the place's parent.
+    pub fn sh(&self, script: &str) {
+        sh(self.root.path(), script);
+    }
+
+    /// Starts a source on it.
+    pub fn start(&self) -> Running {
+        self.start_with(|_| ())
+    }
+
+    /// Starts a source on it with other settings.
+    pub fn start_with(&self, change: impl FnOnce(&mut FileSettings)) -> Running {
+        let mut settings = settings(&self.path());
+        change(&mut settings);
+        Running::start(settings)
+    }
+}
+
+/// Runs a shell script.
+pub fn sh(directory: &Path, script: &str) {
+    let status = Command::new("sh").args(["-ec", script]).current_dir(directory).status().unwrap();
+    assert!(status.success(), "{script}: {status}");
+}
+
+/// A source at work.
+pub struct Running {
+    pub handle: FileHandle,
+    pub updates: Updates,
+    pub mux: Mux,
+    pub stop: CancellationToken,
+    pub source: JoinHandle<()>,
+    path: PathBuf,
+    markers: usize,
+}
+
+impl Running {
+    pub fn start(settings: FileSettings) -> Self {
+        let (mux, turn) = Mux::new(&[SourceName::File]);
+        let path = settings.path.clone();
+        let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
+        let stop = CancellationToken::new();
+        tokio::spawn(turn.run());
+        let source = tokio::spawn(source.run(stop.clone()));
+        let updates = mux.updates(Notify::Incremental);
+        Self { handle, updates, mux, stop, source, path, markers: 0 }
+    }
+
+    /// The next update, as `OP: name=image …`.
+    pub async fn heard(&mut self) -> String {
+        line(&soon(self.updates.next()).await.expect("the mux goes on"))
+    }
+
+    /// Waits for the next update, which must be this one.
+    pub async fn hear(&mut self, expected: &str) {
+        assert_eq!(self.heard().await, expected);
+    }
+
+    /// Waits until the status is as it should be.
+    pub async fn status(&self, is: impl FnMut(&FileStatus) -> bool) -> FileStatus {
+        soon(self.handle.status().wait_for(is)).await.expect("the source goes on").clone()
+    }
+
+    /// Waits until everything has been looked at once more and nothing is waited for.
+    pub async fn calm(&self) {
+        assert!(soon(self.handle.rescanned()).await);
+        self.status(|status| status.waiting == 0).await;
+    }
+
+    /// Asserts that there is nothing to hear, also when everything has been
+    /// looked at once more: the next update is one that is made here.
+    pub async fn hear_nothing(&mut self) {
+        self.calm().await;
+        self.hear_nothing_yet().await;
+    }
+
+    /// The same while something is still waited for.
+    pub async fn hear_nothing_yet(&mut self) {
+        assert!(soon(self.handle.rescanned()).await);
+        self.markers += 1;
+        let name = format!("marker{}", self.markers);
+        let path = self.path.join(format!("zz-{name}.yaml"));
+        fs::write(&path, pod(&name, "m")).unwrap();
+        self.hear(&format!("ADD: {name}=m")).await;
+    }
+
+    /// Stops it, and waits for its end.
+    pub async fn end(self) {
+        self.stop.cancel();
+        soon(self.source).await.unwrap();
+    }
+
+    /// What was refused, as `path: reason`.
+    pub fn rejections(&self) -> Vec<String> {
+        let merged = self.mux.merged().borrow().clone();
+        merged.rejections().map(|rejection| format!("{}: {}", rejection.origin, rejection.reason)).collect()
+    }
+}
+
+fn line(update: &PodUpdate) -> String {
+    let describe = |pod: &std::sync::Arc<podmux::pod::Pod>| {
+        let object: serde_json::Value = serde_json::from_slice(pod.text()).unwrap();
+        let name = pod.key().name().strip_suffix("-node").unwrap_or(pod.key().name()).to_owned();
+        format!(" {name}={}", object["spec"]["containers"][0]["image"].as_str().unwrap())
+    };
+    format!("{}:{}", update.op, update.pods.iter().map(describe).collect::<String>())
+}
