@@ -24,6 +24,7 @@ mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
+mod run_command;
 mod settings;
 mod shutdown;
 mod supervise;
