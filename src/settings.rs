@@ -428,13 +428,13 @@ impl Layers<'_> {
     }
 }
 
-/// Variables that look like ours and that nothing reads: a typing error, most likely.
-fn unknown_variables(environment: &Environment) -> impl Iterator<Item = String> {
-    let known: Vec<String> = Key::ALL.map(Key::variable).into();
-    let names = environment.keys().filter(|name| name.starts_with("PODMUX_"));
-    names
-        .filter(move |name| *name != CONFIG_VARIABLE && !known.contains(name))
-        .map(|name| format!("{name}: no such setting in this version; the variable is ignored"))
+/// One line about the variables that look like ours and that nothing reads: a
+/// typing error, or what Kubernetes tells a container about a service called podmux.
+fn unknown_variables(environment: &Environment) -> Option<String> {
+    let known = Key::ALL.map(Key::variable);
+    let ours = environment.keys().filter(|name| name.starts_with("PODMUX_") && *name != CONFIG_VARIABLE);
+    let unknown: Vec<&str> = ours.filter(|name| !known.contains(name)).map(String::as_str).collect();
+    (!unknown.is_empty()).then(|| format!("no settings of this version, ignored: {}", unknown.join(", ")))
 }
 
 fn read_path(text: &str) -> Result<PathBuf, String> {

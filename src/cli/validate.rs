@@ -126,16 +126,16 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         match expand(path) {
             Ok(found) => {
                 for (path, what) in &found.skipped {
-                    report.detail(path, format_args!("skipped: {what}"));
+                    report.detail(path, format_args!("skipped: {what}"))?;
                 }
                 if found.files.is_empty() {
-                    report::note(path, format_args!("no manifests in it"));
+                    report.note(path, format_args!("no manifests in it"))?;
                 }
                 examine(&found, &preparation, args.strict, &mut report)?;
             }
             Err(why) => {
                 missing = true;
-                report::note(path, format_args!("{why}"));
+                report.note(path, format_args!("{why}"))?;
             }
         }
     }
