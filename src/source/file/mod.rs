@@ -276,10 +276,11 @@ impl Schedule {
     fn update(&mut self, outcome: &Outcome, began: Instant, check_frequency: Duration) {
         self.next_due = outcome.next_due;
         if outcome.scanned.is_some() {
-            let polled = outcome.polling.is_some();
             self.last_scan = began;
-            self.next_scan =
-                Instant::now() + if polled { check_frequency.min(POLL) } else { check_frequency };
+            self.next_scan = Instant::now() + check_frequency;
+        }
+        if outcome.polling.is_some() {
+            self.next_scan = self.next_scan.min(self.last_scan + POLL);
         }
         if outcome.wants_scan {
             self.next_scan = self.next_scan.min(self.last_scan + SCAN_INTERVAL);
