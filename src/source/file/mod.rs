@@ -8,6 +8,7 @@
 mod disk;
 mod entries;
 mod links;
+mod manifests;
 mod watch;
 mod worker;
 
@@ -26,6 +27,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use self::manifests::{Contents, contents, read_manifest};
 use self::{
     watch::{Inbox, News},
     worker::{Outcome, Worker},

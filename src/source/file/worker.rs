@@ -551,7 +551,7 @@ fn is_positioned(refusal: &Refusal) -> bool {
     errors.next().is_some_and(|problem| problem.position.is_some())
 }
 
-fn too_large(size: u64) -> Refusal {
+pub(super) fn too_large(size: u64) -> Refusal {
     let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
     Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
 }
