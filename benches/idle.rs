@@ -15,53 +15,65 @@
 
 mod support;
 
-use std::{fs, thread, time::Duration};
+use std::{collections::BTreeMap, fs, thread, time::Duration};
 
+use rustix::param::clock_ticks_per_second;
 use support::{Agent, Form, Manifests, number_argument, wants_figures};
 
+/// What the start leaves behind is not idling: tokio keeps the threads for
+/// blocking work for ten seconds.
+const SETTLE: Duration = Duration::from_secs(15);
+
 fn main() {
-    let seconds = number_argument().unwrap_or(if wants_figures() { 60 } else { 1 });
+    let figures = wants_figures();
+    let seconds = number_argument().unwrap_or(if figures { 60 } else { 1 });
     let manifests = Manifests::new(110, Form::Yaml);
     let agent = Agent::start(&manifests);
     agent.added(110);
-    // What the start leaves behind is not idling.
-    thread::sleep(Duration::from_secs(2));
-    let before = Taken::by(agent.id());
+    if figures {
+        thread::sleep(SETTLE);
+    }
+    let id = agent.id();
+    let (cpu, wakeups) = (cpu_seconds(id), wakeups(id));
     thread::sleep(Duration::from_secs(seconds));
-    let after = Taken::by(agent.id());
-    let per_second = |before: u64, after: u64| (after - before) as f64 / seconds as f64;
+    let (cpu, wakeups) = (cpu_seconds(id) - cpu, new_wakeups(id, &wakeups));
     println!(
         "{:<24} {:.3} % of a core   {:.1} wake-ups/s   RssAnon {:.1} MiB   RSS {:.1} MiB   {} threads   {seconds} s",
         "idle",
-        per_second(before.nanoseconds, after.nanoseconds) / 1e9 * 100.0,
-        per_second(before.wakeups, after.wakeups),
-        status(agent.id(), "RssAnon") as f64 / 1024.0,
-        status(agent.id(), "VmRSS") as f64 / 1024.0,
-        status(agent.id(), "Threads"),
+        cpu / seconds as f64 * 100.0,
+        wakeups as f64 / seconds as f64,
+        status(id, "RssAnon") as f64 / 1024.0,
+        status(id, "VmRSS") as f64 / 1024.0,
+        status(id, "Threads"),
     );
     agent.stop();
 }
 
-/// What a process has taken since it began, in all its threads.
-struct Taken {
-    /// On a processor.
-    nanoseconds: u64,
-    /// Times that a thread went to sleep by itself, each of which ended in a wake-up.
-    wakeups: u64,
+/// The processor time of a process since it began, threads that have ended
+/// included. The kernel tells it in ticks of 10 ms.
+fn cpu_seconds(id: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    // The fields are counted from behind the program's name, which may hold blanks.
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks = |field: usize| fields[field - 3].parse::<u64>().unwrap();
+    let (user, system) = (ticks(14), ticks(15));
+    (user + system) as f64 / clock_ticks_per_second() as f64
 }
 
-impl Taken {
-    fn by(id: u32) -> Self {
-        let mut taken = Self { nanoseconds: 0, wakeups: 0 };
-        for thread in fs::read_dir(format!("/proc/{id}/task")).unwrap() {
-            let thread = thread.unwrap().path();
-            let schedule = fs::read_to_string(thread.join("schedstat")).unwrap();
-            taken.nanoseconds += schedule.split(' ').next().unwrap().parse::<u64>().unwrap();
-            taken.wakeups +=
-                field(&fs::read_to_string(thread.join("status")).unwrap(), "voluntary_ctxt_switches");
-        }
-        taken
-    }
+/// For each thread, how often it went to sleep by itself: each time ended in a wake-up.
+fn wakeups(id: u32) -> BTreeMap<String, u64> {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    let counts = threads.filter_map(|thread| {
+        let thread = thread.unwrap();
+        // A thread may end while it is asked.
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        Some((thread.file_name().into_string().unwrap(), field(&status, "voluntary_ctxt_switches")))
+    });
+    counts.collect()
+}
+
+fn new_wakeups(id: u32, before: &BTreeMap<String, u64>) -> u64 {
+    wakeups(id).iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum()
 }
 
 /// A number out of `/proc/ID/status`; sizes are in KiB.
