@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle, Tag};
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle, Tag};
 use serde_json::Value;
 
 use super::{
@@ -39,6 +39,9 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node<'_>>, Fault> {
         return compose(text);
     }
     json::read(text).map(|node| vec![node]).or_else(|json_fault| {
+        if json_fault.is_bound {
+            return Err(json_fault);
+        }
         compose(text).map_err(|fault| if fault.at > json_fault.at { fault } else { json_fault })
     })
 }
@@ -121,7 +124,11 @@ impl<'t> Composer<'t> {
     fn next(&mut self) -> Result<Option<(Event<'t>, Span)>, Fault> {
         loop {
             let fault = |error: ScanError| {
-                Fault::new(self.begin + error.marker().byte_offset().unwrap_or_default(), error.info())
+                let at = self.begin + error.marker().byte_offset().unwrap_or_default();
+                match error.kind() {
+                    ErrorKind::RecursionLimitExceeded => Fault::too_deep(at),
+                    _ => Fault::new(at, error.info()),
+                }
             };
             match self.events.next_event().transpose().map_err(fault)? {
                 Some((Event::Anchor(_, name), span)) => self.refuse_odd_anchor(&name, &span)?,
@@ -189,14 +196,14 @@ impl<'t> Composer<'t> {
     fn count(&mut self, at: usize, values: usize) -> Result<(), Fault> {
         self.values += values;
         if self.values > MAX_NODES {
-            return Err(Fault::new(at, format!("more than {MAX_NODES} values in one text")));
+            return Err(Fault::too_many(at));
         }
         Ok(())
     }
 
     fn descend(&mut self, at: usize, levels: usize) -> Result<(), Fault> {
         if self.depth + levels > MAX_DEPTH {
-            return Err(Fault::new(at, format!("nested more than {MAX_DEPTH} levels deep")));
+            return Err(Fault::too_deep(at));
         }
         self.depth += levels;
         Ok(())
@@ -236,12 +243,11 @@ impl<'t> Composer<'t> {
         let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
         let end = self.begin + span.end.byte_offset().unwrap_or_default();
         let last_line = || self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
-        if is_block && end == self.text.len() && !last_line().trim_matches(' ').is_empty() {
-            if let Some(text) = text.strip_suffix('\n') {
-                return Cow::Owned(text.to_owned());
-            }
+        let added = is_block && end == self.text.len() && !last_line().trim_matches(' ').is_empty();
+        match text.strip_suffix('\n') {
+            Some(text) if added => Cow::Owned(text.to_owned()),
+            _ => text,
         }
-        text
     }
 
     fn list(&mut self, at: usize) -> Result<Data<'t>, Fault> {
