@@ -15,7 +15,7 @@ use crate::{
     mux::Mux,
     pod::SourceName,
     pod::decode::Preparation,
-    settings::{self, Key, Settings, SinkSetting},
+    settings::{self, FileSettings, Settings, SinkSetting},
     sink::{Delivery, Jsonl},
     source::file::{self, FileHandle, FileSource},
     supervise::{BoxError, Crew, CrewError},
@@ -165,10 +165,7 @@ fn start_file_source(
     let preparation = Preparation { source: SourceName::File, node: settings.node_name.clone() };
     let settings = file::FileSettings {
         check_frequency: given.check_frequency,
-        on_invalid: match given.on_invalid {
-            settings::OnInvalid::Keep => file::OnInvalid::Keep,
-            settings::OnInvalid::Remove => file::OnInvalid::Remove,
-        },
+        on_invalid: on_invalid(given),
         ..file::FileSettings::new(&given.path, preparation)
     };
     let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File)?);
@@ -197,41 +194,41 @@ impl Reloader {
             let reading = tokio::task::spawn_blocking(move || reload());
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
             match read? {
-                Ok(settings) => self.take(&settings),
+                Ok(settings) => self.take(settings),
                 Err(error) => error!(
                     error = format!("{error:#}"),
                     "SIGHUP: the settings cannot be used; those from before stay"
                 ),
             }
-            if let Some(file) = &self.file {
-                file.rescan();
+            // Whatever became of the settings, everything is scanned.
+            if let (Some(file), Some(settings)) = (&self.file, &self.settings.file) {
+                file.retune(settings.check_frequency, on_invalid(settings));
             }
         }
         Ok(())
     }
 
     /// Takes over what may change while the agent runs, and says what may not.
-    fn take(&mut self, new: &Settings) {
+    fn take(&mut self, new: Settings) {
         for warning in &new.warnings {
             warn!("{warning}");
         }
-        let old = &mut self.settings;
-        for (key, changed) in [
-            (Key::PodManifestPath, old.file != new.file),
-            (Key::NodeName, old.node_name != new.node_name),
-            (Key::Sink, old.sinks != new.sinks),
-            (Key::Notify, old.notify != new.notify),
-            (Key::LogFormat, old.log.format != new.log.format),
-        ] {
-            if changed {
-                warn!(setting = key.flag(), "SIGHUP: another value takes effect only after a restart");
-            }
+        let (settings, stuck) = self.settings.reloaded(new);
+        for key in stuck {
+            warn!(setting = key.flag(), "SIGHUP: another value takes effect only after a restart");
         }
-        old.shutdown_grace = new.shutdown_grace;
-        old.log.verbosity = new.log.verbosity;
-        self.level.set(old.log.verbosity);
-        self.grace.send_replace(time_to_stop(old));
+        self.level.set(settings.log.verbosity);
+        self.grace.send_replace(time_to_stop(&settings));
+        self.settings = settings;
         info!("SIGHUP: the settings are read");
+    }
+}
+
+/// What the file source calls what the settings say.
+fn on_invalid(given: &FileSettings) -> file::OnInvalid {
+    match given.on_invalid {
+        settings::OnInvalid::Keep => file::OnInvalid::Keep,
+        settings::OnInvalid::Remove => file::OnInvalid::Remove,
     }
 }
 

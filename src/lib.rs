@@ -1,13 +1,106 @@
 //! podmux: pods from every source of a node, as one ordered stream of updates.
+//!
+//! It is the kubelet's `pkg/kubelet/config` as a crate and as a program. Sources
+//! turn the world into whole listings, a pure merge turns listings into ordered
+//! updates, sinks turn updates into deeds:
+//!
+//! * [`pod`]: the nouns. [`Pod`](pod::Pod), [`Listing`](pod::Listing),
+//!   [`PodUpdate`](pod::PodUpdate), and the way from a manifest's text to a prepared pod.
+//! * [`storage`]: the heart. [`PodStorage`](storage::PodStorage) merges listings into
+//!   one view, [`updates`](storage::updates) gives the way from one view to the next.
+//! * [`mux`]: the sources' channels, the loop that owns the storage, the consumers' updates.
+//! * [`source`]: doors in. Manifests in a directory, so far.
+//! * [`sink`]: doors out. The [`Sink`](sink::Sink) trait, delivery with retries, JSON lines.
+//! * [`supervise`]: named tasks with one stop token and one deadline.
+//! * [`clock`]: the one place that reads the wall clock.
+//!
+//! The rooms `agent`, `cli`, `settings` and `telemetry` are the program's own and
+//! no part of what the crate promises.
+//!
+//! # The tasks of the running program
+//!
+//! | task | takes | gives | ends when |
+//! |---|---|---|---|
+//! | `source file` | the file system | listings into its [`SourceChannel`](mux::SourceChannel) | it is told to stop |
+//! | `mux` | the sources' listings | the merged view, to all who look | every source has dropped its channel |
+//! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | what its [`Sink`](sink::Sink) does | the mux has ended and all is told |
+//! | `reload` | SIGHUP | settings, and a rescan | it is told to stop |
+//!
+//! # A node agent of your own
+//!
+//! A source is whoever pushes listings; it never says "add this pod", but "this
+//! is everything that I want now". A sink is one method. This agent is fed names
+//! through a channel and "runs" pods by printing them:
+//!
+//! ```
+//! use podmux::{
+//!     clock,
+//!     mux::{Mux, Notify, SourceChannel},
+//!     pod::{ListingBuilder, Op, Origin, PodError, Prepared, SourceName},
+//!     sink::{Delivery, SequencedUpdate, Sink, SinkError},
+//! };
+//! use tokio::sync::mpsc;
+//! use tokio_util::sync::CancellationToken;
+//!
+//! /// Wants a pod for every name that it has ever been told.
+//! async fn source(mut names: mpsc::Receiver<String>, channel: SourceChannel) -> Result<(), PodError> {
+//!     let mut wanted = ListingBuilder::new(channel.source());
+//!     while let Some(name) = names.recv().await {
+//!         let pod = format!(r#"{{"metadata": {{"name": "{name}", "uid": "{name}-1"}}}}"#);
+//!         wanted.put(&Origin::from(&*name), vec![Prepared::from_json(pod.as_bytes())?], clock::now());
+//!         channel.push(wanted.listing()); // Never waits, whatever the sink does.
+//!     }
+//!     Ok(())
+//! }
+//!
+//! struct Printer(Vec<String>);
+//!
+//! impl Sink for &mut Printer {
+//!     async fn deliver(&mut self, message: &SequencedUpdate) -> Result<(), SinkError> {
+//!         for pod in message.update.pods.iter() {
+//!             match message.update.op {
+//!                 Op::Remove => self.0.retain(|key| key != pod.key().as_str()),
+//!                 _ => self.0.push(pod.key().to_string()),
+//!             }
+//!         }
+//!         Ok(()) // The acknowledgement. An error would be tried again, for ever.
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (mux, turning) = Mux::new(&[SourceName::Http]);
+//! let channel = mux.channel(SourceName::Http).ok_or("it is configured, and nobody has it")?;
+//! let (feed, names) = mpsc::channel(8);
+//! let mut printer = Printer(Vec::new());
+//! let (delivery, _status) = Delivery::new("printer", &mut printer, mux.updates(Notify::Incremental));
+//!
+//! feed.send("web".to_owned()).await?;
+//! feed.send("db".to_owned()).await?;
+//! drop(feed); // The source ends, with it the mux, and with it the delivery.
+//! let (fed, (), delivered) =
+//!     tokio::join!(source(names, channel), turning.run(), delivery.run(CancellationToken::new()));
+//! fed?;
+//! delivered?;
+//!
+//! printer.0.sort();
+//! assert_eq!(printer.0, ["default/db", "default/web"]);
+//! # Ok(())
+//! # }
+//! ```
 
+#[doc(hidden)]
 pub mod agent;
+#[doc(hidden)]
 pub mod cli;
 pub mod clock;
 pub mod mux;
 pub mod pod;
+#[doc(hidden)]
 pub mod settings;
 pub mod sink;
 pub mod source;
 pub mod storage;
 pub mod supervise;
+#[doc(hidden)]
 pub mod telemetry;

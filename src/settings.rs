@@ -310,17 +310,18 @@ impl Settings {
 }
 
 impl Settings {
-    /// What holds after a reload. The file source's frequency and what it does
-    /// with invalid manifests, the time to stop in and the log's verbosity take
-    /// their fresh values; everything else keeps the one that it started with,
-    /// and is named if it needs a restart to change.
+    /// What holds after a reload. The time to stop in and the log's verbosity
+    /// take their fresh values; everything else keeps the one that it started
+    /// with, and is named if it needs a restart to change.
     #[must_use]
     pub fn reloaded(&self, mut fresh: Self) -> (Self, Vec<Key>) {
         let mut stuck = Vec::new();
-        match (&mut fresh.file, &self.file) {
-            (Some(fresh), Some(now)) => hold(&mut fresh.path, &now.path, Key::PodManifestPath, &mut stuck),
-            (fresh, now) => hold(fresh, now, Key::PodManifestPath, &mut stuck),
+        if let (Some(fresh), Some(now)) = (&mut fresh.file, &self.file) {
+            hold(&mut fresh.path, &now.path, Key::PodManifestPath, &mut stuck);
+            hold(&mut fresh.check_frequency, &now.check_frequency, Key::FileCheckFrequency, &mut stuck);
+            hold(&mut fresh.on_invalid, &now.on_invalid, Key::OnInvalidManifest, &mut stuck);
         }
+        hold(&mut fresh.file, &self.file, Key::PodManifestPath, &mut stuck);
         hold(&mut fresh.node_name, &self.node_name, Key::NodeName, &mut stuck);
         hold(&mut fresh.sinks, &self.sinks, Key::Sink, &mut stuck);
         hold(&mut fresh.notify, &self.notify, Key::Notify, &mut stuck);
@@ -427,13 +428,13 @@ impl Layers<'_> {
     }
 }
 
-/// Variables that look like ours and that nothing reads: a typing error, most likely.
-fn unknown_variables(environment: &Environment) -> impl Iterator<Item = String> {
-    let known: Vec<String> = Key::ALL.map(Key::variable).into();
-    let names = environment.keys().filter(|name| name.starts_with("PODMUX_"));
-    names
-        .filter(move |name| *name != CONFIG_VARIABLE && !known.contains(name))
-        .map(|name| format!("{name}: no such setting in this version; the variable is ignored"))
+/// One line about the variables that look like ours and that nothing reads: a
+/// typing error, or what Kubernetes tells a container about a service called podmux.
+fn unknown_variables(environment: &Environment) -> Option<String> {
+    let known = Key::ALL.map(Key::variable);
+    let ours = environment.keys().filter(|name| name.starts_with("PODMUX_") && *name != CONFIG_VARIABLE);
+    let unknown: Vec<&str> = ours.filter(|name| !known.contains(name)).map(String::as_str).collect();
+    (!unknown.is_empty()).then(|| format!("no settings of this version, ignored: {}", unknown.join(", ")))
 }
 
 fn read_path(text: &str) -> Result<PathBuf, String> {

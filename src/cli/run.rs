@@ -6,7 +6,7 @@ use clap::{ArgAction, ValueHint};
 
 use super::Failure;
 use crate::{
-    agent,
+    agent::{self, AgentError},
     settings::{Environment, Flags, Key, Settings},
     telemetry::Log,
 };
@@ -118,13 +118,13 @@ pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
     let settings = Settings::load(&flags, &environment).map_err(|error| Failure::Refused(error.into()))?;
     let log = Log::start(&settings.log, &environment).map_err(|error| Failure::Failed(error.into()))?;
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    Ok(match agent::run(&settings, Arc::new(reload), &log) {
-        Ok(()) => 0,
-        Err(error) => {
-            // The log has the last word, in its own form.
-            let code = error.exit_code();
-            tracing::error!("{:#}", anyhow::Error::from(error));
-            code
+    match agent::run(&settings, Arc::new(reload), &log) {
+        Ok(()) => Ok(0),
+        Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
+        Err(AgentError::Failed(error)) => {
+            // What runs has a log, and the log has the last word in its own form.
+            tracing::error!("{error:#}");
+            Ok(1)
         }
-    })
+    }
 }

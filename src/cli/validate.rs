@@ -11,10 +11,12 @@ use super::Failure;
 use crate::{
     clock,
     pod::{
-        ListingBuilder, Origin, PodKey, Prepared, Problem, RejectionReason, Severity, SourceName, Stage,
+        ListingBuilder, Origin, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity, SourceName,
+        Stage,
         decode::{self, Preparation},
     },
     settings::{self, Environment},
+    source::file::{Contents, contents, read_manifest},
 };
 use anyhow::anyhow;
 use clap::{ArgAction, ValueEnum, ValueHint};
@@ -123,15 +125,17 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     for path in &args.paths {
         match expand(path) {
             Ok(found) => {
-                found.skipped.iter().for_each(|path| report.detail(path, format_args!("skipped")));
+                for (path, what) in &found.skipped {
+                    report.detail(path, format_args!("skipped: {what}"))?;
+                }
                 if found.files.is_empty() {
-                    report::note(path, format_args!("no manifests in it"));
+                    report.note(path, format_args!("no manifests in it"))?;
                 }
                 examine(&found, &preparation, args.strict, &mut report)?;
             }
             Err(why) => {
                 missing = true;
-                report::note(path, format_args!("{why}"));
+                report.note(path, format_args!("{why}"))?;
             }
         }
     }
@@ -166,7 +170,7 @@ fn is_stdin(path: &Path) -> bool {
 struct Found {
     files: Vec<PathBuf>,
     /// What the file source leaves alone in a directory.
-    skipped: Vec<PathBuf>,
+    skipped: Vec<(PathBuf, &'static str)>,
     /// Whether they are one directory's, so that the agent would take them together.
     directory: bool,
 }
@@ -184,14 +188,8 @@ fn expand(path: &Path) -> Result<Found, String> {
     if !kind.is_dir() {
         return Err("neither a file nor a directory; pipe it into podmux validate -".to_owned());
     }
-    let mut found = Found { files: Vec::new(), skipped: Vec::new(), directory: true };
-    for entry in path.read_dir().map_err(|error| plain(&error))? {
-        let path = entry.map_err(|error| plain(&error))?.path();
-        let taken = path.file_name().is_some_and(|name| name.to_str().is_some()) && path.is_file();
-        if taken { found.files.push(path) } else { found.skipped.push(path) }
-    }
-    found.files.sort();
-    Ok(found)
+    let Contents { manifests, skipped } = contents(path).map_err(|error| plain(&error))?;
+    Ok(Found { files: manifests, skipped, directory: true })
 }
 
 /// An I/O error without its number.
@@ -203,9 +201,13 @@ fn plain(error: &io::Error) -> String {
 /// Reads and decodes one manifest.
 fn check(path: &Path, preparation: &Preparation, strict: bool) -> Checked {
     let checked = |stage, problems, pods| Checked { path: path.to_owned(), stage, problems, pods };
-    let text = match read(path) {
+    let read = if is_stdin(path) { read_stdin() } else { read_manifest(path) };
+    let text = match read {
         Ok(text) => text,
-        Err(why) => return checked(None, vec![Problem::error(why)], Vec::new()),
+        Err(RejectionReason::Refused(refusal)) => {
+            return checked(Some(refusal.stage), refusal.problems.clone(), Vec::new());
+        }
+        Err(why) => return checked(None, vec![Problem::error(format!("cannot be read: {why}"))], Vec::new()),
     };
     match decode::manifest(&text, preparation) {
         Err(refusal) => checked(Some(refusal.stage), refusal.problems, Vec::new()),
@@ -218,17 +220,14 @@ fn check(path: &Path, preparation: &Preparation, strict: bool) -> Checked {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+fn read_stdin() -> Result<Vec<u8>, RejectionReason> {
     let mut text = Vec::new();
-    let bound = decode::MAX_MANIFEST as u64 + 1;
-    let read = if is_stdin(path) {
-        io::stdin().lock().take(bound).read_to_end(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(bound).read_to_end(&mut text))
-    };
-    read.map_err(|error| format!("cannot be read: {}", plain(&error)))?;
+    let read = io::stdin().lock().take(decode::MAX_MANIFEST as u64 + 1).read_to_end(&mut text);
+    read.map_err(|error| RejectionReason::Unreadable(plain(&error).into()))?;
     if text.len() > decode::MAX_MANIFEST {
-        return Err("larger than 10 MiB".to_owned());
+        let detail = format!("too much for a manifest: {} bytes at most; split it", decode::MAX_MANIFEST);
+        let refusal = Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail)] };
+        return Err(RejectionReason::Refused(refusal.into()));
     }
     Ok(text)
 }

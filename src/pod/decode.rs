@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     NodeName, PodKey, Prepared, Problem, Refusal, SourceName, Stage, defaults, go_types, identity,
-    node::{Data, Node, quoted},
+    node::{Data, Node, lossy, place, quoted},
     typed::{self, Findings, Path},
     yaml,
 };
@@ -63,15 +63,10 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
         Err(error) => error,
     };
     if bytes.trim_ascii_start().starts_with(b"{") {
-        let mut text = String::with_capacity(bytes.len() + 16);
-        for chunk in bytes.utf8_chunks() {
-            text.push_str(chunk.valid());
-            text.extend(chunk.invalid().iter().map(|_| '\u{fffd}'));
-        }
-        return Ok(text.into());
+        return Ok(lossy(bytes).into());
     }
-    let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-    let place = super::node::place(&valid, valid.len());
+    let valid = lossy(&bytes[..error.valid_up_to()]);
+    let place = place(&valid, valid.len());
     Err(Problem::error("not UTF-8: save the file in that encoding").at(Some(place)))
 }
 
@@ -233,7 +228,8 @@ fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError<'n>> {
     };
     let kind = text("kind", "kind: Pod")?;
     let version = text("apiVersion", "apiVersion: v1")?;
-    if version != "v1" {
+    // `/v1` is how the API writes the group that has no name, when it writes it.
+    if version != "v1" && version != "/v1" {
         let at = node.get("apiVersion").map_or(node.at, |version| version.at);
         let detail = format!("the version is {}; v1 is expected", quoted(version));
         return Err((at, Some("apiVersion"), Problem::error(detail)));

@@ -5,6 +5,8 @@
 //! Go's form as [`super::typed::object`] gives it, where a zero value that is
 //! not behind a pointer is absent.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::{image, quantity::Quantity};
@@ -280,13 +282,13 @@ fn pod_level_resources(spec: &mut Object) {
     }
     for (name, limit) in aggregate(spec, "limits") {
         if name.starts_with(HUGE_PAGES) && !requests.contains_key(&name) {
-            limits.entry(name).or_insert(limit);
+            limits.entry(name).or_insert_with(|| limit.into());
         }
     }
     if !limits.is_empty() {
         for (name, request) in aggregate(spec, "requests") {
             if matches!(name.as_str(), "cpu" | "memory") {
-                requests.entry(name).or_insert(request);
+                requests.entry(name).or_insert_with(|| request.into());
             }
         }
         for (name, limit) in &limits {
@@ -307,48 +309,46 @@ const HUGE_PAGES: &str = "hugepages-";
 
 /// What all containers limit or request together: those that run at once added
 /// up, against the largest need while an init container runs.
-fn aggregate(spec: &Object, field: &str) -> Object {
+fn aggregate(spec: &Object, field: &str) -> BTreeMap<String, String> {
     let list = |containers: &str| spec.get(containers).and_then(Value::as_array).into_iter().flatten();
-    let resources = |container: &Value| -> Object {
-        let resources = container.get("resources").and_then(|resources| resources.get(field)?.as_object());
-        resources.cloned().unwrap_or_default()
-    };
-    let (mut sum, mut sidecars, mut init) = (Object::new(), Object::new(), Object::new());
+    let (mut sum, mut sidecars, mut init) = (Quantities::new(), Quantities::new(), Quantities::new());
     for container in list("containers") {
-        add(&mut sum, resources(container));
+        add(&mut sum, &quantities(container, field));
     }
     for container in list("initContainers") {
-        let mut needs = resources(container);
+        let mut needs = quantities(container, field);
         if container.get("restartPolicy").and_then(Value::as_str) == Some("Always") {
-            add(&mut sum, needs.clone());
-            add(&mut sidecars, needs);
-            needs = sidecars.clone();
+            add(&mut sum, &needs);
+            add(&mut sidecars, &needs);
+            raise(&mut init, &sidecars);
         } else {
-            add(&mut needs, sidecars.clone());
+            add(&mut needs, &sidecars);
+            raise(&mut init, &needs);
         }
-        raise(&mut init, needs);
     }
-    raise(&mut sum, init);
-    sum
+    raise(&mut sum, &init);
+    sum.into_iter().map(|(name, quantity)| (name.to_owned(), quantity.canonical().into_owned())).collect()
 }
 
-fn add(sum: &mut Object, more: Object) {
-    combine(sum, more, |a, b| Some(a.plus(b).canonical().into_owned()));
+type Quantities<'v> = BTreeMap<&'v str, Quantity<'v>>;
+
+fn quantities<'v>(container: &'v Value, field: &str) -> Quantities<'v> {
+    let list = container.get("resources").and_then(|resources| resources.get(field)?.as_object());
+    let quantity =
+        |(name, value): (&'v String, &'v Value)| Some((name.as_str(), Quantity::parse(value.as_str()?)?));
+    list.into_iter().flatten().filter_map(quantity).collect()
 }
 
-fn raise(most: &mut Object, other: Object) {
-    combine(most, other, |a, b| b.exceeds(a).then(|| b.canonical().into_owned()));
+fn add<'v>(sum: &mut Quantities<'v>, more: &Quantities<'v>) {
+    for (name, quantity) in more {
+        sum.entry(name).and_modify(|sum| *sum = sum.plus(quantity)).or_insert_with(|| quantity.clone());
+    }
 }
 
-fn combine(into: &mut Object, from: Object, of: impl Fn(&Quantity<'_>, &Quantity<'_>) -> Option<String>) {
-    for (name, value) in from {
-        let Some(held) = into.get_mut(&name) else {
-            into.insert(name, value);
-            continue;
-        };
-        let both = held.as_str().and_then(Quantity::parse).zip(value.as_str().and_then(Quantity::parse));
-        if let Some(combined) = both.and_then(|(a, b)| of(&a, &b)) {
-            *held = combined.into();
+fn raise<'v>(most: &mut Quantities<'v>, other: &Quantities<'v>) {
+    for (name, quantity) in other {
+        if most.get(name).is_none_or(|most| quantity.exceeds(most)) {
+            most.insert(name, quantity.clone());
         }
     }
 }

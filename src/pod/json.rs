@@ -1,6 +1,6 @@
 //! JSON text as a tree of values with positions.
 //!
-//! Not serde_json's reader, because that loses what counts here: how a number
+//! Not `serde_json`'s reader, because that loses what counts here: how a number
 //! was written (a quantity `1e3` is not `1000`), where a value stands, and
 //! which keys came twice.
 

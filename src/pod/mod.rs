@@ -13,6 +13,7 @@ mod object;
 mod problem;
 mod quantity;
 mod scalar;
+mod tabs;
 mod time;
 mod typed;
 mod update;

@@ -57,7 +57,7 @@ impl Fault {
     }
 }
 
-impl<'t> Node<'t> {
+impl Node<'_> {
     /// The value under a key of a map.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         match &self.data {
@@ -157,4 +157,14 @@ fn has_duplicates(entries: &[Entry<'_>]) -> bool {
         let mut seen = std::collections::HashSet::with_capacity(entries.len());
         !entries.iter().all(|entry| seen.insert(&*entry.key))
     }
+}
+
+/// Bytes as a text. As in Go each byte that is not UTF-8 becomes one U+FFFD.
+pub(super) fn lossy(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| '\u{fffd}'));
+    }
+    text
 }

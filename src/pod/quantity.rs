@@ -26,7 +26,8 @@ pub(super) struct Quantity<'t> {
 }
 
 /// Why a text is no quantity.
-pub(super) const EXPECTED: &str = "a quantity is a number with one of the suffixes n u m k M G T P E Ki Mi Gi Ti Pi Ei or an exponent: 500m, 1.5Gi, 1e3";
+pub(super) const EXPECTED: &str =
+    "a quantity (a number, perhaps with a suffix or an exponent: 500m, 1.5Gi, 1e3)";
 
 const NANO: i64 = -9;
 const MILLI: i64 = -3;
@@ -94,16 +95,24 @@ impl<'t> Quantity<'t> {
         }
         let parts = split(text)?;
         let (format, exponent) = interpret(parts.suffix)?;
+        let is_small = is_small(&parts, format, exponent);
+        // For Go a suffix alone is zero if it is a small one, and else an error.
+        let number = &text[..text.len() - parts.suffix.len()];
+        if !is_small && !number.bytes().any(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
         let mut digits: Vec<u8> =
             parts.whole.bytes().chain(parts.fraction.bytes()).skip_while(|digit| *digit == b'0').collect();
-        digits.iter_mut().for_each(|digit| *digit -= b'0');
+        for digit in &mut digits {
+            *digit -= b'0';
+        }
         let places = i64::try_from(parts.fraction.len()).ok()?;
         let mut quantity = Self {
             negative: parts.negative,
             digits,
             exponent: -places,
             format,
-            text: keeps_text(&parts, format, exponent).then_some(Cow::Borrowed(text)),
+            text: (is_small && keeps_text(&parts, format, exponent)).then_some(Cow::Borrowed(text)),
         };
         if format == Format::BinarySi {
             quantity.digits = shifted(&quantity.digits, exponent);
@@ -239,25 +248,28 @@ impl<'t> Quantity<'t> {
     }
 }
 
-/// Whether Go takes a text for canonical as it stands. It is not always right
-/// (`+5` and `1.500` pass), but what it keeps is what its pods hold.
+/// Whether Go holds the quantity as an `i64` and a power of ten, by its own estimate.
+fn is_small(parts: &Parts<'_>, format: Format, exponent: i32) -> bool {
+    let count = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);
+    let (whole, places) = (count(parts.whole).max(1), count(parts.fraction));
+    if format == Format::BinarySi {
+        // `exponent × 3 / 10` are about the digits of the suffix.
+        places == 0 && 15 - whole - i64::from(exponent) * 3 / 10 > 0
+    } else {
+        whole + places <= 18 && i64::from(exponent) - places >= NANO
+    }
+}
+
+/// Whether Go takes the text of a small quantity for canonical as it stands. It
+/// is not always right (`+5` and `1.500` pass), but its pods hold what it keeps.
 fn keeps_text(parts: &Parts<'_>, format: Format, exponent: i32) -> bool {
     let whole = if parts.whole.is_empty() { "0" } else { parts.whole };
-    let count = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);
-    let places = count(parts.fraction);
     let shifted = format!("{whole}{}", parts.fraction);
     if format == Format::BinarySi {
-        // Only what fits 15 digits goes this way; `exponent × 3 / 10` approximates the digits of the suffix.
-        let precision = 15 - count(whole) - i64::from(exponent) * 3 / 10 - 1;
-        let last = shifted.parse::<i64>().unwrap_or_default();
-        return places == 0 && precision >= 0 && last & 7 != 0;
+        return shifted.parse::<i64>().is_ok_and(|value| value & 7 != 0);
     }
-    let scale = i64::from(exponent) - places;
-    count(whole) + places <= 18
-        && scale >= NANO
-        && scale % 3 == 0
-        && !shifted.ends_with("000")
-        && !shifted.starts_with('0')
+    let places = i64::try_from(parts.fraction.len()).unwrap_or_default();
+    (i64::from(exponent) - places) % 3 == 0 && !shifted.ends_with("000") && !shifted.starts_with('0')
 }
 
 /// The digits of two quantities brought to the smaller exponent.

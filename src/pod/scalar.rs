@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::node::Data;
+use super::node::{Data, lossy, quoted};
 
 /// A scalar's value, and for numbers their kind, which decides how they look as a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,7 +147,7 @@ fn float<'t>(text: &str) -> Option<Scalar<'t>> {
 
 /// What a scalar with an explicit tag means, or why it cannot.
 pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, String> {
-    let misfit = |text: &str| Err(format!("{} is not a !!{tag}", super::node::quoted(text)));
+    let misfit = |text: &str| Err(format!("{} is not a !!{tag}", quoted(text)));
     match tag {
         "bool" | "int" | "float" | "null" | "timestamp" => {}
         "binary" => return base64(&text).map(|text| Scalar::Text(text.into())),
@@ -171,7 +171,7 @@ fn base64(text: &str) -> Result<String, String> {
     let bad = || "not base64, which !!binary must be".to_owned();
     let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
     let padding = digits.iter().rev().take_while(|byte| **byte == b'=').count();
-    if digits.len() % 4 != 0 || padding > 2 {
+    if !digits.len().is_multiple_of(4) || padding > 2 {
         return Err(bad());
     }
     let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::with_capacity(digits.len() / 4 * 3));
@@ -191,7 +191,7 @@ fn base64(text: &str) -> Result<String, String> {
             bytes.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
         }
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(lossy(&bytes))
 }
 
 /// A float as Go's `encoding/json` writes it.

@@ -28,9 +28,10 @@ pub(super) fn canonical(text: &str) -> Option<Value> {
         return Some(Value::Null);
     }
     let (date, time) = (utc.date(), utc.time());
-    let (year, month, day) = (date.year(), date.month(), date.day());
+    let (sign, year) = (if date.year() < 0 { "-" } else { "" }, date.year().abs());
+    let (month, day) = (date.month(), date.day());
     let (hour, minute, second) = (time.hour(), time.minute(), time.second());
-    Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z").into())
+    Some(format!("{sign}{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z").into())
 }
 
 /// Takes a number of so many digits.

@@ -319,7 +319,9 @@ fn complete_value(kind: &Type, value: &mut Value) {
     match (kind, value) {
         (Type::Struct(of), Value::Object(map)) => complete(of, map),
         (Type::List(of), Value::Array(items)) if matches!(of, Type::Struct(_)) => {
-            items.iter_mut().for_each(|item| complete_value(of, item));
+            for item in items {
+                complete_value(of, item);
+            }
         }
         _ => {}
     }

@@ -6,13 +6,14 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle, Tag};
 use serde_json::Value;
 
 use super::{
     Problem, json,
-    node::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins, place},
+    node::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins, place, quoted},
     scalar::{self, Scalar},
+    tabs::Tabs,
 };
 
 /// A field at the top of a text.
@@ -72,14 +73,17 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node<'_>>, Fault> {
 pub(super) fn compose(text: &str) -> Result<Vec<Node<'_>>, Fault> {
     refuse_control_characters(text)?;
     let bom = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    let mut options =
-        granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
+    let mut options = granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH, emit_anchor_events: true };
     options.set_emit_comments(false);
     let mut composer = Composer {
         events: Parser::new_from_str_with_options(&text[bom..], options),
+        text,
         begin: bom,
         anchors: HashMap::new(),
         depth: 0,
+        in_flow: false,
+        indent: 0,
+        tabs: Tabs::new(text),
         values: 0,
         aliased: 0,
     };
@@ -122,12 +126,18 @@ struct Anchor<'t> {
 
 struct Composer<'t> {
     events: Parser<'t, StrInput<'t>>,
+    text: &'t str,
     /// Where in the text the parser's input begins.
     begin: usize,
     /// The finished values that have an anchor, by the parser's number for it.
     anchors: HashMap<usize, Anchor<'t>>,
     /// How deep the value stands that is being read.
     depth: usize,
+    /// Whether the collection that is being read stands in brackets.
+    in_flow: bool,
+    /// The least column of what belongs to an entry of the innermost collection that is not in brackets.
+    indent: usize,
+    tabs: Tabs<'t>,
     /// How many values were made so far, and how many of them by aliases.
     values: usize,
     aliased: usize,
@@ -135,10 +145,37 @@ struct Composer<'t> {
 
 impl<'t> Composer<'t> {
     fn next(&mut self) -> Result<Option<(Event<'t>, Span)>, Fault> {
-        let fault = |error: ScanError| {
-            Fault::new(self.begin + error.marker().byte_offset().unwrap_or_default(), error.info())
-        };
-        self.events.next_event().transpose().map_err(fault)
+        loop {
+            let fault = |error: ScanError| {
+                Fault::new(self.begin + error.marker().byte_offset().unwrap_or_default(), error.info())
+            };
+            match self.events.next_event().transpose().map_err(fault)? {
+                Some((Event::Anchor(_, name), span)) => self.refuse_odd_anchor(&name, &span)?,
+                Some((event, span)) => {
+                    let at = self.at(&span);
+                    self.tabs.before(at, self.in_flow)?;
+                    if let Event::Scalar(_, style, ..) = event {
+                        let end = self.begin + span.end.byte_offset().unwrap_or_default();
+                        self.tabs.scalar(at, end, style, self.indent)?;
+                    }
+                    return Ok(Some((event, span)));
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// In YAML 1.1 an anchor's name ends at the first odd character, which then
+    /// stands where nothing may. Taken for a name, it would swallow a value.
+    fn refuse_odd_anchor(&self, name: &str, span: &Span) -> Result<(), Fault> {
+        if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+            return Ok(());
+        }
+        let detail = format!(
+            "the name of an anchor takes letters, digits, '_' and '-': put {} in quotes if it is a text",
+            quoted(&format!("&{name}"))
+        );
+        Err(Fault::new(self.at(span), detail))
     }
 
     /// The next event inside a collection, where the stream cannot end.
@@ -157,11 +194,13 @@ impl<'t> Composer<'t> {
         self.count(at, 1)?;
         let (data, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_question_mark(&text, style, at)?;
+                let text = self.without_added_break(text, style, span);
                 let data = scalar(text, style, tag.as_deref()).and_then(Scalar::into_data);
                 (data.map_err(|detail| Fault::new(at, detail))?, anchor)
             }
-            Event::SequenceStart(_, anchor, _) => (self.list(at)?, anchor),
-            Event::MappingStart(_, anchor, _) => (self.map(at)?, anchor),
+            Event::SequenceStart(style, anchor, _) => (self.collection(style, span, Self::list)?, anchor),
+            Event::MappingStart(style, anchor, _) => (self.collection(style, span, Self::map)?, anchor),
             Event::Alias(id) => (self.alias(id, at)?, 0),
             other => return Err(Fault::new(at, format!("unexpected {other:?}"))),
         };
@@ -189,21 +228,65 @@ impl<'t> Composer<'t> {
         Ok(())
     }
 
-    fn list(&mut self, at: usize) -> Result<Data<'t>, Fault> {
+    fn collection(
+        &mut self,
+        style: StructureStyle,
+        span: &Span,
+        read: fn(&mut Self, usize) -> Result<Data<'t>, Fault>,
+    ) -> Result<Data<'t>, Fault> {
+        let at = self.at(span);
         self.descend(at, 1)?;
+        let outer = (self.in_flow, self.indent);
+        self.in_flow = style == StructureStyle::Flow;
+        if !self.in_flow {
+            self.indent = span.start.col() + 1;
+        }
+        let data = read(self, at)?;
+        (self.in_flow, self.indent) = outer;
+        self.depth -= 1;
+        Ok(data)
+    }
+
+    /// In YAML 1.1, and so for the kubelet, a question mark ends a plain text
+    /// within brackets, which is always an error there.
+    fn refuse_question_mark(&self, text: &str, style: ScalarStyle, at: usize) -> Result<(), Fault> {
+        if self.in_flow && style == ScalarStyle::Plain && text.contains('?') {
+            return Err(Fault::new(at, "a text with a question mark within [ ] or { } must stand in quotes"));
+        }
+        Ok(())
+    }
+
+    /// A block scalar in the last line of a text that ends without a line break
+    /// has none either. The parser gives it one.
+    fn without_added_break(&self, text: Cow<'t, str>, style: ScalarStyle, span: &Span) -> Cow<'t, str> {
+        let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+        let end = self.begin + span.end.byte_offset().unwrap_or_default();
+        let last_line = || self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
+        if is_block && end == self.text.len() && !last_line().trim_matches(' ').is_empty() {
+            if let Some(text) = text.strip_suffix('\n') {
+                return Cow::Owned(text.to_owned());
+            }
+        }
+        text
+    }
+
+    fn list(&mut self, at: usize) -> Result<Data<'t>, Fault> {
         let mut items = Vec::new();
         loop {
             match self.inside(at)? {
                 (Event::SequenceEnd, _) => break,
-                (event, span) => items.push(self.node(event, &span)?),
+                (event, span) => {
+                    if !self.in_flow {
+                        self.tabs.item(self.at(&span))?;
+                    }
+                    items.push(self.node(event, &span)?);
+                }
             }
         }
-        self.depth -= 1;
         Ok(Data::List(items))
     }
 
     fn map(&mut self, at: usize) -> Result<Data<'t>, Fault> {
-        self.descend(at, 1)?;
         let mut entries = Vec::new();
         loop {
             let (event, span) = match self.inside(at)? {
@@ -221,14 +304,20 @@ impl<'t> Composer<'t> {
             entries.push(Entry { key, at, earlier: None, merged: false, value });
         }
         last_wins(&mut entries);
-        self.depth -= 1;
         Ok(Data::Map(entries))
     }
 
     fn key(&mut self, event: Event<'t>, span: &Span) -> Result<Cow<'t, str>, Fault> {
         let at = self.at(span);
+        if span.start.line() != span.end.line()
+            && matches!(event, Event::Scalar(..))
+            && !self.is_explicit_key(at)
+        {
+            return Err(Fault::new(at, "a key must stand on one line"));
+        }
         if let Event::Scalar(text, style, 0, tag) = event {
             self.count(at, 1)?;
+            self.refuse_question_mark(&text, style, at)?;
             let key = scalar(text, style, tag.as_deref()).and_then(Scalar::into_key);
             return key.map_err(|detail| Fault::new(at, detail));
         }
@@ -239,6 +328,11 @@ impl<'t> Composer<'t> {
             Data::List(_) => Err(Fault::new(at, "a list cannot be a key: a key is one text")),
             Data::Map(_) => Err(Fault::new(at, "a map cannot be a key: a key is one text")),
         }
+    }
+
+    /// Whether a key at a byte of the text comes after a `?`.
+    fn is_explicit_key(&self, at: usize) -> bool {
+        self.text.get(..at).is_some_and(|before| before.trim_end().ends_with('?'))
     }
 
     /// Takes the entries of the map, or of the list of maps, that follows a
@@ -304,12 +398,11 @@ fn is_merge(event: &Event<'_>) -> bool {
     }
 }
 
-/// The meaning of a scalar. The tag `!` alone says "as if plain", even to a quoted one.
+/// The meaning of a scalar. The tag `!` alone makes it a text.
 fn scalar<'t>(text: Cow<'t, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<Scalar<'t>, String> {
     match tag {
         None if style == ScalarStyle::Plain => Ok(scalar::plain(text)),
         None => Ok(Scalar::Text(text)),
-        Some(tag) if is_non_specific(tag) => Ok(scalar::plain(text)),
         Some(tag) => match core_tag(tag) {
             Some(suffix) => scalar::tagged(&suffix, text),
             None => Ok(Scalar::Text(text)),

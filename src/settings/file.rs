@@ -131,7 +131,7 @@ fn kubelet(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
     if ignored > 0 {
         let path = path.display();
         file.warnings.push(format!(
-            "{path}: of this KubeletConfiguration staticPodPath and fileCheckFrequency are used, {ignored} other fields are ignored"
+            "{path}: of a KubeletConfiguration staticPodPath and fileCheckFrequency are used; the rest, {ignored} fields here, is ignored"
         ));
     }
     Ok(file)

@@ -83,8 +83,8 @@ pub struct SequencedUpdate {
 /// * `Ok` is the acknowledgement: the sink has done what the update says, or has
 ///   made it its own business for good.
 /// * [`SinkError::Retry`] means not this time: the very same update (same `seq`,
-///   same `time`) is delivered again, after 0.5 s at first and 60 s at most, for
-///   ever. The sink may have done a part of it; delivery is at least once.
+///   same `time`) is delivered again, after half a second at first and a minute
+///   at most, for ever. The sink may have done a part of it; delivery is at least once.
 /// * [`SinkError::Fatal`] means never again: the agent stops with exit status 1.
 /// * A panic stops the agent too.
 pub trait Sink: Send {

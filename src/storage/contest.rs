@@ -105,8 +105,7 @@ fn best_by_uid<'c>(holders: impl Iterator<Item = &'c Claim>) -> HashMap<&'c Uid,
     best
 }
 
-/// Who lost, and to whom: to the holder of the name or, under another name, of
-/// the UID. If both are held, one whose source has been seen is named.
+/// Who lost, and to whom: to the holder of the name or, under another name, of the UID.
 fn losers(claims: &[Claim], winners: &HashMap<PodKey, &Claim>) -> BTreeMap<(PodKey, SourceName), Rejection> {
     let by_uid = best_by_uid(winners.values().copied());
     let mut lost = BTreeMap::new();
@@ -116,14 +115,12 @@ fn losers(claims: &[Claim], winners: &HashMap<PodKey, &Claim>) -> BTreeMap<(PodK
             continue;
         }
         let uid_holder = by_uid.get(claim.uid()).copied().filter(|winner| winner.key() != claim.key());
-        let winner = |winner: &Claim| winner.entry.source();
-        let by_name = name_holder.map(|held| (held, RejectionReason::Conflict { winner: winner(held) }));
-        let by_uid = uid_holder.map(|held| {
-            let holder = held.key().clone();
-            (held, RejectionReason::UidInUse { winner: winner(held), holder })
+        let by_name = name_holder.map(|held| RejectionReason::Conflict { winner: held.entry.source() });
+        let by_uid = uid_holder.map(|held| RejectionReason::UidInUse {
+            winner: held.entry.source(),
+            holder: held.key().clone(),
         });
-        let reasons = by_name.into_iter().chain(by_uid);
-        let Some((_, reason)) = reasons.min_by_key(|(held, _)| held.restored) else { continue };
+        let Some(reason) = by_name.or(by_uid) else { continue };
         let (source, origin) = (claim.entry.source(), claim.entry.origin().clone());
         let rejection = Rejection { source, origin, pod: Some(claim.key().clone()), reason };
         lost.insert((claim.key().clone(), source), rejection);

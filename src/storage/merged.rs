@@ -3,7 +3,7 @@
 use imbl::OrdMap;
 
 use super::Outcome;
-use crate::pod::{Entry, Listing, Pod, PodKey, Rejection, RejectionReason, SourceName};
+use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName};
 
 /// How far a source has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,23 +121,6 @@ impl Merged {
     /// Whether an entry's source holds the entry's name.
     pub(super) fn holds(&self, entry: &Entry) -> bool {
         self.pods.get(entry.pod().key()).is_some_and(|held| held.source() == entry.source())
-    }
-
-    /// Whether a source may say that a pod is gone: it has been seen, or is not configured any more.
-    fn may_remove(&self, source: SourceName) -> bool {
-        self.state(source).is_none_or(|state| state == SourceState::Synced)
-    }
-
-    /// Whether the absence of a pod that a consumer was told of may be told:
-    /// its source says so itself, or one that has been seen took its name or UID.
-    pub(super) fn permits_removal(&self, told: &Pod, source: SourceName) -> bool {
-        let winner = match self.conflicts.get(&(source, told.key().clone())).map(|lost| &lost.reason) {
-            Some(RejectionReason::Conflict { winner } | RejectionReason::UidInUse { winner, .. }) => {
-                Some(*winner)
-            }
-            _ => None,
-        };
-        self.may_remove(source) || winner.is_some_and(|winner| self.may_remove(winner))
     }
 
     pub(super) fn set_all(&mut self, listing: &Listing) {

@@ -27,6 +27,10 @@ pub struct Outcome {
 
 /// Merges the listings of all sources into one view.
 ///
+/// The view never loses a pod on the word of a source that has not been seen in
+/// this run: a restored listing is laid over what its source has, and takes no
+/// name and no UID from a pod that is in the view.
+///
 /// Every listing costs O(changes × log n): what it shares with the source's
 /// previous one is never visited.
 ///

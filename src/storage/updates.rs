@@ -82,10 +82,11 @@ impl Told {
 /// The updates that lead a consumer from what it was told to the merged view,
 /// in the order of delivery, and what it has been told once it has them all.
 ///
-/// Never an ADD of a known pod, an UPDATE, DELETE or REMOVE of an unknown one,
-/// or a REMOVE on the word of a source that has not been seen: such a pod stays
-/// among what was told until its source speaks. A snapshot mode gives nothing
-/// before every configured source has been seen or restored.
+/// Never an ADD of a known pod, nor an UPDATE, DELETE or REMOVE of an unknown
+/// one. Nor is a pod removed on the word of a source that has not been seen: the
+/// merged view does not lose it (see [`PodStorage`](super::PodStorage)). A
+/// snapshot mode gives nothing before every configured source has been seen or
+/// restored.
 ///
 /// O(differences × log n).
 #[must_use]
@@ -103,21 +104,11 @@ pub fn updates(told: &Told, merged: &Merged, notify: Notify) -> (Told, Vec<PodUp
                     batch.push(op, new);
                 }
             }
-            DiffItem::Update { old: (key, old), new: (_, new) } => {
-                if merged.permits_removal(old.pod(), old.source()) {
-                    batch.push(Op::Remove, old);
-                    batch.push(Op::Add, new);
-                } else {
-                    goal.pods.insert(key.clone(), old.clone());
-                }
+            DiffItem::Update { old: (_, old), new: (_, new) } => {
+                batch.push(Op::Remove, old);
+                batch.push(Op::Add, new);
             }
-            DiffItem::Remove(key, old) => {
-                if merged.permits_removal(old.pod(), old.source()) {
-                    batch.push(Op::Remove, old);
-                } else {
-                    goal.pods.insert(key.clone(), old.clone());
-                }
-            }
+            DiffItem::Remove(_, old) => batch.push(Op::Remove, old),
         }
     }
     for source in SourceName::ALL {

@@ -9,6 +9,7 @@ use std::{
     collections::BTreeSet,
     ffi::OsStr,
     fmt::Write as _,
+    fs,
     io::Write as _,
     os::unix::ffi::OsStrExt as _,
     process::{Command, Stdio},
@@ -16,13 +17,9 @@ use std::{
 
 use expect_test::{Expect, expect};
 use podmux::settings::Key;
+use rustix::process::Signal;
 
-/// The binary with an empty environment, so that nothing of the tester's leaks in.
-pub fn podmux() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
-    command.env_clear().stdin(Stdio::null());
-    command
-}
+use crate::support::process::{Process, podmux};
 
 /// Runs it to its end; what it said as a person sees it, and the exit code.
 pub fn transcript(command: &mut Command, stdin: &[u8]) -> String {
@@ -43,7 +40,7 @@ pub fn transcript(command: &mut Command, stdin: &[u8]) -> String {
 }
 
 fn check(args: &[&str], expected: &Expect) {
-    expected.assert_eq(&transcript(podmux().args(args), b""));
+    expected.assert_eq(&transcript(&mut podmux(args), b""));
 }
 
 #[test]
@@ -455,15 +452,15 @@ fn settings_that_cannot_be_used_are_refused_in_one_line() {
         exit 2
     "#]],
     );
-    let mut run = podmux();
-    run.args(["run", "--pod-manifest-path", "a"]).env("PODMUX_SHUTDOWN_GRACE", "10");
+    let mut run = podmux(&["run", "--pod-manifest-path", "a"]);
+    run.env("PODMUX_SHUTDOWN_GRACE", "10");
     expect![[r#"
         ! podmux: PODMUX_SHUTDOWN_GRACE: "10" has no unit: write 10s for seconds, or use ms, m or h
         exit 2
     "#]]
     .assert_eq(&transcript(&mut run, b""));
-    let mut run = podmux();
-    run.args(["run"]).env("PODMUX_POD_MANIFEST_PATH", OsStr::from_bytes(b"a\xff"));
+    let mut run = podmux(&["run"]);
+    run.env("PODMUX_POD_MANIFEST_PATH", OsStr::from_bytes(b"a\xff"));
     expect![[r#"
         ! podmux: PODMUX_POD_MANIFEST_PATH: its value is not UTF-8 text
         exit 2
@@ -491,7 +488,7 @@ fn every_flag_reaches_its_own_setting() {
             Key::NodeName => "_",
             Key::OnInvalidManifest | Key::Sink | Key::Notify | Key::LogFormat => "bad",
         };
-        let told = transcript(podmux().args(["run", &format!("--{}={bad}", key.flag())]), b"");
+        let told = transcript(&mut podmux(&["run", &format!("--{}={bad}", key.flag())]), b"");
         assert!(told.starts_with(&format!("! podmux: --{}: ", key.flag())), "{told}");
         assert!(told.ends_with("\nexit 2\n") && told.lines().count() == 2, "{told}");
     }
@@ -499,14 +496,14 @@ fn every_flag_reaches_its_own_setting() {
 
 #[test]
 fn the_kubelets_name_for_the_node_name_is_understood() {
-    let told = transcript(podmux().args(["run", "--hostname-override=_"]), b"");
+    let told = transcript(&mut podmux(&["run", "--hostname-override=_"]), b"");
     assert!(told.starts_with("! podmux: --node-name: "), "{told}");
 }
 
 #[test]
 fn there_are_completions_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let script = transcript(podmux().args(["completion", shell]), b"");
+        let script = transcript(&mut podmux(&["completion", shell]), b"");
         assert!(script.contains("pod-manifest-path") && script.ends_with("exit 0\n"), "{shell}: {script}");
     }
 }
@@ -515,7 +512,39 @@ fn there_are_completions_for_every_shell() {
 fn a_reader_that_has_gone_away_is_no_error() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output =
-        podmux().args(["completion", "bash"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let output = podmux(&["completion", "bash"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
     assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}
+
+const POD: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  containers:
+  - name: web
+    image: web:1
+";
+
+#[test]
+fn a_kubelets_configuration_is_all_that_it_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("manifests")).unwrap();
+    fs::write(dir.path().join("manifests/web.yaml"), POD).unwrap();
+    let config = "\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+clusterDomain: cluster.local
+rotateCertificates: true
+staticPodPath: manifests
+";
+    fs::write(dir.path().join("config.yaml"), config).unwrap();
+    let mut command = podmux(&["run", "--config", "config.yaml"]);
+    let agent = Process::start(command.current_dir(&dir).env("PODMUX_NODE_NAME", "node1"));
+    agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(log.matches("the rest, 2 fields here, is ignored").count(), 1, "{log}");
 }

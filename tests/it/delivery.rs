@@ -1,6 +1,10 @@
 //! Delivery: in order, at the sink's pace, tried again for ever.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
@@ -202,6 +206,40 @@ async fn the_end_waits_for_what_is_pending() {
     assert_eq!(replica.heard, ["1 ADD file 1", "2 ADD file 1", "3 UPDATE file 1"]);
     let texts = wanted.iter().map(|(_, entry)| entry.pod().text().to_vec());
     assert!(replica.pods.values().map(|text| text.as_bytes().to_vec()).eq(texts));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_is_stuck_is_said_to_be_so_once_and_when_it_goes_on() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let log = log.clone();
+        move || Shared(log.clone())
+    };
+    let subscriber = tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(writer).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let mut upstream = Upstream::start();
+    let mut sink = upstream.deliver_to(Manners::Slow(Duration::from_secs(600)));
+    upstream.want("a").await;
+    sink.diary(|diary| diary.replica.seq == 1).await;
+    sink.status(|status| status.acknowledged == Some(1)).await;
+    let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("sink=\"double\"")).collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines[0].contains("WARN") && lines[0].contains("busy with one update for 30s"), "{log}");
+    assert!(lines[1].contains("INFO") && lines[1].contains("no longer busy"), "{log}");
+}
+
+/// A log for a test to read.
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Shared {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(line)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[tokio::test(start_paused = true)]

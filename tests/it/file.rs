@@ -56,7 +56,7 @@ async fn the_path_may_be_one_manifest() {
     source.hear("ADD: a=i:1").await;
 }
 
-/// TestWatchFileAdded and TestWatchFileChanged: a directory or a file, plain or through a link.
+/// `TestWatchFileAdded` and `TestWatchFileChanged`: a directory or a file, plain or through a link.
 async fn added_and_changed(directory: bool, link: bool) {
     let place = if directory { Place::directory() } else { Place::missing() };
     let mut source = place.start();

@@ -12,9 +12,13 @@
 
 mod cli;
 mod config;
+mod decode;
 mod decode_corpus;
 mod delivery;
 mod file;
+mod file_faults;
+mod file_places;
+mod file_saves;
 mod histories;
 mod hostile_sink;
 mod jsonl;
@@ -24,8 +28,10 @@ mod mux;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
+mod run_command;
 mod settings;
 mod shutdown;
 mod supervise;
 mod support;
 mod validate;
+mod yaml;

@@ -127,6 +127,9 @@ const LAW: &[Row] = &[
         "+clap", "+clap_complete",
         "+crate::cli", "+crate::agent", "+crate::clock", "+crate::pod", "+crate::settings",
         "+crate::telemetry", "+crate::validation",
+        // `validate` finds and reads manifests as the source does.
+        "+crate::source::file::Contents", "+crate::source::file::contents",
+        "+crate::source::file::read_manifest",
     ]]),
     ("lib", &[&["+crate"]]),
     ("main", &[EDGE, &["+std", "+crate::cli"]]),

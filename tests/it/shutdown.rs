@@ -5,7 +5,7 @@ use std::{fs, io::Read as _, path::Path};
 use rustix::process::Signal;
 
 use crate::support::{
-    process::{Process, podmux_run, wait_until_full},
+    process::{Process, full_pipe, podmux_run, wait_for},
     stream::Replica,
 };
 
@@ -62,17 +62,23 @@ fn timely_shutdown_sink_hung() {
     assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "the line in hand was not finished");
 }
 
+/// stdout and stderr go to one reader that does not read (`podmux run |& less`).
 #[test]
 fn timely_shutdown_log_hung_too() {
     let manifests = tempfile::tempdir().unwrap();
-    write_pods(manifests.path(), 500);
-    let (_reader, writer) = std::io::pipe().unwrap();
-    let mut command = podmux_run(manifests.path(), &["--shutdown-grace", "2s", "-vvv"]);
-    command.stderr(writer.try_clone().unwrap()).stdout(writer.try_clone().unwrap());
-    let agent = Process::start(&mut command);
-    wait_until_full(&writer);
+    write_pods(manifests.path(), 100);
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let (_reader, full) = full_pipe();
+    let file = format!("jsonl={}", out.path().display());
+    let args = ["-vvv", "--shutdown-grace", "2s", "--sink", "jsonl", "--sink", &file];
+    let mut command = podmux_run(manifests.path(), &args);
+    let agent = Process::start(command.stderr(full.try_clone().unwrap()).stdout(full));
+    let stream = wait_for(|| {
+        fs::read_to_string(out.path()).ok().filter(|text| text.contains("p99-node1") && text.ends_with('\n'))
+    });
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
+    assert_eq!(Replica::of(&stream).pods.len(), 100, "the sink beside it has heard everything");
 }
 
 #[test]

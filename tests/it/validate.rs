@@ -18,7 +18,7 @@ use rustix::fs::{CWD, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cli::{podmux, transcript};
+use crate::{cli::transcript, support::process::podmux};
 
 const GOOD: &str = "\
 apiVersion: v1
@@ -42,7 +42,7 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
 
 /// What a person sees who stands in the directory; the pod's node is `node`.
 fn told(dir: &TempDir, args: &[&str], stdin: &[u8]) -> String {
-    let mut command = podmux();
+    let mut command = podmux(&[]);
     command.current_dir(dir).args(["validate", "--node-name", "node"]).args(args);
     transcript(&mut command, stdin)
 }
@@ -200,30 +200,25 @@ fn a_directory_is_walked_as_the_file_source_does() {
     std::os::unix::fs::symlink("missing", dir.path().join("dangling")).unwrap();
     std::os::unix::fs::symlink("z.yaml", dir.path().join("link")).unwrap();
     expect![[r#"
-        ./#web.yaml#:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./.hidden.yaml:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./4913:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ./web.yaml.bak:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./web.yaml~:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["."], b""));
     expect![[r#"
-        ./#web.yaml#:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./.hidden.yaml:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./4913:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./a.json: good: default/json-node
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         ./web: good: default/web-node
-        ./web.yaml.bak:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ./web.yaml~:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ! podmux: ./fifo: skipped
-        ! podmux: ./dangling: skipped
-        ! podmux: ./sub: skipped
-        ! podmux: 2 good, 7 bad
+        ! podmux: ./#web.yaml#: skipped: what an editor or a backup left behind
+        ! podmux: ./.hidden.yaml: skipped: hidden
+        ! podmux: ./4913: skipped: what an editor or a backup left behind
+        ! podmux: ./dangling: skipped: a dangling symbolic link
+        ! podmux: ./fifo: skipped: a fifo
+        ! podmux: ./sub: skipped: a directory
+        ! podmux: ./web.yaml.bak: skipped: what an editor or a backup left behind
+        ! podmux: ./web.yaml~: skipped: what an editor or a backup left behind
+        ! podmux: 2 good, 2 bad
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["-v", "."], b""));
@@ -235,9 +230,9 @@ fn a_directory_without_manifests_is_noted() {
         &[(".hidden", "")],
         &["."],
         &expect![[r#"
-        ./.hidden:1:1: no pod in it: a Pod, a PodList or a List is expected
-        exit 1
-    "#]],
+            ! podmux: .: no manifests in it
+            exit 0
+        "#]],
     );
 }
 
@@ -311,12 +306,12 @@ fn a_manifest_that_is_too_large_is_refused_unread() {
     let dir = directory(&[]);
     File::create(dir.path().join("large")).unwrap().set_len(10 * 1024 * 1024 + 1).unwrap();
     expect![[r#"
-        large: larger than 10 MiB
+        large: 10485761 bytes are too many for a manifest: 10485760 at most; split the file
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["large"], b""));
     expect![[r#"
-        -: larger than 10 MiB
+        -: too much for a manifest: 10485760 bytes at most; split it
         exit 1
     "#]]
     .assert_eq(&told(&dir, &["-"], &vec![b'#'; 10 * 1024 * 1024 + 1]));
@@ -464,7 +459,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
 
 /// The pods that `-o json` prints for a manifest.
 fn pods(args: &[&str]) -> Value {
-    let mut command = podmux();
+    let mut command = podmux(&[]);
     command.args(["validate", "-o", "json", "-"]).args(args).env("PODMUX_NODE_NAME", "edge");
     let told = transcript(&mut command, GOOD.as_bytes());
     serde_json::from_str::<Value>(told.lines().next().unwrap()).unwrap()["pods"].take()
@@ -534,7 +529,7 @@ fn a_reader_that_has_gone_away_does_not_change_the_exit_code() {
         let dir = directory(&[("a", text)]);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut command = podmux();
+        let mut command = podmux(&[]);
         command.args(["validate", "-v", "-o", "json", "a"]).current_dir(&dir).stdout(writer);
         let output = command.stderr(Stdio::piped()).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
@@ -563,7 +558,7 @@ fn on_a_terminal(dir: &Path, variables: &[(&str, &str)]) -> String {
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
     let theirs = File::options().read(true).write(true).open(name).unwrap();
-    let mut command = podmux();
+    let mut command = podmux(&[]);
     command.args(["validate", "."]).current_dir(dir).envs(variables.iter().copied());
     let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
     // The command keeps the terminal's other end open as long as it lives.

@@ -64,11 +64,17 @@ impl Report {
         }
     }
 
+    /// A note about something that is no manifest, in its place among the results.
+    pub(super) fn note(&mut self, path: &Path, note: fmt::Arguments<'_>) -> Result<(), Failure> {
+        self.output.flush()?;
+        // If standard error is closed, nobody wants notes.
+        let _ = writeln!(io::stderr(), "podmux: {}: {note}", Shown(&path.to_string_lossy()));
+        Ok(())
+    }
+
     /// A note for those who asked for more.
-    pub(super) fn detail(&self, path: &Path, note: fmt::Arguments<'_>) {
-        if self.verbose {
-            self::note(path, note);
-        }
+    pub(super) fn detail(&mut self, path: &Path, note: fmt::Arguments<'_>) -> Result<(), Failure> {
+        if self.verbose { self.note(path, note) } else { Ok(()) }
     }
 
     /// One manifest's result.
@@ -139,12 +145,6 @@ impl Report {
         }
         Ok(())
     }
-}
-
-/// A note about something that is no manifest.
-pub(super) fn note(path: &Path, note: fmt::Arguments<'_>) {
-    // If standard error is closed, nobody wants notes.
-    let _ = writeln!(io::stderr(), "podmux: {}: {note}", Shown(&path.to_string_lossy()));
 }
 
 #[derive(Serialize)]

@@ -57,8 +57,9 @@ pub(super) struct Look {
 
 /// Looks at a path without opening it.
 pub(super) fn look(path: &Path) -> Look {
-    let is_link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
-    let (seen, other) = match fs::metadata(path) {
+    let own = fs::symlink_metadata(path);
+    let is_link = own.as_ref().is_ok_and(Metadata::is_symlink);
+    let (seen, other) = match if is_link { fs::metadata(path) } else { own } {
         Ok(metadata) if metadata.is_file() => (Seen::File(stamp(&metadata)), None),
         Ok(metadata) => (Seen::Nothing, Some(kind(&metadata))),
         Err(error) if is_missing(&error) => (Seen::Nothing, is_link.then_some("a dangling symbolic link")),

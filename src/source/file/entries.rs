@@ -181,6 +181,11 @@ impl Entries {
         }
     }
 
+    /// Says how long it is between two scans from now on.
+    pub(super) fn set_check(&mut self, check: Duration) {
+        self.patience.check = check;
+    }
+
     /// Says what stands at the path now.
     pub(super) fn set_place(&mut self, place: Place) {
         if self.place == place {
@@ -226,7 +231,7 @@ impl Entries {
         match seen {
             Seen::Nothing => self.miss(name, moment.now),
             Seen::Unreadable(error) => {
-                self.set(name, State::Failed);
+                self.settle_in(name, State::Failed);
                 Todo::Refuse(error)
             }
             Seen::File(stamp) => {
@@ -284,6 +289,15 @@ impl Entries {
             // It is told as gone by the look that finds its patience at an end.
             Reading::Vanished => self.set(name, State::Gone { since: moment.now }),
             Reading::Failed => self.set(name, State::Failed),
+        }
+    }
+
+    /// Says that events may have been lost: whoever was writing may be done.
+    pub(super) fn doubt(&mut self) {
+        for entry in self.by_name.values_mut() {
+            if matches!(entry.state, State::Open { .. }) {
+                entry.state = State::Read(None);
+            }
         }
     }
 

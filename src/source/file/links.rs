@@ -6,19 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many directories with links' targets are watched. The targets in others are left to the scan.
-const MAX_DIRECTORIES: usize = 256;
-
 /// The links in a manifest directory, and the paths below it that they lead through.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    hops: HashMap<OsString, Vec<PathBuf>>,
+    hops: HashMap<OsString, BTreeSet<PathBuf>>,
     through: HashMap<PathBuf, BTreeSet<OsString>>,
 }
 
 impl Links {
     /// Says through which paths a link leads. Returns those that no link led through before.
-    pub(super) fn set(&mut self, name: &OsStr, hops: Vec<PathBuf>) -> Vec<PathBuf> {
+    pub(super) fn set(&mut self, name: &OsStr, hops: BTreeSet<PathBuf>) -> Vec<PathBuf> {
         if self.hops.get(name) == Some(&hops) {
             return Vec::new();
         }
@@ -61,9 +58,9 @@ impl Links {
         self.through.keys()
     }
 
-    /// The directories to watch for them, as many as the bound allows.
-    pub(super) fn directories(&self) -> BTreeSet<PathBuf> {
+    /// The directories to watch for them.
+    pub(super) fn directories(&self) -> impl Iterator<Item = PathBuf> {
         let parents: BTreeSet<&Path> = self.through.keys().filter_map(|hop| hop.parent()).collect();
-        parents.into_iter().take(MAX_DIRECTORIES).map(Path::to_owned).collect()
+        parents.into_iter().map(Path::to_owned)
     }
 }

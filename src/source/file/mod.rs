@@ -8,6 +8,7 @@
 mod disk;
 mod entries;
 mod links;
+mod manifests;
 mod watch;
 mod worker;
 
@@ -26,6 +27,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use self::manifests::{Contents, contents, read_manifest};
 use self::{
     watch::{Inbox, News},
     worker::{Outcome, Worker},
@@ -116,24 +118,39 @@ pub struct FileStatus {
     rescanned: u64,
 }
 
+/// What the source is asked for while it runs.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    rescans: u64,
+    check_frequency: Duration,
+    on_invalid: OnInvalid,
+}
+
 /// The file source from outside. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct FileHandle {
-    rescans: level::Sender<u64>,
+    asked: level::Sender<Asked>,
     status: level::Receiver<FileStatus>,
 }
 
 impl FileHandle {
     /// Asks for a scan of everything now (SIGHUP).
     pub fn rescan(&self) {
-        self.rescans.send_modify(|asked| *asked += 1);
+        self.asked.send_modify(|asked| asked.rescans += 1);
+    }
+
+    /// Takes these settings over, and scans everything.
+    pub fn retune(&self, check_frequency: Duration, on_invalid: OnInvalid) {
+        self.asked.send_modify(|asked| {
+            *asked = Asked { rescans: asked.rescans + 1, check_frequency, on_invalid };
+        });
     }
 
     /// Asks for a scan of everything, and waits until what it found has been
     /// merged. Returns false if the source ended before. Cancel-safe.
     pub async fn rescanned(&self) -> bool {
         self.rescan();
-        let asked = *self.rescans.borrow();
+        let asked = self.asked.borrow().rescans;
         self.status.clone().wait_for(|status| status.rescanned >= asked).await.is_ok()
     }
 
@@ -147,11 +164,10 @@ impl FileHandle {
 /// The source of pods from files.
 #[derive(Debug)]
 pub struct FileSource {
-    settings: Arc<FileSettings>,
     channel: SourceChannel,
     inbox: Arc<Inbox>,
     worker: Option<Box<Worker>>,
-    rescans: level::Receiver<u64>,
+    asked: level::Receiver<Asked>,
     status: level::Sender<FileStatus>,
 }
 
@@ -159,15 +175,15 @@ impl FileSource {
     /// A source that reads the settings' path into a channel. It does nothing before it is run.
     #[must_use]
     pub fn new(settings: FileSettings, channel: SourceChannel) -> (Self, FileHandle) {
-        let (rescans, asked) = level::channel(0);
+        let FileSettings { check_frequency, on_invalid, .. } = settings;
+        let (ask, asked) = level::channel(Asked { rescans: 0, check_frequency, on_invalid });
         let (status, seen) = level::channel(FileStatus::default());
         let inbox = Arc::new(Inbox::default());
         // It fails for an empty path only, which then is looked at as it is, and is missing.
         let absolute = path::absolute(&settings.path).unwrap_or_else(|_| settings.path.clone());
-        let settings = Arc::new(settings);
-        let worker = Some(Box::new(Worker::new(settings.clone(), absolute, inbox.clone())));
-        let source = Self { settings, channel, inbox, worker, rescans: asked, status };
-        (source, FileHandle { rescans, status: seen })
+        let worker = Some(Box::new(Worker::new(settings, absolute, inbox.clone())));
+        let source = Self { channel, inbox, worker, asked, status };
+        (source, FileHandle { asked: ask, status: seen })
     }
 
     /// Scans, watches and pushes until `stop` is cancelled.
@@ -186,19 +202,22 @@ impl FileSource {
                 biased;
                 () = stop.cancelled() => return,
                 () = self.inbox.wait() => {}
-                Ok(()) = self.rescans.changed() => {}
+                Ok(()) = self.asked.changed() => {}
                 () = time::sleep_until(schedule.next()) => {}
             }
             let began = Instant::now();
-            let asked = *self.rescans.borrow_and_update();
+            let Asked { rescans: asked, check_frequency, on_invalid } = *self.asked.borrow_and_update();
             let scan =
                 schedule.next_scan <= began || asked > answering.unwrap_or(self.status.borrow().rescanned);
             let news = self.inbox.take();
+            if let Some(worker) = &mut self.worker {
+                worker.retune(check_frequency, on_invalid);
+            }
             if !scan && news.is_empty() && schedule.next() > began {
                 continue;
             }
             let Some(outcome) = self.step(news, scan, &stop).await else { return };
-            schedule.update(&outcome, began, self.settings.check_frequency);
+            schedule.update(&outcome, began, check_frequency);
             if scan {
                 answering = Some(asked);
             }
@@ -274,10 +293,11 @@ impl Schedule {
     fn update(&mut self, outcome: &Outcome, began: Instant, check_frequency: Duration) {
         self.next_due = outcome.next_due;
         if outcome.scanned.is_some() {
-            let polled = outcome.polling.is_some();
             self.last_scan = began;
-            self.next_scan =
-                Instant::now() + if polled { check_frequency.min(POLL) } else { check_frequency };
+            self.next_scan = Instant::now() + check_frequency;
+        }
+        if outcome.polling.is_some() {
+            self.next_scan = self.next_scan.min(self.last_scan + POLL);
         }
         if outcome.wants_scan {
             self.next_scan = self.next_scan.min(self.last_scan + SCAN_INTERVAL);

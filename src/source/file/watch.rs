@@ -143,12 +143,11 @@ pub(super) struct Watch {
     inbox: Arc<Inbox>,
     watcher: Option<RecommendedWatcher>,
     armed: BTreeMap<PathBuf, Identity>,
-    distrusted: bool,
 }
 
 impl Watch {
     pub(super) fn new(inbox: Arc<Inbox>) -> Self {
-        Self { inbox, watcher: None, armed: BTreeMap::new(), distrusted: false }
+        Self { inbox, watcher: None, armed: BTreeMap::new() }
     }
 
     /// Says which paths matter from now on.
@@ -159,12 +158,6 @@ impl Watch {
     /// Says that these matter as well.
     pub(super) fn mind_also(&self, paths: Vec<PathBuf>) {
         self.inbox.lock().interest.paths.extend(paths);
-    }
-
-    /// Has every watch set anew when next armed: a directory may have been
-    /// replaced by one that looks the same.
-    pub(super) fn distrust(&mut self) {
-        self.distrusted = true;
     }
 
     /// Watches these directories and no others; those that are not there are left out.
@@ -188,9 +181,8 @@ impl Watch {
         };
         let present: BTreeMap<PathBuf, Identity> =
             wanted.iter().filter_map(|path| Some((path.clone(), disk::directory(path)?))).collect();
-        let distrusted = mem::take(&mut self.distrusted);
         for (path, identity) in mem::take(&mut self.armed) {
-            if distrusted || present.get(&path) != Some(&identity) {
+            if present.get(&path) != Some(&identity) {
                 // The kernel has often dropped it before us.
                 drop(watcher.unwatch(&path));
             }
@@ -207,9 +199,23 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether a directory is watched.
-    pub(super) fn covers(&self, directory: &Path) -> bool {
-        self.armed.contains_key(directory)
+    /// Says that what is at a path may be another directory than before, even
+    /// if it looks the same.
+    pub(super) fn forget(&mut self, path: &Path) {
+        if let (Some(watcher), Some(_)) = (&mut self.watcher, self.armed.remove(path)) {
+            // The kernel may have dropped it before us.
+            drop(watcher.unwatch(path));
+        }
+    }
+
+    /// Whether there is a directory that is not watched.
+    pub(super) fn misses(&self, path: &Path) -> bool {
+        !self.armed.contains_key(path) && disk::directory(path).is_some()
+    }
+
+    /// How many directories are watched.
+    pub(super) fn len(&self) -> usize {
+        self.armed.len()
     }
 }
 

@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     ffi::{OsStr, OsString},
-    io,
+    io, mem,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -31,6 +32,9 @@ const MAX_ARMINGS: usize = 8;
 const MAX_NOTED: usize = 1_000;
 /// For how many quiet times the first listing waits for files that are being written.
 const FIRST_WAITS: u32 = 10;
+
+/// How many directories with links' targets are watched. The targets in others are left to the scan.
+const MAX_TARGETS: usize = 256;
 
 /// What a step led to.
 #[derive(Debug, Default)]
@@ -60,7 +64,7 @@ pub(super) struct Outcome {
 /// Everything that the source knows.
 #[derive(Debug)]
 pub(super) struct Worker {
-    settings: Arc<FileSettings>,
+    settings: FileSettings,
     /// The settings' path, absolute.
     path: PathBuf,
     builder: ListingBuilder,
@@ -82,7 +86,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(settings: Arc<FileSettings>, path: PathBuf, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(settings: FileSettings, path: PathBuf, inbox: Arc<Inbox>) -> Self {
         let patience = Patience {
             quiet: settings.quiet,
             check: settings.check_frequency,
@@ -110,16 +114,46 @@ impl Worker {
         }
     }
 
+    /// Takes over what may change while the source runs. Manifests that are
+    /// invalid already are treated by the new rule at once.
+    pub(super) fn retune(&mut self, check_frequency: Duration, on_invalid: OnInvalid) {
+        let before = mem::replace(&mut self.settings.on_invalid, on_invalid);
+        self.settings.check_frequency = check_frequency;
+        self.entries.set_check(check_frequency);
+        if before == on_invalid || on_invalid == OnInvalid::Keep {
+            return;
+        }
+        let origins: Vec<Origin> = self.builder.origins().cloned().collect();
+        for origin in origins {
+            let Some(refusal) = self.builder.refusal(&origin) else { continue };
+            let reason = refusal.reason.clone();
+            if matches!(reason, RejectionReason::Refused(_)) {
+                self.builder.remove(&origin);
+                self.builder.refuse(&origin, reason);
+                self.changed = true;
+            }
+        }
+    }
+
     /// Takes news in, scans everything if asked to or if the path leads
     /// elsewhere than before, and looks again at what is due. Ends early when stopped.
     pub(super) fn step(&mut self, news: News, scan: bool, stop: &CancellationToken) -> Outcome {
         self.began.get_or_insert_with(Instant::now);
         self.wants_scan = news.lost;
         let site = disk::inspect(&self.path);
-        let moved = self.site.as_ref() != Some(&site);
-        if news.paths.keys().any(|path| self.is_about_the_place(path)) {
-            self.watch.distrust();
-            self.wants_scan |= matches!(site.place, Place::Directory(_));
+        // Whether the event that says that a file is complete may be among the lost ones.
+        let lossy = news.lost || self.is_replaced(&news);
+        let moved = self.site.as_ref() != Some(&site) || self.is_replaced(&news);
+        if moved || lossy {
+            self.entries.doubt();
+        }
+        for (path, what) in &news.paths {
+            if *what != What::Touched {
+                self.watch.forget(path);
+            } else if site.real.as_ref() == Some(path) {
+                // It may have become readable.
+                self.wants_scan |= matches!(site.place, Place::Directory(_));
+            }
         }
         if scan || moved {
             self.scan(site, stop);
@@ -130,14 +164,16 @@ impl Worker {
             if stop.is_cancelled() {
                 break;
             }
-            self.heed(&path, what);
+            self.heed(&path, if lossy && what == What::Created { What::Touched } else { what });
         }
+        let kept = self.entries.waiting();
         for name in self.entries.due(Instant::now()) {
             if stop.is_cancelled() {
                 break;
             }
             self.look(&name, Why::Due);
         }
+        self.tell_removal(kept);
         self.outcome()
     }
 
@@ -177,13 +213,17 @@ impl Worker {
         Some(listing)
     }
 
-    fn is_about_the_place(&self, path: &Path) -> bool {
-        let Some(site) = &self.site else { return false };
-        site.hops.iter().any(|hop| hop == path) || site.real.as_deref() == Some(path)
+    /// Whether the directory may be another one now, even if it looks the same.
+    fn is_replaced(&self, news: &News) -> bool {
+        let directory = self.site.as_ref().and_then(|site| site.real.as_ref());
+        let what = directory.and_then(|directory| news.paths.get(directory));
+        let is_directory = matches!(self.site, Some(Site { place: Place::Directory(_), .. }));
+        is_directory && what.is_some_and(|what| *what != What::Touched)
     }
 
     /// Looks at everything.
     fn scan(&mut self, site: Site, stop: &CancellationToken) {
+        let was_missing = matches!(self.site, Some(Site { place: Place::Missing, .. }));
         let site = self.arm(site);
         self.wants_scan = false;
         self.scanned = Some(crate::clock::now());
@@ -206,7 +246,11 @@ impl Worker {
             (Place::Unknown, _) => return self.tell_trouble(site.trouble),
             _ => BTreeSet::new(),
         };
-        self.tell_trouble((site.place == Place::Missing).then(|| self.missing()));
+        if site.place != Place::Missing {
+            self.tell_trouble(None);
+        } else if !was_missing {
+            self.tell_trouble(Some(self.missing()));
+        }
         self.links.keep(&names);
         for name in &names {
             if stop.is_cancelled() {
@@ -244,15 +288,17 @@ impl Worker {
             return site;
         }
         for _ in 0..MAX_ARMINGS {
-            let mut wanted = self.links.directories();
+            let mut wanted: BTreeSet<PathBuf> = self.links.directories().take(MAX_TARGETS).collect();
             wanted.extend(site.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned));
             let directory = site.real.clone().filter(|_| matches!(site.place, Place::Directory(_)));
             wanted.extend(directory.clone());
-            let mut paths: HashSet<PathBuf> = self.links.paths().chain(&site.hops).cloned().collect();
-            paths.extend(site.real.clone());
+            // What is watched matters itself too: it may be moved or removed.
+            let paths =
+                self.links.paths().chain(&site.hops).chain(&site.real).chain(&wanted).cloned().collect();
             self.watch.mind(Interest { directory, paths });
             if let Err(error) = self.watch.arm(&wanted) {
                 self.watch_again_at = Some(now + self.settings.check_frequency);
+                self.entries.doubt();
                 self.tell_polling(Some(error));
                 return site;
             }
@@ -312,22 +358,26 @@ impl Worker {
     }
 
     /// Finds out where a link leads and watches that, as far as it is in the
-    /// tree. Returns whether it led elsewhere before.
+    /// tree. Returns whether anything was not watched before.
     fn follow(&mut self, name: &OsStr, path: &Path) -> bool {
         let Some(root) = path.parent() else { return false };
-        let mut hops = disk::route(path).hops;
-        hops.retain(|hop| hop.starts_with(root) && hop != path);
+        let in_tree = |part: &&Path| part.starts_with(root) && *part != root && *part != path;
+        let hops: BTreeSet<PathBuf> = disk::route(path)
+            .hops
+            .iter()
+            .flat_map(|hop| {
+                hop.ancestors().take_while(|part| *part != root).filter(in_tree).map(Path::to_owned)
+            })
+            .collect();
+        let unwatched = self.watch.len() < MAX_TARGETS
+            && hops.iter().filter_map(|hop| hop.parent()).any(|directory| self.watch.misses(directory));
         let fresh = self.links.set(name, hops);
-        if fresh.is_empty() {
-            return false;
-        }
-        let unwatched = |hop: &PathBuf| hop.parent().is_some_and(|directory| !self.watch.covers(directory));
-        let must_arm = fresh.iter().any(unwatched);
+        let moved = !fresh.is_empty();
         self.watch.mind_also(fresh);
-        if let (true, Some(site)) = (must_arm, self.site.clone()) {
+        if let (true, Some(site)) = (unwatched, self.site.clone()) {
             self.arm(site);
         }
-        true
+        moved || unwatched
     }
 
     fn read(&mut self, name: &OsStr, path: &Path) {
@@ -393,7 +443,6 @@ impl Worker {
 
     fn remove(&mut self, name: &OsStr) {
         let origin = self.origin(name);
-        self.links.forget(name);
         if self.builder.remove(&origin) {
             self.changed = true;
             debug!(source = "file", path = %origin, "the manifest is gone");
@@ -430,6 +479,15 @@ impl Worker {
             _ => {}
         }
         self.trouble = trouble.map(Arc::from);
+    }
+
+    /// Tells that a directory that stayed away has lost what it gave.
+    fn tell_removal(&mut self, kept: usize) {
+        let removed = kept.saturating_sub(self.entries.waiting());
+        if removed > 0 && matches!(self.site, Some(Site { place: Place::Missing, .. })) {
+            let path = self.settings.path.display();
+            warn!(source = "file", %path, files = removed, "{path} did not come back; what it gave is removed");
+        }
     }
 
     fn tell_polling(&mut self, why: Option<String>) {
@@ -469,6 +527,10 @@ impl Worker {
             }
             duplicates.insert(key, rejection.reason.clone());
         }
+        for (path, pod) in self.duplicates.keys().filter(|key| !duplicates.contains_key(key)) {
+            let pod = pod.as_ref().map(tracing::field::display);
+            info!(source = "file", %path, pod, "recovered: no other pod stands in its way");
+        }
         self.duplicates = duplicates;
     }
 
@@ -489,7 +551,7 @@ fn is_positioned(refusal: &Refusal) -> bool {
     errors.next().is_some_and(|problem| problem.position.is_some())
 }
 
-fn too_large(size: u64) -> Refusal {
+pub(super) fn too_large(size: u64) -> Refusal {
     let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
     Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
 }

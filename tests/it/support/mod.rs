@@ -1,6 +1,8 @@
 //! Builders and doubles that several tests use.
 
 pub mod files;
+pub mod logs;
+pub mod namespace;
 pub mod process;
 pub mod script;
 pub mod sinks;

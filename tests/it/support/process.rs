@@ -1,7 +1,7 @@
 //! The real binary, run as a user runs it.
 
 use std::{
-    io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read, pipe},
+    io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read, Write as _, pipe},
     path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Condvar, Mutex, mpsc},
@@ -11,6 +11,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    fs::{OFlags, fcntl_setfl},
     process::{Pid, Signal, kill_process},
 };
 
@@ -112,14 +113,33 @@ impl Drop for Process {
     }
 }
 
-/// Waits until nothing more can be written to a pipe.
-pub fn wait_until_full(writer: &PipeWriter) {
+/// Looks until there is something to be seen.
+pub fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    while poll(&mut [PollFd::new(writer, PollFlags::OUT)], Some(&now)).unwrap() > 0 {
-        assert!(begun.elapsed() < PATIENCE, "the pipe does not fill");
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing to be seen");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until whoever writes more to a pipe than it holds has to wait.
+fn wait_until_full(writer: &PipeWriter) {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    wait_for(|| (poll(&mut [PollFd::new(writer, PollFlags::OUT)], Some(&now)).unwrap() == 0).then_some(()));
+}
+
+/// A pipe that does not take another byte.
+pub fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = pipe().unwrap();
+    fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    for chunk in [4096, 1] {
+        while writer.write(&vec![b'\n'; chunk]).is_ok() {}
+    }
+    fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    (reader, writer)
 }
 
 /// The exit code, or 128 and the signal as a shell counts.

@@ -1,0 +1,558 @@
+//! A manifest is read whole or refused whole, and says what is wrong with it, where, and how to mend it.
+
+use expect_test::{Expect, expect};
+use podmux::pod::{
+    NodeName, Prepared, SourceName, Stage,
+    decode::{MAX_MANIFEST, Manifest, Preparation, manifest},
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn read_as(source: SourceName, text: &str) -> Result<Manifest, podmux::pod::Refusal> {
+    manifest(text.as_bytes(), &Preparation { source, node: NodeName::new("node1").unwrap() })
+}
+
+fn read(text: &str) -> Result<Manifest, podmux::pod::Refusal> {
+    read_as(SourceName::File, text)
+}
+
+/// The pods' keys and the problems of a manifest, one a line.
+#[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
+fn check(text: &str, expect: Expect) {
+    let (mut lines, problems) = match read(text) {
+        Ok(manifest) => {
+            (manifest.pods.iter().map(|pod| format!("pod {}", pod.key())).collect(), manifest.warnings)
+        }
+        Err(refusal) => (vec![format!("refused at {}", refusal.stage.as_str())], refusal.problems),
+    };
+    lines.extend(problems.iter().map(ToString::to_string));
+    expect.assert_eq(&lines.join("\n"));
+}
+
+fn one(source: SourceName, text: &str) -> Value {
+    let manifest = read_as(source, text).unwrap();
+    let [pod] = &manifest.pods[..] else { panic!("{} pods", manifest.pods.len()) };
+    pod.object().clone().into()
+}
+
+const WEB: &str = "\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  containers:
+  - name: c
+    image: nginx:1.27
+";
+
+fn with(spec: &str) -> String {
+    format!("{WEB}{spec}")
+}
+
+#[test]
+fn an_error_says_line_column_field_and_how_to_mend_it() {
+    check(
+        &with("    env:\n    - {name: A, value: \"x\"}\n    - {name: B, value: 5}\n"),
+        expect![[r#"
+        refused at decode
+        11:24: spec.containers[0].env[1].value: must be a text, but is the number 5: put it in quotes"#]],
+    );
+    check(
+        &with("    ports:\n    - containerPort: \"80\"\n    - containerPort: 99999999999\n"),
+        expect![[r#"
+        refused at decode
+        10:22: spec.containers[0].ports[0].containerPort: must be an integer of 32 bits, but is the text "80": take the quotes away
+        11:22: spec.containers[0].ports[1].containerPort: must be an integer of 32 bits, but is the number 99999999999"#]],
+    );
+    check(
+        &with("    args: --verbose\n    stdin: 1\n    resources: [cpu]\n"),
+        expect![[r#"
+        refused at decode
+        9:11: spec.containers[0].args: must be a list, but is the text "--verbose"
+        10:12: spec.containers[0].stdin: must be a boolean, true or false, but is the number 1
+        11:16: spec.containers[0].resources: must be a map, but is a list"#]],
+    );
+    check(
+        &with("    resources: {limits: {cpu: lots}}\n  activeDeadlineSeconds: 1.5\n"),
+        expect![[r#"
+        refused at decode
+        9:31: spec.containers[0].resources.limits[cpu]: must be a quantity (a number, perhaps with a suffix or an exponent: 500m, 1.5Gi, 1e3), but is the text "lots"
+        10:26: spec.activeDeadlineSeconds: must be an integer of 64 bits, but is the number 1.5"#]],
+    );
+    check(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: w, labels: {app: 1}, creationTimestamp: 2026-01-02}\n",
+        expect![[r#"
+            refused at decode
+            3:35: metadata.labels[app]: must be a text, but is the number 1: put it in quotes
+            3:58: metadata.creationTimestamp: must be a time like 2026-01-02T15:04:05Z, but is the text "2026-01-02""#]],
+    );
+}
+
+#[test]
+fn json_has_positions_too() {
+    check(
+        "{\"apiVersion\": \"v1\", \"kind\": \"Pod\",\n \"metadata\": {\"name\": 5, \"nam\": 1}}",
+        expect![[r#"
+            refused at decode
+            2:23: metadata.name: must be a text, but is the number 5: put it in quotes
+            2:26: warning: metadata.nam: unknown field, ignored; did you mean name?"#]],
+    );
+    check(
+        r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "generation": 1.0}}"#,
+        expect![[r#"
+        refused at decode
+        1:77: metadata.generation: must be an integer of 64 bits, but is the number 1.0"#]],
+    );
+}
+
+#[test]
+fn unknown_fields_and_duplicate_keys_are_warnings() {
+    check(
+        &with("    imagePullpolicy: Always\n    foo: {bar: 1}\nstatsu: {}\n"),
+        expect![[r#"
+        pod default/web-node1
+        9:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+        10:5: warning: spec.containers[0].foo: unknown field, ignored
+        11:1: warning: statsu: unknown field, ignored; did you mean status?"#]],
+    );
+    check(
+        &with("    image: nginx:1.28\n  nodeSelector: {a: b, a: c}\n"),
+        expect![[r#"
+        pod default/web-node1
+        9:5: warning: spec.containers[0].image: the key stands twice, in line 8 and line 9; the last one counts
+        10:24: warning: spec.nodeSelector[a]: the key stands twice, in line 10 and line 10; the last one counts"#]],
+    );
+    let pod = one(SourceName::File, &with("    image: nginx:1.28\n"));
+    assert_eq!(pod["spec"]["containers"][0]["image"], "nginx:1.28");
+}
+
+#[test]
+fn a_manifest_holds_a_pod_a_list_or_several_documents() {
+    let pod = |name: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n");
+    check(
+        &format!("---\n# nothing\n---\n{}---\n{}---\n", pod("a"), pod("b")),
+        expect![[r#"
+        pod default/a-node1
+        pod default/b-node1"#]],
+    );
+    check(
+        "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: a}\n- {apiVersion: v1, kind: Pod, metadata: {name: b, namespace: prod}}\n",
+        expect![[r#"
+            pod default/a-node1
+            pod prod/b-node1"#]],
+    );
+    check(
+        r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}]}"#,
+        expect![["pod default/a-node1"]],
+    );
+    check("apiVersion: v1\nkind: PodList\nitems: []\n", expect![[""]]);
+    check("apiVersion: v1\nkind: PodList\n", expect![[""]]);
+}
+
+#[test]
+fn what_is_no_pod_is_refused() {
+    for empty in ["", "---\n", "# nothing\n---\n---\n", "null\n"] {
+        let refusal = read(empty).unwrap_err();
+        assert_eq!(refusal.stage, Stage::Decode);
+        assert_eq!(refusal.to_string(), "1:1: no pod in it: a Pod, a PodList or a List is expected");
+    }
+    check(
+        "apiVersion: apps/v1\nkind: Deployment\n",
+        expect![[r#"
+        refused at decode
+        1:13: apiVersion: the version is "apps/v1"; v1 is expected"#]],
+    );
+    check(
+        "kind: ConfigMap\napiVersion: v1\n",
+        expect![[r#"
+        refused at decode
+        1:7: kind: the kind is "ConfigMap"; Pod, PodList or List is expected"#]],
+    );
+    check(
+        "- a\n",
+        expect![[r#"
+        refused at decode
+        1:1: a map with apiVersion and kind is expected, but this is a list"#]],
+    );
+    check(
+        "apiVersion: v1\nkind: List\nitems:\n- metadata: {name: a}\n- {kind: Node, apiVersion: v1}\n- 5\n",
+        expect![[r#"
+        refused at decode
+        4:3: items[0].kind: Required value: kind: Pod is expected
+        5:10: items[1].kind: the kind is "Node"; Pod is expected
+        6:3: items[2]: a map with apiVersion and kind is expected, but this is the number 5"#]],
+    );
+    check(
+        "apiVersion: v1\nkind: PodList\nitems: {}\n",
+        expect![[r#"
+        refused at decode
+        3:8: items: must be a list, but is a map"#]],
+    );
+}
+
+/// kubelet config: `TestExtractInvalidPods`, the cases that decoding decides
+/// ("No version", "Invalid version").
+#[test]
+fn a_pod_without_a_version_or_with_a_wrong_one_is_refused() {
+    check(
+        "kind: Pod\nmetadata: {name: x}\n",
+        expect![[r#"
+        refused at decode
+        1:1: apiVersion: Required value: apiVersion: v1 is expected"#]],
+    );
+    check(
+        "kind: Pod\napiVersion: v1betta2\nmetadata: {name: x}\n",
+        expect![[r#"
+        refused at decode
+        2:13: apiVersion: the version is "v1betta2"; v1 is expected"#]],
+    );
+    check(
+        "apiVersion: v1\nkind: 5\n",
+        expect![[r#"
+        refused at decode
+        2:7: kind: must be a text, but is the number 5"#]],
+    );
+}
+
+#[test]
+fn a_pod_needs_a_name() {
+    check(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  labels: {a: b}\n",
+        expect![[r#"
+        refused at name
+        4:3: metadata.name: Required value: a pod needs a name"#]],
+    );
+    check(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: ''}\n",
+        expect![[r#"
+        refused at name
+        3:11: metadata.name: Required value: a pod needs a name"#]],
+    );
+    let refusal = read("apiVersion: v1\nkind: Pod\n").unwrap_err();
+    assert_eq!((refusal.stage, refusal.problems[0].reason), (Stage::Name, Some("FieldValueRequired")));
+}
+
+#[test]
+fn one_bad_item_refuses_all_and_every_bad_item_is_told() {
+    check(
+        "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: good}\n- metadata: {}\n- metadata: {name: 5}\n---\nkind: Pod\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: fine}\n",
+        expect![[r#"
+        refused at decode
+        5:13: items[1].metadata.name: Required value: a pod needs a name
+        6:20: items[2].metadata.name: must be a text, but is the number 5: put it in quotes
+        8:1: apiVersion: Required value: apiVersion: v1 is expected"#]],
+    );
+}
+
+#[test]
+fn two_pods_of_one_name_are_refused_with_both_places() {
+    let pod = |meta: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{{meta}}}\n---\n");
+    check(
+        &(pod("name: a") + &pod("name: b") + &pod("name: a, namespace: default")),
+        expect![[r#"
+        refused at decode
+        9:1: metadata.name: Duplicate value: default/a-node1 is the name of the pod at 1:1 too; rename one of them"#]],
+    );
+    check(
+        &(pod("name: a") + &pod("name: a, namespace: other")),
+        expect![[r#"
+        pod default/a-node1
+        pod other/a-node1"#]],
+    );
+}
+
+#[test]
+fn a_manifest_that_is_too_large_or_not_utf_8_is_refused() {
+    let mut large = WEB.to_owned();
+    large.push_str(&"#".repeat(MAX_MANIFEST - large.len()));
+    assert!(read(&large).is_ok());
+    large.push('#');
+    check(
+        &large,
+        expect![[r#"
+        refused at decode
+        10485761 bytes are too many: a manifest holds 10485760 at most"#]],
+    );
+
+    let preparation = Preparation { source: SourceName::File, node: NodeName::new("n").unwrap() };
+    let refusal = manifest(b"apiVersion: v1\nkind: \xff\n", &preparation).unwrap_err();
+    assert_eq!(refusal.to_string(), "2:7: not UTF-8: save the file in that encoding");
+    // As for the kubelet, a JSON text may hold such bytes.
+    let json = b"{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"x\",\"annotations\":{\"a\":\"\xff\xe2\x82\"}}}";
+    let read = manifest(json, &preparation).unwrap();
+    assert_eq!(read.pods[0].object()["metadata"]["annotations"]["a"], "\u{fffd}\u{fffd}\u{fffd}");
+}
+
+#[test]
+fn a_flood_of_problems_is_counted_and_not_all_told() {
+    let fields: String = (0..5_000).map(|n| format!("x{n}: 1\n")).collect();
+    let warnings = read(&format!("{WEB}{fields}")).unwrap().warnings;
+    assert_eq!(warnings.len(), 101);
+    assert_eq!(warnings[100].to_string(), "warning: and 4900 more warnings");
+}
+
+/// kubelet config: `TestDecodeSinglePod`: the same pod from JSON and from YAML.
+#[test]
+fn a_single_pod_is_prepared_alike_from_json_and_yaml() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "test", "uid": "12345", "namespace": "mynamespace"},
+        "spec": {"restartPolicy": "Always", "containers": [{"name": "image", "image": "test/image",
+            "securityContext": {"privileged": false}}]}});
+    let yaml = "apiVersion: v1\nkind: Pod\nmetadata: {name: test, uid: \"12345\", namespace: mynamespace}\nspec:\n  restartPolicy: Always\n  containers:\n  - name: image\n    image: test/image\n    securityContext: {privileged: false}\n";
+    let prepared = one(SourceName::Url, &pod.to_string());
+    assert_eq!(prepared, one(SourceName::Url, yaml));
+    let hash = prepared["metadata"]["annotations"]["kubernetes.io/config.hash"].clone();
+    assert_eq!(
+        prepared,
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "test-node1", "uid": "12345", "namespace": "mynamespace",
+                "annotations": {"kubernetes.io/config.hash": hash}},
+            "spec": {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "enableServiceLinks": true,
+                "nodeName": "node1", "schedulerName": "default-scheduler", "securityContext": {},
+                "terminationGracePeriodSeconds": 30,
+                "containers": [{"name": "image", "image": "test/image", "imagePullPolicy": "Always",
+                    "resources": {}, "securityContext": {"privileged": false},
+                    "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}]},
+            "status": {"phase": "Pending"}})
+    );
+}
+
+/// kubelet config: `TestDecodeSinglePodWithOptions`.
+#[test]
+fn a_container_may_have_a_restart_policy_of_its_own() {
+    let pod = one(SourceName::File, &with("    restartPolicy: Always\n  restartPolicy: Never\n"));
+    assert_eq!(pod["spec"]["containers"][0]["restartPolicy"], "Always");
+    assert_eq!(pod["spec"]["restartPolicy"], "Never");
+}
+
+/// kubelet config: `TestDecodePodList`.
+#[test]
+fn every_pod_of_a_list_is_prepared_as_if_it_stood_alone() {
+    let items: Vec<Value> = ["a", "b"]
+        .map(
+            |name| json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
+        )
+        .into();
+    let list = json!({"apiVersion": "v1", "kind": "PodList", "items": items});
+    let read = read(&list.to_string()).unwrap();
+    let alone = |mut item: Value| {
+        item["apiVersion"] = "v1".into();
+        item["kind"] = "Pod".into();
+        one(SourceName::File, &item.to_string())
+    };
+    let objects: Vec<Value> = read.pods.iter().map(|pod| pod.object().clone().into()).collect();
+    assert_eq!(objects, items.into_iter().map(alone).collect::<Vec<_>>());
+}
+
+/// kubelet config: `TestStaticPodNameGenerate`.
+#[test]
+fn a_static_pods_name_ends_with_the_nodes_in_lower_case() {
+    for node in ["node1", "Node1", "NODE1"] {
+        let preparation = Preparation { source: SourceName::File, node: NodeName::new(node).unwrap() };
+        let read = manifest(WEB.replace("web", "static-pod1").as_bytes(), &preparation).unwrap();
+        assert_eq!(read.pods[0].key().name(), "static-pod1-node1");
+    }
+}
+
+#[test]
+fn the_sources_prepare_a_pod_each_in_its_way() {
+    let toleration = json!([{"effect": "NoExecute", "operator": "Exists"}]);
+    let file = one(SourceName::File, WEB);
+    assert_eq!(file["spec"]["tolerations"], toleration);
+    let url = one(SourceName::Url, WEB);
+    assert_eq!((&url["metadata"]["name"], &url["spec"]["tolerations"]), (&json!("web-node1"), &Value::Null));
+    let posted = one(SourceName::Http, WEB);
+    assert_eq!((&posted["metadata"]["name"], &posted["metadata"]["uid"]), (&json!("web"), &Value::Null));
+    for pod in [&file, &url, &posted] {
+        assert_eq!(pod["spec"]["nodeName"], "node1");
+        assert_eq!(pod["status"]["phase"], "Pending");
+    }
+    let own = with(
+        "  tolerations:\n  - {operator: Exists, effect: NoExecute, tolerationSeconds: 5}\n  - {key: a, operator: Exists}\n",
+    );
+    assert_eq!(
+        one(SourceName::File, &own)["spec"]["tolerations"],
+        json!([{"effect": "NoExecute", "operator": "Exists"}, {"key": "a", "operator": "Exists"}])
+    );
+}
+
+#[test]
+fn what_go_would_not_write_is_gone_and_what_it_writes_is_there() {
+    let pod = one(
+        SourceName::Url,
+        &with(
+            "    ports: [{containerPort: 80, hostPort: 0, hostIP: \"\"}]\n    stdin: false\n    command: []\n    env: [{name: A, value: \"\"}, {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]\n    securityContext: {runAsUser: 0, privileged: false, capabilities: {}}\n  hostNetwork: false\n  nodeSelector: {}\n  activeDeadlineSeconds: null\n  volumes: [{name: v, projected: {sources: []}}, {name: w}]\n",
+        ),
+    );
+    let container = &pod["spec"]["containers"][0];
+    assert_eq!(container["ports"], json!([{"containerPort": 80, "protocol": "TCP"}]));
+    assert_eq!(
+        container["env"],
+        json!([{"name": "A"}, {"name": "B", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "0"}}}])
+    );
+    assert_eq!(
+        container["securityContext"],
+        json!({"runAsUser": 0, "privileged": false, "capabilities": {}})
+    );
+    assert_eq!(
+        (&container["resources"], &container["stdin"], &container["command"]),
+        (&json!({}), &Value::Null, &Value::Null)
+    );
+    for gone in ["hostNetwork", "nodeSelector", "activeDeadlineSeconds"] {
+        assert_eq!(pod["spec"].get(gone), None, "{gone}");
+    }
+    assert_eq!(
+        pod["spec"]["volumes"],
+        json!([{"name": "v", "projected": {"defaultMode": 420, "sources": []}}, {"name": "w", "emptyDir": {}}])
+    );
+}
+
+/// A quantity as it comes out of a field that is not rounded.
+fn quantity(text: &str) -> Option<String> {
+    let text =
+        with(&format!("  volumes:\n  - name: v\n    emptyDir: {{sizeLimit: {}}}\n", Value::from(text)));
+    let pod = read(&text).ok()?;
+    pod.pods[0].object()["spec"]["volumes"][0]["emptyDir"]["sizeLimit"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn quantities_have_gos_canonical_form() {
+    for (given, expected) in [
+        ("0.5", "500m"),
+        ("1000m", "1"),
+        ("1500m", "1500m"),
+        ("1e9", "1e9"),
+        ("1000000000", "1G"),
+        ("1.5Gi", "1536Mi"),
+        ("1024", "1024"),
+        ("1024Ki", "1Mi"),
+        ("0.5Ki", "512"),
+        ("100Mi", "100Mi"),
+        ("1.1Mi", "1153433600m"),
+        ("0.0000000001", "1n"),
+        ("-0.0000000001", "-1n"),
+        ("12e2", "1200"),
+        ("16Ei", "9223372036854775807"),
+        ("8Ei", "9223372036854775807"),
+        ("-0", "0"),
+        ("0Ki", "0"),
+        (".5", "500m"),
+        ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ("1000000000000000000000", "1"),
+        ("+5", "+5"),
+        ("1.500", "1.500"),
+        (" 5 ", "5"),
+    ] {
+        assert_eq!(quantity(given).as_deref(), Some(expected), "{given}");
+    }
+    for bad in ["", "x", "1 Gi", "1gi", "1.2.3", "0x10", "1e", "--1", "1Kii", "e9999999999999999999", "Pi"] {
+        assert_eq!(quantity(bad), None, "{bad}");
+    }
+    // A container's resources are rounded up to thousandths, and limits are copied to requests.
+    let pod = one(
+        SourceName::File,
+        &with("    resources: {limits: {cpu: 1.0001, memory: 1Gi}, requests: {cpu: 1e-4}}\n"),
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"],
+        json!({"limits": {"cpu": "1001m", "memory": "1Gi"}, "requests": {"cpu": "1m", "memory": "1Gi"}})
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_canonical_quantity_is_its_own_canonical_form(
+        text in "[+-]?[0-9]{0,25}(\\.[0-9]{0,12})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e-?[0-9]{1,2})?"
+    ) {
+        if let Some(canonical) = quantity(&text) {
+            prop_assert_eq!(quantity(&canonical), Some(canonical.clone()), "{}", text);
+        }
+    }
+}
+
+#[test]
+fn times_have_gos_form() {
+    let time = |text: &str| {
+        let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: x, creationTimestamp: '{text}'}}\n");
+        read(&text).ok().map(|read| read.pods[0].object()["metadata"].get("creationTimestamp").cloned())
+    };
+    for (given, expected) in [
+        ("2026-01-02T15:04:05.678+02:00", "2026-01-02T13:04:05Z"),
+        ("2026-01-02T3:04:05Z", "2026-01-02T03:04:05Z"),
+        ("2026-01-02T15:04:05,9Z", "2026-01-02T15:04:05Z"),
+        ("2026-01-01T00:30:00+24:00", "2025-12-31T00:30:00Z"),
+    ] {
+        assert_eq!(time(given), Some(Some(expected.into())), "{given}");
+    }
+    assert_eq!(time("0001-01-01T00:00:00Z"), Some(None), "Go's zero time is no time");
+    for bad in [
+        "2026-02-30T00:00:00Z",
+        "2026-01-02",
+        "2026-01-02 15:04:05Z",
+        "2026-01-02T15:04:60Z",
+        "2026-01-02T15:04:05",
+    ] {
+        assert_eq!(time(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn an_image_is_pulled_always_if_it_is_the_latest() {
+    let policy = |image: &str| {
+        one(SourceName::File, &WEB.replace("nginx:1.27", image))["spec"]["containers"][0]["imagePullPolicy"]
+            .clone()
+    };
+    for latest in
+        ["nginx", "a.example:5000/b/c", "nginx:latest", &format!("nginx:latest@sha256:{}", "0".repeat(64))]
+    {
+        assert_eq!(policy(latest), "Always", "{latest}");
+    }
+    for other in ["nginx:1.27", &format!("nginx@sha256:{}", "0".repeat(64)), "Not/An-Image", &"a".repeat(64)]
+    {
+        assert_eq!(policy(other), "IfNotPresent", "{other}");
+    }
+}
+
+fn identity(prepared: &Prepared) -> (String, String) {
+    let metadata = &prepared.object()["metadata"];
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    (text(&metadata["uid"]), text(&metadata["annotations"]["kubernetes.io/config.hash"]))
+}
+
+/// These values are a promise: a release that changes one of them restarts
+/// static pods everywhere.
+#[test]
+fn uid_and_hash_are_the_same_in_every_release() {
+    let read = read(&with("    resources: {limits: {cpu: 0.5}}\n")).unwrap();
+    let (uid, hash) = identity(&read.pods[0]);
+    expect!["72346c40-a5af-511e-b900-0b2e84f45d35"].assert_eq(&uid);
+    expect!["e62708ea1222d72e86185d95b3c9b162"].assert_eq(&hash);
+    let url = read_as(SourceName::Url, WEB).unwrap();
+    expect!["b739ec9c-9adb-5067-8d38-113dbc955dae"].assert_eq(&identity(&url.pods[0]).0);
+}
+
+#[test]
+fn the_uid_stays_when_the_content_changes_and_the_hash_when_it_does_not() {
+    let of = |text: &str| identity(&read(text).unwrap().pods[0]);
+    let (uid, hash) = of(WEB);
+    let same = |text: &str| assert_eq!(of(text), (uid.clone(), hash.clone()), "{text}");
+    same(&format!("# a comment\n{WEB}"));
+    same(&with("    resources: {}\n    stdin: false\n    command: null\n  hostNetwork: false\n"));
+    same(&with("status: {phase: Running}\nunknown: 1\n"));
+    same(&WEB.replace(
+        "name: web\n",
+        "name: web\n  annotations: {kubernetes.io/config.seen: x}\n  generation: 5\n",
+    ));
+    for other in [
+        with("    stdin: true\n"),
+        WEB.replace("name: web\n", "name: web\n  labels: {a: b}\n"),
+        WEB.replace("name: web\n", "name: web\n  annotations: {a: b}\n"),
+    ] {
+        let (other_uid, other_hash) = of(&other);
+        assert_eq!(other_uid, uid);
+        assert_ne!(other_hash, hash, "{other}");
+    }
+    let given = of(&WEB.replace("name: web\n", "name: web\n  uid: my-own\n"));
+    assert_eq!(given, ("my-own".to_owned(), hash));
+}

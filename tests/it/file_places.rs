@@ -1,0 +1,189 @@
+//! What may happen to the path itself: missing, removed, made again, replaced, mounted over.
+
+use std::{fs, os::unix::fs::symlink, time::Duration};
+
+use crate::support::{
+    files::{Place, Running, pod, sh},
+    namespace::inside,
+};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+async fn two(place: &Place, grace: Duration) -> Running {
+    fs::create_dir_all(place.path()).unwrap();
+    place.write("a.yaml", &pod("a", "i:1"));
+    place.write("b.yaml", &pod("b", "i:1"));
+    let mut source = place.start_with(|settings| settings.missing_grace = grace);
+    source.hear("ADD: a=i:1 b=i:1").await;
+    source
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_taken_up_when_it_appears() {
+    let place = Place::missing();
+    let mut source = place.start();
+    source.hear("ADD:").await;
+    fs::create_dir(place.path()).unwrap();
+    place.write("a.yaml", &pod("a", "i:1"));
+    source.hear("ADD: a=i:1").await;
+    let status = source.status(|status| status.error.is_none()).await;
+    assert_eq!(status.files, 1);
+}
+
+#[tokio::test]
+async fn so_is_one_whose_parents_are_missing_too() {
+    let place = Place::missing();
+    let mut source = Running::start(crate::support::files::settings(&place.beside("x/y/z")));
+    source.hear("ADD:").await;
+    fs::create_dir_all(place.beside("x/y/z")).unwrap();
+    fs::write(place.beside("x/y/z/a.yaml"), pod("a", "i:1")).unwrap();
+    source.hear("ADD: a=i:1").await;
+}
+
+#[tokio::test]
+async fn a_directory_that_was_moved_into_place_is_taken_up_with_what_it_has() {
+    let place = Place::missing();
+    fs::create_dir(place.beside("ready")).unwrap();
+    fs::write(place.beside("ready/a.yaml"), pod("a", "i:1")).unwrap();
+    let mut source = place.start();
+    source.hear("ADD:").await;
+    fs::rename(place.beside("ready"), place.path()).unwrap();
+    source.hear("ADD: a=i:1").await;
+    place.write("a.yaml", &pod("a", "i:2"));
+    source.hear("UPDATE: a=i:2").await;
+}
+
+// Untested upstream: directory deleted and recreated
+#[tokio::test]
+async fn a_directory_removed_and_made_again_within_the_grace_loses_nothing() {
+    let place = Place::missing();
+    let mut source = two(&place, Duration::from_secs(60)).await;
+    place.sh("rm -r manifests");
+    let status = source.status(|status| status.error.is_some()).await;
+    assert!(status.error.unwrap().contains("has vanished"));
+    assert_eq!(source.mux.merged().borrow().len(), 2);
+    place.sh("mkdir manifests");
+    source.status(|status| status.error.is_none()).await;
+    place.write("a.yaml", &pod("a", "i:1"));
+    place.write("b.yaml", &pod("b", "i:2"));
+    source.hear("UPDATE: b=i:2").await;
+    source.hear_nothing().await;
+    place.write("a.yaml", &pod("a", "i:3"));
+    source.hear("UPDATE: a=i:3").await;
+}
+
+#[tokio::test]
+async fn a_directory_moved_away_for_longer_than_the_quiet_time_and_back_is_nothing_at_all() {
+    let place = Place::missing();
+    let mut source = two(&place, Duration::from_secs(60)).await;
+    place.sh("mv manifests aside; sleep 0.3; mv aside manifests");
+    source.hear_nothing().await;
+    assert_eq!(source.mux.merged().borrow().len(), 3);
+}
+
+#[tokio::test]
+async fn a_directory_that_stays_away_is_believed_after_the_grace() {
+    let place = Place::missing();
+    let mut source = two(&place, SHORT).await;
+    place.sh("rm -r manifests");
+    source.hear("REMOVE: b=i:1 a=i:1").await;
+    fs::create_dir(place.path()).unwrap();
+    source.hear_nothing().await;
+}
+
+#[tokio::test]
+async fn a_directory_swapped_for_another_is_followed() {
+    let place = Place::missing();
+    let mut source = two(&place, SHORT).await;
+    fs::create_dir(place.beside("new")).unwrap();
+    fs::write(place.beside("new/a.yaml"), pod("a", "i:2")).unwrap();
+    place.sh("mv manifests old; mv new manifests");
+    source.hear("UPDATE: a=i:2").await;
+    source.hear("REMOVE: b=i:1").await;
+    fs::write(place.beside("old/b.yaml"), pod("b", "i:9")).unwrap();
+    source.hear_nothing().await;
+}
+
+#[tokio::test]
+async fn a_link_to_the_directory_swapped_for_another_is_followed() {
+    let place = Place::missing();
+    for (version, image) in [("v1", "i:1"), ("v2", "i:2")] {
+        fs::create_dir(place.beside(version)).unwrap();
+        fs::write(place.beside(version).join("a.yaml"), pod("a", image)).unwrap();
+    }
+    symlink("v1", place.path()).unwrap();
+    let mut source = place.start();
+    source.hear("ADD: a=i:1").await;
+    fs::write(place.beside("v1/a.yaml"), pod("a", "i:1.1")).unwrap();
+    source.hear("UPDATE: a=i:1.1").await;
+    place.sh("ln -s v2 tmp; mv -T tmp manifests");
+    source.hear("UPDATE: a=i:2").await;
+    fs::write(place.beside("v2/a.yaml"), pod("a", "i:3")).unwrap();
+    source.hear("UPDATE: a=i:3").await;
+    source.hear_nothing().await;
+}
+
+#[tokio::test]
+async fn a_directory_replaced_by_a_file_and_back() {
+    let place = Place::missing();
+    let mut source = two(&place, SHORT).await;
+    fs::write(place.beside("file"), pod("c", "i:1")).unwrap();
+    place.sh("rm -r manifests; mv file manifests");
+    source.hear("ADD: c=i:1").await;
+    source.hear("REMOVE: b=i:1 a=i:1").await;
+    fs::write(place.path(), pod("c", "i:2")).unwrap();
+    source.hear("UPDATE: c=i:2").await;
+    place.sh("rm manifests; mkdir manifests");
+    source.hear("REMOVE: c=i:2").await;
+    source.hear_nothing().await;
+}
+
+#[tokio::test]
+async fn the_one_file_is_gone_after_the_quiet_time_not_the_grace() {
+    let place = Place::missing();
+    fs::write(place.path(), pod("a", "i:1")).unwrap();
+    let mut source = place.start_with(|settings| settings.missing_grace = Duration::from_secs(3600));
+    source.hear("ADD: a=i:1").await;
+    fs::remove_file(place.path()).unwrap();
+    source.hear("REMOVE: a=i:1").await;
+    fs::write(place.path(), pod("a", "i:2")).unwrap();
+    source.hear("ADD: a=i:2").await;
+}
+
+#[tokio::test]
+async fn the_one_file_is_saved_as_vim_does() {
+    let place = Place::missing();
+    fs::write(place.path(), pod("a", "i:1")).unwrap();
+    fs::write(place.beside("new"), pod("a", "i:2")).unwrap();
+    let mut source = place.start_with(|settings| settings.quiet = Duration::from_secs(1));
+    source.hear("ADD: a=i:1").await;
+    place.sh("mv manifests manifests~; cat new > manifests; rm manifests~");
+    source.hear("UPDATE: a=i:2").await;
+    assert!(source.handle.rescanned().await);
+    source.status(|status| status.waiting == 0).await;
+    fs::write(place.path(), pod("a", "i:3")).unwrap();
+    source.hear("UPDATE: a=i:3").await;
+}
+
+#[tokio::test]
+async fn a_mount_over_the_directory_kills_nothing_and_is_followed() {
+    if !inside("-Urm", "file_places::a_mount_over_the_directory_kills_nothing_and_is_followed") {
+        return;
+    }
+    let place = Place::missing();
+    let mut source = two(&place, Duration::from_secs(3600)).await;
+    sh(&place.path(), "mount -t tmpfs none .");
+    // A mount gives no event: a scan finds it.
+    assert!(source.handle.rescanned().await);
+    assert_eq!(source.mux.merged().borrow().len(), 2);
+    place.write("c.yaml", &pod("c", "i:1"));
+    source.hear("ADD: c=i:1").await;
+    place.write("a.yaml", &pod("a", "i:2"));
+    source.hear("UPDATE: a=i:2").await;
+    // An unmount does; the files below are the old ones, and c is kept for the grace.
+    place.sh("umount manifests");
+    source.hear("UPDATE: a=i:1").await;
+    assert_eq!(source.mux.merged().borrow().len(), 3);
+    place.write("b.yaml", &pod("b", "i:3"));
+    source.hear("UPDATE: b=i:3").await;
+}

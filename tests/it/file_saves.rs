@@ -1,0 +1,289 @@
+//! Every way in which people and programs save a file ends in exactly one right update.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write as _,
+    os::unix::fs::symlink,
+    time::Duration,
+};
+
+use tokio::time::sleep;
+
+use crate::support::{
+    files::{Place, Running, pod},
+    logs::logged,
+};
+
+/// A directory in which `web.yaml` gives web=i:1. The quiet time is long enough
+/// for a machine that stalls in the middle of a save.
+async fn web() -> (Place, Running) {
+    let place = Place::directory();
+    place.write("web.yaml", &pod("web", "i:1"));
+    let mut source = place.start_with(|settings| settings.quiet = Duration::from_millis(600));
+    source.hear("ADD: web=i:1").await;
+    (place, source)
+}
+
+/// Runs a script that turns i:1 into i:2; exactly one UPDATE comes of it.
+async fn is_one_update(script: &str) {
+    let (place, mut source) = web().await;
+    fs::write(place.beside("new.yaml"), pod("web", "i:2")).unwrap();
+    place.sh(script);
+    source.hear("UPDATE: web=i:2").await;
+    source.hear_nothing().await;
+    assert_eq!(source.rejections(), [""; 0]);
+}
+
+#[tokio::test]
+async fn vim() {
+    is_one_update(
+        "cd manifests
+         : > 4913; rm 4913
+         cp web.yaml .web.yaml.swp
+         mv web.yaml web.yaml~
+         sleep 0.2
+         cat ../new.yaml > web.yaml
+         chmod 644 web.yaml
+         rm web.yaml~ .web.yaml.swp",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn sed_in_place() {
+    is_one_update("sed -i s/i:1/i:2/ manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn sed_in_place_with_a_backup() {
+    is_one_update("sed -i.bak s/i:1/i:2/ manifests/web.yaml; ls manifests/web.yaml.bak").await;
+}
+
+#[tokio::test]
+async fn cp_over() {
+    is_one_update("cp new.yaml manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn cp_with_attributes_over() {
+    is_one_update("touch -d 2001-01-01 new.yaml; cp -p new.yaml manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn install_over() {
+    is_one_update("install -m 600 new.yaml manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn a_shell_redirection() {
+    is_one_update("cat new.yaml > manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn a_rename_over_it() {
+    is_one_update("mv new.yaml manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn a_hidden_temporary_renamed_over_it_as_rsync_does() {
+    is_one_update("cp new.yaml manifests/.web.yaml.Xy12; mv manifests/.web.yaml.Xy12 manifests/web.yaml")
+        .await;
+}
+
+#[tokio::test]
+async fn a_hard_link_in_its_place() {
+    is_one_update("rm manifests/web.yaml; ln new.yaml manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn removed_and_written_anew() {
+    is_one_update("rm manifests/web.yaml; sleep 0.2; cat new.yaml > manifests/web.yaml").await;
+}
+
+#[tokio::test]
+async fn an_emacs_save_with_lock_and_backup() {
+    is_one_update(
+        "cd manifests
+         ln -s user@host.1:1 .#web.yaml
+         cp web.yaml '#web.yaml#'
+         cp web.yaml web.yaml~
+         cat ../new.yaml > web.yaml
+         rm '.#web.yaml' '#web.yaml#'",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn moved_out_and_in_again() {
+    let (place, mut source) = web().await;
+    place.sh("mv manifests/web.yaml aside.yaml");
+    source.hear("REMOVE: web=i:1").await;
+    place.sh("mv aside.yaml manifests/web.yaml");
+    source.hear("ADD: web=i:1").await;
+    source.hear_nothing().await;
+}
+
+#[tokio::test]
+async fn disabled_by_renaming_it() {
+    let (place, mut source) = web().await;
+    place.sh("mv manifests/web.yaml manifests/web.yaml.bak");
+    source.hear("REMOVE: web=i:1").await;
+    source.hear_nothing().await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_never_closed_is_believed_when_scans_meet_it_just_the_same() {
+    let place = Place::directory();
+    let mut source = place.start();
+    source.hear("ADD:").await;
+    let mut file = File::create(place.at("web.yaml")).unwrap();
+    file.write_all(pod("web", "i:1").as_bytes()).unwrap();
+    source.hear_nothing_yet().await;
+    // The scan so far may have met it before the word of its creation came.
+    assert!(source.handle.rescanned().await);
+    source.handle.rescan();
+    source.hear("ADD: web=i:1").await;
+    drop(file);
+    source.hear_nothing().await;
+}
+
+/// Writes a manifest byte by byte over about a second, with a pause that is
+/// shorter than the quiet time, and keeps it open.
+async fn trickle(file: &mut File, text: &str, source: &Running) {
+    for (index, chunk) in text.as_bytes().chunks(8).enumerate() {
+        file.write_all(chunk).unwrap();
+        sleep(Duration::from_millis(if index == 5 { 300 } else { 40 })).await;
+        source.handle.rescan();
+    }
+}
+
+#[tokio::test]
+async fn a_slow_writer_of_a_new_file() {
+    let place = Place::directory();
+    let mut source = place.start();
+    source.hear("ADD:").await;
+    let mut file = File::create(place.at("web.yaml")).unwrap();
+    for chunk in pod("web", "i:1").as_bytes().chunks(8) {
+        file.write_all(chunk).unwrap();
+        sleep(Duration::from_millis(60)).await;
+    }
+    place.write("other.yaml", &pod("other", "i:1"));
+    source.hear("ADD: other=i:1").await;
+    assert_eq!(source.rejections(), [""; 0]);
+    drop(file);
+    source.hear("ADD: web=i:1").await;
+    source.hear_nothing().await;
+}
+
+#[test]
+fn a_slow_writer_over_an_old_file_while_everything_is_scanned() {
+    logged(|log| async move {
+        let (place, mut source) = web().await;
+        let mut file = OpenOptions::new().write(true).truncate(true).open(place.at("web.yaml")).unwrap();
+        trickle(&mut file, &pod("web", "i:2"), &source).await;
+        drop(file);
+        source.hear("UPDATE: web=i:2").await;
+        source.hear_nothing().await;
+        assert_eq!(log.lines_with("refused"), [""; 0], "no half of it was believed");
+    });
+}
+
+#[tokio::test]
+async fn a_slow_writer_that_began_before_the_source() {
+    let place = Place::directory();
+    place.write("a.yaml", &pod("a", "i:1"));
+    let text = pod("web", "i:1");
+    let (begin, rest) = text.split_at(text.len() - "i:1\n".len());
+    let mut file = File::create(place.at("web.yaml")).unwrap();
+    file.write_all(begin.as_bytes()).unwrap();
+    let writer = tokio::spawn(async move {
+        // For longer than the first listing waits.
+        for _ in 0..40 {
+            file.write_all(b" ").unwrap();
+            sleep(Duration::from_millis(40)).await;
+        }
+        file
+    });
+    let mut source = place.start();
+    source.hear("ADD: a=i:1").await;
+    let mut file = writer.await.unwrap();
+    assert_eq!(source.rejections(), [""; 0]);
+    file.write_all(rest.as_bytes()).unwrap();
+    drop(file);
+    source.hear("ADD: web=i:1").await;
+}
+
+// Untested upstream: truncate, then write
+#[tokio::test]
+async fn truncated_then_written() {
+    let (place, mut source) = web().await;
+    place.write("web.yaml", "");
+    source.status(|status| status.rejected == 1).await;
+    place.write("web.yaml", &pod("web", "i:2"));
+    source.hear("UPDATE: web=i:2").await;
+    source.hear_nothing().await;
+    assert_eq!(source.rejections(), [""; 0]);
+}
+
+/// A `ConfigMap` volume as the kubelet writes it: the manifests are links through
+/// `..data`, which is swapped for another directory.
+fn config_map(place: &Place, version: &str, image: &str) {
+    fs::create_dir(place.at(version)).unwrap();
+    for name in ["one", "two"] {
+        fs::write(place.at(version).join(format!("{name}.yaml")), pod(name, image)).unwrap();
+    }
+    symlink(version, place.at("..data_tmp")).unwrap();
+    fs::rename(place.at("..data_tmp"), place.at("..data")).unwrap();
+}
+
+#[tokio::test]
+async fn a_config_map_swap() {
+    let place = Place::directory();
+    config_map(&place, "..v1", "i:1");
+    for name in ["one.yaml", "two.yaml"] {
+        symlink(format!("..data/{name}"), place.at(name)).unwrap();
+    }
+    let mut source = place.start();
+    source.hear("ADD: one=i:1 two=i:1").await;
+    for version in 2..5 {
+        let (new, old) = (format!("..v{version}"), format!("..v{}", version - 1));
+        config_map(&place, &new, &format!("i:{version}"));
+        fs::remove_dir_all(place.at(&old)).unwrap();
+        source.hear(&format!("UPDATE: one=i:{version} two=i:{version}")).await;
+        source.hear_nothing().await;
+    }
+}
+
+#[tokio::test]
+async fn a_links_target_inside_the_tree_is_watched() {
+    let place = Place::directory();
+    fs::create_dir(place.at("sub")).unwrap();
+    fs::write(place.at("sub/real"), pod("web", "i:1")).unwrap();
+    symlink("sub/real", place.at("web.yaml")).unwrap();
+    let mut source = place.start();
+    source.hear("ADD: web=i:1").await;
+    fs::write(place.at("sub/real"), pod("web", "i:2")).unwrap();
+    source.hear("UPDATE: web=i:2").await;
+    fs::remove_file(place.at("sub/real")).unwrap();
+    source.hear("REMOVE: web=i:2").await;
+    fs::write(place.at("sub/real"), pod("web", "i:3")).unwrap();
+    source.hear("ADD: web=i:3").await;
+    place.sh("rm -r manifests/sub");
+    source.hear("REMOVE: web=i:3").await;
+    place.sh("mkdir manifests/sub");
+    fs::write(place.at("sub/real"), pod("web", "i:4")).unwrap();
+    source.hear("ADD: web=i:4").await;
+}
+
+#[tokio::test]
+async fn a_link_made_after_the_start_is_followed_too() {
+    let place = Place::directory();
+    fs::create_dir(place.at("sub")).unwrap();
+    fs::write(place.at("sub/real"), pod("web", "i:1")).unwrap();
+    let mut source = place.start();
+    source.hear("ADD:").await;
+    symlink("sub/real", place.at("web.yaml")).unwrap();
+    source.hear("ADD: web=i:1").await;
+    fs::write(place.at("sub/real"), pod("web", "i:2")).unwrap();
+    source.hear("UPDATE: web=i:2").await;
+}

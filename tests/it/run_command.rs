@@ -1,0 +1,262 @@
+//! `podmux run`, as a user runs it.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+    process::Stdio,
+};
+
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
+use serde_json::Value;
+
+use crate::support::{
+    process::{Process, podmux_run, wait_for},
+    stream::Replica,
+};
+
+fn write_pod(directory: &Path, name: &str, image: &str) {
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: c\n    image: {image}\n"
+    );
+    // Moved into its place, as whoever cares does it.
+    let temporary = directory.join(format!(".{name}.tmp"));
+    fs::write(&temporary, pod).unwrap();
+    fs::rename(temporary, directory.join(format!("{name}.yaml"))).unwrap();
+}
+
+fn stop(agent: Process) -> String {
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    log
+}
+
+#[test]
+fn every_change_in_the_directory_comes_out_in_order() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pod(manifests.path(), "web", "web:1");
+    let agent = Process::start(&mut podmux_run(manifests.path(), &[]));
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    write_pod(manifests.path(), "web", "web:2");
+    agent.holds("the new web", |held| {
+        held.pods.get("default/web-node1").is_some_and(|pod| pod.contains("web:2"))
+    });
+    write_pod(manifests.path(), "db", "db:1");
+    agent.holds("db", |held| held.pods.contains_key("default/db-node1"));
+    fs::remove_file(manifests.path().join("web.yaml")).unwrap();
+    let held = agent.holds("no web", |held| !held.pods.contains_key("default/web-node1"));
+    stop(agent);
+    assert_eq!(held.heard, ["1 ADD file 1", "2 UPDATE file 1", "3 ADD file 1", "4 REMOVE file 1"]);
+}
+
+#[test]
+fn an_empty_directory_is_told_as_seen() {
+    let manifests = tempfile::tempdir().unwrap();
+    let agent = Process::start(&mut podmux_run(manifests.path(), &[]));
+    assert_eq!(agent.holds("anything", |held| held.seq > 0).heard, ["1 ADD file 0"]);
+    stop(agent);
+}
+
+#[test]
+fn several_sinks_hear_the_same_each_with_its_own_seq() {
+    let manifests = tempfile::tempdir().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().join("updates.jsonl");
+    write_pod(manifests.path(), "web", "web:1");
+    let file = format!("jsonl={}", path.display());
+    let agent = Process::start(&mut podmux_run(manifests.path(), &["--sink", "jsonl", "--sink", &file]));
+    let held = agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    stop(agent);
+    assert_eq!(Replica::of(&fs::read_to_string(path).unwrap()), held);
+}
+
+#[test]
+fn a_snapshot_consumer_hears_sets() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pod(manifests.path(), "web", "web:1");
+    let agent = Process::start(&mut podmux_run(manifests.path(), &["--notify", "snapshot"]));
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    write_pod(manifests.path(), "db", "db:1");
+    let held = agent.holds("db", |held| held.pods.contains_key("default/db-node1"));
+    assert_eq!(held.heard, ["1 SET * 1", "2 SET * 2"]);
+    stop(agent);
+}
+
+#[test]
+fn a_reader_that_leaves_a_quiet_stream_ends_it_with_1() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pod(manifests.path(), "web", "web:1");
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = podmux_run(manifests.path(), &[]);
+    let agent = Process::start(command.stdout(writer));
+    drop(command);
+    let mut line = String::new();
+    let mut reader = std::io::BufReader::new(reader);
+    std::io::BufRead::read_line(&mut reader, &mut line).unwrap();
+    drop(reader);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 1, "{log}");
+    let reason = "task sink jsonl failed: sink jsonl ended at update 2: \
+                  the sink will take no more updates: the reader of stdout has gone away";
+    assert!(log.ends_with(reason), "{log}");
+}
+
+#[test]
+fn a_reader_that_left_before_the_first_line_ends_it_with_1() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pod(manifests.path(), "web", "web:1");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = podmux_run(manifests.path(), &[]);
+    let agent = Process::start(command.stdout(writer));
+    let (code, log) = agent.ends();
+    assert_eq!(code, 1, "{log}");
+    assert!(log.ends_with("the reader of stdout has gone away"), "{log}");
+}
+
+#[test]
+fn a_sink_that_cannot_be_opened_refuses_the_start() {
+    let manifests = tempfile::tempdir().unwrap();
+    let agent = Process::start(&mut podmux_run(manifests.path(), &["--sink", "jsonl=/no/such/directory/x"]));
+    let (code, log) = agent.ends();
+    assert_eq!(code, 2, "{log}");
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(log.contains("/no/such/directory/x") && log.contains("No such file or directory"), "{log}");
+}
+
+/// A limit on the size of files is a full disk for everybody: writes come up
+/// short, then fail.
+#[test]
+fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
+    let manifests = tempfile::tempdir().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().join("updates.jsonl");
+    (0..40).for_each(|number| write_pod(manifests.path(), &format!("p{number}"), "i:1"));
+    let run = podmux_run(manifests.path(), &["--sink", &format!("jsonl={}", path.display())]);
+    let mut command = std::process::Command::new("sh");
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.args(["-c", "trap '' XFSZ; ulimit -S -f 8; exec \"$@\"", "sh"]);
+    command.arg(run.get_program()).args(run.get_args());
+    let agent = Process::start(&mut command);
+
+    let failing = agent.logs("the sink does not take the update");
+    assert!(failing.contains("File too large") && failing.contains("WARN"), "{failing}");
+    let cut = fs::read_to_string(&path).unwrap();
+    assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "a piece of the first line");
+    prlimit(Some(agent.pid()), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
+    agent.logs("recovered");
+    write_pod(manifests.path(), "last", "i:1");
+    let text = wait_for(|| {
+        fs::read_to_string(&path).ok().filter(|text| text.contains("last-node1") && text.ends_with('\n'))
+    });
+    let log = stop(agent);
+    assert_eq!(log.matches("File too large").count(), 1, "loud once, then quiet:\n{log}");
+    assert!(text.starts_with(&cut));
+    let replica = Replica::of(&text);
+    assert_eq!(replica.pods.len(), 41);
+    assert_eq!(replica.heard.first().unwrap(), "1 ADD file 40");
+}
+
+#[test]
+fn sighup_reads_the_settings_anew_and_refuses_bad_ones() {
+    let manifests = tempfile::tempdir().unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let write =
+        |text: &str| fs::write(config.path(), format!("kind: PodmuxConfiguration\n{text}\n")).unwrap();
+    write("shutdownGrace: 9s");
+    let args = ["--config", config.path().to_str().unwrap()];
+    let agent = Process::start(&mut podmux_run(manifests.path(), &args));
+    agent.holds("the first sight", |held| held.seq == 1);
+
+    write("shutdownGrace: never");
+    agent.signal(Signal::HUP);
+    let refused = agent.logs("the settings cannot be used; those from before stay");
+    assert!(refused.contains("shutdownGrace") && refused.contains("never"), "{refused}");
+
+    write("shutdownGrace: 8s\nverbose: 1\nsink: [jsonl=/elsewhere]");
+    agent.signal(Signal::HUP);
+    let ignored = agent.logs("takes effect only after a restart");
+    assert!(ignored.contains("setting=\"sink\""), "{ignored}");
+    agent.logs("the settings are read");
+    let log = stop(agent);
+    assert!(log.contains("DEBUG"), "the log says more from now on:\n{log}");
+}
+
+#[test]
+fn sighup_changes_how_invalid_manifests_are_treated() {
+    let manifests = tempfile::tempdir().unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let write =
+        |text: &str| fs::write(config.path(), format!("kind: PodmuxConfiguration\n{text}\n")).unwrap();
+    write("onInvalidManifest: keep");
+    write_pod(manifests.path(), "web", "web:1");
+    let args = ["--config", config.path().to_str().unwrap(), "--file-check-frequency", "1h"];
+    let agent = Process::start(&mut podmux_run(manifests.path(), &args));
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    fs::write(manifests.path().join("web.yaml"), "kind: [").unwrap();
+    agent.logs("the manifest was refused");
+    agent.signal(Signal::HUP);
+    agent.logs("the settings are read");
+    write("onInvalidManifest: remove");
+    agent.signal(Signal::HUP);
+    let held = agent.holds("no web", |held| held.pods.is_empty() && held.seq > 1);
+    assert_eq!(held.heard, ["1 ADD file 1", "2 REMOVE file 1"]);
+    stop(agent);
+}
+
+#[test]
+fn sighup_scans_everything() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pod(manifests.path(), "web", "web:1");
+    let path = manifests.path().join("web.yaml");
+    let agent = Process::start(&mut podmux_run(manifests.path(), &["--file-check-frequency", "1h"]));
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    // Nobody is told of a write to a file that stays open.
+    let text = fs::read_to_string(&path).unwrap().replace("web:1", "web:2");
+    let mut file = File::options().write(true).open(&path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    agent.signal(Signal::HUP);
+    agent.holds("the new web", |held| held.pods.values().any(|pod| pod.contains("web:2")));
+    stop(agent);
+    drop(file);
+}
+
+#[test]
+fn the_log_is_json_if_asked_for() {
+    let manifests = tempfile::tempdir().unwrap();
+    fs::write(manifests.path().join("bad.yaml"), "kind: [").unwrap();
+    let agent = Process::start(&mut podmux_run(manifests.path(), &["--log-format", "json"]));
+    agent.logs("bad.yaml");
+    let log = stop(agent);
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for line in &lines {
+        for field in ["timestamp", "level", "message", "target"] {
+            assert!(line[field].is_string(), "{line}");
+        }
+    }
+    let bad = lines.iter().find(|line| line["path"].as_str().is_some_and(|path| path.ends_with("bad.yaml")));
+    let bad = bad.expect("the fixed field `path`");
+    assert_eq!((bad["source"].as_str(), bad["error"].is_string()), (Some("file"), true), "{bad}");
+}
+
+#[test]
+fn the_journal_notes_the_time_by_itself() {
+    let manifests = tempfile::tempdir().unwrap();
+    let logs = tempfile::NamedTempFile::new().unwrap();
+    let stream = logs.as_file().metadata().unwrap();
+    for (journal, timed) in [
+        (format!("{}:{}", stream.dev(), stream.ino()), false),
+        (format!("{}:{}", stream.dev(), stream.ino() + 1), true),
+    ] {
+        let mut command = podmux_run(manifests.path(), &[]);
+        command.env("JOURNAL_STREAM", journal).stderr(File::create(logs.path()).unwrap());
+        let agent = Process::start(&mut command);
+        agent.holds("the first sight", |held| held.seq == 1);
+        stop(agent);
+        let log = fs::read_to_string(logs.path()).unwrap();
+        assert_eq!(log.starts_with("20"), timed, "{log}");
+        assert!(!log.contains('\u{1b}'), "colours are for terminals:\n{log}");
+    }
+}

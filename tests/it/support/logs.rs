@@ -1,0 +1,63 @@
+//! What is logged while a test runs.
+
+use std::{
+    future::Future,
+    io::{self, Write},
+    mem,
+    sync::{Arc, Mutex},
+};
+
+use tracing::subscriber::set_default;
+use tracing_subscriber::fmt::{MakeWriter, Subscriber};
+
+/// The log so far.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// The lines in which a text stands.
+    pub fn lines_with(&self, text: &str) -> Vec<String> {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// Runs a test whose log, at level INFO, is collected: from its own thread and
+/// from the threads that block.
+pub fn logged<F: Future>(test: impl FnOnce(Log) -> F) -> F::Output {
+    let log = Log::default();
+    let collect = {
+        let log = log.clone();
+        move || {
+            let subscriber = Subscriber::builder().with_ansi(false).with_writer(log.clone()).finish();
+            set_default(subscriber)
+        }
+    };
+    let _here = collect();
+    // A thread's own subscriber goes with the thread.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_start(move || mem::forget(collect()))
+        .build()
+        .unwrap();
+    runtime.block_on(test(log))
+}

@@ -1,0 +1,189 @@
+//! YAML and JSON are read by the kubelet's rules (go-yaml v2 behind sigs.k8s.io/yaml), with positions.
+
+use expect_test::{Expect, expect};
+use podmux::pod::yaml::to_json;
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+/// What a text is as JSON, or why it is nothing.
+#[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
+fn check(text: &str, expect: Expect) {
+    expect.assert_eq(&match to_json(text) {
+        Ok(value) => value.to_string(),
+        Err(problem) => problem.to_string(),
+    });
+}
+
+#[test]
+fn plain_scalars_follow_yaml_1_1() {
+    check(
+        "[0644, 0o644, 0x1F, 0b101, 08, 1_000, 1e3, 1.0, .5, +7, -0b11]",
+        expect!["[420,420,31,5,8,1000,1000,1,0.5,7,-3]"],
+    );
+    check("[y, No, ON, oFF, True, tRUE]", expect![[r#"[true,false,true,"oFF",true,"tRUE"]"#]]);
+    check("[~, null, Null, nULL, '', 'null']", expect![[r#"[null,null,null,"nULL","","null"]"#]]);
+    check(
+        "[1:30, 2026-01-02, 0x, 1e400, 1.2.3, =, -x]",
+        expect![[r#"["1:30","2026-01-02","0x","1e400","1.2.3","=","-x"]"#]],
+    );
+    check("a: .inf", expect!["1:4: inf cannot be written as JSON, so it means nothing here"]);
+    check("[!!str 5, !!int '5', !!float 1, ! 5, !mine 5]", expect![[r#"["5",5,1,"5","5"]"#]]);
+    check("a: !!int x", expect![[r#"1:10: "x" is not a !!int"#]]);
+}
+
+#[test]
+fn keys_that_are_no_texts_become_texts() {
+    check(
+        "{1: a, true: b, 1.5: c, 1e6: d, 0x10: e}",
+        expect![[r#"{"1":"a","1.5":"c","16":"e","1e+06":"d","true":"b"}"#]],
+    );
+    check("? [a, b]\n: c", expect!["1:3: a list cannot be a key: a key is one text"]);
+    check("a:\n  ~: c", expect!["2:3: null cannot be a key"]);
+    check("- {a\n  b: c}", expect!["1:4: a key must stand on one line"]);
+}
+
+#[test]
+fn merge_keys_count_from_where_they_stand() {
+    check(
+        "a: &a {p: 1, q: 2}\nb: {<<: *a, q: 3}\nc: {q: 3, <<: *a}",
+        expect![[r#"{"a":{"p":1,"q":2},"b":{"p":1,"q":3},"c":{"p":1,"q":2}}"#]],
+    );
+    check(
+        "[&a {p: 1}, &b {p: 2, q: 2}, {<<: [*a, *b]}]",
+        expect![[r#"[{"p":1},{"p":2,"q":2},{"p":1,"q":2}]"#]],
+    );
+    check("a: {<<: 5}", expect!["1:9: a merge key (<<) takes a map or a list of maps"]);
+    check("'<<': {x: 1}", expect![[r#"{"<<":{"x":1}}"#]]);
+}
+
+#[test]
+fn a_byte_order_mark_and_any_line_ends_are_read() {
+    check("\u{feff}a: 1\r\nb: |\r\n  x\r\n  y\r\n", expect![[r#"{"a":1,"b":"x\ny\n"}"#]]);
+    check("\u{feff}{\"a\": 1}", expect![[r#"{"a":1}"#]]);
+    check("a: |\n  no line end", expect![[r#"{"a":"no line end"}"#]]);
+    check("%YAML 1.2\n---\na: 1\n", expect![[r#"{"a":1}"#]]);
+    check("", expect!["null"]);
+}
+
+#[test]
+fn what_yaml_1_1_forbids_is_refused_with_its_place() {
+    check("a:\n\tb: 1", expect!["2:2: tabs disallowed within this context (block indentation)"]);
+    check("a:\n- \tb: 1", expect!["2:2: a tab in the indentation: use spaces"]);
+    check("a: b\n\t\nc: d", expect!["2:1: a tab in the indentation: use spaces"]);
+    check(
+        "a: \"b\u{7}\"",
+        expect![[r#"1:6: the control character U+0007 may not stand in YAML: write "\x07""#]],
+    );
+    check("[a?b]", expect!["1:2: a text with a question mark within [ ] or { } must stand in quotes"]);
+    check(
+        "a: &b/c d",
+        expect![[
+            r#"1:4: the name of an anchor takes letters, digits, '_' and '-': put "&b/c" in quotes if it is a text"#
+        ]],
+    );
+    check("a: *b", expect!["1:4: while parsing node, found unknown anchor"]);
+    check("a: 1\n---\nb: 2", expect!["3:1: a second document, where only one is read"]);
+}
+
+#[test]
+fn tabs_may_stand_where_they_indent_nothing() {
+    check("a:\t1\nb: \"x\n \ty\"\nc: {d:\t1,\n  \t e: 2}\nf: |\n  x\n  \ty\n", expect![[r#"{"a":1,"b":"x y","c":{"d":1,"e":2},"f":"x\n\ty\n"}"#]]);
+}
+
+#[test]
+fn text_that_begins_with_a_brace_is_json_if_it_can_be() {
+    // As JSON `1e3` and escapes are JSON's; the rest is YAML's flow style.
+    check(r#"{"a": "\ud83d\ude00\/", "b": 1e3}"#, expect![[r#"{"a":"😀/","b":1000.0}"#]]);
+    check("{\"a\": 1, # a comment\n \"b\": [yes, 010],}", expect![[r#"{"a":1,"b":[true,8]}"#]]);
+    check(r#"{"a": 1,}"#, expect![[r#"{"a":1}"#]]);
+    check(r#"{"a": 1} trailing"#, expect!["1:10: the value ends here, but the text goes on"]);
+    check("{\"a\": 1,\n \"b\" 2}", expect!["2:6: a colon is missing here"]);
+    check("{\"a\": [1, 2", expect!["1:12: the text ends inside a value"]);
+}
+
+#[test]
+fn nesting_aliases_and_sheer_size_have_bounds() {
+    let deep = |open: &str, close: &str, n: usize| format!("a: {}{}", open.repeat(n), close.repeat(n));
+    assert!(to_json(&deep("[", "]", 190)).is_ok());
+    assert!(to_json(&deep("[", "]", 100_000)).is_err());
+    assert!(to_json(&"{\"a\":".repeat(100_000)).is_err());
+    assert!(to_json(&"- ".repeat(100_000)).is_err());
+
+    let bomb = (1..40)
+        .fold("a0: &a0 [x, x]\n".to_owned(), |text, n| format!("{text}a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1));
+    check(&bomb, expect!["10:10: too much of this text is made by repeating aliases"]);
+    let tower = (1..40).fold(format!("a0: &a0 {}x{}\n", "[".repeat(20), "]".repeat(20)), |text, n| {
+        format!("{text}a{n}: &a{n} {}*a{}{}\n", "[".repeat(20), n - 1, "]".repeat(20))
+    });
+    check(&tower, expect!["10:29: nested more than 200 levels deep"]);
+    check("&a [*a]", expect!["1:5: an alias inside the very value that it repeats"]);
+
+    let many = "[".to_owned() + &"1,".repeat(2_100_000) + "1]";
+    assert_eq!(to_json(&many).unwrap_err().detail, "more than 2000000 values in one text");
+}
+
+/// Any JSON value, with texts that look like something else.
+fn any_json() -> impl Strategy<Value = Value> {
+    let text = prop_oneof![
+        "[ -~]{0,12}",
+        "\\PC{0,6}",
+        prop::sample::select(vec![
+            "yes", "0644", "1e3", "null", "~", "<<", "- a", "a: b", "# c", "\ta", "a\n\n b ", "😀"
+        ])
+        .prop_map(str::to_owned),
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        text.clone().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::btree_map(text.clone(), inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect::<Map<_, _>>())),
+        ]
+    })
+}
+
+/// A value in YAML's block style, every text in double quotes.
+fn block(value: &Value, indent: usize) -> String {
+    let margin = " ".repeat(indent);
+    match value {
+        Value::Array(items) if !items.is_empty() => {
+            items.iter().map(|item| format!("\n{margin}- {}", block(item, indent + 2))).collect()
+        }
+        Value::Object(map) if !map.is_empty() => map
+            .iter()
+            .map(|(key, item)| {
+                format!("\n{margin}{}: {}", Value::from(key.as_str()), block(item, indent + 2))
+            })
+            .collect(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether YAML can hold the value unescaped.
+fn is_plain(value: &Value) -> bool {
+    !value.to_string().contains(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
+}
+
+proptest! {
+    #[test]
+    fn a_value_is_the_same_from_json_flow_style_and_block_style(value in any_json()) {
+        prop_assume!(is_plain(&value));
+        let wrapped = json!({ "v": value });
+        prop_assert_eq!(&to_json(&wrapped.to_string()).unwrap(), &wrapped);
+        prop_assert_eq!(&to_json(&format!("# flow\n{wrapped}")).unwrap(), &wrapped);
+        prop_assert_eq!(&to_json(&block(&wrapped, 0)).unwrap(), &wrapped);
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[ -~\\n\\t\u{85}\u{feff}é]{0,60}") {
+        if let Err(problem) = to_json(&text) {
+            prop_assert!(!problem.to_string().contains('\n'), "{problem}");
+        }
+    }
+}
