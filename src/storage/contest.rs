@@ -61,7 +61,9 @@ pub(super) fn resolve(mut claims: Vec<Claim>) -> Verdict {
             let lost = losers(&claims, &winners);
             return (winners.into_iter().map(|(key, winner)| (key, winner.entry.clone())).collect(), lost);
         }
-        weakened.into_iter().for_each(|index| claims[index].provisional = true);
+        for index in weakened {
+            claims[index].provisional = true;
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::support::script::{check, check_with};
 fn a_new_pod_is_added() {
     check(
         "file: foo",
-        expect![[r#"
+        &expect![[r#"
         > file: foo
         ADD file: default/foo#foo-uid
     "#]],
@@ -22,7 +22,7 @@ fn a_new_pod_is_added() {
 fn a_namespace_is_passed_through_as_it_is() {
     check(
         "api: new/foo",
-        expect![[r#"
+        &expect![[r#"
         > api: new/foo
         ADD api: new/foo#foo-uid
     "#]],
@@ -42,7 +42,7 @@ fn a_second_namespace_adds_only_the_new_pod() {
     check(
         "file: default/foo
          file: default/foo new/foo#other",
-        expect![[r#"
+        &expect![[r#"
             > file: default/foo
             ADD file: default/foo#foo-uid
             > file: default/foo new/foo#other
@@ -59,7 +59,7 @@ fn the_same_listing_again_says_nothing() {
          file: foo
          file: foo bar
          file: foo bar",
-        expect![[r#"
+        &expect![[r#"
             > file: foo
             ADD file: default/foo#foo-uid
             > file: foo
@@ -78,7 +78,7 @@ fn a_pod_is_added_updated_and_removed() {
          file: foo=i:2
          file:
          file:",
-        expect![[r#"
+        &expect![[r#"
             > file: foo
             ADD file: default/foo#foo-uid
             > file: foo=i:2
@@ -101,7 +101,7 @@ fn a_deletion_timestamp_is_a_delete_and_each_difference_after_it_too() {
          api: foo!!+a:b
          api: foo!!+a:b%Failed
          api:",
-        expect![[r#"
+        &expect![[r#"
             > api: foo
             ADD api: default/foo#foo-uid
             > api: foo!
@@ -123,7 +123,7 @@ fn a_deletion_timestamp_is_a_delete_and_each_difference_after_it_too() {
 fn a_terminating_pod_seen_for_the_first_time_is_an_add() {
     check(
         "api: foo!",
-        expect![[r#"
+        &expect![[r#"
         > api: foo!
         ADD api: default/foo#foo-uid
     "#]],
@@ -136,7 +136,7 @@ fn a_mixed_listing_is_told_as_remove_then_add_then_update() {
     check(
         "file: foo foo2 foo3
          file: foo2=i:2 foo3=i:2 foo4",
-        expect![[r#"
+        &expect![[r#"
             > file: foo foo2 foo3
             ADD file: default/foo#foo-uid default/foo2#foo2-uid default/foo3#foo3-uid
             > file: foo2=i:2 foo3=i:2 foo4
@@ -154,7 +154,7 @@ fn a_status_alone_is_a_reconcile_of_that_pod_only() {
         "api: foo bar
          api: foo%Running bar
          api: foo%Failed=i:2 bar",
-        expect![[r#"
+        &expect![[r#"
             > api: foo bar
             ADD api: default/bar#bar-uid default/foo#foo-uid
             > api: foo%Running bar
@@ -174,7 +174,7 @@ fn the_first_sight_of_an_empty_source_is_an_empty_add() {
          url:
          http:
          api: foo",
-        expect![[r#"
+        &expect![[r#"
             > file:
             ADD file:
             > file:
@@ -194,7 +194,7 @@ fn an_empty_add_comes_after_deletes_and_before_reconciles() {
         "api: a b c
          asleep api: a! b%Running c=i:2
          file:",
-        expect![[r#"
+        &expect![[r#"
             > api: a b c
             ADD api: default/a#a-uid default/b#b-uid default/c#c-uid
             > asleep api: a! b%Running c=i:2
@@ -217,7 +217,7 @@ fn an_annotation_that_changes_comes_or_goes_is_an_update() {
          api: foo
          api: foo@kubernetes.io/config.mirror:x
          api: foo@kubernetes.io/config.hash:x",
-        expect![[r#"
+        &expect![[r#"
             > api: foo@a:1
             ADD api: default/foo#foo-uid
             > api: foo@a:2
@@ -241,7 +241,7 @@ fn a_label_that_changes_is_an_update_and_empty_labels_are_not_absent_ones() {
          api: foo+a:2
          api: foo+
          api: foo",
-        expect![[r#"
+        &expect![[r#"
             > api: foo+a:1
             ADD api: default/foo#foo-uid
             > api: foo+a:2
@@ -259,7 +259,7 @@ fn what_is_not_compared_is_never_told_alone() {
     check(
         "api: foo<1
          api: foo<2",
-        expect![[r#"
+        &expect![[r#"
             > api: foo<1
             ADD api: default/foo#foo-uid
             > api: foo<2
@@ -272,7 +272,7 @@ fn another_uid_under_a_name_is_a_remove_and_an_add() {
     check(
         "file: foo#1
          file: foo#2",
-        expect![[r#"
+        &expect![[r#"
             > file: foo#1
             ADD file: default/foo#1
             > file: foo#2
@@ -288,7 +288,7 @@ fn one_name_in_two_namespaces_is_two_pods() {
     check(
         "api: one/foo#1 two/foo#2
          api: one/foo#1",
-        expect![[r#"
+        &expect![[r#"
             > api: one/foo#1 two/foo#2
             ADD api: one/foo#1 two/foo#2
             > api: one/foo#1
@@ -302,7 +302,7 @@ fn the_important_are_added_first_and_removed_last() {
     check(
         "api: d c b^5 a^9<2 z^9<1
          api:",
-        expect![[r#"
+        &expect![[r#"
             > api: d c b^5 a^9<2 z^9<1
             ADD api: default/z#z-uid default/a#a-uid default/b#b-uid default/c#c-uid default/d#d-uid
             > api:
@@ -317,7 +317,7 @@ fn a_pod_that_was_gone_while_nobody_looked_is_removed_and_added() {
         "http: foo
          asleep http:
          http: foo",
-        expect![[r#"
+        &expect![[r#"
             > http: foo
             ADD http: default/foo#foo-uid
             > asleep http:
@@ -336,7 +336,7 @@ fn a_sleeper_is_told_one_difference() {
          asleep file: a=i:3 b c
          asleep file: a=i:3 c
          file: a=i:4 c d",
-        expect![[r#"
+        &expect![[r#"
             > file: a b
             ADD file: default/a#a-uid default/b#b-uid
             > asleep file: a=i:2 b
@@ -357,7 +357,7 @@ fn two_files_with_one_name_the_lower_wins_and_the_other_takes_over() {
         "file: foo#u | foo#u=i:2
          file: | foo#u=i:2
          file: foo#u | foo#u=i:2",
-        expect![[r#"
+        &expect![[r#"
             > file: foo#u | foo#u=i:2
             rejected: file default/foo: DuplicateName: the name is taken by the pod in 1.yaml; rename one of them
             ADD file: default/foo#u
@@ -377,7 +377,7 @@ fn two_files_with_one_uid_the_lower_wins() {
     check(
         "file: foo#u | bar#u
          file: | bar#u",
-        expect![[r#"
+        &expect![[r#"
             > file: foo#u | bar#u
             rejected: file default/bar: DuplicateUID: the UID is taken by default/foo in 1.yaml; remove metadata.uid from one of them
             ADD file: default/foo#u
@@ -394,7 +394,7 @@ fn a_chain_of_duplicates_is_settled_in_the_order_of_the_source() {
     // b loses its UID to a, so c may have b's name.
     check(
         "file: a#1 | b#1 | b#2",
-        expect![[r#"
+        &expect![[r#"
         > file: a#1 | b#1 | b#2
         rejected: file default/b: DuplicateUID: the UID is taken by default/a in 1.yaml; remove metadata.uid from one of them
         ADD file: default/a#1 default/b#2
@@ -413,7 +413,7 @@ fn file_wins_over_http_over_url_over_api_in_any_order() {
          file:
          http:
          url:",
-        expect![[r#"
+        &expect![[r#"
             > api: foo#a
             ADD api: default/foo#a
             > url: foo#u
@@ -453,7 +453,7 @@ fn a_winner_holds_its_name_while_it_terminates() {
         "http: foo#h!
          api: foo#a
          http:",
-        expect![[r#"
+        &expect![[r#"
             > http: foo#h!
             ADD http: default/foo#h
             > api: foo#a
@@ -473,7 +473,7 @@ fn the_api_servers_pod_keeps_its_uid_from_a_local_copy() {
         "file: copy#u
          api: foo#u
          api:",
-        expect![[r#"
+        &expect![[r#"
             > file: copy#u
             ADD file: default/copy#u
             > api: foo#u
@@ -494,7 +494,7 @@ fn who_loses_its_uid_leaves_its_name_to_the_next() {
         "api: foo#u
          http: copy#h
          file: copy#u",
-        expect![[r#"
+        &expect![[r#"
             > api: foo#u
             ADD api: default/foo#u
             > http: copy#h
@@ -510,7 +510,7 @@ fn who_loses_its_uid_leaves_its_name_to_the_next() {
 fn pods_without_a_uid_do_not_share_one() {
     check(
         "file: a# b#",
-        expect![[r#"
+        &expect![[r#"
         > file: a# b#
         ADD file: default/a# default/b#
     "#]],
@@ -524,7 +524,7 @@ fn a_restored_listing_adds_and_updates_and_never_removes() {
          file (restored): b=i:2
          file (restored): b#other
          file: b=i:2",
-        expect![[r#"
+        &expect![[r#"
             > file (restored): a b
             ADD file: default/a#a-uid default/b#b-uid
             > file (restored): b=i:2
@@ -543,7 +543,7 @@ fn a_restored_listing_takes_no_name_from_a_pod_that_runs() {
         "api: foo#a
          file (restored): foo#f
          file: foo#f",
-        expect![[r#"
+        &expect![[r#"
             > api: foo#a
             ADD api: default/foo#a
             > file (restored): foo#f
@@ -563,7 +563,7 @@ fn a_restored_winner_keeps_its_name_from_one_who_is_quicker() {
         "file (restored): foo#f
          api: foo#a
          file:",
-        expect![[r#"
+        &expect![[r#"
             > file (restored): foo#f
             ADD file: default/foo#f
             > api: foo#a
@@ -584,7 +584,7 @@ fn a_source_that_has_been_seen_removes_whatever_the_others_do() {
     check(
         "file: a
          file:",
-        expect![[r#"
+        &expect![[r#"
             > file: a
             ADD file: default/a#a-uid
             > file:
@@ -599,7 +599,7 @@ fn first_sight_after_a_restored_listing_is_told_once() {
         "file (restored): a
          file: a
          file: a",
-        expect![[r#"
+        &expect![[r#"
             > file (restored): a
             ADD file: default/a#a-uid
             > file: a
@@ -620,7 +620,7 @@ fn snapshot_is_one_set_with_everything_once_every_source_has_spoken() {
          api: c^1%Running
          file: b
          file: b=i:2",
-        expect![[r#"
+        &expect![[r#"
             > file: a b
             > api: c^1
             SET *: default/c#c-uid default/a#a-uid default/b#b-uid
@@ -645,7 +645,7 @@ fn snapshot_and_updates_is_a_set_when_pods_come_or_go_and_else_the_updates() {
          file: a b=i:2
          file: a%Running b!
          file: b!!=i:3",
-        expect![[r#"
+        &expect![[r#"
             > file: a b
             > api:
             SET *: default/a#a-uid default/b#b-uid
@@ -668,7 +668,7 @@ fn a_source_that_is_not_configured_is_not_heard() {
         Notify::Incremental,
         "api: foo
          file: bar",
-        expect![[r#"
+        &expect![[r#"
             > api: foo
             > file: bar
             ADD file: default/bar#bar-uid

@@ -259,8 +259,12 @@ impl ModelConsumer {
                     }
                 }
                 (old, new) => {
-                    old.into_iter().for_each(|old| say(Op::Remove, old));
-                    new.into_iter().for_each(|new| say(Op::Add, new));
+                    if let Some(old) = old {
+                        say(Op::Remove, old);
+                    }
+                    if let Some(new) = new {
+                        say(Op::Add, new);
+                    }
                 }
             }
         }
@@ -523,7 +527,9 @@ fn random_histories_never_differ_from_a_model_that_rebuilds_everything() {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let run = TestRunner::new(config).run(&vec(step(), 1..60), |steps| {
         let mut world = World::new();
-        steps.into_iter().for_each(|step| world.take(step));
+        for step in steps {
+            world.take(step);
+        }
         (0..CONSUMERS.len()).for_each(|consumer| world.wake(consumer, usize::MAX));
         Ok(())
     });

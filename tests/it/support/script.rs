@@ -18,11 +18,11 @@ use podmux::{
 use serde_json::{Value, json};
 
 /// Runs a script over all four sources with an incremental consumer.
-pub fn check(script: &str, expect: Expect) {
+pub fn check(script: &str, expect: &Expect) {
     check_with(&SourceName::ALL, Notify::Incremental, script, expect);
 }
 
-pub fn check_with(configured: &[SourceName], notify: Notify, script: &str, expect: Expect) {
+pub fn check_with(configured: &[SourceName], notify: Notify, script: &str, expect: &Expect) {
     let mut storage = PodStorage::new(configured);
     let mut builders = SourceName::ALL.map(ListingBuilder::new);
     let (mut told, mut out) = (Told::default(), String::new());
@@ -35,7 +35,9 @@ pub fn check_with(configured: &[SourceName], notify: Notify, script: &str, expec
         if !asleep {
             let (goal, messages) = updates(&told, storage.merged(), notify);
             told = goal;
-            messages.iter().for_each(|update| writeln!(out, "{}", update_line(update)).unwrap());
+            for update in &messages {
+                writeln!(out, "{}", update_line(update)).unwrap();
+            }
         }
     }
     expect.assert_eq(&out);
