@@ -149,7 +149,7 @@ async fn the_same_bytes_written_again_are_nothing() {
     let mut source = place.start();
     source.hear("ADD: web=i:1").await;
     place.write("a.yaml", &pod("web", "i:1"));
-    place.sh("touch manifests/a.yaml; chmod 600 manifests/a.yaml");
+    place.sh("touch manifests/a.yaml; chmod 600 manifests/a.yaml").await;
     source.hear_nothing().await;
 }
 
@@ -168,7 +168,7 @@ async fn a_thousand_files_at_once_are_all_told() {
         told += line.matches('=').count();
     }
     source.hear_nothing().await;
-    place.sh("rm manifests/[0-9]*.yaml");
+    place.sh("rm manifests/[0-9]*.yaml").await;
     while told > 0 {
         let line = source.heard().await;
         assert!(line.starts_with("REMOVE: "), "{line}");

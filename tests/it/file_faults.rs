@@ -105,8 +105,10 @@ async fn a_manifest_over_the_bound_is_not_read() {
 fn what_is_no_regular_file_is_skipped_without_blocking_and_noted_once() {
     logged(|log| async move {
         let place = Place::directory();
-        place.sh("cd manifests
-             mkdir directory; mkfifo fifo; ln -s nowhere dangling; ln -s /dev/zero device; ln -s fifo link");
+        place
+            .sh("cd manifests
+             mkdir directory; mkfifo fifo; ln -s nowhere dangling; ln -s /dev/zero device; ln -s fifo link")
+            .await;
         fs::write(place.at("directory/nested.yaml"), pod("nested", "i:1")).unwrap();
         let _socket = UnixListener::bind(place.at("socket")).unwrap();
         place.write(".hidden.yaml", &pod("hidden", "i:1"));
@@ -145,7 +147,7 @@ async fn a_manifest_that_becomes_something_else_is_gone() {
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
     source.hear("ADD: web=i:1").await;
-    place.sh("rm manifests/web.yaml; mkfifo manifests/web.yaml");
+    place.sh("rm manifests/web.yaml; mkfifo manifests/web.yaml").await;
     source.hear("REMOVE: web=i:1").await;
 }
 
@@ -167,7 +169,7 @@ async fn a_manifest_that_becomes_a_loop_of_links_keeps_its_pods() {
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
     source.hear("ADD: web=i:1").await;
-    place.sh("ln -s web.yaml tmp; mv -T tmp manifests/web.yaml");
+    place.sh("ln -s web.yaml tmp; mv -T tmp manifests/web.yaml").await;
     source.status(|status| status.rejected == 1).await;
     source.hear_nothing().await;
     assert!(source.rejections()[0].contains("web.yaml: Too many levels of symbolic links"));
@@ -187,13 +189,15 @@ fn a_manifest_that_may_not_be_read_keeps_its_pods() {
         place.write("web.yaml", &pod("web", "i:1"));
         let mut source = place.start();
         source.hear("ADD: web=i:1").await;
-        place.sh("cp manifests/web.yaml new; sed -i s/i:1/i:2/ new; chmod 0 new; mv new manifests/web.yaml");
+        place
+            .sh("cp manifests/web.yaml new; sed -i s/i:1/i:2/ new; chmod 0 new; mv new manifests/web.yaml")
+            .await;
         source.status(|status| status.rejected == 1).await;
         source.hear_nothing().await;
         let said = log.lines_with("cannot be read");
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("Permission denied"), "{said:?}");
-        place.sh("chmod 600 manifests/web.yaml");
+        place.sh("chmod 600 manifests/web.yaml").await;
         source.hear("UPDATE: web=i:2").await;
         assert_eq!(log.lines_with("recovered").len(), 1);
     });
@@ -209,12 +213,12 @@ fn a_directory_that_may_not_be_read_keeps_its_pods() {
         place.write("web.yaml", &pod("web", "i:1"));
         let mut source = place.start_with(|settings| settings.missing_grace = Duration::ZERO);
         source.hear("ADD: web=i:1").await;
-        place.sh("chmod 0 manifests");
+        place.sh("chmod 0 manifests").await;
         let status = source.status(|status| status.error.is_some()).await;
         assert!(status.error.unwrap().contains("Permission denied"));
         assert!(soon(source.handle.rescanned()).await);
         assert_eq!(source.mux.merged().borrow().len(), 1);
-        place.sh("chmod 700 manifests");
+        place.sh("chmod 700 manifests").await;
         source.status(|status| status.error.is_none()).await;
         source.hear_nothing().await;
         assert_eq!(log.lines_with("Permission denied").len(), 1);
@@ -244,7 +248,7 @@ fn two_files_with_one_pod_are_said_once_and_a_rename_is_not_said() {
         place.write("a.yaml", &pod("web", "i:1"));
         let mut source = place.start();
         source.hear("ADD: web=i:1").await;
-        place.sh("mv manifests/a.yaml manifests/b.yaml");
+        place.sh("mv manifests/a.yaml manifests/b.yaml").await;
         source.hear_nothing().await;
         assert_eq!(log.lines_with("a pod was refused"), [""; 0]);
         place.write("c.yaml", &pod("web", "i:2"));
@@ -253,7 +257,7 @@ fn two_files_with_one_pod_are_said_once_and_a_rename_is_not_said() {
         let said = log.lines_with("a pod was refused");
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("c.yaml") && said[0].contains("b.yaml; rename one of them"), "{said:?}");
-        place.sh("rm manifests/b.yaml");
+        place.sh("rm manifests/b.yaml").await;
         source.hear("UPDATE: web=i:2").await;
         source.hear_nothing().await;
         assert_eq!(log.lines_with("recovered").len(), 1);
@@ -316,7 +320,7 @@ fn without_a_watch_everything_is_scanned_each_second_and_the_watch_is_taken_up_a
             assert!(why.contains("raise fs.inotify.max_user_"), "{why}");
             place.write("web.yaml", &pod("web", "i:2"));
             source.hear("UPDATE: web=i:2").await;
-            place.sh("mv manifests/web.yaml manifests/renamed.yaml");
+            place.sh("mv manifests/web.yaml manifests/renamed.yaml").await;
             place.write("other.yaml", &pod("other", "i:1"));
             source.hear("ADD: other=i:1").await;
             assert_eq!(log.lines_with("cannot watch for changes").len(), 1);

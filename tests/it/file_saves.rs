@@ -28,7 +28,7 @@ async fn web() -> (Place, Running) {
 async fn is_one_update(script: &str) {
     let (place, mut source) = web().await;
     fs::write(place.beside("new.yaml"), pod("web", "i:2")).unwrap();
-    place.sh(script);
+    place.sh(script).await;
     source.hear("UPDATE: web=i:2").await;
     source.hear_nothing().await;
     assert_eq!(source.rejections(), [""; 0]);
@@ -116,9 +116,9 @@ async fn an_emacs_save_with_lock_and_backup() {
 #[tokio::test]
 async fn moved_out_and_in_again() {
     let (place, mut source) = web().await;
-    place.sh("mv manifests/web.yaml aside.yaml");
+    place.sh("mv manifests/web.yaml aside.yaml").await;
     source.hear("REMOVE: web=i:1").await;
-    place.sh("mv aside.yaml manifests/web.yaml");
+    place.sh("mv aside.yaml manifests/web.yaml").await;
     source.hear("ADD: web=i:1").await;
     source.hear_nothing().await;
 }
@@ -126,7 +126,7 @@ async fn moved_out_and_in_again() {
 #[tokio::test]
 async fn disabled_by_renaming_it() {
     let (place, mut source) = web().await;
-    place.sh("mv manifests/web.yaml manifests/web.yaml.bak");
+    place.sh("mv manifests/web.yaml manifests/web.yaml.bak").await;
     source.hear("REMOVE: web=i:1").await;
     source.hear_nothing().await;
 }
@@ -268,9 +268,9 @@ async fn a_links_target_inside_the_tree_is_watched() {
     source.hear("REMOVE: web=i:2").await;
     fs::write(place.at("sub/real"), pod("web", "i:3")).unwrap();
     source.hear("ADD: web=i:3").await;
-    place.sh("rm -r manifests/sub");
+    place.sh("rm -r manifests/sub").await;
     source.hear("REMOVE: web=i:3").await;
-    place.sh("mkdir manifests/sub");
+    place.sh("mkdir manifests/sub").await;
     source.hear_nothing_of_events().await;
     fs::write(place.at("sub/real"), pod("web", "i:4")).unwrap();
     source.hear("ADD: web=i:4").await;

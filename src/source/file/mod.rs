@@ -297,7 +297,7 @@ impl Schedule {
             self.next_scan = Instant::now() + check_frequency;
         }
         if outcome.polling.is_some() {
-            self.next_scan = self.next_scan.min(self.last_scan + POLL);
+            self.next_scan = self.next_scan.min(Instant::now() + POLL);
         }
         if outcome.wants_scan {
             self.next_scan = self.next_scan.min(self.last_scan + SCAN_INTERVAL);

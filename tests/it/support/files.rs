@@ -14,7 +14,10 @@ use podmux::{
     source::file::{FileHandle, FileSettings, FileSource, FileStatus},
 };
 use tempfile::TempDir;
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 /// No step of these tests waits for anything but the machine and the quiet time.
@@ -72,9 +75,9 @@ impl Place {
         fs::write(self.at(name), text).unwrap();
     }
 
-    /// Runs a shell script in the place's parent.
-    pub fn sh(&self, script: &str) {
-        sh(self.root.path(), script);
+    /// Runs a shell script in the place's parent, while the source does its work.
+    pub async fn sh(&self, script: &str) {
+        sh(self.root.path(), script).await;
     }
 
     /// Starts a source on it.
@@ -91,8 +94,10 @@ impl Place {
 }
 
 /// Runs a shell script.
-pub fn sh(directory: &Path, script: &str) {
-    let status = Command::new("sh").args(["-ec", script]).current_dir(directory).status().unwrap();
+pub async fn sh(directory: &Path, script: &str) {
+    let mut command = Command::new("sh");
+    command.args(["-ec", script]).current_dir(directory);
+    let status = spawn_blocking(move || command.status()).await.unwrap().unwrap();
     assert!(status.success(), "{script}: {status}");
 }
 
@@ -127,6 +132,18 @@ impl Running {
     /// Waits for the next update, which must be this one.
     pub async fn hear(&mut self, expected: &str) {
         assert_eq!(self.heard().await, expected);
+    }
+
+    /// Waits until these pods, and no others, have been removed, in one update or several.
+    pub async fn hear_removed(&mut self, expected: &str) {
+        let mut removed: Vec<String> = Vec::new();
+        while removed.len() < expected.split(' ').count() {
+            let line = self.heard().await;
+            let pods = line.strip_prefix("REMOVE: ").unwrap_or_else(|| panic!("{line}"));
+            removed.extend(pods.split(' ').map(str::to_owned));
+        }
+        removed.sort();
+        assert_eq!(removed.join(" "), expected);
     }
 
     /// Waits until the status is as it should be.
