@@ -129,7 +129,7 @@ impl Reading<'_, '_> {
             let path = path.index(index);
             // The items of a PodList usually come without kind and apiVersion.
             let kind = match kind(item) {
-                Err((_, Some(field), _)) if of_pods && item.get(field).is_none() => Ok("Pod"),
+                Err((_, Some(field), _)) if of_pods && item.get(field).is_none_or(Node::is_null) => Ok("Pod"),
                 kind => kind,
             };
             match kind {

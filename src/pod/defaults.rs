@@ -45,13 +45,19 @@ pub(super) fn set(pod: &mut Object) {
     }
 }
 
+/// Annotations of old that said what `initContainers` says now; the API drops them.
+const INIT_CONTAINERS: [&str; 4] = [
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.alpha.kubernetes.io/init-container-statuses",
+    "pod.beta.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-container-statuses",
+];
+
 /// What the conversions to the internal type and back change.
 pub(super) fn convert(pod: &mut Object) {
     if let Some(annotations) = get(pod, "metadata").and_then(|metadata| get(metadata, "annotations")) {
-        for stage in ["alpha", "beta"] {
-            for what in ["init-containers", "init-container-statuses"] {
-                annotations.remove(&format!("pod.{stage}.kubernetes.io/{what}"));
-            }
+        for name in INIT_CONTAINERS {
+            annotations.remove(name);
         }
     }
     let spec = child(pod, "spec");

@@ -1,7 +1,8 @@
 //! Who a pod is: the node's name, and the names, UIDs and hashes that follow from it.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -73,25 +74,32 @@ pub(super) fn uid(source: SourceName, node: &NodeName, namespace: &str, name: &s
 pub(super) fn hash(given: &Map<String, Value>) -> String {
     let empty = Map::new();
     let metadata = given.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
-    let annotations: Map<_, _> = metadata
+    let annotations: BTreeMap<&str, &Value> = metadata
         .get("annotations")
         .and_then(Value::as_object)
         .into_iter()
         .flatten()
         .filter(|(name, _)| !name.starts_with("kubernetes.io/config."))
-        .map(|(name, value)| (name.clone(), value.clone()))
+        .map(|(name, value)| (name.as_str(), value))
         .collect();
-    let text = |value: Option<&Value>| value.map(Value::to_string).unwrap_or_default();
-    let map = |map: Option<&Map<String, Value>>| match map {
-        Some(map) if !map.is_empty() => serde_json::to_string(map).unwrap_or_default(),
-        _ => String::new(),
+    let map = |value: Option<&Value>| match value {
+        Some(Value::Object(map)) if !map.is_empty() => json(map),
+        _ => Vec::new(),
     };
-    let parts = [
-        text(metadata.get("namespace")),
-        text(metadata.get("name")),
-        map(metadata.get("labels").and_then(Value::as_object)),
-        map(Some(&annotations)),
-        map(given.get("spec").and_then(Value::as_object)),
-    ];
-    Digest::of(&parts.each_ref().map(String::as_bytes)).to_string()
+    Digest::of(&[
+        &metadata.get("namespace").map(json).unwrap_or_default(),
+        &metadata.get("name").map(json).unwrap_or_default(),
+        &map(metadata.get("labels")),
+        &if annotations.is_empty() { Vec::new() } else { json(&annotations) },
+        &map(given.get("spec")),
+    ])
+    .to_string()
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    let mut text = Vec::with_capacity(2048);
+    // Writing JSON values to memory cannot fail.
+    let written = serde_json::to_writer(&mut text, value);
+    debug_assert!(written.is_ok());
+    text
 }

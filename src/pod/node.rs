@@ -136,6 +136,7 @@ pub(super) fn quoted(text: &str) -> String {
 /// Where in a text a byte stands: line and column, both from 1, the column in characters.
 pub(super) fn place(text: &str, at: usize) -> (u32, u32) {
     let before = text.get(..at).unwrap_or(text);
+    let before = before.strip_prefix('\u{feff}').unwrap_or(before);
     let line_begin = before.rfind('\n').map_or(0, |newline| newline + 1);
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let lines = before.bytes().filter(|byte| *byte == b'\n').count();
