@@ -56,6 +56,20 @@ pub fn fields(text: &str) -> Result<Vec<Field>, Problem> {
     }
 }
 
+/// Reads a text in YAML or JSON as one value; `null` if it is empty.
+///
+/// # Errors
+/// What is wrong with the text, with its position.
+pub fn to_json(text: &str) -> Result<Value, Problem> {
+    let problem = |fault: Fault| Problem::error(fault.detail).at(Some(place(text, fault.at)));
+    let documents = documents(text).map_err(problem)?;
+    let mut full = documents.iter().filter(|document| !document.is_null());
+    match (full.next(), full.next()) {
+        (_, Some(second)) => Err(problem(Fault::new(second.at, "a second document, where only one is read"))),
+        (first, None) => Ok(first.map_or(Value::Null, Node::to_json)),
+    }
+}
+
 /// The documents of a text in YAML, or the one value of a text in JSON, which
 /// is YAML too: text that begins with `{` is tried as JSON first, because it is
 /// quicker and because the kubelet does. When it is neither, the reader that

@@ -87,7 +87,10 @@ fn what_yaml_1_1_forbids_is_refused_with_its_place() {
 
 #[test]
 fn tabs_may_stand_where_they_indent_nothing() {
-    check("a:\t1\nb: \"x\n \ty\"\nc: {d:\t1,\n  \t e: 2}\nf: |\n  x\n  \ty\n", expect![[r#"{"a":1,"b":"x y","c":{"d":1,"e":2},"f":"x\n\ty\n"}"#]]);
+    check(
+        "a:\t1\nb: \"x\n \ty\"\nc: {d:\t1,\n  \t e: 2}\nf: |\n  x\n  \ty\n",
+        expect![[r#"{"a":1,"b":"x y","c":{"d":1,"e":2},"f":"x\n\ty\n"}"#]],
+    );
 }
 
 #[test]
