@@ -55,7 +55,7 @@ impl<'t> Reader<'t> {
         self.space();
         self.values += 1;
         if self.values > MAX_NODES {
-            return Err(self.fault(&format!("more than {MAX_NODES} values in one text")));
+            return Err(Fault::too_many(self.at));
         }
         let at = self.at;
         let data = match self.peek() {
@@ -73,7 +73,7 @@ impl<'t> Reader<'t> {
 
     fn nested(&mut self, read: fn(&mut Self) -> Result<Data<'t>, Fault>) -> Result<Data<'t>, Fault> {
         if self.depth == MAX_DEPTH {
-            return Err(self.fault(&format!("nested more than {MAX_DEPTH} levels deep")));
+            return Err(Fault::too_deep(self.at));
         }
         self.depth += 1;
         self.at += 1;

@@ -49,11 +49,23 @@ pub(super) struct Entry<'t> {
 pub(super) struct Fault {
     pub(super) at: usize,
     pub(super) detail: String,
+    /// Whether the text is too much, and not wrong.
+    pub(super) is_bound: bool,
 }
 
 impl Fault {
     pub(super) fn new(at: usize, detail: impl Into<String>) -> Self {
-        Self { at, detail: detail.into() }
+        Self { at, detail: detail.into(), is_bound: false }
+    }
+
+    /// Too many levels at a place.
+    pub(super) fn too_deep(at: usize) -> Self {
+        Self { is_bound: true, ..Self::new(at, format!("nested more than {MAX_DEPTH} levels deep")) }
+    }
+
+    /// Too many values up to a place.
+    pub(super) fn too_many(at: usize) -> Self {
+        Self { is_bound: true, ..Self::new(at, format!("more than {MAX_NODES} values in one text")) }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle, Tag};
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrInput, StructureStyle, Tag};
 use serde_json::Value;
 
 use super::{
@@ -29,19 +29,20 @@ pub struct Field {
     pub earlier: Option<(u32, u32)>,
 }
 
+/// Reads a text in YAML or JSON as one value; `null` if it is empty.
+///
+/// # Errors
+/// What is wrong with the text, with its position.
+pub fn to_json(text: &str) -> Result<Value, Problem> {
+    Ok(one(text)?.map_or(Value::Null, |node| node.to_json()))
+}
+
 /// Reads a text in YAML or JSON as one map and gives its fields; an empty text has none.
 ///
 /// # Errors
 /// What is wrong with the text, with its position; another value than a map is wrong.
 pub fn fields(text: &str) -> Result<Vec<Field>, Problem> {
-    let problem = |fault: Fault| Problem::error(fault.detail).at(Some(place(text, fault.at)));
-    let documents = documents(text).map_err(problem)?;
-    let mut full = documents.into_iter().filter(|document| !document.is_null());
-    let first = full.next();
-    if let Some(second) = full.next() {
-        return Err(problem(Fault::new(second.at, "a second document, where only one is read")));
-    }
-    match first.map(|node| (node.at, node.data)) {
+    match one(text)?.map(|node| (node.at, node.data)) {
         None => Ok(Vec::new()),
         Some((_, Data::Map(entries))) => Ok(entries
             .into_iter()
@@ -52,22 +53,22 @@ pub fn fields(text: &str) -> Result<Vec<Field>, Problem> {
                 name: entry.key.into_owned(),
             })
             .collect()),
-        Some((at, _)) => Err(problem(Fault::new(at, "a map of fields is expected"))),
+        Some((at, _)) => Err(problem(text, Fault::new(at, "a map of fields is expected"))),
     }
 }
 
-/// Reads a text in YAML or JSON as one value; `null` if it is empty.
-///
-/// # Errors
-/// What is wrong with the text, with its position.
-pub fn to_json(text: &str) -> Result<Value, Problem> {
-    let problem = |fault: Fault| Problem::error(fault.detail).at(Some(place(text, fault.at)));
-    let documents = documents(text).map_err(problem)?;
-    let mut full = documents.iter().filter(|document| !document.is_null());
-    match (full.next(), full.next()) {
-        (_, Some(second)) => Err(problem(Fault::new(second.at, "a second document, where only one is read"))),
-        (first, None) => Ok(first.map_or(Value::Null, Node::to_json)),
+/// The one document of a text that is not empty.
+fn one(text: &str) -> Result<Option<Node<'_>>, Problem> {
+    let mut full = documents(text).map_err(|fault| problem(text, fault))?;
+    full.retain(|document| !document.is_null());
+    if let Some(second) = full.get(1) {
+        return Err(problem(text, Fault::new(second.at, "a second document, where only one is read")));
     }
+    Ok(full.pop())
+}
+
+fn problem(text: &str, fault: Fault) -> Problem {
+    Problem::error(fault.detail).at(Some(place(text, fault.at)))
 }
 
 /// The documents of a text in YAML, or the one value of a text in JSON, which
@@ -79,6 +80,9 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node<'_>>, Fault> {
         return compose(text);
     }
     json::read(text).map(|node| vec![node]).or_else(|json_fault| {
+        if json_fault.is_bound {
+            return Err(json_fault);
+        }
         compose(text).map_err(|fault| if fault.at > json_fault.at { fault } else { json_fault })
     })
 }
@@ -161,7 +165,11 @@ impl<'t> Composer<'t> {
     fn next(&mut self) -> Result<Option<(Event<'t>, Span)>, Fault> {
         loop {
             let fault = |error: ScanError| {
-                Fault::new(self.begin + error.marker().byte_offset().unwrap_or_default(), error.info())
+                let at = self.begin + error.marker().byte_offset().unwrap_or_default();
+                match error.kind() {
+                    ErrorKind::RecursionLimitExceeded => Fault::too_deep(at),
+                    _ => Fault::new(at, error.info()),
+                }
             };
             match self.events.next_event().transpose().map_err(fault)? {
                 Some((Event::Anchor(_, name), span)) => self.refuse_odd_anchor(&name, &span)?,
@@ -229,14 +237,14 @@ impl<'t> Composer<'t> {
     fn count(&mut self, at: usize, values: usize) -> Result<(), Fault> {
         self.values += values;
         if self.values > MAX_NODES {
-            return Err(Fault::new(at, format!("more than {MAX_NODES} values in one text")));
+            return Err(Fault::too_many(at));
         }
         Ok(())
     }
 
     fn descend(&mut self, at: usize, levels: usize) -> Result<(), Fault> {
         if self.depth + levels > MAX_DEPTH {
-            return Err(Fault::new(at, format!("nested more than {MAX_DEPTH} levels deep")));
+            return Err(Fault::too_deep(at));
         }
         self.depth += levels;
         Ok(())
@@ -276,12 +284,11 @@ impl<'t> Composer<'t> {
         let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
         let end = self.begin + span.end.byte_offset().unwrap_or_default();
         let last_line = || self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
-        if is_block && end == self.text.len() && !last_line().trim_matches(' ').is_empty() {
-            if let Some(text) = text.strip_suffix('\n') {
-                return Cow::Owned(text.to_owned());
-            }
+        let added = is_block && end == self.text.len() && !last_line().trim_matches(' ').is_empty();
+        match text.strip_suffix('\n') {
+            Some(text) if added => Cow::Owned(text.to_owned()),
+            _ => text,
         }
-        text
     }
 
     fn list(&mut self, at: usize) -> Result<Data<'t>, Fault> {

@@ -1,4 +1,9 @@
 //! A manifest is read whole or refused whole, and says what is wrong with it, where, and how to mend it.
+#![allow(
+    clippy::needless_raw_string_hashes,
+    clippy::format_collect,
+    reason = "expect-test writes the one; the other reads well in a test"
+)]
 
 use expect_test::{Expect, expect};
 use podmux::pod::{

@@ -271,6 +271,7 @@ async fn a_links_target_inside_the_tree_is_watched() {
     place.sh("rm -r manifests/sub");
     source.hear("REMOVE: web=i:3").await;
     place.sh("mkdir manifests/sub");
+    source.hear_nothing_of_events().await;
     fs::write(place.at("sub/real"), pod("web", "i:4")).unwrap();
     source.hear("ADD: web=i:4").await;
 }

@@ -150,6 +150,12 @@ impl Running {
     /// The same while something is still waited for.
     pub async fn hear_nothing_yet(&mut self) {
         assert!(soon(self.handle.rescanned()).await);
+        self.hear_nothing_of_events().await;
+    }
+
+    /// The same as far as events go: they come in order, so those of the past
+    /// are done with when a later one has been told.
+    pub async fn hear_nothing_of_events(&mut self) {
         self.markers += 1;
         let name = format!("marker{}", self.markers);
         let path = self.path.join(format!("zz-{name}.yaml"));
