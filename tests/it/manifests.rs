@@ -1,4 +1,4 @@
-//! The example manifests: what the README runs is valid, without a word of warning.
+//! The example manifests: what the README runs is valid, without a word of warning, and runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,10 +10,16 @@ use podmux::pod::{
     NodeName, Prepared, SourceName,
     decode::{Preparation, manifest},
 };
+use rustix::process::Signal;
+
+use crate::support::process::{Process, podmux, podmux_run};
+
+fn directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("manifests")
+}
 
 /// The pods of every example, by file.
 fn examples() -> BTreeMap<String, Vec<Prepared>> {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("manifests");
     let preparation = Preparation { source: SourceName::File, node: NodeName::new("node1").unwrap() };
     let read = |path: PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -22,7 +28,7 @@ fn examples() -> BTreeMap<String, Vec<Prepared>> {
         assert!(found.warnings.is_empty(), "{name}: {:?}", found.warnings);
         (name, found.pods)
     };
-    fs::read_dir(directory).unwrap().map(|entry| read(entry.unwrap().path())).collect()
+    fs::read_dir(directory()).unwrap().map(|entry| read(entry.unwrap().path())).collect()
 }
 
 #[test]
@@ -82,7 +88,26 @@ fn no_example_refers_to_what_only_an_api_server_has() {
 
 #[test]
 fn the_api_server_is_as_large_as_the_benchmarks_want_it() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("manifests/kube-apiserver.yaml");
-    let size = fs::metadata(path).unwrap().len();
+    let size = fs::metadata(directory().join("kube-apiserver.yaml")).unwrap().len();
     assert!((2_000..3_000).contains(&size), "{size} bytes");
+}
+
+/// The README's first command.
+#[test]
+fn the_agent_adds_every_example_in_one_update() {
+    let agent = Process::start(&mut podmux_run(&directory(), &[]));
+    let pods: usize = examples().values().map(Vec::len).sum();
+    let held = agent.holds("every example", |held| held.pods.len() == pods);
+    assert_eq!(held.heard, [format!("1 ADD file {pods}")]);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+}
+
+#[test]
+fn validate_has_nothing_to_say_of_the_examples() {
+    let directory = directory();
+    let output = podmux(&["validate", "--strict", directory.to_str().unwrap()]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
 }
