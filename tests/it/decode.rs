@@ -561,3 +561,15 @@ fn the_uid_stays_when_the_content_changes_and_the_hash_when_it_does_not() {
     let given = of(&WEB.replace("name: web\n", "name: web\n  uid: my-own\n"));
     assert_eq!(given, ("my-own".to_owned(), hash));
 }
+
+/// The table of types is searched by halves: an entry out of order would not be found.
+#[test]
+fn every_field_of_a_container_is_known() {
+    let fields = "args command env envFrom image imagePullPolicy lifecycle livenessProbe ports readinessProbe resizePolicy resources restartPolicyRules securityContext startupProbe terminationMessagePath volumeDevices volumeMounts workingDir";
+    let spec: String = fields
+        .split(' ')
+        .filter(|field| *field != "image")
+        .map(|field| format!("    {field}: null\n"))
+        .collect();
+    assert_eq!(read(&with(&spec)).unwrap().warnings, []);
+}
