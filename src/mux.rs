@@ -145,8 +145,9 @@ impl SourceChannel {
         if let Some(slot) = slots.by_source[self.source as usize].as_mut() {
             slot.pushed += 1;
             slot.waiting = Some(match slot.waiting.take() {
-                // A restored listing is not everything: it only adds.
-                Some(before) if listing.is_restored() => listing.over(&before),
+                // A restored listing is not everything: it only adds to another one.
+                Some(before) if listing.is_restored() && before.is_restored() => listing.over(&before),
+                Some(before) if listing.is_restored() => before,
                 _ => listing,
             });
         }

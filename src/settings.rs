@@ -310,18 +310,18 @@ impl Settings {
 }
 
 impl Settings {
-    /// What holds after a reload. The time to stop in and the log's verbosity
-    /// take their fresh values; everything else keeps the one that it started
-    /// with, and is named if it needs a restart to change.
+    /// What holds after a reload. How often files are scanned, what becomes of
+    /// invalid ones, the time to stop in and the log's verbosity take their
+    /// fresh values; everything else keeps the one that it started with, and is
+    /// named if it needs a restart to change.
     #[must_use]
     pub fn reloaded(&self, mut fresh: Self) -> (Self, Vec<Key>) {
         let mut stuck = Vec::new();
         if let (Some(fresh), Some(now)) = (&mut fresh.file, &self.file) {
             hold(&mut fresh.path, &now.path, Key::PodManifestPath, &mut stuck);
-            hold(&mut fresh.check_frequency, &now.check_frequency, Key::FileCheckFrequency, &mut stuck);
-            hold(&mut fresh.on_invalid, &now.on_invalid, Key::OnInvalidManifest, &mut stuck);
+        } else {
+            hold(&mut fresh.file, &self.file, Key::PodManifestPath, &mut stuck);
         }
-        hold(&mut fresh.file, &self.file, Key::PodManifestPath, &mut stuck);
         hold(&mut fresh.node_name, &self.node_name, Key::NodeName, &mut stuck);
         hold(&mut fresh.sinks, &self.sinks, Key::Sink, &mut stuck);
         hold(&mut fresh.notify, &self.notify, Key::Notify, &mut stuck);

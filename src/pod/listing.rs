@@ -273,7 +273,7 @@ impl Listing {
                 DiffItem::Update { .. } | DiffItem::Remove(..) => {}
             }
         }
-        Self { entries, restored: self.restored && other.restored, ..self.clone() }
+        Self { entries, ..self.clone() }
     }
 }
 

@@ -13,8 +13,10 @@ pub(super) struct Claim {
     pub(super) entry: Entry,
     /// Only known from an earlier run.
     pub(super) restored: bool,
-    /// Restored, and not in the merged view: it takes what is free, but
-    /// displaces nobody, for a restored listing never removes.
+    /// Restored, and stood against or beaten since: it takes what is free, but
+    /// displaces nobody, for a restored listing never removes. It stays so until
+    /// its source speaks: a strength that came and went with what it holds would
+    /// decide one and the same claims now so and now otherwise.
     pub(super) provisional: bool,
 }
 
@@ -44,12 +46,12 @@ pub(super) type Verdict = (HashMap<PodKey, Entry>, BTreeMap<(PodKey, SourceName)
 
 /// Decides claims that hang together by name or UID.
 ///
-/// A restored claim that loses the name it had is provisional from then on, and
-/// may have beaten another one before it lost. So what it decided is decided
-/// again without its old strength; deciding once more then changes nothing.
-pub(super) fn resolve(mut claims: Vec<Claim>) -> Verdict {
+/// A restored claim that loses is provisional from then on, and may have beaten
+/// another one before it lost. So what it decided is decided again without its
+/// old strength; deciding once more then changes nothing.
+pub(super) fn resolve(claims: &mut [Claim]) -> Verdict {
     loop {
-        let winners = contest(&claims);
+        let winners = contest(claims);
         let mut weakened = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
             let won = winners.get(claim.key()).is_some_and(|winner| winner.entry == claim.entry);
@@ -58,7 +60,7 @@ pub(super) fn resolve(mut claims: Vec<Claim>) -> Verdict {
             }
         }
         if weakened.is_empty() {
-            let lost = losers(&claims, &winners);
+            let lost = losers(claims, &winners);
             return (winners.into_iter().map(|(key, winner)| (key, winner.entry.clone())).collect(), lost);
         }
         for index in weakened {

@@ -118,11 +118,6 @@ impl Merged {
         SourceName::ALL.into_iter().filter_map(move |source| self.listing(source)?.get(key))
     }
 
-    /// Whether an entry's source holds the entry's name.
-    pub(super) fn holds(&self, entry: &Entry) -> bool {
-        self.pods.get(entry.pod().key()).is_some_and(|held| held.source() == entry.source())
-    }
-
     pub(super) fn set_all(&mut self, listing: &Listing) {
         self.pods = listing.entries().clone();
     }
@@ -133,10 +128,6 @@ impl Merged {
             Some(entry) => drop(self.pods.insert(key.clone(), entry.clone())),
             None => drop(self.pods.remove(key)),
         }
-    }
-
-    pub(super) fn conflicts_of(&self, source: SourceName) -> impl Iterator<Item = (&PodKey, &Rejection)> {
-        self.conflicts.iter().filter(move |((of, _), _)| *of == source).map(|((_, key), lost)| (key, lost))
     }
 
     pub(super) fn set_conflict(

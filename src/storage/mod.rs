@@ -57,13 +57,16 @@ pub struct PodStorage {
     merged: Merged,
     /// Who claims a UID, over all sources, winners or not.
     by_uid: HashMap<Uid, Vec<(SourceName, PodKey)>>,
+    /// The claims of restored listings that somebody else's stood against when
+    /// they came, or that lost since: they are weak until their source speaks.
+    provisional: BTreeSet<(SourceName, PodKey)>,
 }
 
 impl PodStorage {
     /// An empty storage for these sources.
     #[must_use]
     pub fn new(configured: &[SourceName]) -> Self {
-        Self { merged: Merged::new(configured), by_uid: HashMap::new() }
+        Self { merged: Merged::new(configured), by_uid: HashMap::new(), provisional: BTreeSet::new() }
     }
 
     /// What all sources together want now.
@@ -75,20 +78,19 @@ impl PodStorage {
     /// Takes a source's listing in place of its previous one. A restored listing
     /// is laid over what the source has: it adds and updates, and removes nothing.
     ///
-    /// The listing of a source that is not configured is ignored.
+    /// Ignored are the listing of a source that is not configured, and a restored
+    /// one of a source that has been seen: what it says now counts.
     pub fn apply(&mut self, listing: &Listing) -> Outcome {
-        let source = listing.source();
+        let (source, restored) = (listing.source(), listing.is_restored());
         let Some(view) = self.merged.source_mut(source) else { return Outcome::default() };
-        let before = view.listing.clone();
+        if restored && view.state == SourceState::Synced {
+            return Outcome::default();
+        }
+        view.state = if restored { SourceState::Restored } else { SourceState::Synced };
+        let before = view.listing.take();
         let after = match &before {
-            Some(before) if listing.is_restored() => listing.over(before),
+            Some(before) if restored => listing.over(before),
             _ => listing.clone(),
-        };
-        let woke = !listing.is_restored() && view.state == SourceState::Restored;
-        view.state = match view.state {
-            SourceState::Synced => SourceState::Synced,
-            _ if listing.is_restored() => SourceState::Restored,
-            _ => SourceState::Synced,
         };
         view.listing = Some(after.clone());
 
@@ -102,9 +104,10 @@ impl PodStorage {
         let none = OrdMap::new();
         let old = before.as_ref().map_or(&none, Listing::entries);
         let mut contested = self.take_changes(source, old, after.entries());
-        if woke {
-            // Its word counts more from now on: whatever it lost is to be decided again.
-            contested.extend(self.merged.conflicts_of(source).map(|rejection| rejection.0.clone()));
+        if !restored {
+            // Its claims are weak no more, so they are decided again.
+            let weak = |claim: &(SourceName, PodKey)| claim.0 == source;
+            contested.extend(self.provisional.extract_if(.., weak).map(|claim| claim.1));
         }
         self.settle(contested, &mut outcome);
         outcome
@@ -138,8 +141,11 @@ impl PodStorage {
             let alone = self.move_claim(source, key, was, is, &mut contested);
             if alone && !self.wanted_by_others(source, key) {
                 self.merged.set(key, is);
-            } else {
-                contested.insert(key.clone());
+                continue;
+            }
+            contested.insert(key.clone());
+            if was.is_none() && self.is_restored(source) {
+                self.provisional.insert((source, key.clone()));
             }
         }
         contested
@@ -183,6 +189,10 @@ impl PodStorage {
         alone
     }
 
+    fn is_restored(&self, source: SourceName) -> bool {
+        self.merged.state(source) == Some(SourceState::Restored)
+    }
+
     fn wanted_by_others(&self, source: SourceName, key: &PodKey) -> bool {
         self.merged.wanting(key).any(|entry| entry.source() != source)
     }
@@ -193,8 +203,10 @@ impl PodStorage {
         if contested.is_empty() {
             return;
         }
-        let (keys, claims) = self.reach(contested);
-        let (winners, conflicts) = resolve(claims);
+        let (keys, mut claims) = self.reach(contested);
+        let (winners, conflicts) = resolve(&mut claims);
+        let weak = claims.iter().filter(|claim| claim.provisional);
+        self.provisional.extend(weak.map(|claim| (claim.entry.source(), claim.entry.pod().key().clone())));
         for key in &keys {
             self.merged.set(key, winners.get(key));
             for source in SourceName::ALL {
@@ -209,9 +221,11 @@ impl PodStorage {
         let (mut keys, mut claims) = (contested, Vec::new());
         while let Some(key) = queue.pop() {
             for entry in self.merged.wanting(&key) {
-                let restored = self.merged.state(entry.source()) == Some(SourceState::Restored);
-                let provisional = restored && !self.merged.holds(entry);
-                claims.push(Claim { entry: entry.clone(), restored, provisional });
+                claims.push(Claim {
+                    entry: entry.clone(),
+                    restored: self.is_restored(entry.source()),
+                    provisional: self.provisional.contains(&(entry.source(), key.clone())),
+                });
                 for (_, other) in self.by_uid.get(entry.pod().uid()).into_iter().flatten() {
                     if keys.insert(other.clone()) {
                         queue.push(other.clone());

@@ -148,20 +148,6 @@ impl ModelSource {
         self.handed_out = listing.clone();
         listing
     }
-
-    fn take(&mut self, listing: View, restored: bool) {
-        if restored {
-            for (name, held) in listing {
-                if self.effective.get(&name).is_none_or(|old| old.life == held.life) {
-                    self.effective.insert(name, held);
-                }
-            }
-            self.state = self.state.or(Some(false));
-        } else {
-            self.effective = listing;
-            self.state = Some(true);
-        }
-    }
 }
 
 const API: usize = 3;
@@ -170,6 +156,8 @@ const API: usize = 3;
 struct Model {
     sources: [ModelSource; 4],
     merged: View,
+    /// Restored claims that were stood against when they came, or lost since.
+    weak: BTreeSet<(usize, u8)>,
 }
 
 impl Model {
@@ -177,14 +165,40 @@ impl Model {
         self.sources[source].state == Some(true)
     }
 
+    /// Takes a listing: a live one in place of what the source has, a restored one over it.
+    fn take(&mut self, source: usize, listing: View, restored: bool) {
+        if !restored {
+            self.sources[source].effective = listing;
+            self.sources[source].state = Some(true);
+            self.weak.retain(|(of, _)| *of != source);
+            return;
+        }
+        if self.live(source) {
+            return;
+        }
+        self.sources[source].state = Some(false);
+        for (name, held) in listing {
+            let known = self.sources[source].effective.get(&name);
+            if known.is_some_and(|old| old.life != held.life) {
+                continue;
+            }
+            let others = self.sources.iter().flat_map(|source| source.effective.values());
+            let against = |other: &Held| {
+                (other.source, other.pod.name) != (source, name)
+                    && (other.pod.name == name || (held.pod.uid > 0 && other.pod.uid == held.pod.uid))
+            };
+            if known.is_none() && others.into_iter().any(against) {
+                self.weak.insert((source, name));
+            }
+            self.sources[source].effective.insert(name, held);
+        }
+    }
+
     /// Decides everything anew.
     fn merge(&mut self) {
-        let incumbent = |held: &Held| self.merged.get(&held.pod.name).map(|h| h.source) == Some(held.source);
         let mut alive: Vec<(bool, Held)> = Vec::new();
-        for source in &self.sources {
-            for held in source.effective.values() {
-                alive.push((!self.live(held.source) && !incumbent(held), held.clone()));
-            }
+        for held in self.sources.iter().flat_map(|source| source.effective.values()) {
+            alive.push((self.weak.contains(&(held.source, held.pod.name)), held.clone()));
         }
         let holders = loop {
             let holders = contest(alive.clone());
@@ -193,6 +207,7 @@ impl Model {
                 let lost = holders.get(&held.pod.name).is_none_or(|holder| holder.1 != *held);
                 if lost && !*provisional && !self.live(held.source) {
                     (*provisional, weakened) = (true, true);
+                    self.weak.insert((held.source, held.pod.name));
                 }
             }
             if !weakened {
@@ -392,7 +407,7 @@ impl World {
                 let listing = if restored { builder.restored_listing() } else { builder.listing() };
                 let _rejections_have_their_own_test = self.storage.apply(&listing);
                 let listing = self.model.sources[source].listing(source);
-                self.model.sources[source].take(listing, restored);
+                self.model.take(source, listing, restored);
                 self.model.merge();
                 self.compare_views();
                 self.wake(0, usize::MAX);

@@ -34,6 +34,12 @@ impl Source {
         self.channel.push(self.builder.listing());
     }
 
+    fn restore(&mut self, pods: &str) {
+        let pods = pods.split_whitespace().map(pod).collect();
+        self.builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
+        self.channel.push(self.builder.restored_listing());
+    }
+
     async fn put_and_merge(&mut self, pods: &str) {
         self.put(pods);
         assert!(soon(self.channel.merged()).await);
@@ -245,15 +251,18 @@ async fn the_latest_listing_wins_and_what_it_lacks_was_never_there() {
 
 #[tokio::test]
 async fn a_restored_listing_replaces_nothing_that_waits() {
-    let (mux, turn) = Mux::new(&[SourceName::File]);
-    let mut file = Source::of(&mux, SourceName::File);
+    let (mux, turn) = Mux::new(&[SourceName::File, SourceName::Http]);
+    let (mut file, mut http) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Http));
     let mut updates = mux.updates(Notify::Incremental);
-    file.put("a");
-    file.builder.put(&Origin::from("test"), vec![pod("b")], jiff::Timestamp::UNIX_EPOCH);
-    file.channel.push(file.builder.restored_listing());
+    file.put("live");
+    file.restore("late");
+    http.restore("one");
+    http.restore("two");
     let _turn = tokio::spawn(turn.run());
-    assert_eq!(heard(&mut updates).await, "ADD file: default/a#a-uid default/b#b-uid");
+    assert_eq!(heard(&mut updates).await, "ADD file: default/live#live-uid");
+    assert_eq!(heard(&mut updates).await, "ADD http: default/one#one-uid default/two#two-uid");
     assert_eq!(mux.merged().borrow().state(SourceName::File), Some(SourceState::Synced));
+    assert_eq!(mux.merged().borrow().state(SourceName::Http), Some(SourceState::Restored));
 }
 
 #[tokio::test]

@@ -559,7 +559,7 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         (Key::Verbose, "3"),
     ]);
     let (after, stuck) = before.reloaded(fresh.clone());
-    let reloads = [Key::ShutdownGrace, Key::Verbose];
+    let reloads = [Key::FileCheckFrequency, Key::OnInvalidManifest, Key::ShutdownGrace, Key::Verbose];
     assert_eq!(stuck, Key::ALL.into_iter().filter(|key| !reloads.contains(key)).collect::<Vec<_>>());
     for key in Key::ALL {
         let from = if stuck.contains(&key) { &before } else { &fresh };
