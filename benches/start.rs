@@ -14,7 +14,13 @@
 
 mod support;
 
+use std::{thread, time::Duration};
+
 use support::{Agent, Form, Manifests, figures, number_argument, wants_figures};
+
+/// A file that has just been written is looked at again after the source's
+/// quiet time (100 ms); these have been there for long.
+const OLD_ENOUGH: Duration = Duration::from_millis(500);
 
 fn main() {
     let (sizes, starts): (&[usize], usize) =
@@ -23,6 +29,7 @@ fn main() {
     for &size in sizes {
         for (form, name) in [(Form::Json, "JSON"), (Form::Yaml, "YAML")] {
             let manifests = Manifests::new(size, form);
+            thread::sleep(OLD_ENOUGH);
             let durations = (0..starts).map(|_| {
                 let agent = Agent::start(&manifests);
                 let duration = agent.added(size).duration_since(agent.started);
