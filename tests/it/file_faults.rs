@@ -13,6 +13,7 @@ use podmux::{
     source::file::{FileSource, Noticing, OnInvalid},
 };
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
@@ -378,9 +379,12 @@ async fn a_fifo_that_takes_a_manifests_place_between_the_look_and_the_opening_do
     source.hear("ADD: web=i:1").await;
     let (manifest, fifo) = (place.at("web.yaml"), place.at("fifo.tmp"));
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
-    for _ in 0..50_000 {
-        renameat_with(CWD, &manifest, CWD, &fifo, RenameFlags::EXCHANGE).unwrap();
-    }
+    let exchange = move || {
+        for _ in 0..50_000 {
+            renameat_with(CWD, &manifest, CWD, &fifo, RenameFlags::EXCHANGE).unwrap();
+        }
+    };
+    spawn_blocking(exchange).await.unwrap();
     place.write("other.yaml", &pod("other", "i:1"));
     while source.heard().await != "ADD: other=i:1" {}
 }
