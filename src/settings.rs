@@ -349,7 +349,7 @@ pub fn node_name(flag: Option<&str>, environment: &Environment) -> Result<NodeNa
     Layers { flags: &flags, environment, file: ConfigFile::default() }.node_name()
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_hours(1);
 const ON_INVALID: [(&str, OnInvalid); 2] = [("keep", OnInvalid::Keep), ("remove", OnInvalid::Remove)];
 const NOTIFY: [(&str, Notify); 3] = [
     ("incremental", Notify::Incremental),

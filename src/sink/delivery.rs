@@ -19,7 +19,7 @@ use crate::{clock, mux::Updates};
 /// The wait after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// No wait is longer: a sink that came back hears the news within a minute.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// A sink that takes longer over one update than this is said to be stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 

@@ -13,11 +13,12 @@ pub(super) struct Claim {
     pub(super) entry: Entry,
     /// Only known from an earlier run.
     pub(super) restored: bool,
-    /// Restored, and stood against or beaten since: it takes what is free, but
-    /// displaces nobody, for a restored listing never removes. It stays so until
-    /// its source speaks: a strength that came and went with what it holds would
-    /// decide one and the same claims now so and now otherwise.
-    pub(super) provisional: bool,
+    /// 0 for a claim in full strength. A restored one that was stood against
+    /// when it came, or beaten since, is the weaker the later that was: it takes
+    /// what is free, but displaces nobody, for a restored listing never removes.
+    /// It stays so until its source speaks: a strength that came and went with
+    /// what it holds would decide the same claims now so and now otherwise.
+    pub(super) weakness: u64,
 }
 
 impl Claim {
@@ -30,14 +31,14 @@ impl Claim {
     }
 
     /// Lower has the name: file before http before url before api.
-    fn name_rank(&self) -> (bool, SourceName) {
-        (self.provisional, self.entry.source())
+    fn name_rank(&self) -> (u64, SourceName) {
+        (self.weakness, self.entry.source())
     }
 
     /// Lower has the UID: the API server made its UIDs, a local pod that has
     /// one of them is a copy of `kubectl get -o yaml`.
-    fn uid_rank(&self) -> (bool, bool, SourceName) {
-        (self.provisional, self.entry.source() != SourceName::Api, self.entry.source())
+    fn uid_rank(&self) -> (u64, bool, SourceName) {
+        (self.weakness, self.entry.source() != SourceName::Api, self.entry.source())
     }
 }
 
@@ -46,16 +47,16 @@ pub(super) type Verdict = (HashMap<PodKey, Entry>, BTreeMap<(PodKey, SourceName)
 
 /// Decides claims that hang together by name or UID.
 ///
-/// A restored claim that loses is provisional from then on, and may have beaten
-/// another one before it lost. So what it decided is decided again without its
-/// old strength; deciding once more then changes nothing.
-pub(super) fn resolve(claims: &mut [Claim]) -> Verdict {
+/// A restored claim that loses is as weak as `now` says from then on, and may
+/// have beaten another one before it lost. So what it decided is decided again
+/// without its old strength; deciding once more then changes nothing.
+pub(super) fn resolve(claims: &mut [Claim], now: u64) -> Verdict {
     loop {
         let winners = contest(claims);
         let mut weakened = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
             let won = winners.get(claim.key()).is_some_and(|winner| winner.entry == claim.entry);
-            if claim.restored && !claim.provisional && !won {
+            if claim.restored && claim.weakness == 0 && !won {
                 weakened.push(index);
             }
         }
@@ -64,7 +65,7 @@ pub(super) fn resolve(claims: &mut [Claim]) -> Verdict {
             return (winners.into_iter().map(|(key, winner)| (key, winner.entry.clone())).collect(), lost);
         }
         for index in weakened {
-            claims[index].provisional = true;
+            claims[index].weakness = now;
         }
     }
 }

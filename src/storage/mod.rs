@@ -4,7 +4,7 @@ mod contest;
 mod merged;
 mod updates;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use imbl::{OrdMap, ordmap::DiffItem};
 
@@ -57,16 +57,18 @@ pub struct PodStorage {
     merged: Merged,
     /// Who claims a UID, over all sources, winners or not.
     by_uid: HashMap<Uid, Vec<(SourceName, PodKey)>>,
-    /// The claims of restored listings that somebody else's stood against when
-    /// they came, or that lost since: they are weak until their source speaks.
-    provisional: BTreeSet<(SourceName, PodKey)>,
+    /// The claims of restored listings that are not in full strength, as of
+    /// [`Claim::weakness`].
+    weak: BTreeMap<(SourceName, PodKey), u64>,
+    /// How many listings were applied: how weak a claim is that becomes so now.
+    applied: u64,
 }
 
 impl PodStorage {
     /// An empty storage for these sources.
     #[must_use]
     pub fn new(configured: &[SourceName]) -> Self {
-        Self { merged: Merged::new(configured), by_uid: HashMap::new(), provisional: BTreeSet::new() }
+        Self { merged: Merged::new(configured), by_uid: HashMap::new(), weak: BTreeMap::new(), applied: 0 }
     }
 
     /// What all sources together want now.
@@ -86,6 +88,7 @@ impl PodStorage {
         if restored && view.state == SourceState::Synced {
             return Outcome::default();
         }
+        self.applied += 1;
         view.state = if restored { SourceState::Restored } else { SourceState::Synced };
         let before = view.listing.take();
         let after = match &before {
@@ -106,8 +109,8 @@ impl PodStorage {
         let mut contested = self.take_changes(source, old, after.entries());
         if !restored {
             // Its claims are weak no more, so they are decided again.
-            let weak = |claim: &(SourceName, PodKey)| claim.0 == source;
-            contested.extend(self.provisional.extract_if(.., weak).map(|claim| claim.1));
+            let own = |claim: &(SourceName, PodKey), _: &mut u64| claim.0 == source;
+            contested.extend(self.weak.extract_if(.., own).map(|(claim, _)| claim.1));
         }
         self.settle(contested, &mut outcome);
         outcome
@@ -145,7 +148,7 @@ impl PodStorage {
             }
             contested.insert(key.clone());
             if was.is_none() && self.is_restored(source) {
-                self.provisional.insert((source, key.clone()));
+                self.weak.insert((source, key.clone()), self.applied);
             }
         }
         contested
@@ -204,9 +207,10 @@ impl PodStorage {
             return;
         }
         let (keys, mut claims) = self.reach(contested);
-        let (winners, conflicts) = resolve(&mut claims);
-        let weak = claims.iter().filter(|claim| claim.provisional);
-        self.provisional.extend(weak.map(|claim| (claim.entry.source(), claim.entry.pod().key().clone())));
+        let (winners, conflicts) = resolve(&mut claims, self.applied);
+        for Claim { entry, weakness, .. } in claims.iter().filter(|claim| claim.weakness > 0) {
+            self.weak.insert((entry.source(), entry.pod().key().clone()), *weakness);
+        }
         for key in &keys {
             self.merged.set(key, winners.get(key));
             for source in SourceName::ALL {
@@ -224,7 +228,7 @@ impl PodStorage {
                 claims.push(Claim {
                     entry: entry.clone(),
                     restored: self.is_restored(entry.source()),
-                    provisional: self.provisional.contains(&(entry.source(), key.clone())),
+                    weakness: self.weak.get(&(entry.source(), key.clone())).copied().unwrap_or(0),
                 });
                 for (_, other) in self.by_uid.get(entry.pod().uid()).into_iter().flatten() {
                     if keys.insert(other.clone()) {

@@ -157,7 +157,8 @@ struct Model {
     sources: [ModelSource; 4],
     merged: View,
     /// Restored claims that were stood against when they came, or lost since.
-    weak: BTreeSet<(usize, u8)>,
+    weak: BTreeMap<(usize, u8), u64>,
+    applied: u64,
 }
 
 impl Model {
@@ -167,10 +168,11 @@ impl Model {
 
     /// Takes a listing: a live one in place of what the source has, a restored one over it.
     fn take(&mut self, source: usize, listing: View, restored: bool) {
+        self.applied += 1;
         if !restored {
             self.sources[source].effective = listing;
             self.sources[source].state = Some(true);
-            self.weak.retain(|(of, _)| *of != source);
+            self.weak.retain(|(of, _), _| *of != source);
             return;
         }
         if self.live(source) {
@@ -188,7 +190,7 @@ impl Model {
                     && (other.pod.name == name || (held.pod.uid > 0 && other.pod.uid == held.pod.uid))
             };
             if known.is_none() && others.into_iter().any(against) {
-                self.weak.insert((source, name));
+                self.weak.insert((source, name), self.applied);
             }
             self.sources[source].effective.insert(name, held);
         }
@@ -196,18 +198,19 @@ impl Model {
 
     /// Decides everything anew.
     fn merge(&mut self) {
-        let mut alive: Vec<(bool, Held)> = Vec::new();
+        let mut alive: Vec<(u64, Held)> = Vec::new();
         for held in self.sources.iter().flat_map(|source| source.effective.values()) {
-            alive.push((self.weak.contains(&(held.source, held.pod.name)), held.clone()));
+            let weakness = self.weak.get(&(held.source, held.pod.name)).copied().unwrap_or(0);
+            alive.push((weakness, held.clone()));
         }
         let holders = loop {
             let holders = contest(alive.clone());
             let mut weakened = false;
-            for (provisional, held) in &mut alive {
+            for (weakness, held) in &mut alive {
                 let lost = holders.get(&held.pod.name).is_none_or(|holder| holder.1 != *held);
-                if lost && !*provisional && !self.live(held.source) {
-                    (*provisional, weakened) = (true, true);
-                    self.weak.insert((held.source, held.pod.name));
+                if lost && *weakness == 0 && !self.live(held.source) {
+                    (*weakness, weakened) = (self.applied, true);
+                    self.weak.insert((held.source, held.pod.name), self.applied);
                 }
             }
             if !weakened {
@@ -218,20 +221,19 @@ impl Model {
     }
 }
 
-/// Who holds which name, among claims with their mark of being provisional.
-fn contest(mut alive: Vec<(bool, Held)>) -> BTreeMap<u8, (bool, Held)> {
+/// Who holds which name, among claims with their weakness.
+fn contest(mut alive: Vec<(u64, Held)>) -> BTreeMap<u8, (u64, Held)> {
     loop {
-        let mut holders: BTreeMap<u8, (bool, Held)> = BTreeMap::new();
+        let mut holders: BTreeMap<u8, (u64, Held)> = BTreeMap::new();
         for claim in &alive {
             let best = holders.entry(claim.1.pod.name).or_insert_with(|| claim.clone());
             if (claim.0, claim.1.source) < (best.0, best.1.source) {
                 *best = claim.clone();
             }
         }
-        let rank = |(provisional, held): &(bool, Held)| {
-            (*provisional, held.source != API, held.source, held.pod.name)
-        };
-        let better = |one: &(bool, Held), other: &(bool, Held)| {
+        let rank =
+            |(weakness, held): &(u64, Held)| (*weakness, held.source != API, held.source, held.pod.name);
+        let better = |one: &(u64, Held), other: &(u64, Held)| {
             one.1.pod.uid == other.1.pod.uid && rank(one) < rank(other)
         };
         let dead: Vec<Held> = holders

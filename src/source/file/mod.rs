@@ -76,7 +76,7 @@ impl FileSettings {
             path: path.into(),
             check_frequency: Duration::from_secs(20),
             quiet: Duration::from_millis(100),
-            missing_grace: Duration::from_secs(60),
+            missing_grace: Duration::from_mins(1),
             on_invalid: OnInvalid::Keep,
             preparation,
         }
