@@ -47,25 +47,31 @@ pub(super) type Verdict = (HashMap<PodKey, Entry>, BTreeMap<(PodKey, SourceName)
 
 /// Decides claims that hang together by name or UID.
 ///
-/// A restored claim that loses is as weak as `now` says from then on, and may
-/// have beaten another one before it lost. So what it decided is decided again
-/// without its old strength; deciding once more then changes nothing.
-pub(super) fn resolve(claims: &mut [Claim], now: u64) -> Verdict {
+/// A restored claim that loses must be weaker than whoever holds its name or its
+/// UID, or it could come back at their cost. And it may have beaten another
+/// claim before it lost. So what it decided is decided again without its old
+/// strength, until no claim is weakened; deciding once more then changes nothing.
+/// `clock` rises with each weakening.
+pub(super) fn resolve(claims: &mut [Claim], clock: &mut u64) -> Verdict {
     loop {
         let winners = contest(claims);
+        let by_uid = best_by_uid(winners.values().copied());
         let mut weakened = Vec::new();
-        for (index, claim) in claims.iter().enumerate() {
-            let won = winners.get(claim.key()).is_some_and(|winner| winner.entry == claim.entry);
-            if claim.restored && claim.weakness == 0 && !won {
+        for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| claim.restored) {
+            let holders = [winners.get(claim.key()), by_uid.get(claim.uid())];
+            let won = holders[0].is_some_and(|winner| winner.entry == claim.entry);
+            let held = holders.iter().flatten().map(|holder| holder.weakness).max().unwrap_or(0);
+            if !won && claim.weakness <= held {
                 weakened.push(index);
             }
         }
         if weakened.is_empty() {
-            let lost = losers(claims, &winners);
+            let lost = losers(claims, &winners, &by_uid);
             return (winners.into_iter().map(|(key, winner)| (key, winner.entry.clone())).collect(), lost);
         }
+        *clock += 1;
         for index in weakened {
-            claims[index].weakness = now;
+            claims[index].weakness = *clock;
         }
     }
 }
@@ -111,8 +117,11 @@ fn best_by_uid<'c>(holders: impl Iterator<Item = &'c Claim>) -> HashMap<&'c Uid,
 }
 
 /// Who lost, and to whom: to the holder of the name or, under another name, of the UID.
-fn losers(claims: &[Claim], winners: &HashMap<PodKey, &Claim>) -> BTreeMap<(PodKey, SourceName), Rejection> {
-    let by_uid = best_by_uid(winners.values().copied());
+fn losers(
+    claims: &[Claim],
+    winners: &HashMap<PodKey, &Claim>,
+    by_uid: &HashMap<&Uid, &Claim>,
+) -> BTreeMap<(PodKey, SourceName), Rejection> {
     let mut lost = BTreeMap::new();
     for claim in claims {
         let name_holder = winners.get(claim.key()).copied();
@@ -121,11 +130,11 @@ fn losers(claims: &[Claim], winners: &HashMap<PodKey, &Claim>) -> BTreeMap<(PodK
         }
         let uid_holder = by_uid.get(claim.uid()).copied().filter(|winner| winner.key() != claim.key());
         let by_name = name_holder.map(|held| RejectionReason::Conflict { winner: held.entry.source() });
-        let by_uid = uid_holder.map(|held| RejectionReason::UidInUse {
+        let by_holder = uid_holder.map(|held| RejectionReason::UidInUse {
             winner: held.entry.source(),
             holder: held.key().clone(),
         });
-        let Some(reason) = by_name.or(by_uid) else { continue };
+        let Some(reason) = by_name.or(by_holder) else { continue };
         let (source, origin) = (claim.entry.source(), claim.entry.origin().clone());
         let rejection = Rejection { source, origin, pod: Some(claim.key().clone()), reason };
         lost.insert((claim.key().clone(), source), rejection);

@@ -60,15 +60,15 @@ pub struct PodStorage {
     /// The claims of restored listings that are not in full strength, as of
     /// [`Claim::weakness`].
     weak: BTreeMap<(SourceName, PodKey), u64>,
-    /// How many listings were applied: how weak a claim is that becomes so now.
-    applied: u64,
+    /// Rises with each listing and each weakening: how weak a claim is that becomes so now.
+    clock: u64,
 }
 
 impl PodStorage {
     /// An empty storage for these sources.
     #[must_use]
     pub fn new(configured: &[SourceName]) -> Self {
-        Self { merged: Merged::new(configured), by_uid: HashMap::new(), weak: BTreeMap::new(), applied: 0 }
+        Self { merged: Merged::new(configured), by_uid: HashMap::new(), weak: BTreeMap::new(), clock: 0 }
     }
 
     /// What all sources together want now.
@@ -88,7 +88,7 @@ impl PodStorage {
         if restored && view.state == SourceState::Synced {
             return Outcome::default();
         }
-        self.applied += 1;
+        self.clock += 1;
         view.state = if restored { SourceState::Restored } else { SourceState::Synced };
         let before = view.listing.take();
         let after = match &before {
@@ -148,7 +148,7 @@ impl PodStorage {
             }
             contested.insert(key.clone());
             if was.is_none() && self.is_restored(source) {
-                self.weak.insert((source, key.clone()), self.applied);
+                self.weak.insert((source, key.clone()), self.clock);
             }
         }
         contested
@@ -207,7 +207,7 @@ impl PodStorage {
             return;
         }
         let (keys, mut claims) = self.reach(contested);
-        let (winners, conflicts) = resolve(&mut claims, self.applied);
+        let (winners, conflicts) = resolve(&mut claims, &mut self.clock);
         for Claim { entry, weakness, .. } in claims.iter().filter(|claim| claim.weakness > 0) {
             self.weak.insert((entry.source(), entry.pod().key().clone()), *weakness);
         }

@@ -158,7 +158,7 @@ struct Model {
     merged: View,
     /// Restored claims that were stood against when they came, or lost since.
     weak: BTreeMap<(usize, u8), u64>,
-    applied: u64,
+    clock: u64,
 }
 
 impl Model {
@@ -168,7 +168,7 @@ impl Model {
 
     /// Takes a listing: a live one in place of what the source has, a restored one over it.
     fn take(&mut self, source: usize, listing: View, restored: bool) {
-        self.applied += 1;
+        self.clock += 1;
         if !restored {
             self.sources[source].effective = listing;
             self.sources[source].state = Some(true);
@@ -190,7 +190,7 @@ impl Model {
                     && (other.pod.name == name || (held.pod.uid > 0 && other.pod.uid == held.pod.uid))
             };
             if known.is_none() && others.into_iter().any(against) {
-                self.weak.insert((source, name), self.applied);
+                self.weak.insert((source, name), self.clock);
             }
             self.sources[source].effective.insert(name, held);
         }
@@ -205,16 +205,26 @@ impl Model {
         }
         let holders = loop {
             let holders = contest(alive.clone());
-            let mut weakened = false;
-            for (weakness, held) in &mut alive {
-                let lost = holders.get(&held.pod.name).is_none_or(|holder| holder.1 != *held);
-                if lost && *weakness == 0 && !self.live(held.source) {
-                    (*weakness, weakened) = (self.applied, true);
-                    self.weak.insert((held.source, held.pod.name), self.applied);
+            let mut beaten = Vec::new();
+            for (index, (weakness, held)) in alive.iter().enumerate() {
+                let wants_the_same = |holder: &&(u64, Held)| {
+                    holder.1.pod.name == held.pod.name
+                        || (held.pod.uid > 0 && holder.1.pod.uid == held.pod.uid)
+                };
+                let strongest = holders.values().filter(wants_the_same).map(|holder| holder.0).max();
+                let won = holders.get(&held.pod.name).is_some_and(|holder| holder.1 == *held);
+                if !won && !self.live(held.source) && *weakness <= strongest.unwrap_or(0) {
+                    beaten.push(index);
                 }
             }
-            if !weakened {
+            if beaten.is_empty() {
                 break holders;
+            }
+            self.clock += 1;
+            for index in beaten {
+                let (weakness, held) = &mut alive[index];
+                *weakness = self.clock;
+                self.weak.insert((held.source, held.pod.name), self.clock);
             }
         };
         self.merged = holders.into_iter().map(|(name, claim)| (name, claim.1)).collect();
