@@ -78,7 +78,7 @@ impl Running {
 
 /// An hour of paused time: longer than any wait that a test waits for.
 async fn soon<F: Future>(future: F) -> F::Output {
-    timeout(Duration::from_secs(3600), future).await.expect("nothing happened for an hour")
+    timeout(Duration::from_hours(1), future).await.expect("nothing happened for an hour")
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,7 +218,7 @@ async fn a_sink_that_is_stuck_is_said_to_be_so_once_and_when_it_goes_on() {
     let subscriber = tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(writer).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Slow(Duration::from_secs(600)));
+    let mut sink = upstream.deliver_to(Manners::Slow(Duration::from_mins(10)));
     upstream.want("a").await;
     sink.diary(|diary| diary.replica.seq == 1).await;
     sink.status(|status| status.acknowledged == Some(1)).await;

@@ -344,7 +344,7 @@ async fn it_stops_at_once_when_idle_and_while_it_waits() {
     source.calm().await;
     source.end().await;
 
-    let mut source = place.start_with(|settings| settings.quiet = Duration::from_secs(3600));
+    let mut source = place.start_with(|settings| settings.quiet = Duration::from_hours(1));
     fs::remove_file(place.at("web.yaml")).unwrap();
     source.hear("ADD:").await;
     source.end().await;

@@ -57,7 +57,7 @@ async fn a_directory_that_was_moved_into_place_is_taken_up_with_what_it_has() {
 #[tokio::test]
 async fn a_directory_removed_and_made_again_within_the_grace_loses_nothing() {
     let place = Place::missing();
-    let mut source = two(&place, Duration::from_secs(60)).await;
+    let mut source = two(&place, Duration::from_mins(1)).await;
     place.sh("rm -r manifests").await;
     let status = source.status(|status| status.error.is_some()).await;
     assert!(status.error.unwrap().contains("has vanished"));
@@ -75,7 +75,7 @@ async fn a_directory_removed_and_made_again_within_the_grace_loses_nothing() {
 #[tokio::test]
 async fn a_directory_moved_away_for_longer_than_the_quiet_time_and_back_is_nothing_at_all() {
     let place = Place::missing();
-    let mut source = two(&place, Duration::from_secs(60)).await;
+    let mut source = two(&place, Duration::from_mins(1)).await;
     place.sh("mv manifests aside; sleep 0.3; mv aside manifests").await;
     source.hear_nothing().await;
     assert_eq!(source.mux.merged().borrow().len(), 3);
@@ -142,7 +142,7 @@ async fn a_directory_replaced_by_a_file_and_back() {
 async fn the_one_file_is_gone_after_the_quiet_time_not_the_grace() {
     let place = Place::missing();
     fs::write(place.path(), pod("a", "i:1")).unwrap();
-    let mut source = place.start_with(|settings| settings.missing_grace = Duration::from_secs(3600));
+    let mut source = place.start_with(|settings| settings.missing_grace = Duration::from_hours(1));
     source.hear("ADD: a=i:1").await;
     fs::remove_file(place.path()).unwrap();
     source.hear("REMOVE: a=i:1").await;
@@ -171,7 +171,7 @@ async fn a_mount_over_the_directory_kills_nothing_and_is_followed() {
         return;
     }
     let place = Place::missing();
-    let mut source = two(&place, Duration::from_secs(3600)).await;
+    let mut source = two(&place, Duration::from_hours(1)).await;
     sh(&place.path(), "mount -t tmpfs none .").await;
     // A mount gives no event: a scan finds it.
     assert!(source.handle.rescanned().await);

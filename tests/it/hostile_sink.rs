@@ -67,7 +67,7 @@ fn origin(number: usize) -> Origin {
 
 /// A minute, or an hour where the time is paused: nothing here waits for more than the machine.
 async fn soon<F: Future>(future: F) -> F::Output {
-    timeout(Duration::from_secs(60), future).await.expect("nothing happened for a minute")
+    timeout(Duration::from_mins(1), future).await.expect("nothing happened for a minute")
 }
 
 fn holds(replica: &Replica, listing: &Listing) -> bool {

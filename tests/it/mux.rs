@@ -48,7 +48,7 @@ impl Source {
 
 /// No step of these tests waits for anything but the machine.
 async fn soon<F: Future>(future: F) -> F::Output {
-    timeout(Duration::from_secs(60), future).await.expect("nothing happened for a minute")
+    timeout(Duration::from_mins(1), future).await.expect("nothing happened for a minute")
 }
 
 async fn heard(updates: &mut Updates) -> String {

@@ -38,7 +38,7 @@ async fn ended_within(crew: Crew, grace: Duration) -> Result<Vec<String>, CrewEr
 
 /// An hour of paused time.
 async fn soon<F: Future>(future: F) -> F::Output {
-    timeout(Duration::from_secs(3600), future).await.expect("nothing happened for an hour")
+    timeout(Duration::from_hours(1), future).await.expect("nothing happened for an hour")
 }
 
 #[tokio::test(start_paused = true)]

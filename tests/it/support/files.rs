@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 /// No step of these tests waits for anything but the machine and the quiet time.
 pub async fn soon<F: Future>(future: F) -> F::Output {
-    timeout(Duration::from_secs(60), future).await.expect("nothing happened for a minute")
+    timeout(Duration::from_mins(1), future).await.expect("nothing happened for a minute")
 }
 
 /// A manifest of one pod.
@@ -37,7 +37,7 @@ pub fn pod(name: &str, image: &str) -> String {
 pub fn settings(path: &Path) -> FileSettings {
     let node = NodeName::new("node").unwrap();
     let preparation = Preparation { source: SourceName::File, node };
-    FileSettings { check_frequency: Duration::from_secs(3600), ..FileSettings::new(path, preparation) }
+    FileSettings { check_frequency: Duration::from_hours(1), ..FileSettings::new(path, preparation) }
 }
 
 /// A place for manifests: `manifests` in a fresh directory, there or not.

@@ -18,7 +18,7 @@ use rustix::{
 use super::stream::Replica;
 
 /// Longer than anything takes but on a machine that stands still.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// `podmux` with these arguments, and nothing of the environment that could change what it does.
 pub fn podmux(args: &[&str]) -> Command {
