@@ -90,6 +90,8 @@ const LAW: &[Row] = &[
         "+http", "+hyper", "+hyper_util", "+imbl", "+k8s_openapi", "+kube", "+notify",
         "+crate::source", "+crate::pod", "+crate::validation", "+crate::db", "+crate::clock",
         "+crate::mux::SourceChannel",
+        // Scoped threads end before the call does: no task without an owner.
+        "+std::thread::scope", "+std::thread::available_parallelism", "+std::thread::ScopedJoinHandle",
     ]]),
     ("sink", &[ASYNC, &[
         "+http", "+hyper", "+hyper_util",

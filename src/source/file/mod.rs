@@ -8,6 +8,7 @@
 mod disk;
 mod entries;
 mod links;
+mod load;
 mod manifests;
 mod watch;
 mod worker;

@@ -16,18 +16,21 @@ use tracing::{debug, info, warn};
 
 use super::{
     FileSettings, OnInvalid,
-    disk::{self, NameKind, Site, Text},
-    entries::{Entries, Moment, Patience, Place, Reading, Todo, Why},
+    disk::{self, NameKind, Site},
+    entries::{Entries, Moment, Patience, Place, Todo, Why},
     links::Links,
+    load::{Loaded, load, load_all},
     watch::{Inbox, Interest, News, Watch, What},
 };
 use crate::pod::{
     Listing, ListingBuilder, Origin, PodKey, Problem, Refusal, RejectionReason, Severity, SourceName, Stage,
-    decode::{self, MAX_MANIFEST, Manifest},
+    decode::{MAX_MANIFEST, Manifest},
 };
 
 /// How often arming is tried again because the path changed meanwhile; the next scan does the rest.
 const MAX_ARMINGS: usize = 8;
+/// How many manifests are held at once between being read and being taken.
+const READ_AT_ONCE: usize = 512;
 /// How many names it is remembered of that they were noted as skipped.
 const MAX_NOTED: usize = 1_000;
 /// For how many quiet times the first listing waits for files that are being written.
@@ -252,13 +255,9 @@ impl Worker {
             self.tell_trouble(Some(self.missing()));
         }
         self.links.keep(&names);
-        for name in &names {
-            if stop.is_cancelled() {
-                return;
-            }
-            self.look(name, Why::Scan);
+        if self.look_at_all(&names, stop) {
+            self.entries.scanned(&names, Instant::now());
         }
-        self.entries.scanned(&names, Instant::now());
     }
 
     fn missing(&self) -> String {
@@ -335,9 +334,39 @@ impl Worker {
         }
     }
 
-    /// Looks at one name and does what follows: the one way in which files are
-    /// found, whatever gave the occasion.
+    /// Looks at every name, and reads on all cores what is to be read. Returns
+    /// false if it was stopped before the end.
+    fn look_at_all(&mut self, names: &BTreeSet<OsString>, stop: &CancellationToken) -> bool {
+        let mut names = names.iter().peekable();
+        while names.peek().is_some() {
+            let (mut to_read, mut paths) = (Vec::new(), Vec::new());
+            for name in names.by_ref().take(READ_AT_ONCE) {
+                if stop.is_cancelled() {
+                    return false;
+                }
+                if let Some(path) = self.judge(name, Why::Scan) {
+                    to_read.push(name);
+                    paths.push(path);
+                }
+            }
+            for (name, loaded) in to_read.into_iter().zip(load_all(&paths, &self.settings.preparation)) {
+                self.take(name, loaded);
+            }
+        }
+        true
+    }
+
+    /// Looks at one name and does what follows.
     fn look(&mut self, name: &OsStr, why: Why) {
+        if let Some(path) = self.judge(name, why) {
+            let loaded = load(&path, &self.settings.preparation);
+            self.take(name, loaded);
+        }
+    }
+
+    /// Looks at one name and does what follows but for reading, to which it
+    /// gives the path: the one way in which files are found, whatever gave the occasion.
+    fn judge(&mut self, name: &OsStr, why: Why) -> Option<PathBuf> {
         let path = self.path_of(name);
         let mut look = disk::look(&path);
         if !look.is_link {
@@ -351,10 +380,11 @@ impl Worker {
         }
         match self.entries.look(name, look.seen, why, moment()) {
             Todo::Nothing => {}
-            Todo::Read => self.read(name, &path),
+            Todo::Read => return Some(path),
             Todo::Refuse(error) => self.refuse(name, RejectionReason::Unreadable(error.into())),
             Todo::Remove => self.remove(name),
         }
+        None
     }
 
     /// Finds out where a link leads and watches that, as far as it is in the
@@ -380,24 +410,12 @@ impl Worker {
         moved || unwatched
     }
 
-    fn read(&mut self, name: &OsStr, path: &Path) {
-        let text = disk::read(path);
-        let (reading, verdict) = match text {
-            Text::Whole(text, stamp) => {
-                (Reading::Whole(stamp), Some(decode::manifest(&text, &self.settings.preparation)))
-            }
-            Text::TooLarge(stamp) => (Reading::Whole(stamp), Some(Err(too_large(stamp.size)))),
-            Text::Torn(stamp) => (Reading::Torn(stamp), None),
-            Text::Vanished => (Reading::Vanished, None),
-            Text::Unreadable(error) => {
-                self.entries.read(name, Reading::Failed, moment());
-                return self.refuse(name, RejectionReason::Unreadable(error.into()));
-            }
-        };
-        self.entries.read(name, reading, moment());
-        match verdict {
+    /// Does what follows from reading a manifest.
+    fn take(&mut self, name: &OsStr, loaded: Loaded) {
+        self.entries.read(name, loaded.reading, loaded.at);
+        match loaded.verdict {
             Some(Ok(manifest)) => self.accept(name, manifest),
-            Some(Err(refusal)) => self.refuse(name, RejectionReason::Refused(Arc::new(refusal))),
+            Some(Err(reason)) => self.refuse(name, reason),
             None => {}
         }
     }
@@ -542,7 +560,7 @@ impl Worker {
     }
 }
 
-fn moment() -> Moment {
+pub(super) fn moment() -> Moment {
     Moment { now: Instant::now(), wall: crate::clock::now() }
 }
 
