@@ -4,6 +4,7 @@ use std::{fmt, ops::Range, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Digest, SourceName};
@@ -240,7 +241,10 @@ impl Pod {
         let deletion: Option<Box<str>> = field("deletionTimestamp");
         let grace = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64);
         let marks = [SOURCE, SEEN, MIRROR];
-        let annotations = map("annotations").iter().filter(|(name, _)| !marks.contains(&name.as_str()));
+        let mut annotations = Vec::new();
+        for annotation in map("annotations").iter().filter(|(name, _)| !marks.contains(&name.as_str())) {
+            append(&mut annotations, &annotation);
+        }
         Self {
             uid: metadata.get("uid").and_then(Value::as_str).unwrap_or_default().into(),
             priority: object
@@ -256,10 +260,7 @@ impl Pod {
             digest: Digest::of(&[
                 &text[spec],
                 &labels,
-                &annotations
-                    .map(|(name, value)| canonical(&[name.as_str().into(), value.clone()].into()))
-                    .collect::<Vec<_>>()
-                    .concat(),
+                &annotations,
                 deletion.as_deref().unwrap_or_default().as_bytes(),
                 grace.map(|seconds| seconds.to_string()).unwrap_or_default().as_bytes(),
             ]),
@@ -364,8 +365,14 @@ impl fmt::Debug for Pod {
 }
 
 fn canonical(value: &Value) -> Vec<u8> {
-    // Writing a `Value` to memory cannot fail: its keys are texts and its numbers finite.
-    serde_json::to_vec(value).unwrap_or_default()
+    let mut text = Vec::new();
+    append(&mut text, value);
+    text
+}
+
+fn append(text: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    // Writing to memory cannot fail: the keys are texts and the numbers finite.
+    let _ = serde_json::to_writer(text, value);
 }
 
 /// Writes the object once and says where in the text its spec and its status
@@ -375,10 +382,10 @@ fn write(object: &Map<String, Value>) -> (Vec<u8>, Range<usize>, Range<usize>) {
     let (mut text, mut spec, mut status) = (Vec::with_capacity(4096), 0..0, 0..0);
     for (name, value) in object {
         text.push(if text.is_empty() { b'{' } else { b',' });
-        text.extend(canonical(&name.as_str().into()));
+        append(&mut text, name);
         text.push(b':');
         let begin = text.len();
-        text.extend(canonical(value));
+        append(&mut text, value);
         let full = value.as_object().is_some_and(|map| !map.is_empty());
         match name.as_str() {
             "spec" if full => spec = begin..text.len(),
@@ -387,7 +394,6 @@ fn write(object: &Map<String, Value>) -> (Vec<u8>, Range<usize>, Range<usize>) {
         }
     }
     text.push(b'}');
-    text.shrink_to_fit();
     (text, spec, status)
 }
 
