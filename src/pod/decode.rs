@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashMap};
 use serde_json::{Map, Value};
 
 use super::{
-    NodeName, PodKey, Prepared, Problem, Refusal, SourceName, Stage, defaults, go_types, identity,
+    NodeName, PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage, defaults, go_types, identity,
     node::{Data, Node, lossy, place, quoted},
     typed::{self, Findings, Path},
     yaml,
@@ -177,16 +177,17 @@ impl Reading<'_, '_> {
             }
         }
         for (item, first) in found {
-            let (line, column) = self.findings.place(first);
-            let detail = format!(
-                "Duplicate value: {} is the name of the pod at {line}:{column} too; rename one of them",
-                item.prepared.key()
-            );
-            let dot = if item.field.is_empty() { "" } else { "." };
-            let field = format!("{}{dot}metadata.name", item.field);
-            let problem = Problem::error(detail).because("FieldValueDuplicate").of(field);
             self.stage = Some(Stage::Decode);
-            self.findings.add(item.at, &Path::ROOT, problem);
+            self.findings.add_with(Severity::Error, item.at, &Path::ROOT, |findings| {
+                let (line, column) = findings.place(first);
+                let detail = format!(
+                    "Duplicate value: {} is the name of the pod at {line}:{column} too; rename one of them",
+                    item.prepared.key()
+                );
+                let dot = if item.field.is_empty() { "" } else { "." };
+                let field = format!("{}{dot}metadata.name", item.field);
+                Problem::error(detail).because("FieldValueDuplicate").of(field)
+            });
         }
     }
 

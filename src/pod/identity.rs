@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{Digest, SourceName};
+use super::{Digest, SourceName, object::canonical};
 
 /// The name of this node: a DNS-1123 subdomain, lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,23 +82,15 @@ pub(super) fn hash(given: &Map<String, Value>) -> String {
         .map(|(name, value)| (name.as_str(), value))
         .collect();
     let map = |value: Option<&Value>| match value {
-        Some(Value::Object(map)) if !map.is_empty() => json(map),
+        Some(Value::Object(map)) if !map.is_empty() => canonical(map),
         _ => Vec::new(),
     };
     Digest::of(&[
-        &metadata.get("namespace").map(json).unwrap_or_default(),
-        &metadata.get("name").map(json).unwrap_or_default(),
+        &metadata.get("namespace").map(canonical).unwrap_or_default(),
+        &metadata.get("name").map(canonical).unwrap_or_default(),
         &map(metadata.get("labels")),
-        &if annotations.is_empty() { Vec::new() } else { json(&annotations) },
+        &if annotations.is_empty() { Vec::new() } else { canonical(&annotations) },
         &map(given.get("spec")),
     ])
     .to_string()
-}
-
-fn json(value: &impl Serialize) -> Vec<u8> {
-    let mut text = Vec::with_capacity(2048);
-    // Writing JSON values to memory cannot fail.
-    let written = serde_json::to_writer(&mut text, value);
-    debug_assert!(written.is_ok());
-    text
 }

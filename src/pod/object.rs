@@ -364,7 +364,8 @@ impl fmt::Debug for Pod {
     }
 }
 
-fn canonical(value: &Value) -> Vec<u8> {
+/// A JSON value as canonical text.
+pub(super) fn canonical(value: &impl Serialize) -> Vec<u8> {
     let mut text = Vec::new();
     append(&mut text, value);
     text

@@ -39,8 +39,9 @@ impl Stage {
 
 /// One thing that is wrong with a manifest.
 ///
-/// Its `Display` is `LINE:COLUMN: FIELD: REASON: detail` without the parts that
-/// are not known; the caller puts the file's name in front.
+/// Its `Display` is `LINE:COLUMN: FIELD: detail` without the parts that are not
+/// known, and with `warning` before the field of one; the caller puts the file's
+/// name in front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Whether it refuses the manifest.

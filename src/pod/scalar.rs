@@ -2,6 +2,11 @@
 
 use std::borrow::Cow;
 
+use base64::{
+    Engine as _, alphabet,
+    engine::{GeneralPurpose, GeneralPurposeConfig},
+};
+
 use super::node::{Data, lossy, quoted};
 
 /// A scalar's value, and for numbers their kind, which decides how they look as a key.
@@ -167,31 +172,14 @@ pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, St
     }
 }
 
+/// What `!!binary` holds. Go skips line breaks and does not look at the last digit's spare bits.
 fn base64(text: &str) -> Result<String, String> {
-    let bad = || "not base64, which !!binary must be".to_owned();
-    let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
-    let padding = digits.iter().rev().take_while(|byte| **byte == b'=').count();
-    if !digits.len().is_multiple_of(4) || padding > 2 {
-        return Err(bad());
-    }
-    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::with_capacity(digits.len() / 4 * 3));
-    for digit in &digits[..digits.len() - padding] {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return Err(bad()),
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
-        }
-    }
-    Ok(lossy(&bytes))
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+    );
+    let bytes = LENIENT.decode(text.replace(['\r', '\n'], ""));
+    bytes.map(|bytes| lossy(&bytes)).map_err(|_| "not base64, which !!binary must be".to_owned())
 }
 
 /// A float as Go's `encoding/json` writes it.

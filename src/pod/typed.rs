@@ -81,15 +81,27 @@ impl<'t> Findings<'t> {
 
     /// Adds a problem with what stands at a byte of the text.
     pub(super) fn add(&mut self, at: usize, path: &Path<'_>, problem: Problem) {
-        let count = match problem.severity {
+        self.add_with(problem.severity, at, path, |_| problem);
+    }
+
+    /// The same, but the problem is made only if it is told: finding a place
+    /// walks through the text, and a text may hold a million problems.
+    pub(super) fn add_with(
+        &mut self,
+        severity: Severity,
+        at: usize,
+        path: &Path<'_>,
+        problem: impl FnOnce(&Self) -> Problem,
+    ) {
+        let count = match severity {
             Severity::Error => &mut self.errors,
             Severity::Warning => &mut self.warnings,
         };
         *count += 1;
         if *count <= MAX_TOLD {
             let problem = match path.to_string() {
-                field if field.is_empty() => problem,
-                field => problem.of(field),
+                field if field.is_empty() => problem(self),
+                field => problem(self).of(field),
             };
             self.problems.push(problem.at(Some(self.place(at))));
         }
@@ -156,11 +168,13 @@ pub(super) fn object(
 }
 
 fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &Path<'_>, findings: &mut Findings<'_>) {
-    if let Some(earlier) = earlier {
+    let Some(earlier) = earlier else { return };
+    findings.add_with(Severity::Warning, at, path, |findings| {
         let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
-        let detail = format!("the key stands twice, in line {first} and line {second}; the last one counts");
-        findings.add(at, path, Problem::warning(detail));
-    }
+        Problem::warning(format!(
+            "the key stands twice, in line {first} and line {second}; the last one counts"
+        ))
+    });
 }
 
 /// Whether Go would know a field's value from one that was not given.

@@ -104,6 +104,7 @@ pub(super) fn compose(text: &str) -> Result<Vec<Node<'_>>, Fault> {
         tabs: Tabs::new(text),
         values: 0,
         aliased: 0,
+        held: 0,
     };
     let mut documents = Vec::new();
     while let Some((event, span)) = composer.next()? {
@@ -159,6 +160,8 @@ struct Composer<'t> {
     /// How many values were made so far, and how many of them by aliases.
     values: usize,
     aliased: usize,
+    /// How many values are held a second time, because they have an anchor.
+    held: usize,
 }
 
 impl<'t> Composer<'t> {
@@ -228,7 +231,13 @@ impl<'t> Composer<'t> {
         };
         let node = Node { data, at };
         if anchor != 0 {
-            let anchored = Anchor { values: self.values - before, depth: depth(&node), node: node.clone() };
+            let values = self.values - before;
+            // Anchors within anchors hold their values once for each level.
+            self.held += values;
+            if self.held > MAX_NODES {
+                return Err(Fault::too_many(at));
+            }
+            let anchored = Anchor { values, depth: depth(&node), node: node.clone() };
             self.anchors.insert(anchor, anchored);
         }
         Ok(node)

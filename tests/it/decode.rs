@@ -297,6 +297,19 @@ fn a_flood_of_problems_is_counted_and_not_all_told() {
     assert_eq!(warnings[100].to_string(), "warning: and 4900 more warnings");
 }
 
+#[test]
+fn a_problem_beyond_those_told_costs_no_look_for_its_place() {
+    // Were each place looked for, this test would not end today.
+    let labels: String = (0..60_000).map(|n| format!("    k{n}: v\n")).collect();
+    let twice = WEB.replace("  name: web\n", &format!("  name: web\n  labels:\n{labels}{labels}"));
+    let warnings = read(&twice).unwrap().warnings;
+    assert_eq!(warnings[100].to_string(), "warning: and 59900 more warnings");
+
+    let pods: String = (0..20_000).map(|n| WEB.replace("web", &format!("web-{n}")) + "---\n").collect();
+    let refusal = read(&(pods.clone() + &pods)).unwrap_err();
+    assert_eq!(refusal.problems[100].to_string(), "and 19900 more errors");
+}
+
 /// kubelet config: `TestDecodeSinglePod`: the same pod from JSON and from YAML.
 #[test]
 fn a_single_pod_is_prepared_alike_from_json_and_yaml() {

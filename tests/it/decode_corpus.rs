@@ -45,6 +45,9 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
     match (case["stage"].as_str(), result) {
         (None, Ok(ours)) => {
             let theirs = case["pods"].as_array().unwrap();
+            if ours.pods.len() != theirs.len() {
+                return Err(format!("{} pods, where the kubelet has {}", ours.pods.len(), theirs.len()));
+            }
             let ours: Vec<Value> = ours
                 .pods
                 .iter()

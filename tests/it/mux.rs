@@ -239,6 +239,20 @@ async fn a_newer_view_replaces_what_a_consumer_has_not_taken_yet() {
 }
 
 #[tokio::test]
+async fn what_is_not_compared_is_known_without_being_told() {
+    let (mux, _turn) = start(&[SourceName::Api]);
+    let mut updates = mux.updates(Notify::Incremental);
+    let mut api = Source::of(&mux, SourceName::Api);
+    api.put_and_merge("foo<1").await;
+    assert_eq!(heard(&mut updates).await, "ADD api: default/foo#foo-uid");
+    api.put_and_merge("foo<2").await;
+    assert!(poll_and_cancel(updates.next()).is_none(), "a creationTimestamp is not compared");
+    // Else every later look would meet the same difference again.
+    let known: Vec<_> = updates.told().iter().map(|(_, entry)| entry.pod().creation_timestamp()).collect();
+    assert_eq!(known, [Some("2026-01-02T00:00:00Z")]);
+}
+
+#[tokio::test]
 async fn the_latest_listing_wins_and_what_it_lacks_was_never_there() {
     let (mux, turn) = Mux::new(&[SourceName::File]);
     let mut file = Source::of(&mux, SourceName::File);

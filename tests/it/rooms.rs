@@ -40,6 +40,7 @@ const PURE: &[&str] = &[
     "+std::sync::Weak",
     "+std::sync::LazyLock",
     "+std::sync::OnceLock",
+    "+base64",
     "+granit_parser",
     "+imbl",
     "+k8s_openapi",

@@ -130,6 +130,26 @@ fn nesting_aliases_and_sheer_size_have_bounds() {
     assert_eq!(to_json(&many).unwrap_err().detail, "more than 2000000 values in one text");
 }
 
+#[test]
+fn anchors_within_anchors_hold_their_values_within_the_bound() {
+    let nested = |levels: usize, values: usize| {
+        let open: String = (0..levels).map(|level| format!("&a{level} [")).collect();
+        format!("a: {open}{}{}", "1,".repeat(values), "]".repeat(levels))
+    };
+    assert!(to_json(&nested(100, 1_000)).is_ok());
+    assert_eq!(to_json(&nested(100, 30_000)).unwrap_err().detail, "more than 2000000 values in one text");
+}
+
+#[test]
+fn binary_is_base64_as_go_reads_it() {
+    check("!!binary aGVsbG8=", expect![[r#""hello""#]]);
+    check("!!binary |\n  aGVs\n  bG8=\n", expect![[r#""hello""#]]);
+    check("!!binary aGVsbG9=", expect![[r#""hello""#]]);
+    check("!!binary /w==", expect![["\"\u{fffd}\""]]);
+    check("!!binary aGVsbG8", expect!["1:10: not base64, which !!binary must be"]);
+    check("!!binary a-Vs", expect!["1:10: not base64, which !!binary must be"]);
+}
+
 /// Any JSON value, with texts that look like something else.
 fn any_json() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
