@@ -94,8 +94,11 @@ pub mod agent;
 #[doc(hidden)]
 pub mod cli;
 pub mod clock;
+pub mod db;
+pub mod history;
 pub mod mux;
 pub mod pod;
+pub mod server;
 #[doc(hidden)]
 pub mod settings;
 pub mod sink;
@@ -104,3 +107,4 @@ pub mod storage;
 pub mod supervise;
 #[doc(hidden)]
 pub mod telemetry;
+pub mod validation;

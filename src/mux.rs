@@ -64,7 +64,9 @@ impl Mux {
     pub fn updates(&self, notify: Notify) -> Updates {
         let mut merged = self.merged.clone();
         merged.mark_changed();
-        Updates { notify, merged, told: Told::default(), goal: Told::default(), batch: VecDeque::new() }
+        let newest = merged.borrow().clone();
+        let (told, goal) = (Told::default(), Told::default());
+        Updates { notify, merged, told, goal, newest, batch: VecDeque::new() }
     }
 
     /// The merged view, for readers. Closed when the mux has ended.
@@ -247,6 +249,8 @@ pub struct Updates {
     told: Told,
     /// What the consumer has been told once it has the whole batch.
     goal: Told,
+    /// The view that leads there.
+    newest: Merged,
     /// The updates on the way there, the next one first.
     batch: VecDeque<PodUpdate>,
 }
@@ -258,14 +262,33 @@ impl Updates {
     /// Cancel-safe: an update is either returned or still to come.
     pub async fn next(&mut self) -> Option<PodUpdate> {
         loop {
-            self.look();
-            if let Some(update) = self.batch.pop_front() {
-                self.hand_over(&update);
+            if let Some(update) = self.try_next() {
                 return Some(update);
             }
             self.merged.changed().await.ok()?;
             self.merged.mark_changed();
         }
+    }
+
+    /// The next update if there is one now. Together with [`told`](Self::told)
+    /// this tells a reader where the newest view stands in the stream.
+    pub fn try_next(&mut self) -> Option<PodUpdate> {
+        self.look();
+        let update = self.batch.pop_front()?;
+        self.hand_over(&update);
+        Some(update)
+    }
+
+    /// Has the consumer told in another way from now on.
+    pub fn notify(&mut self, notify: Notify) {
+        self.notify = notify;
+    }
+
+    /// The view that was looked at last: where the updates lead that were given,
+    /// once [`try_next`](Self::try_next) has no more.
+    #[must_use]
+    pub fn newest(&self) -> Merged {
+        self.newest.clone()
     }
 
     /// What the consumer has been told so far.
@@ -284,6 +307,7 @@ impl Updates {
             newest.clone()
         };
         let (goal, batch) = updates(&self.told, &merged, self.notify);
+        self.newest = merged;
         self.goal = goal;
         self.batch = batch.into();
         if self.batch.is_empty() {

@@ -24,4 +24,4 @@ pub use identity::{NodeName, NodeNameError};
 pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};
 pub use object::{Pod, PodError, PodKey, Prepared, Uid};
 pub use problem::{Problem, Refusal, Severity, Stage};
-pub use update::{Op, PodUpdate, SourceName, UnknownSource, UpdateSource, classify};
+pub use update::{Op, PodUpdate, SequencedUpdate, SourceName, UnknownSource, UpdateSource, classify};

@@ -170,6 +170,18 @@ impl Prepared {
         self.object.get("metadata").and_then(|metadata| metadata.get("uid")?.as_str()).unwrap_or_default()
     }
 
+    /// Sets a text field of the metadata, or takes it away. Not for its name
+    /// and namespace: they are the key.
+    pub fn set_metadata(&mut self, field: &str, value: Option<Value>) {
+        debug_assert!(field != "name" && field != "namespace", "the key stays");
+        if let Some(Value::Object(metadata)) = self.object.get_mut("metadata") {
+            match value {
+                Some(value) => drop(metadata.insert(field.to_owned(), value)),
+                None => drop(metadata.remove(field)),
+            }
+        }
+    }
+
     /// The pod as a JSON object, without the source's marks.
     #[must_use]
     pub fn object(&self) -> &Map<String, Value> {

@@ -1,6 +1,8 @@
 //! What a consumer is told: operations, their sources, and the rule that tells two states of a pod apart.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{borrow::Cow, fmt, iter, str::FromStr, sync::Arc};
+
+use jiff::Timestamp;
 
 use super::Pod;
 
@@ -152,6 +154,36 @@ pub struct PodUpdate {
     /// SET the most important first, for REMOVE and DELETE last, else by
     /// `namespace/name`.
     pub pods: Arc<[Arc<Pod>]>,
+}
+
+/// An update with its place in the stream of one consumer.
+///
+/// Cloning it copies no pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SequencedUpdate {
+    /// Rises by one with each update of the stream. Never names two different updates.
+    pub seq: u64,
+    /// When the update was taken for this consumer. A retry keeps it.
+    pub time: Timestamp,
+    /// What happened.
+    pub update: PodUpdate,
+}
+
+impl SequencedUpdate {
+    /// The update as a line of JSON, in pieces: a line of 100,000 pods is
+    /// 300 MB and need never stand in memory as a whole. The pods' pieces are
+    /// their own texts, not copies. The last piece ends with a newline.
+    pub fn line(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
+        let head = format!(
+            r#"{{"seq":{},"time":"{:.6}","op":"{}","source":"{}","pods":["#,
+            self.seq, self.time, self.update.op, self.update.source,
+        );
+        let pods = self.update.pods.iter().enumerate().flat_map(|(index, pod)| {
+            let comma: &[u8] = if index == 0 { b"" } else { b"," };
+            [Cow::Borrowed(comma), Cow::Borrowed(&**pod.text())]
+        });
+        iter::once(Cow::Owned(head.into_bytes())).chain(pods).chain([Cow::Borrowed(&b"]}\n"[..])])
+    }
 }
 
 /// The operation that leads from one state of a pod to the next, if any is due.

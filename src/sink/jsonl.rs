@@ -153,20 +153,9 @@ impl Output {
             }
         };
         self.begun = Some((update.seq, skip));
-        let head = format!(
-            r#"{}{{"seq":{},"time":"{:.6}","op":"{}","source":"{}","pods":["#,
-            if self.cut { "\n" } else { "" },
-            update.seq,
-            update.time,
-            update.update.op,
-            update.update.source,
-        );
-        let pods = update.update.pods.iter().enumerate().flat_map(|(index, pod)| {
-            let comma: &[u8] = if index == 0 { b"" } else { b"," };
-            [comma, pod.text()]
-        });
+        let cut: &[u8] = if self.cut { b"\n" } else { b"" };
         let mut block = Vec::with_capacity(BLOCK);
-        for piece in std::iter::once(head.as_bytes()).chain(pods).chain([&b"]}\n"[..]]) {
+        for piece in std::iter::once(cut.into()).chain(update.line()) {
             let told = skip.min(piece.len());
             skip -= told;
             block.extend_from_slice(&piece[told..]);

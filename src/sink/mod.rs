@@ -57,20 +57,7 @@ use std::{error::Error, fmt};
 pub use delivery::{Delivery, DeliveryError, DeliveryStatus, Failing};
 pub use jsonl::{Jsonl, OpenError};
 
-use crate::pod::PodUpdate;
-
-/// An update with its place in the stream of one sink.
-///
-/// Cloning it copies no pod.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SequencedUpdate {
-    /// Rises by one with each update of the stream. Never names two different updates.
-    pub seq: u64,
-    /// When the update was taken for this sink. A retry keeps it.
-    pub time: jiff::Timestamp,
-    /// What happened.
-    pub update: PodUpdate,
-}
+pub use crate::pod::SequencedUpdate;
 
 /// A door out: takes the updates of one stream, one after the other.
 ///

@@ -12,7 +12,7 @@ use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName, Uid};
 
 use contest::{Claim, resolve};
 pub use merged::{Merged, SourceState};
-pub use updates::{Notify, Told, updates};
+pub use updates::{Notify, Told, everything, updates};
 
 /// What a listing brought besides pods.
 #[must_use = "a rejection that nobody reports is a pod that vanished without a word"]

@@ -47,6 +47,12 @@ impl Told {
         self.pods.is_empty()
     }
 
+    /// The pod that the consumer knows under a key.
+    #[must_use]
+    pub fn get(&self, key: &PodKey) -> Option<&Entry> {
+        self.pods.get(key)
+    }
+
     /// The pods that the consumer knows, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
         self.pods.iter()
@@ -180,7 +186,17 @@ impl Batch {
 }
 
 fn set(goal: &Told) -> PodUpdate {
-    let pods = goal.pods.values().map(|entry| entry.pod().clone()).collect();
+    all(&goal.pods)
+}
+
+/// Everything that is wanted, as one SET.
+#[must_use]
+pub fn everything(merged: &Merged) -> PodUpdate {
+    all(merged.pods())
+}
+
+fn all(pods: &OrdMap<PodKey, Entry>) -> PodUpdate {
+    let pods = pods.values().map(|entry| entry.pod().clone()).collect();
     PodUpdate { op: Op::Set, source: UpdateSource::All, pods: in_order(Op::Set, pods) }
 }
 

@@ -87,10 +87,24 @@ const LAW: &[Row] = &[
         "+tokio::sync", "+tokio::select", "+tokio::pin", "+tokio_util::sync", "+tracing",
         "+crate::mux", "+crate::pod", "+crate::storage",
     ]]),
+    ("history", &[&[
+        "+std", "-std::env", "-std::fs", "-std::net", "-std::process", "-std::thread",
+        "+thiserror", "+tokio::sync", "+tokio::select", "+tokio::time", "+tracing",
+        "+crate::history", "+crate::pod", "+crate::clock", "+crate::db",
+        "+crate::storage::Merged", "+crate::storage::everything",
+        "+crate::mux::Updates", "+crate::mux::Notify",
+    ]]),
+    ("client", &[ASYNC, &[
+        "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
+        "+crate::client",
+    ]]),
     ("source", &[ASYNC, &[
-        "+http", "+hyper", "+hyper_util", "+imbl", "+k8s_openapi", "+kube", "+notify",
+        "+bytes", "+http", "+imbl", "+k8s_openapi", "+kube", "+notify", "+sha2", "+uuid",
         "+crate::source", "+crate::pod", "+crate::validation", "+crate::db", "+crate::clock",
+        "+crate::client",
         "+crate::mux::SourceChannel",
+        // What the sinks have acknowledged: the way back to the posted set.
+        "+crate::storage::Told",
         // Scoped threads end before the call does: no task without an owner.
         "+std::thread::scope", "+std::thread::available_parallelism", "+std::thread::ScopedJoinHandle",
     ]]),
@@ -100,15 +114,16 @@ const LAW: &[Row] = &[
         "+crate::mux::Updates",
     ]]),
     ("server", &[ASYNC, &[
-        "+axum", "+http", "+hyper", "+hyper_util", "+tokio_rustls", "+rustls",
-        "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock",
+        "+axum", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_util", "+prometheus_client",
+        "+rustls", "+sha2", "+subtle", "+tokio_rustls", "+tower_service",
+        "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
         "+crate::storage::Merged", "+crate::storage::SourceState",
-        "+crate::source::http",
+        "+crate::source::http", "+crate::source::SourceStatus", "+crate::source::SourceFailing",
     ]]),
     ("db", &[&[
         "+std", "-std::env", "-std::net", "-std::process", "-std::thread",
-        "+redb", "+rusqlite", "+serde", "+serde_json", "+sha2", "+thiserror",
-        "+crate::db", "+crate::pod",
+        "+redb", "+rustix", "+serde", "+serde_json", "+sha2", "+thiserror", "+tokio::sync", "+tracing", "+uuid",
+        "+crate::db",
     ]]),
     ("supervise", &[&[
         "+std", "-std::env", "-std::fs", "-std::net", "-std::process", "-std::thread",
@@ -127,8 +142,8 @@ const LAW: &[Row] = &[
     ]]),
     ("agent", &[ASYNC, EDGE, &["+crate", "-crate::cli"]]),
     ("cli", &[ASYNC, EDGE, &[
-        "+clap", "+clap_complete",
-        "+crate::cli", "+crate::agent", "+crate::clock", "+crate::pod", "+crate::settings",
+        "+bytes", "+clap", "+clap_complete", "+http", "+tokio",
+        "+crate::cli", "+crate::client", "+crate::agent", "+crate::clock", "+crate::pod", "+crate::settings",
         "+crate::telemetry", "+crate::validation",
         // `validate` finds and reads manifests as the source does.
         "+crate::source::file::Contents", "+crate::source::file::contents",
@@ -143,7 +158,7 @@ const STRANGERS: &[(&str, &[&str])] =
     &[("source", &["file", "http", "url", "api"]), ("sink", &["jsonl", "exec", "webhook", "podman"])];
 
 /// The rooms in which nothing is `async`.
-const SYNC: &[&str] = &["pod", "validation", "storage", "db", "clock", "settings", "telemetry"];
+const SYNC: &[&str] = &["pod", "validation", "storage", "clock", "settings", "telemetry"];
 
 /// Where the paths of one file lead, and which of them may not.
 struct Reader<'a> {

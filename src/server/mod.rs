@@ -1,0 +1,67 @@
+//! The HTTP server: Kubernetes' own paths for the posted pods, and what the agent shows of itself.
+//!
+//! It reads snapshots, and it writes only to the http source's handle.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::{
+    history::HistoryReader,
+    pod::{NodeName, SourceName},
+    source::{SourceStatus, http::Posts},
+    storage::Merged,
+};
+
+/// What the server shows and whom it writes to. Cheap to clone.
+#[derive(Clone)]
+pub struct View {
+    /// This node.
+    pub node: NodeName,
+    /// What all sources want.
+    pub merged: watch::Receiver<Merged>,
+    /// The posted set; writes go there.
+    pub posts: Posts,
+    /// The update stream.
+    pub history: HistoryReader,
+    /// How each configured source is doing, asked anew each time.
+    pub sources: Arc<[(SourceName, Probe<SourceStatus>)]>,
+    /// How each sink is doing, asked anew each time.
+    pub sinks: Arc<[Probe<SinkStatus>]>,
+    /// Whether the merge loop turns.
+    pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
+    /// True from when the agent was asked to stop.
+    pub stopping: watch::Receiver<bool>,
+    /// When the agent was started.
+    pub started: Timestamp,
+}
+
+/// Asks somebody how they are.
+pub type Probe<T> = Arc<dyn Fn() -> T + Send + Sync>;
+
+/// How a sink is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SinkStatus {
+    /// Its name: `jsonl`, `jsonl=/var/log/podmux.jsonl`.
+    pub name: String,
+    /// The number of the last update that it has acknowledged.
+    pub acknowledged: Option<u64>,
+    /// Since when it has been busy with the update in hand.
+    pub busy_since: Option<Timestamp>,
+    /// How it fails, if it does.
+    pub failing: Option<SinkFailing>,
+}
+
+/// How a sink fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinkFailing {
+    /// Since when.
+    pub since: Timestamp,
+    /// How often the update in hand was tried.
+    pub attempts: u64,
+    /// When it will be tried again.
+    pub next_attempt: Timestamp,
+    /// The last error, with its causes.
+    pub error: Arc<str>,
+}
