@@ -12,6 +12,7 @@
 )]
 
 mod cli;
+mod client;
 mod config;
 mod decode;
 mod decode_corpus;
