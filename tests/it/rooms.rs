@@ -95,7 +95,7 @@ const LAW: &[Row] = &[
         "+crate::mux::Updates", "+crate::mux::Notify",
     ]]),
     ("client", &[ASYNC, &[
-        "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
+        "+base64", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
         "+crate::client",
     ]]),
     ("source", &[ASYNC, &[
