@@ -95,7 +95,7 @@ const LAW: &[Row] = &[
         "+crate::mux::Updates", "+crate::mux::Notify",
     ]]),
     ("client", &[ASYNC, &[
-        "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
+        "+base64", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
         "+crate::client",
     ]]),
     ("source", &[ASYNC, &[
@@ -112,6 +112,8 @@ const LAW: &[Row] = &[
         "+http", "+hyper", "+hyper_util",
         "+crate::sink", "+crate::pod", "+crate::db", "+crate::clock",
         "+crate::mux::Updates",
+        // What it has acknowledged, as it reports it.
+        "+crate::storage::Told",
     ]]),
     ("server", &[ASYNC, &[
         "+axum", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_util", "+prometheus_client",
