@@ -139,7 +139,7 @@ const LAW: &[Row] = &[
     ]]),
     ("settings", &[&[
         "+std", "+std::env", "-std::net::TcpStream", "-std::process", "-std::thread",
-        "+rustix", "+serde", "+serde_json", "+thiserror",
+        "+http", "+rustix", "+serde", "+serde_json", "+thiserror",
         "+crate::settings", "+crate::pod", "+crate::mux::Notify",
     ]]),
     ("agent", &[ASYNC, EDGE, &["+crate", "-crate::cli"]]),
