@@ -21,11 +21,13 @@ mod file_faults;
 mod file_places;
 mod file_saves;
 mod histories;
+mod history;
 mod hostile_sink;
 mod jsonl;
 mod manifests;
 mod merge;
 mod mux;
+mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;

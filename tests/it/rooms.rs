@@ -99,7 +99,7 @@ const LAW: &[Row] = &[
         "+crate::mux::Updates", "+crate::mux::Notify",
     ]]),
     ("client", &[ASYNC, &[
-        "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
+        "+base64", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
         "+crate::client",
     ]]),
     ("source", &[ASYNC, &[
@@ -116,6 +116,8 @@ const LAW: &[Row] = &[
         "+http", "+hyper", "+hyper_util",
         "+crate::sink", "+crate::pod", "+crate::db", "+crate::clock",
         "+crate::mux::Updates",
+        // What it has acknowledged, as it reports it.
+        "+crate::storage::Told",
     ]]),
     ("server", &[ASYNC, &[
         "+axum", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_util", "+prometheus_client",
@@ -141,7 +143,7 @@ const LAW: &[Row] = &[
     ]]),
     ("settings", &[&[
         "+std", "+std::env", "-std::net::TcpStream", "-std::process", "-std::thread",
-        "+rustix", "+serde", "+serde_json", "+thiserror",
+        "+http", "+rustix", "+serde", "+serde_json", "+thiserror",
         "+crate::settings", "+crate::pod", "+crate::mux::Notify",
     ]]),
     ("agent", &[ASYNC, EDGE, &["+crate", "-crate::cli"]]),
