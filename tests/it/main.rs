@@ -38,4 +38,5 @@ mod shutdown;
 mod supervise;
 mod support;
 mod validate;
+mod validation_corpus;
 mod yaml;

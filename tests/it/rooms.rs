@@ -79,7 +79,11 @@ const EDGE: &[&str] = &["+std::env", "+std::process", "+std::thread", "+anyhow"]
 #[rustfmt::skip]
 const LAW: &[Row] = &[
     ("pod", &[PURE, &["+crate::pod"]]),
-    ("validation", &[PURE, &["+crate::validation", "+crate::pod"]]),
+    ("validation", &[PURE, &[
+        "+crate::validation", "+crate::pod",
+        // What an address is; nothing is connected.
+        "+std::net::Ipv4Addr", "+std::net::Ipv6Addr",
+    ]]),
     ("storage", &[PURE, &["+crate::storage", "+crate::pod"]]),
     ("clock", &[&["+std", "+jiff"]]),
     ("mux", &[&[
