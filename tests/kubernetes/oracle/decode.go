@@ -28,7 +28,7 @@ type verdict struct {
 type cause struct {
 	Field  string `json:"field"`
 	Reason string `json:"reason"`
-	Detail string `json:"detail"`
+	Detail string `json:"detail,omitempty"`
 }
 
 //go:linkname tryDecodeSinglePod k8s.io/kubernetes/pkg/kubelet/config.tryDecodeSinglePod
