@@ -13,6 +13,9 @@
 
 mod cli;
 mod config;
+mod db;
+mod db_damage;
+mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;

@@ -6,6 +6,7 @@ pub mod namespace;
 pub mod process;
 pub mod script;
 pub mod sinks;
+pub mod state;
 pub mod stream;
 
 use std::{fs::File, io::Read as _, path::PathBuf};
