@@ -1,6 +1,9 @@
 //! What stands in the file: the tables, a checksum on every value, the sum of them all, and the number of the format.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    io,
+};
 
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError, WriteTransaction,
@@ -138,7 +141,7 @@ pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
     let meta = read_table(database, META)?
         .ok_or_else(|| Flaw::Foreign("it is another program's database".to_owned()))?;
     let meta = |name: &str| {
-        let value = meta.get(name).map(|(_, value)| value.clone());
+        let value = meta.get(name).map(|row| row.value.clone());
         value.ok_or_else(|| Flaw::Damaged(format!("it lacks its {name}")))
     };
     let text = |name: &str| String::from_utf8(meta(name)?).map_err(|_| garbled(META, name));
@@ -151,8 +154,12 @@ pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
     let (mut tables, mut found) = (Tables::new(), Totals::default());
     for table in Table::ALL {
         let rows = read_table(database, table.name())?.unwrap_or_default();
-        rows.values().for_each(|(checksum, _)| found.add(*checksum));
-        tables.insert(table, rows.into_iter().map(|(key, (_, value))| (key, value)).collect());
+        let mut values = BTreeMap::new();
+        for (key, row) in rows {
+            found.add(row.checksum);
+            values.insert(key, row.value);
+        }
+        tables.insert(table, values);
     }
     if found != totals {
         return Err(Flaw::Damaged("rows are missing, or too many".to_owned()));
@@ -197,11 +204,10 @@ pub(super) fn write<'a>(
     {
         let mut tables = BTreeMap::new();
         for change in changes {
-            let table = match tables.get_mut(&change.table) {
-                Some(table) => table,
-                None => {
-                    let table = transaction.open_table(Definition::new(change.table.name()))?;
-                    tables.entry(change.table).or_insert(table)
+            let table = match tables.entry(change.table) {
+                Entry::Occupied(opened) => opened.into_mut(),
+                Entry::Vacant(not_yet) => {
+                    not_yet.insert(transaction.open_table(Definition::new(change.table.name()))?)
                 }
             };
             let key = change.key.as_bytes();
@@ -236,8 +242,14 @@ fn set_meta(transaction: &WriteTransaction, name: &str, value: &[u8]) -> Result<
     Ok(())
 }
 
+/// A value and what led it.
+struct Row {
+    checksum: u64,
+    value: Vec<u8>,
+}
+
 /// The rows of a table with their checksums, if there is such a table.
-fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String, (u64, Vec<u8>)>>, Flaw> {
+fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String, Row>>, Flaw> {
     let table = match database.begin_read()?.open_table(Definition::new(name)) {
         Ok(table) => table,
         Err(TableError::Storage(error)) => return Err(error.into()),
@@ -248,12 +260,12 @@ fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String,
     for row in table.iter()? {
         let (key, value) = row?;
         let key = str::from_utf8(key.value()).map_err(|_| garbled(name, "a key"))?;
-        let (found, value) = value.value().split_first_chunk().ok_or_else(|| garbled(name, key))?;
-        let found = u64::from_le_bytes(*found);
-        if found != checksum(name, key, value) {
+        let (led, value) = value.value().split_first_chunk().ok_or_else(|| garbled(name, key))?;
+        let row = Row { checksum: u64::from_le_bytes(*led), value: value.to_owned() };
+        if row.checksum != checksum(name, key, value) {
             return Err(garbled(name, key));
         }
-        rows.insert(key.to_owned(), (found, value.to_owned()));
+        rows.insert(key.to_owned(), row);
     }
     Ok(Some(rows))
 }

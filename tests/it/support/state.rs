@@ -1,6 +1,7 @@
 //! A database at work, in a directory or on a disk that can be made to fail.
 
 use std::{
+    collections::BTreeMap,
     io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
@@ -75,10 +76,10 @@ pub fn apply(tables: &mut Tables, changes: &[Change]) {
 
 /// No rows in any table.
 pub fn no_rows() -> Tables {
-    [Table::Posted, Table::Good, Table::Streams].map(|table| (table, Default::default())).into()
+    [Table::Posted, Table::Good, Table::Streams].map(|table| (table, BTreeMap::new())).into()
 }
 
-/// Numbers that are the same in each run (SplitMix64).
+/// Numbers that are the same in each run (`SplitMix64`).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -91,7 +92,9 @@ impl Dice {
     }
 
     pub fn bytes(&mut self, bytes: &mut [u8]) {
-        bytes.iter_mut().for_each(|byte| *byte = u8::try_from(self.roll(256)).unwrap());
+        for byte in bytes {
+            *byte = u8::try_from(self.roll(256)).unwrap();
+        }
     }
 
     /// A commit of a few changes to rows of all sizes.
@@ -122,6 +125,8 @@ pub struct Platter {
     pub syncs: usize,
     pub resizes: usize,
     pub fault: Option<Fault>,
+    /// Whether the last deed failed.
+    pub failed: bool,
     /// If it is wanted: what was synced and what was not, each time before a sync.
     pub cuts: Option<Vec<Cut>>,
 }
@@ -178,20 +183,18 @@ impl Platter {
             Deed::Sync => self.syncs += 1,
             Deed::Resize | Deed::Any => self.resizes += 1,
         }
+        self.failed = false;
         match &mut self.fault {
-            Some(fault) if fault.deed == deed || fault.deed == Deed::Any => {
-                if fault.from > 0 {
-                    fault.from -= 1;
-                    return Ok(());
-                }
-                if fault.times == 0 {
-                    return Ok(());
-                }
+            Some(fault) if fault.deed != deed && fault.deed != Deed::Any => {}
+            Some(fault) if fault.from > 0 => fault.from -= 1,
+            Some(fault) if fault.times > 0 => {
                 fault.times -= 1;
-                Err(io::Error::from_raw_os_error(fault.errno))
+                self.failed = true;
+                return Err(io::Error::from_raw_os_error(fault.errno));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 }
 
@@ -217,10 +220,13 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut platter = self.platter();
-        let cut = Cut { synced: platter.synced.clone(), bytes: platter.bytes.clone() };
-        platter.cuts.iter_mut().for_each(|cuts| cuts.push(cut.clone()));
+        if platter.cuts.is_some() {
+            let cut = Cut { synced: platter.synced.clone(), bytes: platter.bytes.clone() };
+            platter.cuts.get_or_insert_default().push(cut);
+        }
         platter.fail(Deed::Sync)?;
-        platter.synced = platter.bytes.clone();
+        let written = platter.bytes.clone();
+        platter.synced = written;
         Ok(())
     }
 
