@@ -93,7 +93,11 @@ impl<'s> Input<'s> {
     /// # Errors
     /// 413 if it is larger than a manifest may be, 400 if it was cut off, 415 as
     /// [`Format::of`] says.
-    pub(super) async fn read(headers: &HeaderMap, mut body: Body, large: &'s Semaphore) -> Result<Self, ApiError> {
+    pub(super) async fn read(
+        headers: &HeaderMap,
+        mut body: Body,
+        large: &'s Semaphore,
+    ) -> Result<Self, ApiError> {
         let format = Format::of(headers)?;
         let announced =
             headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());

@@ -11,9 +11,12 @@ use super::{
     routes::{Asked, Server},
     status::ApiError,
 };
-use crate::pod::{
-    Prepared, Problem, Refusal, Severity, SourceName, Stage,
-    decode::{self, Manifest, Preparation},
+use crate::{
+    pod::{
+        Prepared, Problem, Refusal, Severity, SourceName, Stage,
+        decode::{Manifest, Preparation},
+    },
+    validation,
 };
 
 /// How long one warning may be, in characters, and all of an answer together, in
@@ -66,7 +69,12 @@ pub(super) async fn read(
 ) -> Result<Given, ApiError> {
     let validation = FieldValidation::of(asked)?;
     let input = Input::read(headers, body, &server.large_bodies).await?;
-    let preparation = Preparation { source: SourceName::Http, node: server.view.node.clone() };
+    let preparation = Preparation {
+        source: SourceName::Http,
+        node: server.view.node.clone(),
+        generate: Some(suffix),
+        namespace: asked.part("namespace").map(str::to_owned),
+    };
     let format = input.format;
     let decoded = if input.text.len() > super::body::SMALL_BODY {
         // A large body takes long to decode, and the runtime has few threads.
@@ -96,7 +104,7 @@ fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Mani
         let detail = format!("not JSON: {}", without_place(&error));
         return Err(Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail).at(place)] });
     }
-    decode::manifest(text, preparation)
+    validation::manifest(text, preparation)
 }
 
 fn whole(number: usize) -> u32 {
@@ -199,8 +207,7 @@ fn quoted(text: &str) -> String {
 /// Five random letters for the end of a generated name, from those that the API
 /// uses: no vowels, so that they spell nothing, and nothing that looks like
 /// something else (`apimachinery/pkg/util/rand`).
-#[expect(dead_code, reason = "the decoder does not generate names yet")]
-pub(super) fn suffix() -> String {
+fn suffix() -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut number = Uuid::new_v4().as_u128();
     // The lowest bits of a random UUID are all random.
