@@ -13,6 +13,7 @@
 //! * [`sink`]: doors out. The [`Sink`](sink::Sink) trait, delivery with retries, JSON lines.
 //! * [`supervise`]: named tasks with one stop token and one deadline.
 //! * [`clock`]: the one place that reads the wall clock.
+//! * [`client`]: the one HTTP client.
 //!
 //! The rooms `agent`, `cli`, `settings` and `telemetry` are the program's own and
 //! no part of what the crate promises.
@@ -93,6 +94,7 @@
 pub mod agent;
 #[doc(hidden)]
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod db;
 pub mod history;

@@ -12,6 +12,7 @@
 )]
 
 mod cli;
+mod client;
 mod config;
 mod db;
 mod db_damage;
@@ -24,11 +25,13 @@ mod file_faults;
 mod file_places;
 mod file_saves;
 mod histories;
+mod history;
 mod hostile_sink;
 mod jsonl;
 mod manifests;
 mod merge;
 mod mux;
+mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
@@ -38,4 +41,5 @@ mod shutdown;
 mod supervise;
 mod support;
 mod validate;
+mod validation_corpus;
 mod yaml;

@@ -8,6 +8,7 @@ pub mod script;
 pub mod sinks;
 pub mod state;
 pub mod stream;
+pub mod web;
 
 use std::{fs::File, io::Read as _, path::PathBuf};
 

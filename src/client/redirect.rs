@@ -1,0 +1,133 @@
+//! Where an answer sends a request on, and what the request takes along: the
+//! rules of Go's `http.Client`, with two that are stricter.
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, Method, Response, StatusCode, Uri,
+    header::{
+        ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, IF_MODIFIED_SINCE,
+        IF_NONE_MATCH, LOCATION, TRANSFER_ENCODING, USER_AGENT,
+    },
+    request::Parts,
+    uri::{PathAndQuery, Scheme},
+};
+
+use super::{ClientError, shown};
+
+/// The headers that go to another host too. Any other one may have been meant
+/// for the first host only: Go knows which of its own are secret, but not
+/// which of a user's are.
+const HARMLESS: [http::HeaderName; 6] =
+    [ACCEPT, ACCEPT_ENCODING, USER_AGENT, CONTENT_TYPE, IF_NONE_MATCH, IF_MODIFIED_SINCE];
+
+/// Where an answer leads, if it leads elsewhere.
+pub(super) fn location<B>(answer: &Response<B>) -> Option<&[u8]> {
+    let leads = matches!(
+        answer.status(),
+        StatusCode::MOVED_PERMANENTLY
+            | StatusCode::FOUND
+            | StatusCode::SEE_OTHER
+            | StatusCode::TEMPORARY_REDIRECT
+            | StatusCode::PERMANENT_REDIRECT
+    );
+    // One without a location is an answer like any other.
+    answer.headers().get(LOCATION).filter(|_| leads).map(http::HeaderValue::as_bytes)
+}
+
+/// Makes of a request the one that follows a redirect.
+pub(super) fn follow(
+    head: &mut Parts,
+    body: &mut Bytes,
+    status: StatusCode,
+    location: &[u8],
+) -> Result<(), ClientError> {
+    let bad = || ClientError::BadRedirect { from: shown(&head.uri) };
+    let location = str::from_utf8(location).map_err(|_| bad())?;
+    let next = resolve(&head.uri, location).ok_or_else(bad)?;
+    if head.uri.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
+        return Err(ClientError::Downgrade { from: shown(&head.uri), location: shown(&next) });
+    }
+    if !same_origin(&head.uri, &next) {
+        let kept =
+            HARMLESS.into_iter().filter_map(|name| Some((name.clone(), head.headers.get(name)?.clone())));
+        head.headers = kept.collect::<HeaderMap>();
+    }
+    let keeps_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+    if !keeps_method {
+        if head.method != Method::HEAD {
+            head.method = Method::GET;
+        }
+        *body = Bytes::new();
+        for name in [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, TRANSFER_ENCODING] {
+            head.headers.remove(name);
+        }
+    }
+    head.headers.remove(HOST);
+    head.uri = next;
+    Ok(())
+}
+
+fn same_origin(a: &Uri, b: &Uri) -> bool {
+    let port = |uri: &Uri| {
+        uri.port_u16().or(if uri.scheme() == Some(&Scheme::HTTPS) { Some(443) } else { Some(80) })
+    };
+    let host = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
+    a.scheme() == b.scheme() && host(a) == host(b) && port(a) == port(b)
+}
+
+/// A reference as it is meant at a base (RFC 3986, 5.2).
+fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
+    let reference = reference.split('#').next().unwrap_or_default();
+    if let Some(rest) = reference.strip_prefix("//") {
+        return absolute(&format!("{}://{rest}", base.scheme_str()?));
+    }
+    let scheme_ends = reference.find([':', '/', '?']).filter(|end| reference.as_bytes()[*end] == b':');
+    if scheme_ends.is_some() {
+        return absolute(reference);
+    }
+    let path = match reference.as_bytes().first() {
+        None => base.path_and_query()?.to_string(),
+        Some(b'/') => reference.to_owned(),
+        Some(b'?') => format!("{}{reference}", base.path()),
+        Some(_) => {
+            let directory = base.path().rfind('/').map_or("/", |end| &base.path()[..=end]);
+            format!("{directory}{reference}")
+        }
+    };
+    let (path, query) = path.split_once('?').map_or((&*path, None), |(path, query)| (path, Some(query)));
+    let mut path = without_dots(path);
+    if let Some(query) = query {
+        path = format!("{path}?{query}");
+    }
+    let mut parts = base.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(path).ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+fn absolute(text: &str) -> Option<Uri> {
+    let uri: Uri = text.parse().ok()?;
+    let fetched =
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
+    fetched.then_some(uri)
+}
+
+/// `/a/./b/../c` is `/a/c`.
+fn without_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            segment => {
+                kept.push(segment);
+                continue;
+            }
+        }
+        if last {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
