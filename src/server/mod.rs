@@ -2,6 +2,18 @@
 //!
 //! It reads snapshots, and it writes only to the http source's handle.
 
+mod auth;
+mod connection;
+mod credentials;
+mod intake;
+mod limits;
+mod listen;
+mod slots;
+mod socket;
+mod stats;
+pub mod status;
+mod transport;
+
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use jiff::Timestamp;
@@ -12,6 +24,15 @@ use crate::{
     pod::{NodeName, SourceName},
     source::{SourceStatus, http::Posts},
     storage::Merged,
+};
+
+pub use self::{
+    auth::Caller,
+    credentials::CredentialError,
+    limits::Limits,
+    listen::BindError,
+    stats::{ConnectionStats, Refusal},
+    transport::{Reread, Server, StartError},
 };
 
 /// What the server shows and whom it writes to. Cheap to clone.
