@@ -11,11 +11,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{
-    limits::{Limits, SMALL_BODY},
-    stats::Refusal,
-    status::ApiError,
-};
+use super::{body::SMALL_BODY, limits::Limits, stats::Refusal, status::ApiError};
 
 /// After how long it is worth another try when memory was short, in seconds.
 const RETRY_AFTER: u64 = 1;

@@ -23,7 +23,7 @@ pub struct Limits {
     /// See `body_time`. 50 KiB a second is slow even for a modem on a mountain.
     pub pace: usize,
     /// How much of all requests' bodies is in memory at a time, in bytes, beyond
-    /// the first [`SMALL_BODY`] of each.
+    /// the first [`SMALL_BODY`](super::SMALL_BODY) of each.
     pub large_bodies: usize,
     /// The same for these first bytes, which have a share of their own: large
     /// bodies do not crowd small ones out.
@@ -36,8 +36,6 @@ pub struct Limits {
     pub reread: Duration,
 }
 
-/// What nearly every manifest fits into, in bytes.
-pub(super) const SMALL_BODY: usize = 64 * 1024;
 /// The largest head of a request, in bytes: line and headers.
 pub(super) const HEAD: usize = 64 * 1024;
 /// How many requests a client has at a time on one HTTP/2 connection.

@@ -12,6 +12,7 @@
 )]
 
 mod cli;
+mod client;
 mod config;
 mod decode;
 mod decode_corpus;
@@ -37,4 +38,5 @@ mod shutdown;
 mod supervise;
 mod support;
 mod validate;
+mod validation_corpus;
 mod yaml;

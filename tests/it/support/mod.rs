@@ -7,6 +7,7 @@ pub mod process;
 pub mod script;
 pub mod sinks;
 pub mod stream;
+pub mod web;
 
 use std::{fs::File, io::Read as _, path::PathBuf};
 
