@@ -33,6 +33,8 @@ mod posted;
 mod replay;
 mod rooms;
 mod run_command;
+mod server_errors;
+mod server_pods;
 mod settings;
 mod shutdown;
 mod supervise;
