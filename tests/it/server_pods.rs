@@ -85,7 +85,10 @@ async fn a_set_is_applied_and_replaced() {
         POST /pods {apiVersion: v1, kind: PodList, items: []}
         GET /pods
     ";
-    check(&server, script, &expect![[r#"
+    check(
+        &server,
+        script,
+        &expect![[r#"
         > POST /pods $a --- $b
         201 created default/a@1 created default/b@2
         > POST /pods $a --- $b=i:2 --- $c
@@ -102,7 +105,9 @@ async fn a_set_is_applied_and_replaced() {
         200
         > GET /pods
         200 default/a default/b default/c default/d
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -123,7 +128,10 @@ async fn one_pod_lives_on_the_paths_of_kubernetes() {
         DELETE PODS/a {\"gracePeriodSeconds\":0}
         GET PODS/a
     ";
-    check(&server, script, &expect![[r#"
+    check(
+        &server,
+        script,
+        &expect![[r#"
         > POST PODS $a
         201 default/a@1
         > GET PODS/a
@@ -150,7 +158,9 @@ async fn one_pod_lives_on_the_paths_of_kubernetes() {
         200 default/a@4!5
         > GET PODS/a
         404 pods "a" not found
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -168,7 +178,10 @@ async fn a_dry_run_answers_and_changes_nothing() {
         DELETE PODS/a {dryRun: [All], gracePeriodSeconds: 0}
         GET PODS/a
     ";
-    check(&server, script, &expect![[r#"
+    check(
+        &server,
+        script,
+        &expect![[r#"
         > POST /pods?dryRun=All $a
         201 created default/a@1
         > PUT /pods?dryRun=All $a
@@ -189,7 +202,9 @@ async fn a_dry_run_answers_and_changes_nothing() {
         200 default/a@1
         > GET PODS/a
         200 default/a@1
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -260,7 +275,10 @@ async fn a_posted_pod_that_a_file_shadows_stays_stored_and_can_be_deleted() {
         DELETE PODS/web?gracePeriodSeconds=0
         DELETE PODS/web
     ";
-    check(&server, script, &expect![[r#"
+    check(
+        &server,
+        script,
+        &expect![[r#"
         > GET PODS/web
         200 default/web@-
         > PUT PODS/web $web=i:2
@@ -269,7 +287,9 @@ async fn a_posted_pod_that_a_file_shadows_stays_stored_and_can_be_deleted() {
         200 default/web@1
         > DELETE PODS/web
         403 pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there
-    "#]]).await;
+    "#]],
+    )
+    .await;
     assert!(server.posts.all().is_empty());
     // The file's pod was not touched, and when it goes the name is free.
     assert_eq!(server.get("/pods").await.names(), ["default/web"]);
