@@ -5,6 +5,7 @@ pub mod logs;
 pub mod namespace;
 pub mod process;
 pub mod script;
+pub mod server;
 pub mod sinks;
 pub mod state;
 pub mod stream;
