@@ -37,5 +37,7 @@ mod settings;
 mod shutdown;
 mod supervise;
 mod support;
+mod url;
+mod url_faults;
 mod validate;
 mod yaml;
