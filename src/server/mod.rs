@@ -2,6 +2,18 @@
 //!
 //! It reads snapshots, and it writes only to the http source's handle.
 
+mod body;
+mod health;
+mod manifests;
+mod metrics;
+mod page;
+mod pods;
+mod routes;
+mod select;
+mod sources;
+mod status;
+mod updates;
+
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use jiff::Timestamp;
@@ -12,6 +24,15 @@ use crate::{
     pod::{NodeName, SourceName},
     source::{SourceStatus, http::Posts},
     storage::Merged,
+};
+
+pub use self::{
+    body::{LARGE_BODIES, SMALL_BODY},
+    page::{Page, PageRequest},
+    routes::router,
+    select::Selector,
+    status::ApiError,
+    updates::{KEEP_ALIVE, MAX_WATCHERS},
 };
 
 /// What the server shows and whom it writes to. Cheap to clone.

@@ -40,4 +40,5 @@ mod support;
 mod url;
 mod url_faults;
 mod validate;
+mod validation_corpus;
 mod yaml;

@@ -79,7 +79,11 @@ const EDGE: &[&str] = &["+std::env", "+std::process", "+std::thread", "+anyhow"]
 #[rustfmt::skip]
 const LAW: &[Row] = &[
     ("pod", &[PURE, &["+crate::pod"]]),
-    ("validation", &[PURE, &["+crate::validation", "+crate::pod"]]),
+    ("validation", &[PURE, &[
+        "+crate::validation", "+crate::pod",
+        // What an address is; nothing is connected.
+        "+std::net::Ipv4Addr", "+std::net::Ipv6Addr",
+    ]]),
     ("storage", &[PURE, &["+crate::storage", "+crate::pod"]]),
     ("clock", &[&["+std", "+jiff"]]),
     ("mux", &[&[
@@ -117,7 +121,13 @@ const LAW: &[Row] = &[
     ]]),
     ("server", &[ASYNC, &[
         "+axum", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_util", "+prometheus_client",
-        "+rustls", "+sha2", "+subtle", "+tokio_rustls", "+tower_service",
+        "+base64", "+rustls", "+sha2", "+subtle", "+tokio_rustls", "+tower_service",
+        // Random letters at the end of generated names.
+        "+uuid::Uuid",
+        // What it is built for, for /version.
+        "+std::env::consts",
+        // Why a write was not stored.
+        "+crate::db::DbError",
         "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
         "+crate::storage::Merged", "+crate::storage::SourceState",
         "+crate::source::http", "+crate::source::SourceStatus", "+crate::source::SourceFailing",

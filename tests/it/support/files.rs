@@ -36,7 +36,7 @@ pub fn pod(name: &str, image: &str) -> String {
 /// came from an event, a timer of its own or a rescan that was asked for.
 pub fn settings(path: &Path) -> FileSettings {
     let node = NodeName::new("node").unwrap();
-    let preparation = Preparation { source: SourceName::File, node };
+    let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
     FileSettings { check_frequency: Duration::from_hours(1), ..FileSettings::new(path, preparation) }
 }
 
