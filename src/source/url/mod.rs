@@ -27,8 +27,9 @@ use crate::{
     mux::SourceChannel,
     pod::{
         Listing, ListingBuilder, Origin, Refusal, RejectionReason, SourceName,
-        decode::{self, Manifest, Preparation},
+        decode::{Manifest, Preparation},
     },
+    validation,
 };
 
 /// A poll may come by a tenth of the frequency earlier or later, so that the
@@ -246,7 +247,7 @@ impl UrlSource {
             }
             Answer::Body(Fetched { body, sha256, validators }) => {
                 let preparation = self.settings.preparation.clone();
-                let decoding = task::spawn_blocking(move || decode::manifest(&body, &preparation));
+                let decoding = task::spawn_blocking(move || validation::manifest(&body, &preparation));
                 match decoding.await {
                     Ok(Ok(manifest)) => self.accept(manifest, Good { sha256, validators }),
                     Ok(Err(refusal)) => return Err(self.refuse(refusal)),

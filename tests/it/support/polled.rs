@@ -21,7 +21,7 @@ use super::files::{line, soon};
 pub fn settings(url: &str) -> UrlSettings {
     let node = NodeName::new("node").unwrap();
     let url: Uri = url.parse().unwrap();
-    let preparation = Preparation { source: SourceName::Url, node };
+    let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
     UrlSettings { check_frequency: Duration::from_hours(1), ..UrlSettings::new(url, preparation) }
 }
 
