@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     support::{
-        files::pod,
+        files::{pod, soon},
         logs::logged,
         polled::{Polled, settings},
         web::{Authority, Reply, Step, Web},
@@ -269,24 +269,22 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     let mut settings = settings(&web.url);
     settings.ca_file = Some(directory.path().join("trusted.pem"));
     settings.identity = Some(Identity { cert_file, key_file });
+    settings.check_frequency = Duration::from_millis(20);
+    // Nobody asks for anything: what is mended is found by the next poll.
     let mut source = Polled::start_with(settings, |source| source);
-
-    source.hear_nothing().await;
-    let missing = format!("cannot read {}: No such file", directory.path().join("trusted.pem").display());
-    assert!(source.error().starts_with(&missing), "{}", source.error());
+    source
+        .fails(&format!("cannot read {}: No such file", directory.path().join("trusted.pem").display()))
+        .await;
     let trust =
         |authority: &Authority| fs::copy(&authority.ca_file, directory.path().join("trusted.pem")).unwrap();
     trust(&other);
-    source.hear_nothing().await;
-    assert!(source.error().contains("name the file of the right CA"), "{}", source.error());
+    source.fails("name the file of the right CA").await;
     trust(&ours);
-    source.hear_nothing().await;
-    assert!(source.error().contains("did not accept the client certificate"), "{}", source.error());
+    source.fails("did not accept the client certificate").await;
     // The same files with another certificate in them.
     ours.client("node");
-    source.poll().await;
     source.hear("ADD: web=i:1").await;
-    assert_eq!(source.status().failing, None);
+    soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
 }
 
 #[test]

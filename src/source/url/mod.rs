@@ -100,18 +100,13 @@ struct Asked {
     settings: UrlSettings,
 }
 
-/// How the source is doing, and which of the asked fetches is done with.
-#[derive(Clone, Debug, Default)]
-struct Doing {
-    status: SourceStatus,
-    fetched: u64,
-}
-
 /// The url source from outside. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct UrlHandle {
     asked: level::Sender<Asked>,
-    doing: level::Receiver<Doing>,
+    /// The last of the asked fetches that is done with.
+    fetched: level::Receiver<u64>,
+    status: level::Receiver<SourceStatus>,
 }
 
 impl UrlHandle {
@@ -135,13 +130,19 @@ impl UrlHandle {
     pub async fn rescanned(&self) -> bool {
         self.rescan();
         let asked = self.asked.borrow().fetches;
-        self.doing.clone().wait_for(|doing| doing.fetched >= asked).await.is_ok()
+        self.fetched.clone().wait_for(|fetched| *fetched >= asked).await.is_ok()
     }
 
     /// How the source is doing.
     #[must_use]
     pub fn status(&self) -> SourceStatus {
-        self.doing.borrow().status.clone()
+        self.status.borrow().clone()
+    }
+
+    /// How the source is doing, whenever that changes. Closed when it has ended.
+    #[must_use]
+    pub fn watch(&self) -> level::Receiver<SourceStatus> {
+        self.status.clone()
     }
 }
 
@@ -167,7 +168,8 @@ pub struct UrlSource {
     /// The errors of this outage that were said.
     said: Vec<String>,
     asked: level::Receiver<Asked>,
-    doing: level::Sender<Doing>,
+    fetched: level::Sender<u64>,
+    status: level::Sender<SourceStatus>,
 }
 
 impl UrlSource {
@@ -177,7 +179,8 @@ impl UrlSource {
         let target = shown(&settings.url);
         let origin = Origin::from(&*target);
         let status = SourceStatus { target, detail: detail(&settings), ..SourceStatus::default() };
-        let (tell, doing) = level::channel(Doing { status, fetched: 0 });
+        let (status, seen) = level::channel(status);
+        let (fetched, done) = level::channel(0);
         let (ask, asked) = level::channel(Asked { fetches: 0, settings: settings.clone() });
         let source = Self {
             channel,
@@ -189,9 +192,10 @@ impl UrlSource {
             pushed: None,
             said: Vec::new(),
             asked,
-            doing: tell,
+            fetched,
+            status,
         };
-        (source, UrlHandle { asked: ask, doing })
+        (source, UrlHandle { asked: ask, fetched: done, status: seen })
     }
 
     /// Polls and pushes until `stop` is cancelled, which also ends a poll that
@@ -209,7 +213,7 @@ impl UrlSource {
                 () = time::sleep_until(next) => {}
             }
             let Asked { fetches, settings } = self.asked.borrow_and_update().clone();
-            let is_asked = fetches > self.doing.borrow().fetched;
+            let is_asked = fetches > *self.fetched.borrow();
             self.settings = settings;
             let poll = async {
                 if is_asked {
@@ -224,7 +228,7 @@ impl UrlSource {
             if stop.run_until_cancelled(poll).await.is_none() {
                 return;
             }
-            self.doing.send_if_modified(|doing| mem::replace(&mut doing.fetched, fetches) != fetches);
+            self.fetched.send_if_modified(|fetched| mem::replace(fetched, fetches) != fetches);
             next = Instant::now() + jittered(self.settings.check_frequency, Uuid::new_v4().as_u128());
         }
     }
@@ -332,10 +336,10 @@ impl UrlSource {
     fn tell_success(&mut self) {
         let path = &self.origin;
         let mut failed = None;
-        self.doing.send_modify(|doing| {
-            failed = doing.status.failing.take();
-            doing.status.last_success = Some(clock::now());
-            doing.status.detail = detail(&self.settings);
+        self.status.send_modify(|status| {
+            failed = status.failing.take();
+            status.last_success = Some(clock::now());
+            status.detail = detail(&self.settings);
         });
         self.said.clear();
         if let Some(SourceFailing { attempts, .. }) = failed {
@@ -347,13 +351,13 @@ impl UrlSource {
     fn tell_failure(&mut self, error: &UrlError) {
         let path = &self.origin;
         let text = chain(error);
-        self.doing.send_modify(|doing| {
-            let before = doing.status.failing.take();
+        self.status.send_modify(|status| {
+            let before = status.failing.take();
             let (since, attempts) =
                 before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
             let failing = SourceFailing { since, attempts: attempts + 1, error: text.as_str().into() };
-            doing.status.failing = Some(failing);
-            doing.status.detail = detail(&self.settings);
+            status.failing = Some(failing);
+            status.detail = detail(&self.settings);
         });
         let pods_kept = self.builder.pods_of(path);
         let what = match error {

@@ -84,6 +84,14 @@ impl Polled {
         self.status().failing.expect("it works").error.to_string()
     }
 
+    /// Waits until it fails so.
+    pub async fn fails(&self, wanted: &str) {
+        let fails = |status: &SourceStatus| {
+            status.failing.as_ref().is_some_and(|failing| failing.error.contains(wanted))
+        };
+        soon(self.handle.watch().wait_for(fails)).await.expect("the source goes on");
+    }
+
     /// What the mux has heard of it.
     pub fn state(&self) -> SourceState {
         self.mux.merged().borrow().state(SourceName::Url).unwrap()
