@@ -45,6 +45,8 @@ mod settings;
 mod shutdown;
 mod supervise;
 mod support;
+mod url;
+mod url_faults;
 mod validate;
 mod validation_corpus;
 mod yaml;
