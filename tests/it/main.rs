@@ -14,6 +14,7 @@
 mod cli;
 mod client;
 mod config;
+mod conformance;
 mod db;
 mod db_damage;
 mod db_faults;

@@ -1,6 +1,8 @@
 //! Builders and doubles that several tests use.
 
+pub mod dialogue;
 pub mod files;
+pub mod kubernetes;
 pub mod logs;
 pub mod namespace;
 pub mod polled;
