@@ -1,6 +1,5 @@
 //! Kubernetes' own paths answer as a real kube-apiserver does: the same requests to both.
 
-use http::header::ALLOW;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -63,7 +62,7 @@ async fn a_pod_is_created() {
             "full",
             &json!({
                 "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["example.com/f"],
-                "generation": 7, "creationTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x",
+                "creationTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x",
                 "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 5,
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
             }),
@@ -413,9 +412,7 @@ async fn what_is_not_there_is_refused() {
     conforms("methods", &[], async |side, pods| {
         side.aside(&format!("POST {pods}"), &pod("web")).await;
         let json = pod("web").to_string();
-        let allowed = |answer: &crate::support::dialogue::Answer| answer.headers.contains_key(ALLOW);
-        let answer = side.ask_with("PUT of a collection", &format!("PUT {pods}"), &[JSON], json.clone()).await;
-        println!("{} Allow: {}", answer.code, allowed(&answer));
+        side.ask_with("PUT of a collection", &format!("PUT {pods}"), &[JSON], json.clone()).await;
         side.ask_with("POST of a pod", &format!("POST {pods}/web"), &[JSON], json.clone()).await;
         side.ask_with("an invented method", &format!("BREW {pods}/web"), &[], "").await;
         side.ask("an unknown resource", "GET /api/v1/namespaces/methods/bogus").await;
@@ -429,9 +426,7 @@ async fn what_is_not_there_is_refused() {
         side.ask_with("YAML is asked for", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "").await;
         let table = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
         side.ask_with("a table is asked for", &format!("GET {pods}/web"), &[table], "").await;
-        let protobuf = ("accept", "application/vnd.kubernetes.protobuf,application/json");
         side.ask_with("JSON will do", "GET /api/v1/namespaces/methods/pods/none", &[("accept", "text/html, application/json")], "").await;
-        println!("{protobuf:?}");
         side.ask_with("HEAD", &format!("HEAD {pods}/web"), &[], "").await;
         side.ask("livez", "GET /livez").await;
         side.ask("a name with a slash", &format!("GET {pods}/a%2Fb")).await;

@@ -107,7 +107,7 @@ impl Side {
     async fn exchange(&self, request: &str, headers: &[(&str, &str)], body: Bytes) -> (Answer, String) {
         let (method, path) = request.split_once(' ').unwrap();
         // As a user types it: what a URL cannot hold is escaped.
-        let path = path.replace('%', "%25").replace(' ', "%20").replace('"', "%22").replace('>', "%3E");
+        let path = path.replace(' ', "%20").replace('"', "%22").replace('>', "%3E");
         let path = path.replace('<', "%3C").replace('!', "%21").replace('{', "%7B").replace('}', "%7D");
         let mut asked = Request::builder().method(method).uri(format!("{}{path}", self.base));
         for (name, value) in headers {
@@ -152,7 +152,6 @@ impl Side {
             "resourceVersion": metadata["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()),
             "continue": metadata["continue"].is_string(),
             "remainingItemCount": metadata["remainingItemCount"],
-            "items have a kind": items.iter().any(|pod| pod["kind"].is_string()),
         })
     }
 
@@ -174,6 +173,8 @@ impl Side {
 
     fn metadata(&mut self, metadata: &mut Map<String, Value>) {
         metadata.remove("managedFields");
+        // Nothing watches a generation here: a pod's resourceVersion says all of it.
+        metadata.remove("generation");
         if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
             annotations.retain(|key, _| !key.starts_with("kubernetes.io/config."));
             if annotations.is_empty() {
