@@ -5,6 +5,7 @@ pub mod files;
 pub mod kubernetes;
 pub mod logs;
 pub mod namespace;
+pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod script;
