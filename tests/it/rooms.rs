@@ -96,7 +96,7 @@ const LAW: &[Row] = &[
         "+thiserror", "+tokio::sync", "+tokio::select", "+tokio::time", "+tracing",
         "+crate::history", "+crate::pod", "+crate::clock", "+crate::db",
         "+crate::storage::Merged", "+crate::storage::everything",
-        "+crate::mux::Updates", "+crate::mux::Notify",
+        "+crate::mux::Updates",
     ]]),
     ("client", &[ASYNC, &[
         "+base64", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
