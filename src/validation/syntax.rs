@@ -163,11 +163,6 @@ pub(super) fn port_name(text: &str) -> Verdict {
     }
 }
 
-/// The number of a port.
-pub(super) fn port_number(number: i64) -> Verdict {
-    if (1..=65_535).contains(&number) { Ok(()) } else { Err("must be between 1 and 65535, inclusive") }
-}
-
 /// The name of an environment variable, as freely as the API has it now.
 pub(super) fn variable_name(text: &str) -> Verdict {
     if text.is_empty() {
@@ -204,25 +199,18 @@ pub(super) fn config_key(text: &str) -> Verdict {
     }
 }
 
-/// An IP address as the API has long taken it: IPv4 with leading zeros is one.
+/// An IP address, IPv4 or IPv6, but no IPv4 one written as IPv6.
 pub(super) fn address(text: &str) -> Verdict {
-    let octet = |part: &str| {
-        let digits = part.trim_start_matches('0');
-        !part.is_empty()
-            && part.bytes().all(|byte| byte.is_ascii_digit())
-            && (digits.is_empty() || digits.parse::<u8>().is_ok())
-    };
-    let loose = |text: &str| text.split('.').count() == 4 && text.split('.').all(octet);
-    // An IPv6 address may end with an IPv4 one.
-    let embedded = |text: &str| {
-        let (front, last) = text.rsplit_once(':')?;
-        loose(last).then(|| format!("{front}:0.0.0.0"))
-    };
-    let fine = text.parse::<Ipv4Addr>().is_ok()
-        || loose(text)
-        || text.parse::<Ipv6Addr>().is_ok()
-        || embedded(text).is_some_and(|text| text.parse::<Ipv6Addr>().is_ok());
-    if fine { Ok(()) } else { Err("must be an IP address (10.9.8.7, 2001:db8::ffff)") }
+    if text.parse::<Ipv4Addr>().is_ok() {
+        return Ok(());
+    }
+    match text.parse::<Ipv6Addr>() {
+        Ok(address) if address.to_ipv4_mapped().is_some() => {
+            Err("must not be an IPv4 address mapped to IPv6")
+        }
+        Ok(_) => Ok(()),
+        Err(_) => Err("must be an IP address without leading zeros (10.9.8.7, 2001:db8::ffff)"),
+    }
 }
 
 /// A path without steps back.
