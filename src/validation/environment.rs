@@ -112,7 +112,7 @@ pub(super) fn field_reference(
         Some(("metadata.annotations", key)) => judge.check(path, key, syntax::qualified_caseless(key)),
         Some(("metadata.labels", key)) => judge.check(path, key, syntax::qualified(key)),
         Some(_) => {
-            judge.invalid(&field_path, field, "only metadata.annotations and metadata.labels have keys")
+            judge.invalid(&field_path, field, "only metadata.annotations and metadata.labels have keys");
         }
         None => {
             // Clients of old say `spec.host`.
@@ -161,7 +161,7 @@ pub(super) fn resource_reference(
     }
 }
 
-/// A key of a ConfigMap or Secret.
+/// A key of a `ConfigMap` or Secret.
 fn key_reference(reference: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let (name, key) = (text(reference, "name"), text(reference, "key"));
     judge.check(&path.field("name"), name, syntax::subdomain(name));

@@ -2,7 +2,7 @@
 
 use super::{
     container,
-    fields::{Object, is_true, list, object, text},
+    fields::{Object, is_false, is_true, list, object, text},
     judge::Judge,
 };
 use crate::pod::FieldPath;
@@ -130,7 +130,7 @@ pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, judge: &mut Ju
 
 /// A pod with users of its own shares nothing else with the host.
 pub(super) fn own_users(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    if spec.get("hostUsers").and_then(|users| users.as_bool()) != Some(false) {
+    if !is_false(spec, "hostUsers") {
         return;
     }
     let why = "when `hostUsers` is false";

@@ -107,7 +107,7 @@ pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, judge: &mut Judge<
     });
 }
 
-/// The keys of a Secret or ConfigMap as files.
+/// The keys of a Secret or `ConfigMap` as files.
 fn keys<'v>(source: &'v Object, path: &FieldPath<'_>, files: &mut Files<'v, '_>, judge: &mut Judge<'_>) {
     judge.not_empty(&path.field("name"), text(source, "name"));
     objects(&path.field("items"), source, "items", |path, item| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    fields::{Object, given_text, is_true, list, number, object, objects, text, texts},
+    fields::{Object, given_text, is_false, is_true, list, number, object, objects, text, texts},
     judge::Judge,
     syntax,
 };
@@ -11,7 +11,7 @@ use crate::pod::FieldPath;
 
 /// The longest name of a sysctl, in bytes.
 const MAX_SYSCTL: usize = 253;
-/// The longest path of an AppArmor profile, in bytes.
+/// The longest path of an `AppArmor` profile, in bytes.
 const MAX_APP_ARMOR_PROFILE: usize = 4095;
 /// The longest GMSA credential spec, in bytes.
 const MAX_GMSA_SPEC: usize = 64 * 1024;
@@ -45,7 +45,7 @@ pub(super) fn of_container(context: &Object, path: &FieldPath<'_>, host_users: b
             judge.invalid(&path.field("procMount"), mount, "`hostUsers` must be false to use `Unmasked`");
         }
     }
-    if context.get("allowPrivilegeEscalation").and_then(|allowed| allowed.as_bool()) == Some(false) {
+    if is_false(context, "allowPrivilegeEscalation") {
         let adds = object(context, "capabilities").into_iter().flat_map(|sets| texts(sets, "add"));
         for _ in adds.filter(|capability| *capability == "CAP_SYS_ADMIN") {
             judge.invalid(path, "CAP_SYS_ADMIN", "cannot be had with `allowPrivilegeEscalation` false");
@@ -91,7 +91,7 @@ fn app_armor(profile: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
             judge.invalid(&path, name, "must not be padded with whitespace");
         }
         ("Localhost", None | Some("")) => {
-            judge.required(&path, "must be set when AppArmor type is Localhost")
+            judge.required(&path, "must be set when AppArmor type is Localhost");
         }
         ("RuntimeDefault" | "Unconfined", Some(name)) => {
             judge.invalid(&path, name, "can only be set when AppArmor type is Localhost");
@@ -107,11 +107,11 @@ fn windows_options(options: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>
     if let Some(name) = given_text(options, "gmsaCredentialSpecName") {
         judge.check(&path.field("gmsaCredentialSpecName"), name, syntax::subdomain(name));
     }
-    if let Some(spec) = given_text(options, "gmsaCredentialSpec") {
-        if spec.is_empty() || spec.len() > MAX_GMSA_SPEC {
-            let why = "must not be empty, and must have 64 KiB at most";
-            judge.invalid(&path.field("gmsaCredentialSpec"), "", why);
-        }
+    if let Some(spec) = given_text(options, "gmsaCredentialSpec")
+        && (spec.is_empty() || spec.len() > MAX_GMSA_SPEC)
+    {
+        let why = "must not be empty, and must have 64 KiB at most";
+        judge.invalid(&path.field("gmsaCredentialSpec"), "", why);
     }
     if let Some(user) = given_text(options, "runAsUserName") {
         judge.check(&path.field("runAsUserName"), user, windows_user(user));
@@ -150,12 +150,8 @@ fn is_windows_domain(domain: &str) -> bool {
         && !domain.starts_with('.')
         && !domain.contains(is_reserved);
     let is_label = |label: &str| {
-        let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-        let bytes = label.as_bytes();
-        bytes.len() <= 63
-            && edge(bytes.first())
-            && edge(bytes.last())
-            && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        label.len() <= 63 && syntax::is_made_of(label, inner, |byte| byte.is_ascii_alphanumeric())
     };
     is_net_bios || domain.split('.').all(is_label)
 }
@@ -214,13 +210,8 @@ fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, judge: &mut Ju
 
 /// Words of lower-case letters, digits, `-` and `_`, joined by dots or slashes.
 fn is_sysctl(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_word = |word: &str| {
-        let bytes = word.as_bytes();
-        bytes.first().is_some_and(|byte| is_plain(*byte))
-            && bytes.last().is_some_and(|byte| is_plain(*byte))
-            && bytes.iter().all(|byte| is_plain(*byte) || matches!(byte, b'-' | b'_'))
-    };
+    let inner = |byte| syntax::is_lower(byte) || matches!(byte, b'-' | b'_');
+    let is_word = |word: &str| syntax::is_made_of(word, inner, syntax::is_lower);
     name.len() <= MAX_SYSCTL && name.split(['.', '/']).all(is_word)
 }
 

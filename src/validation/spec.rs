@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     container, environment,
-    fields::{Object, given_text, list, number, object, objects, text},
+    fields::{Object, given_text, is_false, list, number, object, objects, text},
     judge::Judge,
     metadata, network, os, resources, scheduling, security, syntax, volume,
 };
@@ -20,7 +20,7 @@ pub(super) fn validate(spec: &Object, pod: &Object, path: &FieldPath<'_>, judge:
         claims,
         grace: number(spec, "terminationGracePeriodSeconds"),
         never_restarts: text(spec, "restartPolicy") == "Never",
-        host_users: spec.get("hostUsers").and_then(|users| users.as_bool()) != Some(false),
+        host_users: !is_false(spec, "hostUsers"),
         os: os_name,
     };
     container::validate(spec, path, &around, judge);

@@ -242,7 +242,7 @@ pub(super) fn fibre_channel(source: &Object, path: &FieldPath<'_>, judge: &mut J
     match (targets.is_empty(), ids.is_empty()) {
         (true, true) => judge.required(&both, "must specify either targetWWNs or wwids, but not both"),
         (false, false) => {
-            judge.invalid(&both, "", "targetWWNs and wwids can not be specified simultaneously")
+            judge.invalid(&both, "", "targetWWNs and wwids can not be specified simultaneously");
         }
         _ => {}
     }
