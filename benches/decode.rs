@@ -83,8 +83,12 @@ spec:
 ";
 
 fn decode(bencher: Bencher<'_, '_>, text: &str) {
-    let preparation =
-        Preparation { source: SourceName::File, node: NodeName::new("node1").unwrap(), generate: None };
+    let preparation = Preparation {
+        source: SourceName::File,
+        node: NodeName::new("node1").unwrap(),
+        generate: None,
+        namespace: None,
+    };
     bencher
         .counter(BytesCount::of_str(text))
         .bench(|| manifest(divan::black_box(text).as_bytes(), &preparation).unwrap());

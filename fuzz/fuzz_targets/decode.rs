@@ -34,7 +34,7 @@ fuzz_target!(|text: &[u8]| {
 });
 
 fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusal> {
-    manifest(text, &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None })
+    manifest(text, &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None })
 }
 
 fn stand_in(text: &[u8], problems: &[Problem]) {

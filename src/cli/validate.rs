@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         return Err(Failure::Refused(anyhow!("- is given twice, and standard input can be read once")));
     }
     let mut report = Report::new(args.output, args.verbose, environment);
-    let preparation = Preparation { source, node, generate: None };
+    let preparation = Preparation { source, node, generate: None, namespace: None };
     let mut missing = false;
     for path in &args.paths {
         match expand(path) {

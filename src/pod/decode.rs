@@ -25,6 +25,9 @@ pub struct Preparation {
     /// Where random letters for the end of a generated name come from. With one,
     /// a pod that has a `generateName` needs no name; the kubelet has none.
     pub generate: Option<fn() -> String>,
+    /// The namespace of a pod that names none: that of the path it was posted to.
+    /// `default` if absent.
+    pub namespace: Option<String>,
 }
 
 /// The longest prefix of a generated name, in bytes: with the five letters that
@@ -338,7 +341,7 @@ fn prepare(pod: &mut Map<String, Value>, preparation: &Preparation) -> PodKey {
         name = format!("{name}-{node}");
     }
     if namespace.is_empty() {
-        "default".clone_into(&mut namespace);
+        preparation.namespace.as_deref().unwrap_or("default").clone_into(&mut namespace);
     }
     if !metadata.contains_key("uid") && *source != SourceName::Http {
         let uid = identity::uid(*source, node, &namespace, &name);

@@ -2,16 +2,54 @@
 //!
 //! It reads snapshots, and it writes only to the http source's handle.
 
+mod auth;
+mod body;
+mod connection;
+mod credentials;
+mod health;
+mod intake;
+mod limits;
+mod listen;
+mod manifests;
+mod metrics;
+mod page;
+mod pods;
+mod routes;
+mod select;
+mod slots;
+mod socket;
+mod sources;
+mod stats;
+mod status;
+mod transport;
+mod updates;
+
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     history::HistoryReader,
     pod::{NodeName, SourceName},
     source::{SourceStatus, http::Posts},
     storage::Merged,
+};
+
+pub use self::{
+    auth::Caller,
+    body::{LARGE_BODIES, SMALL_BODY},
+    credentials::CredentialError,
+    limits::Limits,
+    listen::BindError,
+    page::{Page, PageRequest},
+    routes::router,
+    select::Selector,
+    stats::{ConnectionStats, Refusal},
+    status::ApiError,
+    transport::{Reread, Server, StartError},
+    updates::{KEEP_ALIVE, MAX_WATCHERS},
 };
 
 /// What the server shows and whom it writes to. Cheap to clone.
@@ -31,8 +69,8 @@ pub struct View {
     pub sinks: Arc<[Probe<SinkStatus>]>,
     /// Whether the merge loop turns.
     pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
-    /// True from when the agent was asked to stop.
-    pub stopping: watch::Receiver<bool>,
+    /// Cancelled when the agent is asked to stop.
+    pub stopping: CancellationToken,
     /// When the agent was started.
     pub started: Timestamp,
 }

@@ -12,10 +12,15 @@
 )]
 
 mod cli;
+mod client;
 mod config;
+mod db;
+mod db_damage;
+mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;
+mod durability;
 mod file;
 mod file_faults;
 mod file_places;
@@ -32,10 +37,17 @@ mod posted;
 mod replay;
 mod rooms;
 mod run_command;
+mod server_errors;
+mod server_lists;
+mod server_pods;
+mod server_state;
+mod server_updates;
 mod settings;
 mod shutdown;
 mod supervise;
 mod support;
+mod url;
+mod url_faults;
 mod validate;
 mod validation_corpus;
 mod yaml;

@@ -45,7 +45,8 @@ fn causes(refusal: &Refusal) -> Causes {
 
 fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
     let source = if case["source"] == "file" { SourceName::File } else { SourceName::Url };
-    let preparation = Preparation { source, node: NodeName::new("node1").unwrap(), generate: None };
+    let preparation =
+        Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None };
     let result = manifest(case["data"].as_str().unwrap().as_bytes(), &preparation);
     let stage = case["stage"].as_str();
     match (stage, result) {
