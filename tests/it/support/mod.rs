@@ -5,6 +5,7 @@ pub mod logs;
 pub mod namespace;
 pub mod process;
 pub mod script;
+pub mod served;
 pub mod sinks;
 pub mod stream;
 pub mod web;
