@@ -611,7 +611,7 @@ fn a_name_is_generated_only_where_names_may_be() {
     let read = |prefix: &str, generate| {
         let text = format!("apiVersion: v1\nkind: Pod\nmetadata:\n  generateName: {prefix}\n");
         let node = NodeName::new("node1").unwrap();
-        manifest(text.as_bytes(), &Preparation { source: SourceName::Http, node, generate })
+        manifest(text.as_bytes(), &Preparation { source: SourceName::Http, node, generate, namespace: None })
     };
     let name = |prefix: &str| read(prefix, Some(five_letters)).unwrap().pods[0].key().to_string();
     assert_eq!(name("web-"), "default/web-b5c6d");
