@@ -51,6 +51,7 @@ mod shutdown;
 mod supervise;
 mod support;
 mod url;
+mod url_agent;
 mod url_faults;
 mod validate;
 mod validation_corpus;
