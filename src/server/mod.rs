@@ -2,16 +2,26 @@
 //!
 //! It reads snapshots, and it writes only to the http source's handle.
 
+mod auth;
 mod body;
+mod connection;
+mod credentials;
 mod health;
+mod intake;
+mod limits;
+mod listen;
 mod manifests;
 mod metrics;
 mod page;
 mod pods;
 mod routes;
 mod select;
+mod slots;
+mod socket;
 mod sources;
+mod stats;
 mod status;
+mod transport;
 mod updates;
 
 use std::{future::Future, pin::Pin, sync::Arc};
@@ -27,11 +37,17 @@ use crate::{
 };
 
 pub use self::{
+    auth::Caller,
     body::{LARGE_BODIES, SMALL_BODY},
+    credentials::CredentialError,
+    limits::Limits,
+    listen::BindError,
     page::{Page, PageRequest},
     routes::router,
     select::Selector,
+    stats::{ConnectionStats, Refusal},
     status::ApiError,
+    transport::{Reread, Server, StartError},
     updates::{KEEP_ALIVE, MAX_WATCHERS},
 };
 

@@ -14,6 +14,9 @@
 mod cli;
 mod client;
 mod config;
+mod db;
+mod db_damage;
+mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;
@@ -42,6 +45,8 @@ mod settings;
 mod shutdown;
 mod supervise;
 mod support;
+mod url;
+mod url_faults;
 mod validate;
 mod validation_corpus;
 mod yaml;

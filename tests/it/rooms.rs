@@ -131,6 +131,8 @@ const LAW: &[Row] = &[
         "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
         "+crate::storage::Merged", "+crate::storage::SourceState",
         "+crate::source::http", "+crate::source::SourceStatus", "+crate::source::SourceFailing",
+        // Where it listens and whom it lets in is as it was said; nothing is gained by saying it twice.
+        "+crate::settings::CertificateFiles", "+crate::settings::Listen", "+crate::settings::ServerSettings",
     ]]),
     ("db", &[&[
         "+std", "-std::env", "-std::net", "-std::process", "-std::thread",

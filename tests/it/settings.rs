@@ -243,7 +243,7 @@ fn value(settings: &Settings, key: Key) -> String {
             url(|url| Some(url.client_certificate.as_ref()?.key.display().to_string()))
         }
         Key::ManifestUrlSha256 => {
-            url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect()))
+            url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()))
         }
         Key::HttpCheckFrequency => url(|url| Some(format!("{:?}", url.check_frequency))),
         Key::Listen => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),

@@ -193,7 +193,8 @@ impl Running {
     }
 }
 
-fn line(update: &PodUpdate) -> String {
+/// An update as `OP: name=image …`.
+pub fn line(update: &PodUpdate) -> String {
     let describe = |pod: &std::sync::Arc<podmux::pod::Pod>| {
         let object: serde_json::Value = serde_json::from_slice(pod.text()).unwrap();
         let name = pod.key().name().strip_suffix("-node").unwrap_or(pod.key().name()).to_owned();

@@ -3,10 +3,12 @@
 pub mod files;
 pub mod logs;
 pub mod namespace;
+pub mod polled;
 pub mod process;
 pub mod script;
 pub mod server;
 pub mod sinks;
+pub mod state;
 pub mod stream;
 pub mod web;
 

@@ -229,7 +229,7 @@ async fn talk(stream: Box<dyn Connection>, script: Arc<Mutex<Script>>, see: watc
             for (name, value) in &reply.headers {
                 response = response.header(name, value);
             }
-            let body = Steps { steps: reply.steps.into(), length: reply.length, pause: None, flushed: false };
+            let body = Steps { left: reply.steps.into(), length: reply.length, pause: None, flushed: false };
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
@@ -239,7 +239,7 @@ async fn talk(stream: Box<dyn Connection>, script: Arc<Mutex<Script>>, see: watc
 
 /// A body that does as it is told.
 struct Steps {
-    steps: VecDeque<Step>,
+    left: VecDeque<Step>,
     length: Option<u64>,
     pause: Option<Pin<Box<Sleep>>>,
     flushed: bool,
@@ -258,19 +258,19 @@ impl Body for Steps {
                 std::task::ready!(pause.as_mut().poll(context));
                 self.pause = None;
             }
-            match self.steps.pop_front() {
+            match self.left.pop_front() {
                 None => return Poll::Ready(None),
                 Some(Step::Send(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
                 Some(Step::Pause(pause)) => self.pause = Some(Box::pin(sleep(pause))),
                 Some(Step::Break) if !mem::replace(&mut self.flushed, true) => {
                     // What was sent before goes out before the connection does.
-                    self.steps.push_front(Step::Break);
+                    self.left.push_front(Step::Break);
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
                 Some(Step::Break) => return Poll::Ready(Some(Err(io::Error::other("as the test wants it")))),
                 Some(Step::Hang) => {
-                    self.steps.push_front(Step::Hang);
+                    self.left.push_front(Step::Hang);
                     return Poll::Pending;
                 }
             }
