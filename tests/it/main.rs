@@ -20,6 +20,7 @@ mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;
+mod durability;
 mod file;
 mod file_faults;
 mod file_places;
