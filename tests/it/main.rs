@@ -12,6 +12,11 @@
 )]
 
 mod cli;
+mod cli_apply;
+mod cli_delete;
+mod cli_get;
+mod cli_table;
+mod cli_yaml;
 mod config;
 mod decode;
 mod decode_corpus;
