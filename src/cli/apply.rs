@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::anyhow;
 use bytes::Bytes;
 use clap::ValueEnum;
 use http::Method;
@@ -29,6 +30,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = DryRun::None)]
     dry_run: DryRun,
 
+    /// What to do about fields that nobody knows and keys that stand twice
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Validate::Warn)]
+    validate: Validate,
+
     /// The form of the output: a line for each pod if absent
     #[arg(short, long, value_name = "FORM", value_enum)]
     output: Option<Form>,
@@ -50,6 +55,28 @@ Examples:
   kubectl get pod web -o yaml | podmux apply -f -
 
 Exit codes: 0 all taken; 1 some refused; 2 called wrongly, or a PATH is missing.";
+
+/// What becomes of a manifest with unknown fields and duplicate keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Validate {
+    /// The manifest is refused
+    Strict,
+    /// It is taken, with a warning
+    Warn,
+    /// It is taken
+    Ignore,
+}
+
+impl Validate {
+    /// What is asked for; to warn is the agent's way.
+    const fn query(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Strict => Some(("fieldValidation", "Strict")),
+            Self::Warn => None,
+            Self::Ignore => Some(("fieldValidation", "Ignore")),
+        }
+    }
+}
 
 /// Whether anything is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -89,6 +116,9 @@ enum Form {
 }
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
+    if args.manifests.files.is_empty() {
+        return Err(Failure::Refused(anyhow!("which manifests? give -f PATH, or -f - for standard input")));
+    }
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let connection = Connection::new(&args.connection, environment)?;
     let mut apply = Apply { args, connection, output: Output::new(), pods: Vec::new() };
@@ -124,7 +154,7 @@ impl Apply<'_> {
                 return Ok(false);
             }
         };
-        let query: Vec<_> = self.args.dry_run.query().into_iter().collect();
+        let query: Vec<_> = self.args.dry_run.query().into_iter().chain(self.args.validate.query()).collect();
         let body = (media_type(&text), Bytes::from(text));
         match self.connection.ask(Method::POST, &with_query("/pods", &query), Some(body)).await? {
             Ok(mut written) => {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     Failure, Output,
     connection::{Connection, ConnectionArgs, block_on},
-    table::{Row, Table},
+    table::{Cell, Row, Table},
     terminal::colours,
     yaml,
 };
@@ -271,6 +271,13 @@ impl Printer {
     fn new(args: &Args, columns: &[&str], colour: bool) -> Self {
         let table = Table::new(columns, !args.no_headers, colour);
         Self { form: args.output, table, output: Output::new(), begun: false }
+    }
+
+    /// The same with columns in which these texts fit: rows that come later can
+    /// move nothing then.
+    fn with_room_for(mut self, row: &[&str]) -> Self {
+        self.table = self.table.with_room_for(&row.iter().map(Cell::from).collect());
+        self
     }
 
     /// Rows, in the forms that have them.

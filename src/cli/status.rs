@@ -60,14 +60,14 @@ impl Status {
     }
 
     /// The refusal for a terminal, without a newline at its end; `doing` says
-    /// at what it happened: `error when applying "web.yaml"`. Causes stand on a
-    /// line each and not in the message as well.
+    /// at what it happened: `error when applying "web.yaml"`. The causes of what
+    /// is invalid stand on a line each and not in the message as well; those of
+    /// anything else are in the message.
     #[must_use]
     pub fn told(&self, doing: Option<&str>) -> String {
+        let causes = if self.reason == "Invalid" { &*self.causes } else { &[] };
         let message = match self.message.split_once(" is invalid") {
-            Some((what, _)) if self.reason == "Invalid" && !self.causes.is_empty() => {
-                format!("{what} is invalid")
-            }
+            Some((what, _)) if !causes.is_empty() => format!("{what} is invalid"),
             _ => self.message.clone(),
         };
         let mut told = match &*self.reason {
@@ -76,7 +76,7 @@ impl Status {
         };
         let doing = doing.map(|doing| format!("{}: ", Shown(doing))).unwrap_or_default();
         let _ = write!(told, "{doing}{}", Shown(&message));
-        for (field, why) in self.causes.iter().filter(|(_, why)| !message.contains(why.as_str())) {
+        for (field, why) in causes {
             let field = if field.is_empty() { String::new() } else { format!("{}: ", Shown(field)) };
             let _ = write!(told, "\n* {field}{}", Shown(why));
         }

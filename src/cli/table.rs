@@ -58,6 +58,13 @@ impl Table {
         Self { header, widths: vec![0; columns.len()], colour }
     }
 
+    /// The same with columns in which these texts fit, for what is not known yet.
+    #[must_use]
+    pub fn with_room_for(mut self, row: &Row) -> Self {
+        self.widen(row);
+        self
+    }
+
     /// More rows, after the header if they are the first. No rows are no table.
     #[must_use]
     pub fn rows(&mut self, rows: &[Row]) -> String {
@@ -66,15 +73,17 @@ impl Table {
         }
         let header = self.header.take();
         let mut text = String::new();
-        for row in header.iter().chain(rows) {
-            for (width, cell) in self.widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.text.chars().count() + SPACE).max(LEAST);
-            }
-        }
+        header.iter().chain(rows).for_each(|row| self.widen(row));
         for row in header.iter().chain(rows) {
             self.row(&mut text, row);
         }
         text
+    }
+
+    fn widen(&mut self, row: &Row) {
+        for (width, cell) in self.widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.text.chars().count() + SPACE).max(LEAST);
+        }
     }
 
     fn row(&self, text: &mut String, row: &[Cell]) {

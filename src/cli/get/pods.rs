@@ -18,6 +18,7 @@ use crate::{
         terminal::{RED, Shown, YELLOW},
     },
     clock,
+    pod::{NodeName, SourceName, identity},
 };
 
 /// How many pods a request asks for, as kubectl's do: no answer is huge.
@@ -63,7 +64,11 @@ pub(super) async fn get(
     connection: &Connection,
     colour: bool,
 ) -> Result<u8, Failure> {
-    let printer = Printer::new(args, &columns(args), colour);
+    let columns = columns(args);
+    let mut printer = Printer::new(args, &columns, colour);
+    if args.watch {
+        printer = printer.with_room_for(&columns.iter().map(|column| longest(column)).collect::<Vec<_>>());
+    }
     let mut pods = Pods { args, names, connection, printer };
     if args.watch {
         pods.watch().await
@@ -90,6 +95,16 @@ fn columns(args: &Args) -> Vec<&'static str> {
         columns.push("LABELS");
     }
     columns
+}
+
+/// The longest text that may come to stand in a column, as far as that is known.
+fn longest<'c>(column: &'c str) -> &'c str {
+    match column {
+        "EVENT" => "MODIFIED",
+        "STATUS" => "Terminating",
+        "AGE" => "119s",
+        column => column,
+    }
 }
 
 impl Pods<'_> {
@@ -197,7 +212,7 @@ impl Pods<'_> {
         let annotation = |name: &str| metadata["annotations"][name].as_str();
         let since = time(&metadata["creationTimestamp"])
             .or_else(|| annotation("kubernetes.io/config.seen").and_then(|seen| seen.parse().ok()));
-        let source = source.or_else(|| annotation("kubernetes.io/config.source"));
+        let source = source.unwrap_or_else(|| origin(pod));
         let mut row = Vec::new();
         if args.output_watch_events {
             row.push(Cell::new(event.unwrap_or(Event::Added).as_str()));
@@ -207,7 +222,7 @@ impl Pods<'_> {
         }
         row.extend([
             text(&metadata["name"]),
-            Cell::new(source.unwrap_or_default()),
+            Cell::new(source),
             status(pod, event),
             Cell::new(&age(since, clock::now())),
         ]);
@@ -433,6 +448,20 @@ impl Known {
         let gone = old.values().filter_map(|text| serde_json::from_str(text).ok());
         (gone.collect(), changed)
     }
+}
+
+/// Whose pod it is. The annotation has the kubelet's names, and to it a polled
+/// URL is `http` too: that it is one shows in the UID, unless the manifest
+/// gives one.
+fn origin(pod: &Value) -> &str {
+    let metadata = &pod["metadata"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+    let source = metadata["annotations"]["kubernetes.io/config.source"].as_str().unwrap_or_default();
+    let node = NodeName::new(pod["spec"]["nodeName"].as_str().unwrap_or_default());
+    let polled = node
+        .is_ok_and(|node| text(&metadata["uid"]) == identity::uid(SourceName::Url, &node, &namespace, &name));
+    if polled && source == SourceName::Url.annotation() { SourceName::Url.as_str() } else { source }
 }
 
 /// What a pod does, as far as a mux knows.

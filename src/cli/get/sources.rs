@@ -74,7 +74,8 @@ fn table(args: &Args, sources: &[Value], printer: &mut Printer, colour: bool) ->
     let now = clock::now();
     let rows: Vec<Row> = sources.iter().map(|source| row(source, args.output, now)).collect();
     printer.rows(&rows)?;
-    let problems: Vec<Row> = sources.iter().flat_map(|source| troubles(source, now)).collect();
+    let wide = args.output == Form::Wide;
+    let problems: Vec<Row> = sources.iter().flat_map(|source| troubles(source, wide, now)).collect();
     let columns = ["SOURCE", "POD", "REASON", "WINNER", "ORIGIN", "MESSAGE"];
     let mut table = Table::new(&columns, !args.no_headers, colour);
     let text = table.rows(&problems);
@@ -91,7 +92,7 @@ fn row(source: &Value, form: Form, now: Timestamp) -> Row {
         "waiting" | "restored" => YELLOW,
         _ => "",
     });
-    let problems = problems(source).len();
+    let problems = problems(source).len() as u64 + more(source);
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
     let last = text("lastSuccess").parse().ok();
     let last = Cell::new(&last.map(|last| age(Some(last), now)).unwrap_or_default());
@@ -104,7 +105,7 @@ fn row(source: &Value, form: Form, now: Timestamp) -> Row {
 }
 
 /// What is wrong with a source itself, then with single manifests and pods.
-fn troubles(source: &Value, now: Timestamp) -> Vec<Row> {
+fn troubles(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
     let failing = &source["failing"];
     if failing.is_object() {
@@ -121,12 +122,55 @@ fn troubles(source: &Value, now: Timestamp) -> Vec<Row> {
             Cell::new(&message),
         ]);
     }
-    rows.extend(problems(source).iter().map(|problem| {
-        let cell = |field: &str| Cell::new(problem[field].as_str().unwrap_or_default());
-        let reason = cell("reason").styled(YELLOW);
-        vec![Cell::new(name(source)), cell("pod"), reason, cell("winner"), cell("origin"), cell("message")]
-    }));
+    for problem in problems(source) {
+        let text = |field: &str| problem[field].as_str().unwrap_or_default();
+        let details = problem["details"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let messages = match details {
+            [_, _, ..] if wide => details.iter().map(detail).collect(),
+            _ => vec![text("message").to_owned()],
+        };
+        rows.extend(messages.iter().map(|message| {
+            let reason = Cell::new(text("reason")).styled(YELLOW);
+            let winner = Cell::new(&winner(&problem["winner"], text("pod")));
+            vec![
+                name(source).into(),
+                text("pod").into(),
+                reason,
+                winner,
+                text("origin").into(),
+                message.into(),
+            ]
+        }));
+    }
+    if more(source) > 0 {
+        let message = format!("and {} more that are not told", more(source));
+        rows.push(vec![name(source).into(), "".into(), "".into(), "".into(), "".into(), message.into()]);
+    }
     rows
+}
+
+/// Who has what the pod wanted: the source, the pod unless it is the same name,
+/// and where it stands.
+fn winner(winner: &Value, loser: &str) -> String {
+    let text = |field: &str| winner[field].as_str().unwrap_or_default();
+    let pod = if text("pod") == loser { "" } else { text("pod") };
+    let origin = if text("origin").is_empty() { String::new() } else { format!("({})", text("origin")) };
+    [text("source"), pod, &origin].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// One thing that is wrong with a manifest, as `podmux validate` would say it.
+fn detail(detail: &Value) -> String {
+    let place = detail["line"].as_u64().zip(detail["column"].as_u64());
+    let place = place.map(|(line, column)| format!("{line}:{column}"));
+    let text = |field: &str| detail[field].as_str().map(str::to_owned);
+    let severity = text("severity").filter(|severity| severity == "warning");
+    let parts = [place, severity, text("field"), text("detail")];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
+}
+
+/// How many problems there are that the server does not tell of.
+fn more(source: &Value) -> u64 {
+    source["moreProblems"].as_u64().unwrap_or_default()
 }
 
 fn problems(source: &Value) -> &[Value] {

@@ -16,7 +16,8 @@ use crate::cli::{
 const NAMED: usize = 3;
 
 pub(super) async fn get(args: &Args, connection: &Connection, colour: bool) -> Result<u8, Failure> {
-    let mut printer = Printer::new(args, &["SEQ", "TIME", "OP", "SOURCE", "PODS"], colour);
+    let printer = Printer::new(args, &["SEQ", "TIME", "OP", "SOURCE", "PODS"], colour);
+    let mut printer = printer.with_room_for(&["1000", "", "RECONCILE", "file", ""]);
     let from = args.from.map(|from| from.to_string());
     let query: Vec<(&str, &str)> = from.iter().map(|from| ("from", from.as_str())).collect();
     let mut stream = match connection.lines(&with_query("/updates", &query)).await? {
