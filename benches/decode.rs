@@ -1,4 +1,4 @@
-//! What a manifest costs from its text to the prepared pod.
+//! What a manifest costs from its text to the prepared and validated pod.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -6,10 +6,9 @@
 )]
 
 use divan::{Bencher, counter::BytesCount};
-use podmux::pod::{
-    NodeName, SourceName,
-    decode::{Preparation, manifest},
-    yaml,
+use podmux::{
+    pod::{NodeName, SourceName, decode::Preparation, yaml},
+    validation::manifest,
 };
 
 /// A kube-apiserver's static pod as kubeadm writes it, 2 kB and more.
@@ -84,7 +83,12 @@ spec:
 ";
 
 fn decode(bencher: Bencher<'_, '_>, text: &str) {
-    let preparation = Preparation { source: SourceName::File, node: NodeName::new("node1").unwrap() };
+    let preparation = Preparation {
+        source: SourceName::File,
+        node: NodeName::new("node1").unwrap(),
+        generate: None,
+        namespace: None,
+    };
     bencher
         .counter(BytesCount::of_str(text))
         .bench(|| manifest(divan::black_box(text).as_bytes(), &preparation).unwrap());

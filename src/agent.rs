@@ -162,7 +162,12 @@ fn start_file_source(
     crew: &mut Crew,
 ) -> Option<FileHandle> {
     let given = settings.file.as_ref()?;
-    let preparation = Preparation { source: SourceName::File, node: settings.node_name.clone() };
+    let preparation = Preparation {
+        source: SourceName::File,
+        node: settings.node_name.clone(),
+        generate: None,
+        namespace: None,
+    };
     let settings = file::FileSettings {
         check_frequency: given.check_frequency,
         on_invalid: on_invalid(given),

@@ -28,6 +28,7 @@ pub struct Mux {
     inbox: Arc<Inbox>,
     merged: watch::Receiver<Merged>,
     merged_counts: watch::Receiver<Counts>,
+    turned: watch::Receiver<u64>,
 }
 
 impl Mux {
@@ -35,13 +36,14 @@ impl Mux {
     #[must_use]
     pub fn new(configured: &[SourceName]) -> (Self, MuxLoop) {
         let slot = |source| configured.contains(&source).then(Slot::default);
-        let slots = Slots { by_source: SourceName::ALL.map(slot) };
+        let slots = Slots { by_source: SourceName::ALL.map(slot), asked: 0 };
         let inbox = Arc::new(Inbox { slots: Mutex::new(slots), wake: Wake::new() });
         let storage = PodStorage::new(configured);
         let (publish, merged) = watch::channel(storage.merged().clone());
         let (counts, merged_counts) = watch::channel(Counts::default());
-        let mux = Self { inbox: inbox.clone(), merged, merged_counts };
-        (mux, MuxLoop { inbox, storage, publish, counts })
+        let (turns, turned) = watch::channel(0);
+        let mux = Self { inbox: inbox.clone(), merged, merged_counts, turned };
+        (mux, MuxLoop { inbox, storage, publish, counts, turns })
     }
 
     /// The channel of a source: one for each, so that no source speaks in
@@ -69,6 +71,18 @@ impl Mux {
         Updates { notify, merged, told, goal, newest, batch: VecDeque::new() }
     }
 
+    /// Waits until the loop has come round once more: a sign of life. Returns
+    /// false if the mux has ended. Cancel-safe.
+    pub async fn turns(&self) -> bool {
+        let asked = {
+            let mut slots = self.inbox.lock();
+            slots.asked += 1;
+            slots.asked
+        };
+        self.inbox.wake.notify_one();
+        self.turned.clone().wait_for(|turned| *turned >= asked).await.is_ok()
+    }
+
     /// The merged view, for readers. Closed when the mux has ended.
     #[must_use]
     pub fn merged(&self) -> watch::Receiver<Merged> {
@@ -93,6 +107,8 @@ impl Inbox {
 #[derive(Debug)]
 struct Slots {
     by_source: [Option<Slot>; SourceName::ALL.len()],
+    /// How often a sign of life was asked for.
+    asked: u64,
 }
 
 impl Slots {
@@ -182,6 +198,8 @@ pub struct MuxLoop {
     storage: PodStorage,
     publish: watch::Sender<Merged>,
     counts: watch::Sender<Counts>,
+    /// The last sign of life that was given.
+    turns: watch::Sender<u64>,
 }
 
 impl MuxLoop {
@@ -190,10 +208,11 @@ impl MuxLoop {
     /// consumers then see their end.
     pub async fn run(mut self) {
         loop {
-            let (pushed, ended) = {
+            let (pushed, ended, asked) = {
                 let mut slots = self.inbox.lock();
-                (slots.take(), slots.all_ended())
+                (slots.take(), slots.all_ended(), slots.asked)
             };
+            self.turns.send_if_modified(|turned| mem::replace(turned, asked) != asked);
             if !pushed.is_empty() {
                 self.merge(pushed);
             } else if ended {

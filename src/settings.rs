@@ -13,6 +13,11 @@ use std::{
 };
 
 use self::file::ConfigFile;
+pub use self::{
+    server::{Listen, ServerSettings},
+    state::default as default_state_dir,
+    url::{CertificateFiles, ManifestUrl, UrlSettings},
+};
 use crate::{
     mux::Notify,
     pod::{NodeName, NodeNameError},
@@ -20,6 +25,9 @@ use crate::{
 
 pub(crate) mod duration;
 mod file;
+mod server;
+mod state;
+mod url;
 
 /// The environment, passed in: variables by name.
 pub type Environment = BTreeMap<String, String>;
@@ -37,6 +45,12 @@ pub struct Settings {
     pub config: Option<PathBuf>,
     /// The file source, if it is configured.
     pub file: Option<FileSettings>,
+    /// The url source, if it is configured.
+    pub url: Option<UrlSettings>,
+    /// The server; pods are posted to it, so it is a source, too.
+    pub server: ServerSettings,
+    /// Where state is kept; nothing outlives the process if there is none.
+    pub state_dir: Option<PathBuf>,
     /// This node's name.
     pub node_name: NodeName,
     /// Where updates go; at least one, none twice.
@@ -109,8 +123,34 @@ pub enum Key {
     FileCheckFrequency,
     /// Keep or remove the pods of a manifest that turned bad.
     OnInvalidManifest,
+    /// URL of manifests.
+    ManifestUrl,
+    /// A header for requests of the URL; may be said several times.
+    ManifestUrlHeader,
+    /// Whom to trust with the URL.
+    ManifestUrlCaFile,
+    /// Who the agent is to the URL's server.
+    ManifestUrlClientCertFile,
+    /// The key of that certificate.
+    ManifestUrlClientKeyFile,
+    /// What the URL's body has to be.
+    ManifestUrlSha256,
+    /// Time between polls of the URL.
+    HttpCheckFrequency,
     /// This node's name.
     NodeName,
+    /// Where the server listens; may be said several times.
+    Listen,
+    /// The token of clients.
+    TokenFile,
+    /// The server's certificate.
+    TlsCertFile,
+    /// The key of that certificate.
+    TlsPrivateKeyFile,
+    /// Who signs the certificates of clients.
+    ClientCaFile,
+    /// Where state is kept.
+    StateDir,
     /// Where updates go; may be said several times.
     Sink,
     /// How sinks are told.
@@ -125,11 +165,24 @@ pub enum Key {
 
 impl Key {
     /// Every setting.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 22] = [
         Self::PodManifestPath,
         Self::FileCheckFrequency,
         Self::OnInvalidManifest,
+        Self::ManifestUrl,
+        Self::ManifestUrlHeader,
+        Self::ManifestUrlCaFile,
+        Self::ManifestUrlClientCertFile,
+        Self::ManifestUrlClientKeyFile,
+        Self::ManifestUrlSha256,
+        Self::HttpCheckFrequency,
         Self::NodeName,
+        Self::Listen,
+        Self::TokenFile,
+        Self::TlsCertFile,
+        Self::TlsPrivateKeyFile,
+        Self::ClientCaFile,
+        Self::StateDir,
         Self::Sink,
         Self::Notify,
         Self::ShutdownGrace,
@@ -144,7 +197,20 @@ impl Key {
             Self::PodManifestPath => "pod-manifest-path",
             Self::FileCheckFrequency => "file-check-frequency",
             Self::OnInvalidManifest => "on-invalid-manifest",
+            Self::ManifestUrl => "manifest-url",
+            Self::ManifestUrlHeader => "manifest-url-header",
+            Self::ManifestUrlCaFile => "manifest-url-ca-file",
+            Self::ManifestUrlClientCertFile => "manifest-url-client-cert-file",
+            Self::ManifestUrlClientKeyFile => "manifest-url-client-key-file",
+            Self::ManifestUrlSha256 => "manifest-url-sha256",
+            Self::HttpCheckFrequency => "http-check-frequency",
             Self::NodeName => "node-name",
+            Self::Listen => "listen",
+            Self::TokenFile => "token-file",
+            Self::TlsCertFile => "tls-cert-file",
+            Self::TlsPrivateKeyFile => "tls-private-key-file",
+            Self::ClientCaFile => "client-ca-file",
+            Self::StateDir => "state-dir",
             Self::Sink => "sink",
             Self::Notify => "notify",
             Self::ShutdownGrace => "shutdown-grace",
@@ -171,29 +237,74 @@ impl Key {
     }
 
     /// What holds if nobody says anything, as text. The node's name has the
-    /// host's for default, the manifests' path has none.
+    /// host's for default, the state directory depends on who runs the agent,
+    /// and files and URLs have none.
     #[must_use]
     pub const fn default(self) -> Option<&'static str> {
         match self {
-            Self::PodManifestPath | Self::NodeName => None,
-            Self::FileCheckFrequency => Some("20s"),
+            Self::FileCheckFrequency | Self::HttpCheckFrequency => Some("20s"),
             Self::OnInvalidManifest => Some("keep"),
+            Self::Listen => Some("127.0.0.1:10240"),
             Self::Sink => Some("jsonl"),
             Self::Notify => Some("incremental"),
             Self::ShutdownGrace => Some("10s"),
             Self::LogFormat => Some("text"),
             Self::Verbose => Some("0"),
+            _ => None,
         }
+    }
+
+    /// The only words that it takes; empty if it takes more than words.
+    #[must_use]
+    pub fn words(self) -> Vec<&'static str> {
+        match self {
+            Self::OnInvalidManifest => ON_INVALID.map(|(word, _)| word).to_vec(),
+            Self::Notify => NOTIFY.map(|(word, _)| word).to_vec(),
+            Self::LogFormat => LOG_FORMAT.map(|(word, _)| word).to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What stands between several values in one variable, if there may be
+    /// several. Headers may have commas in them.
+    const fn separator(self) -> Option<char> {
+        match self {
+            Self::Sink | Self::Listen => Some(','),
+            Self::ManifestUrlHeader => Some('\n'),
+            _ => None,
+        }
+    }
+
+    /// Whether its value is a path, and nothing but a path.
+    const fn is_path(self) -> bool {
+        matches!(
+            self,
+            Self::PodManifestPath
+                | Self::ManifestUrlCaFile
+                | Self::ManifestUrlClientCertFile
+                | Self::ManifestUrlClientKeyFile
+                | Self::TokenFile
+                | Self::TlsCertFile
+                | Self::TlsPrivateKeyFile
+                | Self::ClientCaFile
+        )
     }
 }
 
 /// What the command line said, as text. It stays the same as long as the process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--config`.
     pub config: Option<PathBuf>,
     /// The values of the other flags; no entry if the flag was not given.
     pub said: BTreeMap<Key, Vec<String>>,
+}
+
+impl fmt::Debug for Flags {
+    /// Without the values: some are secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flags").field("config", &self.config).field("said", &self.said.keys()).finish()
+    }
 }
 
 /// Where a value was said.
@@ -252,13 +363,14 @@ pub enum SettingsError {
     },
     /// No source of pods is configured.
     #[error(
-        "no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE){}",
-        ignored.concat()
+        "no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"
     )]
-    NoSource {
-        /// What the config file said in vain, each with the joint before it.
-        ignored: Vec<String>,
-    },
+    NoSource,
+    /// Nobody said where state is kept, and whoever runs the agent has no usual place.
+    #[error(
+        "nowhere to keep state: HOME is not set; give --state-dir DIR, or --state-dir none to keep nothing"
+    )]
+    NoStateDir,
     /// The host has no name that could be a node's.
     #[error("the host name cannot be this node's name, give one with --node-name")]
     HostName(#[source] NodeNameError),
@@ -294,6 +406,9 @@ impl Settings {
         let settings = Self {
             config,
             file,
+            url: url::read(&layers)?,
+            server: server::read(&layers)?,
+            state_dir: state::read(&layers)?,
             node_name: layers.node_name()?,
             sinks: layers.sinks()?,
             notify: layers.set(Key::Notify, |text| choose(text, &NOTIFY))?,
@@ -304,19 +419,20 @@ impl Settings {
             },
             warnings,
         };
-        if settings.file.is_none() {
-            let ignored = layers.file.warnings.iter().map(|warning| format!("; {warning}")).collect();
-            return Err(SettingsError::NoSource { ignored });
+        if settings.file.is_none() && settings.url.is_none() && settings.server.listen.is_empty() {
+            return Err(SettingsError::NoSource);
         }
         Ok(settings)
     }
 }
 
 impl Settings {
-    /// What holds after a reload. How often files are scanned, what becomes of
-    /// invalid ones, the time to stop in and the log's verbosity take their
-    /// fresh values; everything else keeps the one that it started with, and is
-    /// named if it needs a restart to change.
+    /// What holds after a reload. How often files are scanned and the URL is
+    /// polled, what becomes of invalid manifests, the URL's headers and SHA-256,
+    /// the time to stop in and the log's verbosity take their fresh values;
+    /// everything else keeps the one that it started with, and is named if it
+    /// needs a restart to change. The contents of certificates and tokens are
+    /// no settings: whoever uses these files reads them again.
     #[must_use]
     pub fn reloaded(&self, mut fresh: Self) -> (Self, Vec<Key>) {
         let mut stuck = Vec::new();
@@ -325,7 +441,25 @@ impl Settings {
         } else {
             hold(&mut fresh.file, &self.file, Key::PodManifestPath, &mut stuck);
         }
+        if let (Some(fresh), Some(now)) = (&mut fresh.url, &self.url) {
+            hold(&mut fresh.url, &now.url, Key::ManifestUrl, &mut stuck);
+            hold(&mut fresh.ca_file, &now.ca_file, Key::ManifestUrlCaFile, &mut stuck);
+            hold(
+                &mut fresh.client_certificate,
+                &now.client_certificate,
+                Key::ManifestUrlClientCertFile,
+                &mut stuck,
+            );
+        } else {
+            hold(&mut fresh.url, &self.url, Key::ManifestUrl, &mut stuck);
+        }
         hold(&mut fresh.node_name, &self.node_name, Key::NodeName, &mut stuck);
+        let (server, now) = (&mut fresh.server, &self.server);
+        hold(&mut server.listen, &now.listen, Key::Listen, &mut stuck);
+        hold(&mut server.token_file, &now.token_file, Key::TokenFile, &mut stuck);
+        hold(&mut server.tls, &now.tls, Key::TlsCertFile, &mut stuck);
+        hold(&mut server.client_ca_file, &now.client_ca_file, Key::ClientCaFile, &mut stuck);
+        hold(&mut fresh.state_dir, &self.state_dir, Key::StateDir, &mut stuck);
         hold(&mut fresh.sinks, &self.sinks, Key::Sink, &mut stuck);
         hold(&mut fresh.notify, &self.notify, Key::Notify, &mut stuck);
         hold(&mut fresh.log.format, &self.log.format, Key::LogFormat, &mut stuck);
@@ -376,9 +510,11 @@ impl Layers<'_> {
         }
         // Set but empty is how an EnvironmentFile says nothing.
         if let Some(value) = self.environment.get(&key.variable()).filter(|value| !value.is_empty()) {
-            let values = match key {
-                Key::Sink => value.split(',').map(|one| one.trim().to_owned()).collect(),
-                _ => vec![value.clone()],
+            let values = match key.separator() {
+                Some(separator) => {
+                    value.trim_end().split(separator).map(|one| one.trim().to_owned()).collect()
+                }
+                None => vec![value.clone()],
             };
             return Some((Place::Variable(key), values));
         }

@@ -157,7 +157,8 @@ impl Agent {
         let log = manifests.directory.path().join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
         command
-            .args(["run", "--node-name", "bench", "--sink", "jsonl", "--pod-manifest-path"])
+            .args(["run", "--node-name", "bench", "--sink", "jsonl"])
+            .args(["--listen", "none", "--state-dir", "none", "--pod-manifest-path"])
             .arg(manifests.path())
             .env_clear()
             .stdin(Stdio::null())

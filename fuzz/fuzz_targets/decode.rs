@@ -6,9 +6,12 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
 use libfuzzer_sys::fuzz_target;
-use podmux::pod::{
-    NodeName, Prepared, Problem, Severity, SourceName,
-    decode::{Manifest, Preparation, manifest},
+use podmux::{
+    pod::{
+        NodeName, Prepared, Problem, Severity, SourceName,
+        decode::{Manifest, Preparation},
+    },
+    validation::manifest,
 };
 use podmux_fuzz::stands_in;
 use serde_json::{Map, Value};
@@ -31,7 +34,7 @@ fuzz_target!(|text: &[u8]| {
 });
 
 fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusal> {
-    manifest(text, &Preparation { source, node: NodeName::new("node1").unwrap() })
+    manifest(text, &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None })
 }
 
 fn stand_in(text: &[u8], problems: &[Problem]) {

@@ -1,13 +1,17 @@
 //! The command line: its grammar, its errors in one line each, and one file for each subcommand.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fmt,
     io::{self, Write},
 };
 
 use anyhow::anyhow;
-use clap::{CommandFactory as _, FromArgMatches as _, error::ErrorKind};
+use clap::{
+    CommandFactory as _, FromArgMatches as _,
+    builder::{PossibleValue, StringValueParser, TypedValueParser},
+    error::ErrorKind,
+};
 
 use crate::settings::{CONFIG_VARIABLE, Environment, Key};
 
@@ -129,10 +133,35 @@ fn explain(arg: clap::Arg) -> clap::Arg {
     };
     let default = match key {
         Key::NodeName => "[default: the host name] ".to_owned(),
+        Key::StateDir => "[default: /var/lib/podmux for root, else the user's state directory] ".to_owned(),
         Key::Verbose => String::new(),
         _ => key.default().map(|default| format!("[default: {default}] ")).unwrap_or_default(),
     };
+    let words = key.words();
+    let arg = if words.is_empty() { arg } else { arg.value_parser(Words(words)).hide_possible_values(true) };
     arg.help(format!("{help}\n{default}[env: {}]", key.variable()))
+}
+
+/// Tells the shells which words a flag takes; the settings judge the value, as
+/// they judge it wherever it was said.
+#[derive(Clone)]
+struct Words(Vec<&'static str>);
+
+impl TypedValueParser for Words {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(|word| PossibleValue::new(*word))))
+    }
 }
 
 /// A variable that is not UTF-8 cannot be ours; one that claims to be is refused.

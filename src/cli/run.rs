@@ -27,9 +27,59 @@ pub(super) struct Args {
     #[arg(long, value_name = "keep|remove", help_heading = "Sources")]
     on_invalid_manifest: Option<String>,
 
+    /// URL of pod manifests; it is polled
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, help_heading = "Sources")]
+    manifest_url: Option<String>,
+
+    /// A header for each request of the URL; may be repeated. Others can see flags: a secret is better kept
+    /// in --config FILE
+    #[arg(long, value_name = "NAME: VALUE", help_heading = "Sources")]
+    manifest_url_header: Vec<String>,
+
+    /// The certificate authorities (PEM) that the URL's server is checked with, instead of the system's
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sources")]
+    manifest_url_ca_file: Option<String>,
+
+    /// The certificate (PEM) that is shown to the URL's server
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sources")]
+    manifest_url_client_cert_file: Option<String>,
+
+    /// The key (PEM) of that certificate
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sources")]
+    manifest_url_client_key_file: Option<String>,
+
+    /// The SHA-256 that what the URL gives must have
+    #[arg(long, value_name = "HEX", help_heading = "Sources")]
+    manifest_url_sha256: Option<String>,
+
+    /// How often the URL is polled
+    #[arg(long, value_name = "DURATION", help_heading = "Sources")]
+    http_check_frequency: Option<String>,
+
     /// This node's name, a part of every static pod's name
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override", help_heading = "Sources")]
     node_name: Option<String>,
+
+    /// Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated.
+    /// Beyond loopback it needs TLS, and a token or client certificates
+    #[arg(long, value_name = "ADDRESS", help_heading = "Server")]
+    listen: Vec<String>,
+
+    /// The file with the token that clients over TCP must bear
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    token_file: Option<String>,
+
+    /// The server's certificate (PEM, with its chain); it turns TLS on
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    tls_cert_file: Option<String>,
+
+    /// The key (PEM) of that certificate
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    tls_private_key_file: Option<String>,
+
+    /// The certificate authorities (PEM) that sign clients' certificates
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    client_ca_file: Option<String>,
 
     /// Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
     #[arg(long, value_name = "SINK", help_heading = "Sinks")]
@@ -39,6 +89,10 @@ pub(super) struct Args {
     /// snapshot-and-updates (everything when pods come or go, else the change)
     #[arg(long, value_name = "MODE", help_heading = "Sinks")]
     notify: Option<String>,
+
+    /// Where posted pods and the last good manifests are kept; none keeps nothing
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Process")]
+    state_dir: Option<String>,
 
     /// How long stopping may take
     #[arg(long, value_name = "DURATION", help_heading = "Process")]
@@ -60,7 +114,8 @@ pub(super) struct Args {
 const ABOUT: &str = "\
 Run the agent: read manifests, tell every change in order
 
-Every flag can also be given in the environment (--sink is PODMUX_SINK, a comma between several) \
+Every flag can also be given in the environment (--sink is PODMUX_SINK, a comma between several; \
+PODMUX_MANIFEST_URL_HEADER has a line for each header) \
 and as a field of --config FILE (--file-check-frequency is fileCheckFrequency). A flag has \
 precedence over the environment, the environment over the file.
 
@@ -88,7 +143,20 @@ impl Args {
             pod_manifest_path,
             file_check_frequency,
             on_invalid_manifest,
+            manifest_url,
+            manifest_url_header,
+            manifest_url_ca_file,
+            manifest_url_client_cert_file,
+            manifest_url_client_key_file,
+            manifest_url_sha256,
+            http_check_frequency,
             node_name,
+            listen,
+            token_file,
+            tls_cert_file,
+            tls_private_key_file,
+            client_ca_file,
+            state_dir,
             sink,
             notify,
             shutdown_grace,
@@ -101,7 +169,20 @@ impl Args {
             (Key::PodManifestPath, Vec::from_iter(pod_manifest_path)),
             (Key::FileCheckFrequency, Vec::from_iter(file_check_frequency)),
             (Key::OnInvalidManifest, Vec::from_iter(on_invalid_manifest)),
+            (Key::ManifestUrl, Vec::from_iter(manifest_url)),
+            (Key::ManifestUrlHeader, manifest_url_header),
+            (Key::ManifestUrlCaFile, Vec::from_iter(manifest_url_ca_file)),
+            (Key::ManifestUrlClientCertFile, Vec::from_iter(manifest_url_client_cert_file)),
+            (Key::ManifestUrlClientKeyFile, Vec::from_iter(manifest_url_client_key_file)),
+            (Key::ManifestUrlSha256, Vec::from_iter(manifest_url_sha256)),
+            (Key::HttpCheckFrequency, Vec::from_iter(http_check_frequency)),
             (Key::NodeName, Vec::from_iter(node_name)),
+            (Key::Listen, listen),
+            (Key::TokenFile, Vec::from_iter(token_file)),
+            (Key::TlsCertFile, Vec::from_iter(tls_cert_file)),
+            (Key::TlsPrivateKeyFile, Vec::from_iter(tls_private_key_file)),
+            (Key::ClientCaFile, Vec::from_iter(client_ca_file)),
+            (Key::StateDir, Vec::from_iter(state_dir)),
             (Key::Sink, sink),
             (Key::Notify, Vec::from_iter(notify)),
             (Key::ShutdownGrace, Vec::from_iter(shutdown_grace)),

@@ -17,6 +17,7 @@ use crate::{
     },
     settings::{self, Environment},
     source::file::{Contents, contents, read_manifest},
+    validation,
 };
 use anyhow::anyhow;
 use clap::{ArgAction, ValueEnum, ValueHint};
@@ -120,7 +121,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         return Err(Failure::Refused(anyhow!("- is given twice, and standard input can be read once")));
     }
     let mut report = Report::new(args.output, args.verbose, environment);
-    let preparation = Preparation { source, node };
+    let preparation = Preparation { source, node, generate: None, namespace: None };
     let mut missing = false;
     for path in &args.paths {
         match expand(path) {
@@ -209,7 +210,7 @@ fn check(path: &Path, preparation: &Preparation, strict: bool) -> Checked {
         }
         Err(why) => return checked(None, vec![Problem::error(format!("cannot be read: {why}"))], Vec::new()),
     };
-    match decode::manifest(&text, preparation) {
+    match validation::manifest(&text, preparation) {
         Err(refusal) => checked(Some(refusal.stage), refusal.problems, Vec::new()),
         Ok(manifest) if strict && !manifest.warnings.is_empty() => {
             let strictly = |problem| Problem { severity: Severity::Error, ..problem };

@@ -257,8 +257,8 @@ impl ClientError {
 /// What is wrong with a server's certificate.
 fn distrust(error: &CertificateError) -> String {
     match error {
-        CertificateError::UnknownIssuer => {
-            "it was issued by a CA that is not known here; name the file of the right CA".to_owned()
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "it was issued by a CA that is not trusted here; name the file of the right CA".to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("it is for another name ({error}); use a name that it is for")

@@ -1,15 +1,52 @@
 //! The embedded database: what must outlive the process.
 //!
 //! It knows texts under names in a few tables and nothing of what they mean:
-//! whoever owns a table decides what its values say.
+//! whoever owns a table decides what its values say. All of it is read when it
+//! is opened; after that it is only written, by one [`Writer`], in one order.
+//!
+//! # What is promised
+//!
+//! * `Ok` of [`Db::commit`] means that the changes are on disk, all of them. An
+//!   error means that none of them is, now or after a restart. (One gap is left:
+//!   a disk that failed to sync and then takes nothing at all until the process
+//!   is killed may have the refused changes after all, whole.)
+//! * Whenever the process is killed or the power fails, what was acknowledged is
+//!   there, and of what was not, nothing is there in part.
+//! * A file that was damaged is refused with [`OpenError`] and left as it is, or
+//!   gives exactly what was acknowledged, where the damage met nothing that
+//!   counts. One case is left: a damage to the very last commit of a process
+//!   that was killed within `SEAL_AFTER` of it cannot be told from a power cut
+//!   in the middle of that commit, and gives what was acknowledged before.
+//! * One process at a time uses a state directory.
+//!
+//! # The file
+//!
+//! `state.redb` in the state directory is a redb database with a table for each
+//! [`Table`] and one for its own: the number of the format, the identity of the
+//! directory, and the count and the sum of the checksums of all rows. Each value
+//! is led by a checksum of table, key and value. redb keeps two commit slots and
+//! may fall back from one to the other; so that this never loses anything, an
+//! empty commit follows the last one (the seal), and both say the same.
+//!
+//! A newer podmux reads what an older one wrote: each change of the format is a
+//! step in [`UPGRADES`]. An older one refuses what a newer one wrote.
 
+mod directory;
+mod disk;
+mod format;
 mod sequence;
+mod writer;
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
-use tokio::sync::{mpsc, oneshot};
+pub use redb::StorageBackend;
 
-pub use self::sequence::Sequence;
+pub use self::{
+    directory::{open, open_on},
+    format::{UPGRADES, Upgrade},
+    sequence::Sequence,
+    writer::{Db, Writer},
+};
 
 /// The tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +58,9 @@ pub enum Table {
     /// The numbers that the update streams have reserved, by stream. [`Sequence`]'s.
     Streams,
 }
+
+/// All rows of all tables.
+pub type Tables = BTreeMap<Table, BTreeMap<String, Vec<u8>>>;
 
 /// One change: a value under a key, or none any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +79,44 @@ pub struct Stored {
     /// The identity of the state directory, made when it was: a UUID.
     pub instance: String,
     /// The tables.
-    pub tables: BTreeMap<Table, BTreeMap<String, Vec<u8>>>,
+    pub tables: Tables,
 }
 
 /// Why the state cannot be used. The file is left as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory or the file cannot be used.
-    #[error("cannot use the state directory {}", .0.display())]
+    #[error("cannot use the state directory: {}", .0.display())]
     Io(PathBuf, #[source] io::Error),
+    /// Another process works on the directory.
+    #[error("another podmux works on the state directory {}: stop it, or give this one a directory of its own", .0.display())]
+    InUse(PathBuf),
+    /// What is there was never written by podmux.
+    #[error("{} is not podmux's: {what}; it is left as it is: move it away, or name another state directory", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        what: String,
+    },
+    /// A newer podmux wrote it.
+    #[error("{} was written by a newer podmux: format {found}, and this one knows up to {known}; run the newer one", .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+        /// The newest format that is known.
+        known: u64,
+    },
+    /// It was changed since it was written, or lost in part.
+    #[error("{} is damaged: {detail}; it is left as it is: put back a copy of it, or move it away to begin anew", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
 }
 
 /// Why a commit failed. Nothing of it is stored.
@@ -64,33 +133,11 @@ pub enum DbError {
     Ended,
 }
 
-/// A batch of changes and who waits for it.
-#[derive(Debug)]
-struct Commit {
-    changes: Vec<Change>,
-    done: oneshot::Sender<Result<(), DbError>>,
-}
-
-/// The way to the writer. Cheap to clone; when the last one is dropped, the writer ends.
-#[derive(Clone, Debug)]
-pub struct Db {
-    commits: mpsc::Sender<Commit>,
-}
-
-impl Db {
-    /// Makes these changes durable, all or none. `Ok` means that they are on disk.
-    ///
-    /// Commits happen in the order of the calls; those that wait at the same
-    /// time share one write to the disk.
-    ///
-    /// # Cancel safety
-    /// Once polled the changes may be made durable even if the future is dropped.
-    ///
-    /// # Errors
-    /// If they could not be made durable; then none of them is.
-    pub async fn commit(&self, changes: Vec<Change>) -> Result<(), DbError> {
-        let (done, wait) = oneshot::channel();
-        self.commits.send(Commit { changes, done }).await.map_err(|_| DbError::Ended)?;
-        wait.await.map_err(|_| DbError::Ended)?
+impl From<io::Error> for DbError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(Arc::new(error)),
+            _ => Self::Io(Arc::new(error)),
+        }
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::{
     NodeName, PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage, defaults, go_types, identity,
     node::{Data, Node, lossy, place, quoted},
-    typed::{self, Findings, Path},
+    path::FieldPath,
+    typed::{self, Findings},
     yaml,
 };
 
@@ -21,6 +22,52 @@ pub struct Preparation {
     pub source: SourceName,
     /// This node.
     pub node: NodeName,
+    /// Where random letters for the end of a generated name come from. With one,
+    /// a pod that has a `generateName` needs no name; the kubelet has none.
+    pub generate: Option<fn() -> String>,
+    /// The namespace of a pod that names none: that of the path it was posted to.
+    /// `default` if absent.
+    pub namespace: Option<String>,
+}
+
+/// The longest prefix of a generated name, in bytes: with the five letters that
+/// follow it is as long as a label may be (`k8s.io/apiserver/pkg/storage/names`).
+pub const MAX_GENERATED_PREFIX: usize = 58;
+
+/// Judges a prepared pod, which stands at a path of its manifest.
+pub type Check<'c> = &'c dyn Fn(&Map<String, Value>, &FieldPath<'_>, &mut Faults<'_, '_>);
+
+/// What a [`Check`] finds wrong with a pod. It tells fields; their places in the
+/// text are found here.
+pub struct Faults<'f, 't> {
+    findings: &'f mut Findings<'t>,
+    document: &'f Node<'f>,
+    stage: &'f mut Option<Stage>,
+}
+
+impl Faults<'_, '_> {
+    /// Refuses the pod at a stage. The problem is made only if it is told: of
+    /// a text with a million problems the first hundred are.
+    pub fn refuse(&mut self, stage: Stage, path: &FieldPath<'_>, problem: impl FnOnce() -> Problem) {
+        self.refuse_at(path, stage, path, problem);
+    }
+
+    /// The same for a problem that stands elsewhere than the field that the API calls it by.
+    pub fn refuse_at(
+        &mut self,
+        at: &FieldPath<'_>,
+        stage: Stage,
+        path: &FieldPath<'_>,
+        problem: impl FnOnce() -> Problem,
+    ) {
+        *self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
+        self.findings.add_with(Severity::Error, path, |_| (at.at(self.document), problem()));
+    }
+
+    /// Warns of what the pod's author probably did not mean.
+    pub fn warn(&mut self, path: &FieldPath<'_>, problem: impl FnOnce() -> Problem) {
+        self.findings.add_with(Severity::Warning, path, |_| (path.at(self.document), problem()));
+    }
 }
 
 /// What a manifest gave.
@@ -35,19 +82,41 @@ pub struct Manifest {
 
 /// Reads a manifest: a Pod, a PodList, a List or several YAML documents, in YAML or JSON.
 ///
+/// The pods are prepared but not validated: whoever means to run them reads
+/// them with [`validation::manifest`](crate::validation::manifest).
+///
 /// # Errors
 /// All that is wrong with it. A manifest is taken whole or not at all.
 pub fn manifest(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
+    manifest_checked(text, preparation, &|_, _, _| {})
+}
+
+/// The same with a check of each pod, once it is prepared. What the checks find
+/// is told together with all else.
+///
+/// # Errors
+/// As those of [`manifest`], and what the check refuses.
+pub fn manifest_checked(
+    text: &[u8],
+    preparation: &Preparation,
+    check: Check<'_>,
+) -> Result<Manifest, Refusal> {
     if text.len() > MAX_MANIFEST {
         let detail = format!("{} bytes are too many: a manifest holds {MAX_MANIFEST} at most", text.len());
         return Err(refusal(Stage::Decode, vec![Problem::error(detail)]));
     }
     let text = utf8(text).map_err(|problem| refusal(Stage::Decode, vec![problem]))?;
-    let mut reading =
-        Reading { preparation, findings: Findings::new(&text), stage: None, items: Vec::new(), lists: 0 };
+    let mut reading = Reading {
+        preparation,
+        check,
+        findings: Findings::new(&text),
+        stage: None,
+        items: Vec::new(),
+        lists: 0,
+    };
     match yaml::documents(&text) {
         Ok(documents) => documents.iter().for_each(|document| reading.document(document)),
-        Err(fault) => reading.refuse(Stage::Decode, fault.at, &Path::ROOT, Problem::error(fault.detail)),
+        Err(fault) => reading.refuse(Stage::Decode, fault.at, &FieldPath::ROOT, Problem::error(fault.detail)),
     }
     reading.finish()
 }
@@ -79,6 +148,7 @@ struct Item {
 
 struct Reading<'r, 't> {
     preparation: &'r Preparation,
+    check: Check<'r>,
     findings: Findings<'t>,
     /// The first of the stages at which something was refused.
     stage: Option<Stage>,
@@ -87,16 +157,16 @@ struct Reading<'r, 't> {
 }
 
 impl Reading<'_, '_> {
-    fn refuse(&mut self, stage: Stage, at: usize, path: &Path<'_>, problem: Problem) {
+    fn refuse(&mut self, stage: Stage, at: usize, path: &FieldPath<'_>, problem: Problem) {
         self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
         self.findings.add(at, path, problem);
     }
 
     fn document(&mut self, document: &Node<'_>) {
-        let root = Path::ROOT;
+        let root = FieldPath::ROOT;
         match kind(document) {
             _ if document.is_null() => {}
-            Ok("Pod") => self.pod(document, &root),
+            Ok("Pod") => self.pod(document, document, &root),
             Ok(list @ ("PodList" | "List")) => {
                 self.lists += 1;
                 self.list(document, list == "PodList", &root);
@@ -113,7 +183,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn list(&mut self, list: &Node<'_>, of_pods: bool, root: &Path<'_>) {
+    fn list(&mut self, list: &Node<'_>, of_pods: bool, root: &FieldPath<'_>) {
         let path = root.field("items");
         let items = match list.get("items") {
             None => return,
@@ -133,7 +203,7 @@ impl Reading<'_, '_> {
                 kind => kind,
             };
             match kind {
-                Ok("Pod") => self.pod(item, &path),
+                Ok("Pod") => self.pod(list, item, &path),
                 Ok(kind) => {
                     let detail = format!("the kind is {}; Pod is expected", quoted(kind));
                     let at = item.get("kind").map_or(item.at, |kind| kind.at);
@@ -147,21 +217,26 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn pod(&mut self, node: &Node<'_>, path: &Path<'_>) {
+    /// Takes the pod of a node, which stands at a path of its document.
+    fn pod(&mut self, document: &Node<'_>, node: &Node<'_>, path: &FieldPath<'_>) {
         let errors = self.findings.errors();
-        let pod = typed::object(&go_types::POD, node, path, &mut self.findings);
+        let mut pod = typed::object(&go_types::POD, node, path, &mut self.findings);
         if self.findings.errors() > errors {
             self.stage = Some(Stage::Decode);
             return;
         }
-        let name = pod.get("metadata").and_then(|metadata| metadata.get("name"));
-        if name.and_then(Value::as_str).is_none() {
+        if !is_named(&mut pod, self.preparation.generate) {
             let metadata = path.field("metadata");
             let at = node.get("metadata").map_or(node.at, |metadata| metadata.at);
             let problem = Problem::error("Required value: a pod needs a name").because("FieldValueRequired");
             return self.refuse(Stage::Name, at, &metadata.field("name"), problem);
         }
-        let prepared = prepare(pod, self.preparation);
+        let key = prepare(&mut pod, self.preparation);
+        let mut faults = Faults { findings: &mut self.findings, document, stage: &mut self.stage };
+        (self.check)(&pod, path, &mut faults);
+        // They are looked at (the API refuses what is wrong in them) and not kept.
+        defaults::child(&mut pod, "metadata").remove("managedFields");
+        let prepared = Prepared::from_canonical(pod, key);
         self.items.push(Item { prepared, at: node.at, field: path.to_string() });
     }
 
@@ -178,7 +253,7 @@ impl Reading<'_, '_> {
         }
         for (item, first) in found {
             self.stage = Some(Stage::Decode);
-            self.findings.add_with(Severity::Error, item.at, &Path::ROOT, |findings| {
+            self.findings.add_with(Severity::Error, &FieldPath::ROOT, |findings| {
                 let (line, column) = findings.place(first);
                 let detail = format!(
                     "Duplicate value: {} is the name of the pod at {line}:{column} too; rename one of them",
@@ -186,7 +261,7 @@ impl Reading<'_, '_> {
                 );
                 let dot = if item.field.is_empty() { "" } else { "." };
                 let field = format!("{}{dot}metadata.name", item.field);
-                Problem::error(detail).because("FieldValueDuplicate").of(field)
+                (item.at, Problem::error(detail).because("FieldValueDuplicate").of(field))
             });
         }
     }
@@ -196,7 +271,7 @@ impl Reading<'_, '_> {
         if self.items.is_empty() && self.stage.is_none() && self.lists == 0 {
             let detail = "no pod in it: a Pod, a PodList or a List is expected";
             self.stage = Some(Stage::Decode);
-            self.findings.add(0, &Path::ROOT, Problem::error(detail));
+            self.findings.add(0, &FieldPath::ROOT, Problem::error(detail));
         }
         let problems = self.findings.into_problems();
         match self.stage {
@@ -238,25 +313,39 @@ fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError<'n>> {
     Ok(kind)
 }
 
+/// Whether a pod has a name; where names may be generated, it gets the one it asks for.
+fn is_named(pod: &mut Map<String, Value>, generate: Option<fn() -> String>) -> bool {
+    let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) else { return false };
+    if metadata.contains_key("name") {
+        return true;
+    }
+    let Some((generate, prefix)) = generate.zip(metadata.get("generateName").and_then(Value::as_str)) else {
+        return false;
+    };
+    let prefix = &prefix[..prefix.floor_char_boundary(MAX_GENERATED_PREFIX)];
+    let name = format!("{prefix}{}", generate());
+    metadata.insert("name".to_owned(), name.into());
+    true
+}
+
 /// Makes a pod ready for the listing: defaults, name, namespace, UID, hash, node
-/// (`applyDefaults` in the kubelet's `pkg/kubelet/config/common.go`).
-fn prepare(mut pod: Map<String, Value>, preparation: &Preparation) -> Prepared {
-    let Preparation { source, node } = preparation;
-    let hash = identity::hash(&pod);
+/// (`applyDefaults` in the kubelet's `pkg/kubelet/config/common.go`). Gives the pod's key.
+fn prepare(pod: &mut Map<String, Value>, preparation: &Preparation) -> PodKey {
+    let Preparation { source, node, .. } = preparation;
+    let hash = identity::hash(pod);
     pod.insert("apiVersion".to_owned(), "v1".into());
     pod.insert("kind".to_owned(), "Pod".into());
-    defaults::set(&mut pod);
-    defaults::convert(&mut pod);
+    defaults::set(pod);
+    defaults::convert(pod);
 
-    let metadata = defaults::child(&mut pod, "metadata");
-    metadata.remove("managedFields");
+    let metadata = defaults::child(pod, "metadata");
     let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (mut name, mut namespace) = (text("name"), text("namespace"));
     if *source != SourceName::Http {
         name = format!("{name}-{node}");
     }
     if namespace.is_empty() {
-        "default".clone_into(&mut namespace);
+        preparation.namespace.as_deref().unwrap_or("default").clone_into(&mut namespace);
     }
     if !metadata.contains_key("uid") && *source != SourceName::Http {
         let uid = identity::uid(*source, node, &namespace, &name);
@@ -267,14 +356,14 @@ fn prepare(mut pod: Map<String, Value>, preparation: &Preparation) -> Prepared {
     metadata.insert("namespace".to_owned(), namespace.into());
     defaults::child(metadata, "annotations").insert(identity::HASH.to_owned(), hash.into());
 
-    let spec = defaults::child(&mut pod, "spec");
+    let spec = defaults::child(pod, "spec");
     spec.insert("nodeName".to_owned(), node.as_str().into());
     if *source == SourceName::File {
         tolerate(spec);
     }
-    defaults::child(&mut pod, "status").insert("phase".to_owned(), "Pending".into());
-    typed::complete(&go_types::POD, &mut pod);
-    Prepared::from_canonical(pod, key)
+    defaults::child(pod, "status").insert("phase".to_owned(), "Pending".into());
+    typed::complete(&go_types::POD, pod);
+    key
 }
 
 /// A static pod stays when its node has problems: it tolerates every taint with

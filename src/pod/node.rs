@@ -126,7 +126,7 @@ fn number(text: &str) -> Value {
 }
 
 /// A text as it may stand in a one-line message: quoted, escaped, not too long.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),

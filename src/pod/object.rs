@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1 as core;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Digest, SourceName};
+use super::{Digest, NodeName, SourceName};
 
 const SOURCE: &str = "kubernetes.io/config.source";
 const SEEN: &str = "kubernetes.io/config.seen";
@@ -170,7 +170,20 @@ impl Prepared {
         self.object.get("metadata").and_then(|metadata| metadata.get("uid")?.as_str()).unwrap_or_default()
     }
 
-    /// Sets a text field of the metadata, or takes it away. Not for its name
+    /// A field of the metadata.
+    #[must_use]
+    pub fn metadata(&self, field: &str) -> Option<&Value> {
+        self.object.get("metadata")?.get(field)
+    }
+
+    /// Binds the pod to a node: `spec.nodeName`.
+    pub fn set_node(&mut self, node: &NodeName) {
+        if let Some(Value::Object(spec)) = self.object.get_mut("spec") {
+            spec.insert("nodeName".to_owned(), node.as_str().into());
+        }
+    }
+
+    /// Sets a field of the metadata, or takes it away. Not for its name
     /// and namespace: they are the key.
     pub fn set_metadata(&mut self, field: &str, value: Option<Value>) {
         debug_assert!(field != "name" && field != "namespace", "the key stays");
@@ -186,6 +199,12 @@ impl Prepared {
     #[must_use]
     pub fn object(&self) -> &Map<String, Value> {
         &self.object
+    }
+
+    /// The pod as it would be told, but for the source's marks.
+    #[must_use]
+    pub fn unmarked(&self) -> Pod {
+        Pod::freeze(&self.object, self.key.clone())
     }
 
     /// Puts the source's marks in and freezes the pod.

@@ -1,12 +1,11 @@
 //! From a tree of values to a pod in Go's form: every field of its type, what Go would not write gone.
 
-use std::fmt;
-
 use serde_json::{Map, Value};
 
 use super::{
     go_types::{Field, Presence, Struct, Type},
     node::{Data, Node, place},
+    path::FieldPath,
     problem::{Problem, Severity},
     quantity::{self, Quantity},
     time,
@@ -14,57 +13,6 @@ use super::{
 
 /// How many errors, and how many warnings, are told of one text.
 const MAX_TOLD: usize = 100;
-
-/// The way to a value, from the outermost step; it lives on the stack.
-#[derive(Clone, Copy)]
-pub(super) struct Path<'a> {
-    parent: Option<&'a Path<'a>>,
-    step: Step<'a>,
-}
-
-#[derive(Clone, Copy)]
-enum Step<'a> {
-    Root,
-    Field(&'a str),
-    Index(usize),
-    Key(&'a str),
-}
-
-impl Path<'static> {
-    pub(super) const ROOT: Self = Self { parent: None, step: Step::Root };
-}
-
-impl<'a> Path<'a> {
-    pub(super) fn field(&'a self, name: &'a str) -> Self {
-        Self { parent: Some(self), step: Step::Field(name) }
-    }
-
-    pub(super) fn index(&'a self, index: usize) -> Self {
-        Self { parent: Some(self), step: Step::Index(index) }
-    }
-
-    fn key(&'a self, key: &'a str) -> Self {
-        Self { parent: Some(self), step: Step::Key(key) }
-    }
-}
-
-impl fmt::Display for Path<'_> {
-    /// As the API writes it: `spec.containers[0].name`, `metadata.labels[app]`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(parent) = self.parent {
-            parent.fmt(f)?;
-        }
-        match self.step {
-            Step::Root => Ok(()),
-            Step::Field(name) => {
-                let inner = self.parent.is_some_and(|parent| !matches!(parent.step, Step::Root));
-                write!(f, "{}{}", if inner { "." } else { "" }, name.escape_debug())
-            }
-            Step::Index(index) => write!(f, "[{index}]"),
-            Step::Key(key) => write!(f, "[{}]", key.escape_debug()),
-        }
-    }
-}
 
 /// What was found wrong with a text so far.
 pub(super) struct Findings<'t> {
@@ -80,18 +28,17 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds a problem with what stands at a byte of the text.
-    pub(super) fn add(&mut self, at: usize, path: &Path<'_>, problem: Problem) {
-        self.add_with(problem.severity, at, path, |_| problem);
+    pub(super) fn add(&mut self, at: usize, path: &FieldPath<'_>, problem: Problem) {
+        self.add_with(problem.severity, path, |_| (at, problem));
     }
 
-    /// The same, but the problem is made only if it is told: finding a place
-    /// walks through the text, and a text may hold a million problems.
+    /// The same, but the problem and its place are made only if it is told:
+    /// finding a place walks through the text, and a text may hold a million problems.
     pub(super) fn add_with(
         &mut self,
         severity: Severity,
-        at: usize,
-        path: &Path<'_>,
-        problem: impl FnOnce(&Self) -> Problem,
+        path: &FieldPath<'_>,
+        problem: impl FnOnce(&Self) -> (usize, Problem),
     ) {
         let count = match severity {
             Severity::Error => &mut self.errors,
@@ -99,9 +46,10 @@ impl<'t> Findings<'t> {
         };
         *count += 1;
         if *count <= MAX_TOLD {
+            let (at, problem) = problem(self);
             let problem = match path.to_string() {
-                field if field.is_empty() => problem(self),
-                field => problem(self).of(field),
+                field if field.is_empty() => problem,
+                field => problem.of(field),
             };
             self.problems.push(problem.at(Some(self.place(at))));
         }
@@ -138,7 +86,7 @@ impl<'t> Findings<'t> {
 pub(super) fn object(
     of: &Struct,
     node: &Node<'_>,
-    path: &Path<'_>,
+    path: &FieldPath<'_>,
     findings: &mut Findings<'_>,
 ) -> Map<String, Value> {
     let Data::Map(entries) = &node.data else {
@@ -167,13 +115,12 @@ pub(super) fn object(
     map
 }
 
-fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &Path<'_>, findings: &mut Findings<'_>) {
+fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &FieldPath<'_>, findings: &mut Findings<'_>) {
     let Some(earlier) = earlier else { return };
-    findings.add_with(Severity::Warning, at, path, |findings| {
+    findings.add_with(Severity::Warning, path, |findings| {
         let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
-        Problem::warning(format!(
-            "the key stands twice, in line {first} and line {second}; the last one counts"
-        ))
+        let detail = format!("the key stands twice, in line {first} and line {second}; the last one counts");
+        (at, Problem::warning(detail))
     });
 }
 
@@ -202,7 +149,7 @@ fn is_zero(kind: &Type, value: &Value) -> bool {
 }
 
 /// Reads a value as a Go value of some kind. Null is its zero value.
-fn value(kind: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<'_>) -> Value {
+fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     if node.is_null() {
         return zero(kind);
     }
@@ -228,7 +175,7 @@ fn value(kind: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<
     })
 }
 
-fn misfit(node: &Node<'_>, expected: &str, path: &Path<'_>, findings: &mut Findings<'_>) {
+fn misfit(node: &Node<'_>, expected: &str, path: &FieldPath<'_>, findings: &mut Findings<'_>) {
     let mend = match (&node.data, expected) {
         (Data::Number(_) | Data::Bool(_), "a text") => ": put it in quotes",
         (Data::Text(text), _) if !expected.starts_with("a quantity") && looks_like(text, expected) => {
@@ -246,7 +193,7 @@ fn looks_like(text: &str, expected: &str) -> bool {
         || (expected.starts_with("a boolean") && matches!(text, "true" | "false"))
 }
 
-fn list(of: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<'_>) -> Value {
+fn list(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let Data::List(items) = &node.data else {
         misfit(node, "a list", path, findings);
         return Value::Null;
@@ -255,7 +202,7 @@ fn list(of: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<'_>
     items.iter().enumerate().map(item).collect()
 }
 
-fn map(of: &Type, node: &Node<'_>, path: &Path<'_>, findings: &mut Findings<'_>) -> Value {
+fn map(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let Data::Map(entries) = &node.data else {
         misfit(node, "a map", path, findings);
         return Value::Null;

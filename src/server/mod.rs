@@ -2,6 +2,28 @@
 //!
 //! It reads snapshots, and it writes only to the http source's handle.
 
+mod auth;
+mod body;
+mod connection;
+mod credentials;
+mod health;
+mod intake;
+mod limits;
+mod listen;
+mod manifests;
+mod metrics;
+mod page;
+mod pods;
+mod routes;
+mod select;
+mod slots;
+mod socket;
+mod sources;
+mod stats;
+mod status;
+mod transport;
+mod updates;
+
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use jiff::Timestamp;
@@ -12,6 +34,21 @@ use crate::{
     pod::{NodeName, SourceName},
     source::{SourceStatus, http::Posts},
     storage::Merged,
+};
+
+pub use self::{
+    auth::Caller,
+    body::{LARGE_BODIES, SMALL_BODY},
+    credentials::CredentialError,
+    limits::Limits,
+    listen::BindError,
+    page::{Page, PageRequest},
+    routes::router,
+    select::Selector,
+    stats::{ConnectionStats, Refusal},
+    status::ApiError,
+    transport::{Reread, Server, StartError},
+    updates::{KEEP_ALIVE, MAX_WATCHERS},
 };
 
 /// What the server shows and whom it writes to. Cheap to clone.

@@ -91,7 +91,9 @@ fn own(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
 
 fn unknown(name: &str) -> String {
     if matches!(name, "staticPodPath" | "staticPodURL") {
-        return format!("belongs to a kubelet's configuration: say kind: {KUBELET_KIND}, or podManifestPath");
+        return format!(
+            "belongs to a kubelet's configuration: say kind: {KUBELET_KIND}, or podManifestPath and manifestUrl"
+        );
     }
     let fields = Key::ALL.map(Key::field);
     match fields.iter().find(|field| field.eq_ignore_ascii_case(name)) {
@@ -108,14 +110,10 @@ fn kubelet(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
         let key = match field.name.as_str() {
             "staticPodPath" => Key::PodManifestPath,
             "fileCheckFrequency" => Key::FileCheckFrequency,
-            "staticPodURL" => {
-                if field.value.as_str().is_some_and(|url| !url.is_empty()) {
-                    let place = place(path, field);
-                    file.warnings.push(format!("{place}: this version has no URL source; it is ignored"));
-                }
-                continue;
-            }
-            "apiVersion" | "kind" | "staticPodURLHeader" | "httpCheckFrequency" => continue,
+            "staticPodURL" => Key::ManifestUrl,
+            "staticPodURLHeader" => Key::ManifestUrlHeader,
+            "httpCheckFrequency" => Key::HttpCheckFrequency,
+            "apiVersion" | "kind" => continue,
             _ => {
                 ignored += 1;
                 continue;
@@ -123,7 +121,7 @@ fn kubelet(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
         };
         // The zero value is how the kubelet says that its default holds.
         let values =
-            values(path, key, field)?.filter(|values| !matches!(values[0].as_str(), "" | "0" | "0s"));
+            values(path, key, field)?.filter(|values| !matches!(values.concat().as_str(), "" | "0" | "0s"));
         if let Some(values) = values {
             file.said.insert(key, (place(path, field), values));
         }
@@ -131,7 +129,7 @@ fn kubelet(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
     if ignored > 0 {
         let path = path.display();
         file.warnings.push(format!(
-            "{path}: of a KubeletConfiguration staticPodPath and fileCheckFrequency are used; the rest, {ignored} fields here, is ignored"
+            "{path}: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the rest, {ignored} fields here, is ignored"
         ));
     }
     Ok(file)
@@ -155,22 +153,36 @@ fn values(path: &Path, key: Key, field: &Field) -> Result<Option<Vec<String>>, S
             format!("{expected} is expected, and this is {found}"),
         )
     };
+    let texts = |items: &[Value], expected: &str| {
+        let text = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(|| wrong(expected, item));
+        items.iter().map(text).collect::<Result<Vec<_>, _>>()
+    };
     let values = match (&field.value, key) {
         (Value::Null, _) => return Ok(None),
         (Value::String(text), _) => vec![text.clone()],
         // What the reader says about a number without a unit is clearer than its type.
-        (Value::Number(number), Key::Verbose | Key::FileCheckFrequency | Key::ShutdownGrace) => {
-            vec![number.to_string()]
+        (
+            Value::Number(number),
+            Key::Verbose | Key::FileCheckFrequency | Key::HttpCheckFrequency | Key::ShutdownGrace,
+        ) => vec![number.to_string()],
+        // As the kubelet has headers: each name with its values.
+        (Value::Object(headers), Key::ManifestUrlHeader) => {
+            let expected = "a map of headers to lists of texts";
+            let mut lines = Vec::new();
+            for (name, values) in headers {
+                let Value::Array(values) = values else { return Err(wrong(expected, values)) };
+                lines.extend(texts(values, expected)?.iter().map(|value| format!("{name}: {value}")));
+            }
+            lines
         }
-        (Value::Array(items), Key::Sink) => items
-            .iter()
-            .map(|item| item.as_str().map(str::to_owned).ok_or_else(|| wrong("a list of texts", item)))
-            .collect::<Result<_, _>>()?,
-        (other, Key::Sink) => return Err(wrong("a text or a list of texts", other)),
+        (Value::Array(items), key) if key.separator().is_some() => texts(items, "a list of texts")?,
+        (other, key) if key.separator().is_some() => return Err(wrong("a text or a list of texts", other)),
         (other, Key::Verbose) => return Err(wrong("a number", other)),
         (other, _) => return Err(wrong("a text", other)),
     };
-    Ok(Some(values.into_iter().map(|text| anchored(path, key, text)).collect()))
+    // An empty list says as little as null.
+    let values: Vec<_> = values.into_iter().map(|text| anchored(path, key, text)).collect();
+    Ok(Some(values).filter(|values| !values.is_empty()))
 }
 
 /// A path in a config file is relative to the file's directory, as the kubelet has it.
@@ -178,7 +190,12 @@ fn anchored(file: &Path, key: Key, text: String) -> String {
     let Some(base) = file.parent() else { return text };
     let join = |path: &str| base.join(path).to_string_lossy().into_owned();
     match key {
-        Key::PodManifestPath if !text.is_empty() => join(&text),
+        key if key.is_path() && !text.is_empty() => join(&text),
+        Key::StateDir if !matches!(text.as_str(), "" | "none") => join(&text),
+        Key::Listen => match text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            Some(path) => format!("unix:{}", join(path)),
+            None => text,
+        },
         Key::Sink => match text.strip_prefix("jsonl=").filter(|path| !path.is_empty()) {
             Some(path) => format!("jsonl={}", join(path)),
             None => text,

@@ -14,12 +14,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{SequencedUpdate, Sink, SinkError};
-use crate::{clock, mux::Updates};
+use crate::{clock, db::Sequence, mux::Updates, storage::Told};
 
 /// The wait after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// No wait is longer: a sink that came back hears the news within a minute.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// How long the delivery waits when no numbers can be reserved for it.
+const RESERVE_AGAIN: Duration = Duration::from_secs(1);
 /// A sink that takes longer over one update than this is said to be stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
@@ -68,20 +70,41 @@ pub struct Delivery<S> {
     name: String,
     sink: S,
     updates: Updates,
-    seq: u64,
+    sequence: Sequence,
     status: watch::Sender<DeliveryStatus>,
+    acknowledged: Option<(Acknowledged, usize)>,
 }
+
+/// What each of the sinks has acknowledged, in the order in which their
+/// deliveries were made: the way back, on which the posted set learns that a
+/// graceful deletion is done.
+pub type Acknowledged = Arc<watch::Sender<Vec<Told>>>;
 
 impl<S: Sink> Delivery<S> {
     /// The delivery of these updates to this sink, and how it stands. The
-    /// stream's `seq` starts at 1.
+    /// stream's `seq` starts at 1, unless it is [`numbered`](Self::numbered).
     pub fn new(
         name: impl Into<String>,
         sink: S,
         updates: Updates,
     ) -> (Self, watch::Receiver<DeliveryStatus>) {
         let (status, seen) = watch::channel(DeliveryStatus::default());
-        (Self { name: name.into(), sink, updates, seq: 0, status }, seen)
+        let sequence = Sequence::fleeting();
+        (Self { name: name.into(), sink, updates, sequence, status, acknowledged: None }, seen)
+    }
+
+    /// Takes the stream's numbers from here.
+    #[must_use]
+    pub fn numbered(self, sequence: Sequence) -> Self {
+        Self { sequence, ..self }
+    }
+
+    /// Tells here what the sink has acknowledged.
+    #[must_use]
+    pub fn reporting(self, to: &Acknowledged) -> Self {
+        to.send_modify(|sinks| sinks.push(Told::default()));
+        let place = to.borrow().len() - 1;
+        Self { acknowledged: Some((to.clone(), place)), ..self }
     }
 
     /// Delivers until the mux has ended and everything is acknowledged.
@@ -94,6 +117,7 @@ impl<S: Sink> Delivery<S> {
     /// If the sink says that it will never take an update again.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), DeliveryError> {
         loop {
+            self.reserve().await;
             let update = tokio::select! {
                 biased;
                 update = self.updates.next() => update,
@@ -102,14 +126,40 @@ impl<S: Sink> Delivery<S> {
                     if stop.is_cancelled() {
                         continue;
                     }
-                    return Err(self.ended(self.seq + 1, reason));
+                    return Err(self.ended(self.sequence.last() + 1, reason));
                 }
             };
-            let Some(update) = update else { return Ok(()) };
-            self.seq += 1;
-            let update = SequencedUpdate { seq: self.seq, time: clock::now(), update };
+            let (Some(update), Some(seq)) = (update, self.sequence.take()) else {
+                return self.close().await;
+            };
+            let update = SequencedUpdate { seq, time: clock::now(), update };
             self.hand_over(&update, &stop).await?;
         }
+    }
+
+    /// Makes sure that there is a number for the next update, however long it takes.
+    async fn reserve(&mut self) {
+        let mut failed = false;
+        while let Err(error) = self.sequence.ready().await {
+            if !failed {
+                let sink = &self.name;
+                warn!(
+                    sink,
+                    error = chain(&error),
+                    "no numbers can be reserved; the sink waits until they can"
+                );
+            }
+            failed = true;
+            sleep(RESERVE_AGAIN).await;
+        }
+    }
+
+    async fn close(self) -> Result<(), DeliveryError> {
+        if let Err(error) = self.sequence.close().await {
+            let sink = &self.name;
+            warn!(sink, error = chain(&error), "the last number is not stored; the next start skips some");
+        }
+        Ok(())
     }
 
     /// Tries until the sink has taken the update.
@@ -158,6 +208,9 @@ impl<S: Sink> Delivery<S> {
     }
 
     fn acknowledged(&self, seq: u64) {
+        if let Some((acknowledged, place)) = &self.acknowledged {
+            acknowledged.send_modify(|sinks| sinks[*place] = self.updates.told().clone());
+        }
         let before =
             self.status.send_replace(DeliveryStatus { acknowledged: Some(seq), ..Default::default() });
         if let Some(failing) = before.failing {

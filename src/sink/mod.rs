@@ -54,7 +54,7 @@ mod jsonl;
 
 use std::{error::Error, fmt};
 
-pub use delivery::{Delivery, DeliveryError, DeliveryStatus, Failing};
+pub use delivery::{Acknowledged, Delivery, DeliveryError, DeliveryStatus, Failing};
 pub use jsonl::{Jsonl, OpenError};
 
 pub use crate::pod::SequencedUpdate;

@@ -2,6 +2,7 @@
 
 pub mod file;
 pub mod http;
+pub mod url;
 
 use std::sync::Arc;
 

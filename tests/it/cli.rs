@@ -105,56 +105,99 @@ fn help_says_what_there_is_with_defaults_and_variables() {
     check(
         &["run", "-h"],
         &expect![[r#"
-        Run the agent: read manifests, tell every change in order
+            Run the agent: read manifests, tell every change in order
 
-        Usage: podmux run [OPTIONS]
+            Usage: podmux run [OPTIONS]
 
-        Options:
-          -h, --help  Print help (see more with '--help')
+            Options:
+              -h, --help  Print help (see more with '--help')
 
-        Sources:
-              --pod-manifest-path <PATH>
-                  File or directory of pod manifests; it is watched
-                  [env: PODMUX_POD_MANIFEST_PATH]
-              --file-check-frequency <DURATION>
-                  How often all manifests are read again, whatever the watch says
-                  [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]
-              --on-invalid-manifest <keep|remove>
-                  What becomes of a manifest's pods when it turns bad: keep the last good ones, or remove
-                  them
-                  [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]
-              --node-name <NAME>
-                  This node's name, a part of every static pod's name
-                  [default: the host name] [env: PODMUX_NODE_NAME] [alias: --hostname-override]
+            Sources:
+                  --pod-manifest-path <PATH>
+                      File or directory of pod manifests; it is watched
+                      [env: PODMUX_POD_MANIFEST_PATH]
+                  --file-check-frequency <DURATION>
+                      How often all manifests are read again, whatever the watch says
+                      [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]
+                  --on-invalid-manifest <keep|remove>
+                      What becomes of a manifest's pods when it turns bad: keep the last good ones, or remove
+                      them
+                      [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]
+                  --manifest-url <URL>
+                      URL of pod manifests; it is polled
+                      [env: PODMUX_MANIFEST_URL]
+                  --manifest-url-header <NAME: VALUE>
+                      A header for each request of the URL; may be repeated. Others can see flags: a secret is
+                      better kept in --config FILE
+                      [env: PODMUX_MANIFEST_URL_HEADER]
+                  --manifest-url-ca-file <FILE>
+                      The certificate authorities (PEM) that the URL's server is checked with, instead of the
+                      system's
+                      [env: PODMUX_MANIFEST_URL_CA_FILE]
+                  --manifest-url-client-cert-file <FILE>
+                      The certificate (PEM) that is shown to the URL's server
+                      [env: PODMUX_MANIFEST_URL_CLIENT_CERT_FILE]
+                  --manifest-url-client-key-file <FILE>
+                      The key (PEM) of that certificate
+                      [env: PODMUX_MANIFEST_URL_CLIENT_KEY_FILE]
+                  --manifest-url-sha256 <HEX>
+                      The SHA-256 that what the URL gives must have
+                      [env: PODMUX_MANIFEST_URL_SHA256]
+                  --http-check-frequency <DURATION>
+                      How often the URL is polled
+                      [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]
+                  --node-name <NAME>
+                      This node's name, a part of every static pod's name
+                      [default: the host name] [env: PODMUX_NODE_NAME] [alias: --hostname-override]
 
-        Sinks:
-              --sink <SINK>    Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
-                               [default: jsonl] [env: PODMUX_SINK]
-              --notify <MODE>  How sinks are told: incremental (each change), snapshot (everything on any
-                               change) or snapshot-and-updates (everything when pods come or go, else the
-                               change)
-                               [default: incremental] [env: PODMUX_NOTIFY]
+            Server:
+                  --listen <ADDRESS>             Where pods are posted and looked at over HTTP: HOST:PORT,
+                                                 unix:PATH or none; may be repeated. Beyond loopback it needs
+                                                 TLS, and a token or client certificates
+                                                 [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
+                  --token-file <FILE>            The file with the token that clients over TCP must bear
+                                                 [env: PODMUX_TOKEN_FILE]
+                  --tls-cert-file <FILE>         The server's certificate (PEM, with its chain); it turns TLS on
+                                                 [env: PODMUX_TLS_CERT_FILE]
+                  --tls-private-key-file <FILE>  The key (PEM) of that certificate
+                                                 [env: PODMUX_TLS_PRIVATE_KEY_FILE]
+                  --client-ca-file <FILE>        The certificate authorities (PEM) that sign clients'
+                                                 certificates
+                                                 [env: PODMUX_CLIENT_CA_FILE]
 
-        Process:
-              --shutdown-grace <DURATION>  How long stopping may take
-                                           [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]
-              --log-format <text|json>     The form of the log on standard error: text or json
-                                           [default: text] [env: PODMUX_LOG_FORMAT]
-          -v, --verbose...                 Log more; -vv and -vvv more still
-                                           [env: PODMUX_VERBOSE]
-              --config <FILE>              Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
-                                           [env: PODMUX_CONFIG]
-        exit 0
-    "#]],
+            Sinks:
+                  --sink <SINK>    Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
+                                   [default: jsonl] [env: PODMUX_SINK]
+                  --notify <MODE>  How sinks are told: incremental (each change), snapshot (everything on any
+                                   change) or snapshot-and-updates (everything when pods come or go, else the
+                                   change)
+                                   [default: incremental] [env: PODMUX_NOTIFY]
+
+            Process:
+                  --state-dir <DIR>            Where posted pods and the last good manifests are kept; none
+                                               keeps nothing
+                                               [default: /var/lib/podmux for root, else the user's state
+                                               directory] [env: PODMUX_STATE_DIR]
+                  --shutdown-grace <DURATION>  How long stopping may take
+                                               [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]
+                  --log-format <text|json>     The form of the log on standard error: text or json
+                                               [default: text] [env: PODMUX_LOG_FORMAT]
+              -v, --verbose...                 Log more; -vv and -vvv more still
+                                               [env: PODMUX_VERBOSE]
+                  --config <FILE>              Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
+                                               [env: PODMUX_CONFIG]
+            exit 0
+        "#]],
     );
     check(
         &["run", "--help"],
         &expect![[r#"
             Run the agent: read manifests, tell every change in order
 
-            Every flag can also be given in the environment (--sink is PODMUX_SINK, a comma between several) and
-            as a field of --config FILE (--file-check-frequency is fileCheckFrequency). A flag has precedence
-            over the environment, the environment over the file.
+            Every flag can also be given in the environment (--sink is PODMUX_SINK, a comma between several;
+            PODMUX_MANIFEST_URL_HEADER has a line for each header) and as a field of --config FILE
+            (--file-check-frequency is fileCheckFrequency). A flag has precedence over the environment, the
+            environment over the file.
 
             SIGTERM and SIGINT stop it, SIGHUP reads settings and manifests anew.
 
@@ -178,11 +221,63 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                       them
                       [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]
 
+                  --manifest-url <URL>
+                      URL of pod manifests; it is polled
+                      [env: PODMUX_MANIFEST_URL]
+
+                  --manifest-url-header <NAME: VALUE>
+                      A header for each request of the URL; may be repeated. Others can see flags: a secret is
+                      better kept in --config FILE
+                      [env: PODMUX_MANIFEST_URL_HEADER]
+
+                  --manifest-url-ca-file <FILE>
+                      The certificate authorities (PEM) that the URL's server is checked with, instead of the
+                      system's
+                      [env: PODMUX_MANIFEST_URL_CA_FILE]
+
+                  --manifest-url-client-cert-file <FILE>
+                      The certificate (PEM) that is shown to the URL's server
+                      [env: PODMUX_MANIFEST_URL_CLIENT_CERT_FILE]
+
+                  --manifest-url-client-key-file <FILE>
+                      The key (PEM) of that certificate
+                      [env: PODMUX_MANIFEST_URL_CLIENT_KEY_FILE]
+
+                  --manifest-url-sha256 <HEX>
+                      The SHA-256 that what the URL gives must have
+                      [env: PODMUX_MANIFEST_URL_SHA256]
+
+                  --http-check-frequency <DURATION>
+                      How often the URL is polled
+                      [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]
+
                   --node-name <NAME>
                       This node's name, a part of every static pod's name
                       [default: the host name] [env: PODMUX_NODE_NAME]
 
                       [alias: --hostname-override]
+
+            Server:
+                  --listen <ADDRESS>
+                      Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be
+                      repeated. Beyond loopback it needs TLS, and a token or client certificates
+                      [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
+
+                  --token-file <FILE>
+                      The file with the token that clients over TCP must bear
+                      [env: PODMUX_TOKEN_FILE]
+
+                  --tls-cert-file <FILE>
+                      The server's certificate (PEM, with its chain); it turns TLS on
+                      [env: PODMUX_TLS_CERT_FILE]
+
+                  --tls-private-key-file <FILE>
+                      The key (PEM) of that certificate
+                      [env: PODMUX_TLS_PRIVATE_KEY_FILE]
+
+                  --client-ca-file <FILE>
+                      The certificate authorities (PEM) that sign clients' certificates
+                      [env: PODMUX_CLIENT_CA_FILE]
 
             Sinks:
                   --sink <SINK>
@@ -195,6 +290,11 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                       [default: incremental] [env: PODMUX_NOTIFY]
 
             Process:
+                  --state-dir <DIR>
+                      Where posted pods and the last good manifests are kept; none keeps nothing
+                      [default: /var/lib/podmux for root, else the user's state directory] [env:
+                      PODMUX_STATE_DIR]
+
                   --shutdown-grace <DURATION>
                       How long stopping may take
                       [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]
@@ -443,11 +543,11 @@ fn a_call_that_makes_no_sense_is_refused_in_one_line() {
 #[test]
 fn settings_that_cannot_be_used_are_refused_in_one_line() {
     check(
-        &["run"],
+        &["run", "--listen", "none"],
         &expect![[r#"
-        ! podmux: no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE)
-        exit 2
-    "#]],
+            ! podmux: no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none
+            exit 2
+        "#]],
     );
     check(
         &["run", "--pod-manifest-path", "a", "--sink", "podman"],
@@ -494,10 +594,25 @@ fn every_flag_reaches_its_own_setting() {
         let bad = match key {
             // It is counted, so no value can be bad.
             Key::Verbose => continue,
-            Key::PodManifestPath => "",
-            Key::FileCheckFrequency | Key::ShutdownGrace => "1",
+            Key::PodManifestPath
+            | Key::ManifestUrlCaFile
+            | Key::ManifestUrlClientCertFile
+            | Key::ManifestUrlClientKeyFile
+            | Key::TokenFile
+            | Key::TlsCertFile
+            | Key::TlsPrivateKeyFile
+            | Key::ClientCaFile
+            | Key::StateDir => "",
+            Key::FileCheckFrequency | Key::HttpCheckFrequency | Key::ShutdownGrace => "1",
             Key::NodeName => "_",
-            Key::OnInvalidManifest | Key::Sink | Key::Notify | Key::LogFormat => "bad",
+            Key::OnInvalidManifest
+            | Key::ManifestUrl
+            | Key::ManifestUrlHeader
+            | Key::ManifestUrlSha256
+            | Key::Listen
+            | Key::Sink
+            | Key::Notify
+            | Key::LogFormat => "bad",
         };
         let told = transcript(&mut podmux(&["run", &format!("--{}={bad}", key.flag())]), b"");
         assert!(told.starts_with(&format!("! podmux: --{}: ", key.flag())), "{told}");
@@ -516,6 +631,10 @@ fn there_are_completions_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = transcript(&mut podmux(&["completion", shell]), b"");
         assert!(script.contains("pod-manifest-path") && script.ends_with("exit 0\n"), "{shell}: {script}");
+        // What takes only certain words has them offered; elvish and PowerShell complete no values.
+        let offered = script.contains("incremental snapshot snapshot-and-updates") // bash, zsh
+            || script.contains("\nsnapshot-and-updates\\t"); // fish
+        assert!(offered || matches!(shell, "elvish" | "powershell"), "{shell}: {script}");
     }
 }
 
@@ -552,7 +671,11 @@ staticPodPath: manifests
 ";
     fs::write(dir.path().join("config.yaml"), config).unwrap();
     let mut command = podmux(&["run", "--config", "config.yaml"]);
-    let agent = Process::start(command.current_dir(&dir).env("PODMUX_NODE_NAME", "node1"));
+    let agent = Process::start(command.current_dir(&dir).envs([
+        ("PODMUX_NODE_NAME", "node1"),
+        ("PODMUX_LISTEN", "none"),
+        ("PODMUX_STATE_DIR", "none"),
+    ]));
     agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();

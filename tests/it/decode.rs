@@ -14,7 +14,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn read_as(source: SourceName, text: &str) -> Result<Manifest, podmux::pod::Refusal> {
-    manifest(text.as_bytes(), &Preparation { source, node: NodeName::new("node1").unwrap() })
+    manifest(
+        text.as_bytes(),
+        &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },
+    )
 }
 
 fn read(text: &str) -> Result<Manifest, podmux::pod::Refusal> {
@@ -280,7 +283,12 @@ fn a_manifest_that_is_too_large_or_not_utf_8_is_refused() {
         10485761 bytes are too many: a manifest holds 10485760 at most"#]],
     );
 
-    let preparation = Preparation { source: SourceName::File, node: NodeName::new("n").unwrap() };
+    let preparation = Preparation {
+        source: SourceName::File,
+        node: NodeName::new("n").unwrap(),
+        generate: None,
+        namespace: None,
+    };
     let refusal = manifest(b"apiVersion: v1\nkind: \xff\n", &preparation).unwrap_err();
     assert_eq!(refusal.to_string(), "2:7: not UTF-8: save the file in that encoding");
     // As for the kubelet, a JSON text may hold such bytes.
@@ -367,7 +375,12 @@ fn every_pod_of_a_list_is_prepared_as_if_it_stood_alone() {
 #[test]
 fn a_static_pods_name_ends_with_the_nodes_in_lower_case() {
     for node in ["node1", "Node1", "NODE1"] {
-        let preparation = Preparation { source: SourceName::File, node: NodeName::new(node).unwrap() };
+        let preparation = Preparation {
+            source: SourceName::File,
+            node: NodeName::new(node).unwrap(),
+            generate: None,
+            namespace: None,
+        };
         let read = manifest(WEB.replace("web", "static-pod1").as_bytes(), &preparation).unwrap();
         assert_eq!(read.pods[0].key().name(), "static-pod1-node1");
     }
@@ -585,4 +598,28 @@ fn every_field_of_a_container_is_known() {
         .map(|field| format!("    {field}: null\n"))
         .collect();
     assert_eq!(read(&with(&spec)).unwrap().warnings, []);
+}
+
+/// The letters at the end of every generated name of these tests.
+fn five_letters() -> String {
+    "b5c6d".to_owned()
+}
+
+#[test]
+fn a_name_is_generated_only_where_names_may_be() {
+    let long = "x".repeat(80);
+    let read = |prefix: &str, generate| {
+        let text = format!("apiVersion: v1\nkind: Pod\nmetadata:\n  generateName: {prefix}\n");
+        let node = NodeName::new("node1").unwrap();
+        manifest(text.as_bytes(), &Preparation { source: SourceName::Http, node, generate, namespace: None })
+    };
+    let name = |prefix: &str| read(prefix, Some(five_letters)).unwrap().pods[0].key().to_string();
+    assert_eq!(name("web-"), "default/web-b5c6d");
+    // As long as a label may be, however long the prefix is.
+    assert_eq!(name(&long), format!("default/{}b5c6d", &long[..58]));
+    assert_eq!(name(&"é".repeat(80)), format!("default/{}b5c6d", "é".repeat(29)));
+
+    let refusal = read("web-", None).unwrap_err();
+    assert_eq!(refusal.stage, Stage::Name);
+    assert_eq!(refusal.to_string(), "4:3: metadata.name: Required value: a pod needs a name");
 }

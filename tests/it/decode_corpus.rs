@@ -40,7 +40,8 @@ fn comparable(mut pod: Value, given_uid: bool) -> Value {
 
 fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
     let source = if case["source"] == "file" { SourceName::File } else { SourceName::Url };
-    let preparation = Preparation { source, node: NodeName::new("node1").unwrap() };
+    let preparation =
+        Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None };
     let result = manifest(case["data"].as_str().unwrap().as_bytes(), &preparation);
     match (case["stage"].as_str(), result) {
         (None, Ok(ours)) => {

@@ -6,9 +6,9 @@ use std::{
     path::PathBuf,
 };
 
-use podmux::pod::{
-    NodeName, Prepared, SourceName,
-    decode::{Preparation, manifest},
+use podmux::{
+    pod::{NodeName, Prepared, SourceName, decode::Preparation},
+    validation::manifest,
 };
 use rustix::process::Signal;
 
@@ -20,7 +20,12 @@ fn directory() -> PathBuf {
 
 /// The pods of every example, by file.
 fn examples() -> BTreeMap<String, Vec<Prepared>> {
-    let preparation = Preparation { source: SourceName::File, node: NodeName::new("node1").unwrap() };
+    let preparation = Preparation {
+        source: SourceName::File,
+        node: NodeName::new("node1").unwrap(),
+        generate: None,
+        namespace: None,
+    };
     let read = |path: PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let found = manifest(&fs::read(&path).unwrap(), &preparation)

@@ -360,3 +360,16 @@ async fn a_consumer_that_comes_late_starts_with_everything() {
     let mut late = mux.updates(Notify::Incremental);
     assert_eq!(heard(&mut late).await, "ADD file: default/a#a-uid default/b#b-uid default/c#c-uid");
 }
+
+#[tokio::test]
+async fn a_sign_of_life_is_given_while_the_loop_turns() {
+    let (mux, turning) = Mux::new(&[SourceName::File]);
+    let mut asked = pin!(mux.turns());
+    let poll = asked.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll.is_pending(), "nobody turns it");
+    let task = tokio::spawn(turning.run());
+    assert!(asked.await);
+    drop(mux.channel(SourceName::File));
+    task.await.unwrap();
+    assert!(!mux.turns().await, "it has ended");
+}

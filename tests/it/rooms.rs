@@ -79,7 +79,11 @@ const EDGE: &[&str] = &["+std::env", "+std::process", "+std::thread", "+anyhow"]
 #[rustfmt::skip]
 const LAW: &[Row] = &[
     ("pod", &[PURE, &["+crate::pod"]]),
-    ("validation", &[PURE, &["+crate::validation", "+crate::pod"]]),
+    ("validation", &[PURE, &[
+        "+crate::validation", "+crate::pod",
+        // What an address is; nothing is connected.
+        "+std::net::Ipv4Addr", "+std::net::Ipv6Addr",
+    ]]),
     ("storage", &[PURE, &["+crate::storage", "+crate::pod"]]),
     ("clock", &[&["+std", "+jiff"]]),
     ("mux", &[&[
@@ -112,13 +116,23 @@ const LAW: &[Row] = &[
         "+http", "+hyper", "+hyper_util",
         "+crate::sink", "+crate::pod", "+crate::db", "+crate::clock",
         "+crate::mux::Updates",
+        // What it has acknowledged, as it reports it.
+        "+crate::storage::Told",
     ]]),
     ("server", &[ASYNC, &[
         "+axum", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_util", "+prometheus_client",
-        "+rustls", "+sha2", "+subtle", "+tokio_rustls", "+tower_service",
+        "+base64", "+rustls", "+sha2", "+subtle", "+tokio_rustls", "+tower_service",
+        // Random letters at the end of generated names.
+        "+uuid::Uuid",
+        // What it is built for, for /version.
+        "+std::env::consts",
+        // Why a write was not stored.
+        "+crate::db::DbError",
         "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
         "+crate::storage::Merged", "+crate::storage::SourceState",
         "+crate::source::http", "+crate::source::SourceStatus", "+crate::source::SourceFailing",
+        // Where it listens and whom it lets in is as it was said; nothing is gained by saying it twice.
+        "+crate::settings::CertificateFiles", "+crate::settings::Listen", "+crate::settings::ServerSettings",
     ]]),
     ("db", &[&[
         "+std", "-std::env", "-std::net", "-std::process", "-std::thread",
@@ -137,7 +151,7 @@ const LAW: &[Row] = &[
     ]]),
     ("settings", &[&[
         "+std", "+std::env", "-std::net::TcpStream", "-std::process", "-std::thread",
-        "+rustix", "+serde", "+serde_json", "+thiserror",
+        "+http", "+rustix", "+serde", "+serde_json", "+thiserror",
         "+crate::settings", "+crate::pod", "+crate::mux::Notify",
     ]]),
     ("agent", &[ASYNC, EDGE, &["+crate", "-crate::cli"]]),

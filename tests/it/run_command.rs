@@ -139,6 +139,7 @@ fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command.args(["-c", "trap '' XFSZ; ulimit -S -f 8; exec \"$@\"", "sh"]);
     command.arg(run.get_program()).args(run.get_args());
+    command.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let agent = Process::start(&mut command);
 
     let failing = agent.logs("the sink does not take the update");

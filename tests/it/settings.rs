@@ -5,12 +5,21 @@
     reason = "golden texts are written by expect-test, and are as long as what a person sees"
 )]
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use expect_test::{Expect, expect};
+use http::{HeaderName, HeaderValue};
 use podmux::{
     mux::Notify,
-    settings::{Environment, Flags, Key, LogFormat, OnInvalid, Settings, SinkSetting},
+    settings::{
+        Environment, FileSettings, Flags, Key, Listen, LogFormat, OnInvalid, ServerSettings, Settings,
+        SettingsError, SinkSetting, UrlSettings, default_state_dir,
+    },
 };
 
 /// What a setting is, for a row of the table: its text in each layer, and a
@@ -42,6 +51,99 @@ fn row(key: Key) -> Row {
             "PODMUX_ON_INVALID_MANIFEST",
             "onInvalidManifest",
             [("keep", "Keep"), ("remove", "Remove"), ("remove", "Remove"), ("", "Keep")],
+        ),
+        Key::ManifestUrl => (
+            "manifest-url",
+            "PODMUX_MANIFEST_URL",
+            "manifestUrl",
+            [
+                ("http://flag", "http://flag/"),
+                ("https://env:1/a", "https://env:1/a"),
+                ("http://file/", "http://file/"),
+                ("", "-"),
+            ],
+        ),
+        Key::ManifestUrlHeader => (
+            "manifest-url-header",
+            "PODMUX_MANIFEST_URL_HEADER",
+            "manifestUrlHeader",
+            [
+                ("X-A: flag", "x-a=flag"),
+                ("X-A: env, too\nX-A: b: c\n", "x-a=env, too+x-a=b: c"),
+                ("['X-A: file', 'X-B: b']", "x-a=file+x-b=b"),
+                ("", "-"),
+            ],
+        ),
+        Key::ManifestUrlSha256 => (
+            "manifest-url-sha256",
+            "PODMUX_MANIFEST_URL_SHA256",
+            "manifestUrlSha256",
+            [(SUM, SUM), (OTHER_SUM, OTHER_SUM), (SUM, SUM), ("", "-")],
+        ),
+        Key::HttpCheckFrequency => (
+            "http-check-frequency",
+            "PODMUX_HTTP_CHECK_FREQUENCY",
+            "httpCheckFrequency",
+            [("1m30s", "90s"), ("500ms", "500ms"), ("1h", "3600s"), ("", "20s")],
+        ),
+        Key::Listen => (
+            "listen",
+            "PODMUX_LISTEN",
+            "listen",
+            [
+                ("none", "-"),
+                ("unix:/env, localhost:0", "unix:/env+127.0.0.1:0"),
+                ("['[::1]:5', '127.1.2.3:4']", "[::1]:5+127.1.2.3:4"),
+                ("", "127.0.0.1:10240"),
+            ],
+        ),
+        Key::StateDir => (
+            "state-dir",
+            "PODMUX_STATE_DIR",
+            "stateDir",
+            [("none", "-"), ("/env", "/env"), ("/file", "/file"), ("", "/state")],
+        ),
+        Key::ManifestUrlCaFile => (
+            "manifest-url-ca-file",
+            "PODMUX_MANIFEST_URL_CA_FILE",
+            "manifestUrlCaFile",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
+        ),
+        Key::ManifestUrlClientCertFile => (
+            "manifest-url-client-cert-file",
+            "PODMUX_MANIFEST_URL_CLIENT_CERT_FILE",
+            "manifestUrlClientCertFile",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
+        ),
+        Key::ManifestUrlClientKeyFile => (
+            "manifest-url-client-key-file",
+            "PODMUX_MANIFEST_URL_CLIENT_KEY_FILE",
+            "manifestUrlClientKeyFile",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
+        ),
+        Key::TokenFile => (
+            "token-file",
+            "PODMUX_TOKEN_FILE",
+            "tokenFile",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
+        ),
+        Key::TlsCertFile => (
+            "tls-cert-file",
+            "PODMUX_TLS_CERT_FILE",
+            "tlsCertFile",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
+        ),
+        Key::TlsPrivateKeyFile => (
+            "tls-private-key-file",
+            "PODMUX_TLS_PRIVATE_KEY_FILE",
+            "tlsPrivateKeyFile",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
+        ),
+        Key::ClientCaFile => (
+            "client-ca-file",
+            "PODMUX_CLIENT_CA_FILE",
+            "clientCaFile",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
         Key::NodeName => (
             "node-name",
@@ -90,12 +192,73 @@ fn row(key: Key) -> Row {
     Row { flag, variable, field, said }
 }
 
-fn value(settings: &Settings, key: Key) -> String {
-    let file = settings.file.as_ref().unwrap();
+const SUM: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
+const OTHER_SUM: &str = "b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2";
+
+/// What a setting cannot be without.
+fn needs(key: Key) -> &'static [(&'static str, &'static str)] {
+    const MANIFESTS: (&str, &str) = ("PODMUX_POD_MANIFEST_PATH", "/needed");
+    const URL: (&str, &str) = ("PODMUX_MANIFEST_URL", "http://needed");
+    const URL_CERT: (&str, &str) = ("PODMUX_MANIFEST_URL_CLIENT_CERT_FILE", "/needed");
+    const URL_KEY: (&str, &str) = ("PODMUX_MANIFEST_URL_CLIENT_KEY_FILE", "/needed");
+    const CERT: (&str, &str) = ("PODMUX_TLS_CERT_FILE", "/needed");
+    const KEY: (&str, &str) = ("PODMUX_TLS_PRIVATE_KEY_FILE", "/needed");
     match key {
-        Key::PodManifestPath => file.path.display().to_string(),
-        Key::FileCheckFrequency => format!("{:?}", file.check_frequency),
-        Key::OnInvalidManifest => format!("{:?}", file.on_invalid),
+        Key::FileCheckFrequency | Key::OnInvalidManifest | Key::Listen => &[MANIFESTS],
+        Key::ManifestUrlHeader
+        | Key::ManifestUrlCaFile
+        | Key::ManifestUrlSha256
+        | Key::HttpCheckFrequency => &[URL],
+        Key::ManifestUrlClientCertFile => &[URL, URL_KEY],
+        Key::ManifestUrlClientKeyFile => &[URL, URL_CERT],
+        Key::TlsCertFile => &[KEY],
+        Key::TlsPrivateKeyFile => &[CERT],
+        Key::ClientCaFile => &[CERT, KEY],
+        _ => &[],
+    }
+}
+
+fn value(settings: &Settings, key: Key) -> String {
+    let file = |show: fn(&FileSettings) -> String| settings.file.as_ref().map(show);
+    let url = |show: fn(&UrlSettings) -> Option<String>| settings.url.as_ref().and_then(show);
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let server = &settings.server;
+    let shown = match key {
+        Key::PodManifestPath => file(|file| file.path.display().to_string()),
+        Key::FileCheckFrequency => file(|file| format!("{:?}", file.check_frequency)),
+        Key::OnInvalidManifest => file(|file| format!("{:?}", file.on_invalid)),
+        Key::ManifestUrl => url(|url| Some(url.url.uri().to_string())),
+        Key::ManifestUrlHeader => url(|url| {
+            let header = |(name, value): (&HeaderName, &HeaderValue)| {
+                assert!(value.is_sensitive());
+                format!("{name}={}", value.to_str().unwrap())
+            };
+            Some(url.headers.iter().map(header).collect::<Vec<_>>().join("+"))
+        }),
+        Key::ManifestUrlCaFile => url(|url| Some(url.ca_file.as_ref()?.display().to_string())),
+        Key::ManifestUrlClientCertFile => {
+            url(|url| Some(url.client_certificate.as_ref()?.certificate.display().to_string()))
+        }
+        Key::ManifestUrlClientKeyFile => {
+            url(|url| Some(url.client_certificate.as_ref()?.key.display().to_string()))
+        }
+        Key::ManifestUrlSha256 => {
+            url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()))
+        }
+        Key::HttpCheckFrequency => url(|url| Some(format!("{:?}", url.check_frequency))),
+        Key::Listen => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
+        Key::TokenFile => path(&server.token_file),
+        Key::TlsCertFile => path(&server.tls.as_ref().map(|tls| tls.certificate.clone())),
+        Key::TlsPrivateKeyFile => path(&server.tls.as_ref().map(|tls| tls.key.clone())),
+        Key::ClientCaFile => path(&server.client_ca_file),
+        Key::StateDir => path(&settings.state_dir),
+        _ => Some(general_value(settings, key)),
+    };
+    shown.filter(|shown| !shown.is_empty()).unwrap_or_else(|| "-".to_owned())
+}
+
+fn general_value(settings: &Settings, key: Key) -> String {
+    match key {
         Key::NodeName => settings.node_name.to_string(),
         Key::Sink => {
             let show = |sink: &SinkSetting| match sink {
@@ -108,6 +271,7 @@ fn value(settings: &Settings, key: Key) -> String {
         Key::ShutdownGrace => format!("{:?}", settings.shutdown_grace),
         Key::LogFormat => format!("{:?}", settings.log.format),
         Key::Verbose => settings.log.verbosity.to_string(),
+        _ => unreachable!("{key:?} is shown by value()"),
     }
 }
 
@@ -130,7 +294,8 @@ fn config(dir: &Path, text: &str) -> Result<Settings, String> {
     fs::write(&path, text).unwrap();
     let flags = Flags { config: Some(path), said: BTreeMap::new() };
     let shown = |text: String| text.replace(dir.to_str().unwrap(), "DIR");
-    Settings::load(&flags, &environment(&[("PODMUX_NODE_NAME", "node")])).map_err(|error| {
+    let environment = environment(&[("PODMUX_NODE_NAME", "node"), ("STATE_DIRECTORY", "/state")]);
+    Settings::load(&flags, &environment).map_err(|error| {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
         shown(format!("{error}{cause}"))
     })
@@ -159,17 +324,13 @@ fn a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_d
                 fs::write(&path, format!("{field}: {}\n", by_file.0)).unwrap();
                 flags.config = Some(path.clone());
             }
-            if key != Key::PodManifestPath {
-                environment.insert("PODMUX_POD_MANIFEST_PATH".to_owned(), "/needed".to_owned());
-            }
+            // Half a pair cannot do without the other half, and not with it.
+            let needs = needs(key).iter().filter(|(name, _)| winner < 3 || !name.ends_with("_FILE"));
+            environment.extend(self::environment(&needs.copied().collect::<Vec<_>>()));
+            environment.insert("STATE_DIRECTORY".to_owned(), "/state:/other".to_owned());
             let got = Settings::load(&flags, &environment).map(|settings| value(&settings, key));
             let expected = [by_flag, by_variable, by_file, by_default][winner].1.replace("HOST", &host);
-            match got {
-                Ok(got) => assert_eq!(got, expected, "{key:?}, layer {winner}"),
-                Err(error) => {
-                    assert!(key == Key::PodManifestPath && winner == 3, "{key:?}, layer {winner}: {error}");
-                }
-            }
+            assert_eq!(got.map_err(|error| error.to_string()), Ok(expected), "{key:?}, layer {winner}");
         }
     }
 }
@@ -178,7 +339,7 @@ fn a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_d
 fn the_defaults_are_those_of_the_documentation() {
     let settings = Settings::load(
         &flags(&[(Key::PodManifestPath, "manifests"), (Key::NodeName, "node")]),
-        &Environment::new(),
+        &environment(&[("STATE_DIRECTORY", "/state")]),
     )
     .unwrap();
     let file = settings.file.unwrap();
@@ -189,11 +350,14 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!(settings.shutdown_grace, Duration::from_secs(10));
     assert_eq!((settings.log.format, settings.log.verbosity), (LogFormat::Text, 0));
     assert_eq!((settings.config, settings.warnings), (None, Vec::<String>::new()));
+    assert_eq!((settings.url, settings.state_dir), (None, Some("/state".into())));
+    let listen = vec![Listen::Tcp(([127, 0, 0, 1], 10240).into())];
+    assert_eq!(settings.server, ServerSettings { listen, ..ServerSettings::default() });
 }
 
 #[test]
 fn a_variable_that_is_empty_says_nothing() {
-    let said = environment(&[("PODMUX_FILE_CHECK_FREQUENCY", ""), ("PODMUX_CONFIG", "")]);
+    let said = environment(&[("PODMUX_FILE_CHECK_FREQUENCY", ""), ("PODMUX_CONFIG", ""), ("HOME", "/h")]);
     let settings = Settings::load(&flags(&[(Key::PodManifestPath, "a")]), &said).unwrap();
     assert_eq!(settings.file.unwrap().check_frequency, Duration::from_secs(20));
 }
@@ -213,7 +377,8 @@ fn variables_that_no_setting_reads_are_one_warning() {
 #[test]
 fn values_that_cannot_be_used_say_what_is_accepted() {
     let check = |key: Key, value: &str| {
-        let mut said = vec![(Key::NodeName, "node"), (Key::PodManifestPath, "manifests")];
+        let mut said =
+            vec![(Key::NodeName, "node"), (Key::PodManifestPath, "manifests"), (Key::StateDir, "none")];
         said.retain(|(other, _)| *other != key);
         said.extend(value.split('|').map(|value| (key, value)));
         match Settings::load(&flags(&said), &Environment::new()) {
@@ -231,6 +396,26 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
     for value in ["exec=/bin/true", "webhook=http://localhost", "podman", "jsonl=", "", "jsonl|jsonl"] {
         told += &check(Key::Sink, value);
     }
+    for value in ["", "example.org/pods", "ftp://u:secret@h/", "http://", "http://h h/", "https://"] {
+        told += &check(Key::ManifestUrl, value);
+    }
+    for value in ["", "secret", "a b: secret", ": secret", "X-A: sec\u{1}ret", "X-A: ok|sec ret: x"] {
+        told += &check(Key::ManifestUrlHeader, value);
+    }
+    let odd = "1".repeat(63);
+    for value in ["", &odd, &odd.replacen('1', "é", 1), &(odd.clone() + "g")] {
+        told += &check(Key::ManifestUrlSha256, value);
+    }
+    for value in ["", "80", "host", "example.org:80", ":80", "127.0.0.1", "127.0.0.1:65536", "::1:80"] {
+        told += &check(Key::Listen, value);
+    }
+    let long = format!("unix:/{}", "a".repeat(107));
+    for value in ["unix:", &long, "none|127.0.0.1:1", "none|none", "127.0.0.1:1|localhost:1", "unix:a|unix:a"]
+    {
+        told += &check(Key::Listen, value);
+    }
+    told += &check(Key::StateDir, "");
+    told += &check(Key::TokenFile, "");
     told += &check(Key::NodeName, "my_host");
     told += &check(Key::PodManifestPath, "");
     told += &check(Key::OnInvalidManifest, "Keep");
@@ -257,6 +442,38 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
         --sink: "" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
         --sink: "jsonl" is given twice
+        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
+        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
+        --manifest-url: the URL does not begin with http:// or https://: it is written like https://HOST:PORT/PATH
+        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
+        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
+        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
+        --manifest-url-header: header 1: a header is written 'NAME: VALUE', and this one has no colon
+        --manifest-url-header: header 1: a header is written 'NAME: VALUE', and this one has no colon
+        --manifest-url-header: header 1: before its colon there is no header's name
+        --manifest-url-header: header 1: before its colon there is no header's name
+        --manifest-url-header: header 1: the value of x-a has characters that no header may have
+        --manifest-url-header: header 2: before its colon there is no header's name
+        --manifest-url-sha256: "" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
+        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
+        --manifest-url-sha256: "é11111111111111111111111111111111111111111111111111111111111111" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
+        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111g" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
+        --listen: "" is no address: HOST:PORT, unix:PATH or none is
+        --listen: "80" is no address: HOST:PORT, unix:PATH or none is
+        --listen: "host" is no address: HOST:PORT, unix:PATH or none is
+        --listen: "example.org:80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --listen: ":80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --listen: "127.0.0.1" is no address: HOST:PORT, unix:PATH or none is
+        --listen: "127.0.0.1:65536" is no address: HOST:PORT, unix:PATH or none is
+        --listen: "::1:80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --listen: "unix:": unix:PATH needs a path
+        --listen: "unix:/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": unix:PATH needs a path of at most 107 bytes
+        --listen: none stands alone: it says that there is no address
+        --listen: none stands alone: it says that there is no address
+        --listen: 127.0.0.1:1 is given twice
+        --listen: unix:a is given twice
+        --state-dir: a path is needed, and it is empty
+        --token-file: a path is needed, and it is empty
         --node-name: "my_host" cannot be a node name: up to 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit
         --pod-manifest-path: a path is needed, and it is empty
         --on-invalid-manifest: "Keep" is not one of keep, remove
@@ -268,8 +485,9 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
 
 #[test]
 fn without_a_source_nothing_starts() {
-    let error = Settings::load(&flags(&[(Key::NodeName, "node")]), &Environment::new()).unwrap_err();
-    expect!["no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE)"].assert_eq(&error.to_string());
+    let said = flags(&[(Key::NodeName, "node"), (Key::Listen, "none"), (Key::StateDir, "none")]);
+    let error = Settings::load(&said, &Environment::new()).unwrap_err();
+    expect!["no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"].assert_eq(&error.to_string());
 }
 
 fn check_config(text: &str, expected: &Expect) {
@@ -277,9 +495,11 @@ fn check_config(text: &str, expected: &Expect) {
     let told = match config(dir.path(), text) {
         Err(error) => error,
         Ok(settings) => {
-            let values = Key::ALL.map(|key| format!("{}: {}\n", key.field(), value(&settings, key)));
+            let values = Key::ALL.map(|key| (key, value(&settings, key)));
+            let set = values.into_iter().filter(|(_, value)| value != "-");
+            let values = set.map(|(key, value)| format!("{}: {value}\n", key.field()));
             let warnings = settings.warnings.iter().map(|warning| format!("warning: {warning}\n"));
-            values.into_iter().chain(warnings).collect()
+            values.chain(warnings).collect()
         }
     };
     expected.assert_eq(&told.replace(dir.path().to_str().unwrap(), "DIR"));
@@ -293,7 +513,20 @@ kind: PodmuxConfiguration
 podManifestPath: manifests
 fileCheckFrequency: 1m
 onInvalidManifest: remove
+manifestUrl: http://example.org
+manifestUrlHeader: {X-Token: [secret]}
+manifestUrlCaFile: ca.pem
+manifestUrlClientCertFile: cert.pem
+manifestUrlClientKeyFile: key.pem
+manifestUrlSha256: a1A1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1
+httpCheckFrequency: 2m
 nodeName: edge-7
+listen: [unix:podmux.sock, 127.0.0.1:1]
+tokenFile: token
+tlsCertFile: tls.pem
+tlsPrivateKeyFile: /tls.key
+clientCaFile: clients.pem
+stateDir: state
 sink:
 - jsonl
 - jsonl=updates.jsonl
@@ -305,16 +538,29 @@ verbose: 1
     check_config(
         text,
         &expect![[r#"
-        podManifestPath: DIR/manifests
-        fileCheckFrequency: 60s
-        onInvalidManifest: Remove
-        nodeName: node
-        sink: Stdout+File(DIR/updates.jsonl)
-        notify: Snapshot
-        shutdownGrace: 3s
-        logFormat: Json
-        verbose: 1
-    "#]],
+            podManifestPath: DIR/manifests
+            fileCheckFrequency: 60s
+            onInvalidManifest: Remove
+            manifestUrl: http://example.org/
+            manifestUrlHeader: x-token=secret
+            manifestUrlCaFile: DIR/ca.pem
+            manifestUrlClientCertFile: DIR/cert.pem
+            manifestUrlClientKeyFile: DIR/key.pem
+            manifestUrlSha256: a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1
+            httpCheckFrequency: 120s
+            nodeName: node
+            listen: unix:DIR/podmux.sock+127.0.0.1:1
+            tokenFile: DIR/token
+            tlsCertFile: DIR/tls.pem
+            tlsPrivateKeyFile: /tls.key
+            clientCaFile: DIR/clients.pem
+            stateDir: DIR/state
+            sink: Stdout+File(DIR/updates.jsonl)
+            notify: Snapshot
+            shutdownGrace: 3s
+            logFormat: Json
+            verbose: 1
+        "#]],
     );
 }
 
@@ -323,16 +569,18 @@ fn a_config_file_may_be_json_and_leave_its_kind_away() {
     check_config(
         r#"{"podManifestPath": "/m", "sink": "jsonl=/s"}"#,
         &expect![[r#"
-        podManifestPath: /m
-        fileCheckFrequency: 20s
-        onInvalidManifest: Keep
-        nodeName: node
-        sink: File(/s)
-        notify: Incremental
-        shutdownGrace: 10s
-        logFormat: Text
-        verbose: 0
-    "#]],
+            podManifestPath: /m
+            fileCheckFrequency: 20s
+            onInvalidManifest: Keep
+            nodeName: node
+            listen: 127.0.0.1:10240
+            stateDir: /state
+            sink: File(/s)
+            notify: Incremental
+            shutdownGrace: 10s
+            logFormat: Text
+            verbose: 0
+        "#]],
     );
 }
 
@@ -344,15 +592,15 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
             expect!["DIR/config.yaml:2:1: nodename: unknown field; it is spelled nodeName"],
         ),
         (
-            "podManifestPath: /m\nmanifestURL: a\n",
+            "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifestURL: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, nodeName, sink, notify, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
             "staticPodPath: /m\n",
             expect![
-                "DIR/config.yaml:1:1: staticPodPath: belongs to a kubelet's configuration: say kind: KubeletConfiguration, or podManifestPath"
+                "DIR/config.yaml:1:1: staticPodPath: belongs to a kubelet's configuration: say kind: KubeletConfiguration, or podManifestPath and manifestUrl"
             ],
         ),
         (
@@ -411,22 +659,28 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
             expect!["DIR/config.yaml:3:1: a second document, where only one is read"],
         ),
         (
-            "nodeName: a\n",
-            expect![
-                "no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE)"
-            ],
+            "listen: none\n",
+            expect![[
+                r#"no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"#
+            ]],
         ),
         (
-            "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodURL: http://u\n",
-            expect![
-                "no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE); DIR/config.yaml:3:1: staticPodURL: this version has no URL source; it is ignored"
-            ],
+            "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodURL: u\n",
+            expect![[
+                r#"DIR/config.yaml:3:1: staticPodURL: the URL does not begin with http:// or https://: it is written like https://HOST:PORT/PATH"#
+            ]],
         ),
         (
-            "",
-            expect![
-                "no source of pods: give --pod-manifest-path PATH (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE)"
-            ],
+            "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodURLHeader: {a: b}\n",
+            expect![[
+                r#"DIR/config.yaml:3:1: staticPodURLHeader: a map of headers to lists of texts is expected, and this is a text"#
+            ]],
+        ),
+        (
+            "manifestUrlHeader: 1\n",
+            expect![[
+                r#"DIR/config.yaml:1:1: manifestUrlHeader: a text or a list of texts is expected, and this is a number; put it in quotes"#
+            ]],
         ),
     ] {
         check_config(text, &expected);
@@ -494,41 +748,47 @@ fn a_real_kubelet_configuration_gives_its_manifests_and_one_line_about_the_rest(
             fileCheckFrequency: 20s
             onInvalidManifest: Keep
             nodeName: node
+            listen: 127.0.0.1:10240
+            stateDir: /state
             sink: Stdout
             notify: Incremental
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
-            warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath and fileCheckFrequency are used; the rest, 24 fields here, is ignored
+            warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the rest, 24 fields here, is ignored
         "#]],
     );
 }
 
 #[test]
-fn a_kubelet_configuration_with_a_url_is_told_that_there_is_no_url_source() {
+fn a_kubelet_configuration_gives_its_url_with_the_headers() {
     let text = "\
 kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1
 staticPodPath: manifests
 staticPodURL: https://example.org/pods
-staticPodURLHeader: {X-Token: [secret]}
+staticPodURLHeader: {X-Token: [a secret], X-Both: [\"1\", \"2\"]}
 httpCheckFrequency: 1m
 fileCheckFrequency: 5s
 ";
     check_config(
         text,
         &expect![[r#"
-        podManifestPath: DIR/manifests
-        fileCheckFrequency: 5s
-        onInvalidManifest: Keep
-        nodeName: node
-        sink: Stdout
-        notify: Incremental
-        shutdownGrace: 10s
-        logFormat: Text
-        verbose: 0
-        warning: DIR/config.yaml:4:1: staticPodURL: this version has no URL source; it is ignored
-    "#]],
+            podManifestPath: DIR/manifests
+            fileCheckFrequency: 5s
+            onInvalidManifest: Keep
+            manifestUrl: https://example.org/pods
+            manifestUrlHeader: x-both=1+x-both=2+x-token=a secret
+            httpCheckFrequency: 60s
+            nodeName: node
+            listen: 127.0.0.1:10240
+            stateDir: /state
+            sink: Stdout
+            notify: Incremental
+            shutdownGrace: 10s
+            logFormat: Text
+            verbose: 0
+        "#]],
     );
 }
 
@@ -545,10 +805,30 @@ fn a_config_file_that_cannot_be_read_is_refused() {
 
 #[test]
 fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
-    let load = |said: &[(Key, &str)]| Settings::load(&flags(said), &Environment::new()).unwrap();
-    let before = load(&[(Key::PodManifestPath, "/a"), (Key::NodeName, "a")]);
+    let load = |said: &[(Key, &str)]| {
+        Settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+    };
+    let before = load(&[
+        (Key::PodManifestPath, "/a"),
+        (Key::NodeName, "a"),
+        (Key::ManifestUrl, "http://a"),
+        (Key::ManifestUrlHeader, "X-A: a"),
+    ]);
     let fresh = load(&[
         (Key::PodManifestPath, "/b"),
+        (Key::ManifestUrl, "http://b"),
+        (Key::ManifestUrlHeader, "X-A: b"),
+        (Key::ManifestUrlCaFile, "/b"),
+        (Key::ManifestUrlClientCertFile, "/b"),
+        (Key::ManifestUrlClientKeyFile, "/b"),
+        (Key::ManifestUrlSha256, SUM),
+        (Key::HttpCheckFrequency, "1s"),
+        (Key::Listen, "none"),
+        (Key::TokenFile, "/b"),
+        (Key::TlsCertFile, "/b"),
+        (Key::TlsPrivateKeyFile, "/b"),
+        (Key::ClientCaFile, "/b"),
+        (Key::StateDir, "/b"),
         (Key::FileCheckFrequency, "1s"),
         (Key::OnInvalidManifest, "remove"),
         (Key::NodeName, "b"),
@@ -559,12 +839,164 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         (Key::Verbose, "3"),
     ]);
     let (after, stuck) = before.reloaded(fresh.clone());
-    let reloads = [Key::FileCheckFrequency, Key::OnInvalidManifest, Key::ShutdownGrace, Key::Verbose];
-    assert_eq!(stuck, Key::ALL.into_iter().filter(|key| !reloads.contains(key)).collect::<Vec<_>>());
+    let reloads = [
+        Key::FileCheckFrequency,
+        Key::OnInvalidManifest,
+        Key::ManifestUrlHeader,
+        Key::ManifestUrlSha256,
+        Key::HttpCheckFrequency,
+        Key::ShutdownGrace,
+        Key::Verbose,
+    ];
+    // A certificate and its key are named once.
+    let keys = [Key::ManifestUrlClientKeyFile, Key::TlsPrivateKeyFile];
+    let named = |key: &Key| !reloads.contains(key) && !keys.contains(key);
+    assert_eq!(stuck, Key::ALL.into_iter().filter(named).collect::<Vec<_>>());
     for key in Key::ALL {
-        let from = if stuck.contains(&key) { &before } else { &fresh };
+        let from = if reloads.contains(&key) { &fresh } else { &before };
         assert_eq!(value(&after, key), value(from, key), "{key:?}");
     }
     let (same, stuck) = before.reloaded(before.clone());
     assert_eq!((same, stuck), (before, Vec::new()));
+}
+
+#[test]
+fn a_source_that_comes_or_goes_needs_a_restart() {
+    let load = |said: &[(Key, &str)]| {
+        Settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+    };
+    let file = load(&[(Key::PodManifestPath, "/a")]);
+    let url = load(&[(Key::ManifestUrl, "http://a")]);
+    for (before, fresh) in [(&file, &url), (&url, &file)] {
+        let (after, stuck) = before.reloaded(fresh.clone());
+        assert_eq!((&after, stuck), (before, vec![Key::PodManifestPath, Key::ManifestUrl]));
+    }
+}
+
+/// What combinations of flags are refused with.
+fn refusal(said: &[(Key, &str)]) -> String {
+    let mut flags = flags(said);
+    flags.said.entry(Key::NodeName).or_insert_with(|| vec!["node".to_owned()]);
+    flags.said.entry(Key::StateDir).or_insert_with(|| vec!["none".to_owned()]);
+    match Settings::load(&flags, &Environment::new()) {
+        Ok(_) => "accepted\n".to_owned(),
+        Err(error) => format!("{error}\n"),
+    }
+}
+
+#[test]
+fn what_has_no_meaning_without_another_setting_is_refused() {
+    let mut told = String::new();
+    for key in [
+        Key::ManifestUrlHeader,
+        Key::ManifestUrlCaFile,
+        Key::ManifestUrlClientCertFile,
+        Key::ManifestUrlClientKeyFile,
+        Key::ManifestUrlSha256,
+        Key::HttpCheckFrequency,
+    ] {
+        let value = match key {
+            Key::ManifestUrlHeader => "X-Token: secret",
+            Key::ManifestUrlSha256 => SUM,
+            Key::HttpCheckFrequency => "1s",
+            _ => "/f",
+        };
+        told += &refusal(&[(key, value)]);
+        told += &refusal(&[(Key::ManifestUrl, "http://u"), (key, value)]);
+    }
+    for key in [Key::TlsCertFile, Key::TlsPrivateKeyFile, Key::ClientCaFile, Key::TokenFile] {
+        told += &refusal(&[(key, "/f")]);
+    }
+    expect![[r#"
+        --manifest-url-header: it needs a URL to be about: give --manifest-url URL
+        accepted
+        --manifest-url-ca-file: it needs a URL to be about: give --manifest-url URL
+        accepted
+        --manifest-url-client-cert-file: a certificate and its key go together: give --manifest-url-client-key-file FILE, too
+        --manifest-url-client-cert-file: a certificate and its key go together: give --manifest-url-client-key-file FILE, too
+        --manifest-url-client-key-file: a certificate and its key go together: give --manifest-url-client-cert-file FILE, too
+        --manifest-url-client-key-file: a certificate and its key go together: give --manifest-url-client-cert-file FILE, too
+        --manifest-url-sha256: it needs a URL to be about: give --manifest-url URL
+        accepted
+        accepted
+        accepted
+        --tls-cert-file: a certificate and its key go together: give --tls-private-key-file FILE, too
+        --tls-private-key-file: a certificate and its key go together: give --tls-cert-file FILE, too
+        --client-ca-file: clients show certificates over TLS only: give --tls-cert-file and --tls-private-key-file, too
+        accepted
+    "#]].assert_eq(&told);
+}
+
+#[test]
+fn beyond_loopback_there_is_neither_plain_text_nor_a_stranger() {
+    let mut told = String::new();
+    let (cert, key) = ((Key::TlsCertFile, "/c"), (Key::TlsPrivateKeyFile, "/k"));
+    let (token, ca) = ((Key::TokenFile, "/t"), (Key::ClientCaFile, "/ca"));
+    for address in ["0.0.0.0:1", "[::]:1", "192.168.0.1:1", "[::ffff:10.0.0.1]:1"] {
+        told += &refusal(&[(Key::Listen, "127.0.0.1:1"), (Key::Listen, address)]);
+    }
+    for more in [&[token][..], &[cert, key], &[cert, key, token], &[cert, key, ca], &[cert, key, token, ca]] {
+        told += &refusal(&[&[(Key::Listen, "0.0.0.0:1")], more].concat());
+    }
+    for address in ["127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/run/p.sock"] {
+        told += &refusal(&[(Key::Listen, address)]);
+    }
+    expect![[r#"
+        --listen: 0.0.0.0:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: [::]:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: 192.168.0.1:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: [::ffff:10.0.0.1]:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: 0.0.0.0:1 can be reached from elsewhere and needs TLS: give --tls-cert-file and --tls-private-key-file; or listen on 127.0.0.1
+        --listen: 0.0.0.0:1 can be reached from elsewhere and needs a way to know its clients: give --token-file or --client-ca-file; or listen on 127.0.0.1
+        accepted
+        accepted
+        accepted
+        accepted
+        accepted
+        accepted
+        accepted
+        accepted
+    "#]].assert_eq(&told);
+}
+
+#[test]
+fn the_urls_secrets_are_never_printed() {
+    let said = flags(&[
+        (Key::ManifestUrl, "https://user:secret@example.org:8443/pods?token=secret"),
+        (Key::ManifestUrlHeader, "Authorization: Bearer secret"),
+        (Key::StateDir, "none"),
+    ]);
+    let settings = Settings::load(&said, &Environment::new()).unwrap();
+    let url = settings.url.as_ref().unwrap();
+    assert_eq!(url.url.to_string(), "https://***@example.org:8443/pods?***");
+    assert_eq!(url.headers["authorization"], "Bearer secret");
+    for printed in [format!("{settings:?}"), format!("{said:?}")] {
+        assert!(!printed.contains("secret"), "{printed}");
+    }
+}
+
+#[test]
+fn state_is_kept_where_systemd_says_else_where_its_owner_has_state() {
+    let dir = |root: bool, variables: &[(&str, &str)]| {
+        default_state_dir(&environment(variables), root)
+            .map_or_else(|| "-".to_owned(), |path| path.display().to_string())
+    };
+    let given = ("STATE_DIRECTORY", "/var/lib/private/podmux:/var/lib/other");
+    let (home, xdg) = (("HOME", "/home/a"), ("XDG_STATE_HOME", "/home/a/s"));
+    assert_eq!(dir(true, &[given, home]), "/var/lib/private/podmux");
+    assert_eq!(dir(false, &[given, home, xdg]), "/var/lib/private/podmux");
+    assert_eq!(dir(true, &[home, xdg]), "/var/lib/podmux");
+    assert_eq!(dir(false, &[home, xdg]), "/home/a/s/podmux");
+    assert_eq!(dir(false, &[home]), "/home/a/.local/state/podmux");
+    // The specification has it that what is not absolute is to be ignored.
+    assert_eq!(dir(false, &[home, ("XDG_STATE_HOME", "s")]), "/home/a/.local/state/podmux");
+    assert_eq!(dir(false, &[]), "-");
+}
+
+#[test]
+fn without_a_place_for_state_there_is_a_way_to_say_so() {
+    expect![
+        "nowhere to keep state: HOME is not set; give --state-dir DIR, or --state-dir none to keep nothing"
+    ]
+    .assert_eq(&SettingsError::NoStateDir.to_string());
 }

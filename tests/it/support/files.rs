@@ -36,7 +36,7 @@ pub fn pod(name: &str, image: &str) -> String {
 /// came from an event, a timer of its own or a rescan that was asked for.
 pub fn settings(path: &Path) -> FileSettings {
     let node = NodeName::new("node").unwrap();
-    let preparation = Preparation { source: SourceName::File, node };
+    let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
     FileSettings { check_frequency: Duration::from_hours(1), ..FileSettings::new(path, preparation) }
 }
 
@@ -193,7 +193,8 @@ impl Running {
     }
 }
 
-fn line(update: &PodUpdate) -> String {
+/// An update as `OP: name=image …`.
+pub fn line(update: &PodUpdate) -> String {
     let describe = |pod: &std::sync::Arc<podmux::pod::Pod>| {
         let object: serde_json::Value = serde_json::from_slice(pod.text()).unwrap();
         let name = pod.key().name().strip_suffix("-node").unwrap_or(pod.key().name()).to_owned();

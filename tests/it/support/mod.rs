@@ -4,10 +4,14 @@ pub mod agent;
 pub mod files;
 pub mod logs;
 pub mod namespace;
+pub mod polled;
 pub mod process;
 pub mod script;
+pub mod server;
 pub mod sinks;
+pub mod state;
 pub mod stream;
+pub mod web;
 
 use std::{fs::File, io::Read as _, path::PathBuf};
 

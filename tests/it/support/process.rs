@@ -27,11 +27,14 @@ pub fn podmux(args: &[&str]) -> Command {
     command
 }
 
-/// `podmux run` on a directory of manifests.
+/// `podmux run` on a directory of manifests. It takes no port and keeps no
+/// state, unless a flag says so: tests run beside each other.
 pub fn podmux_run(manifests: &Path, args: &[&str]) -> Command {
     let mut all = vec!["run", "--node-name", "node1", "--pod-manifest-path", manifests.to_str().unwrap()];
     all.extend(args);
-    podmux(&all)
+    let mut command = podmux(&all);
+    command.env("PODMUX_LISTEN", "none").env("PODMUX_STATE_DIR", "none");
+    command
 }
 
 /// A process that runs.

@@ -1,0 +1,291 @@
+//! What stands in the file: the tables, a checksum on every value, the sum of them all, and the number of the format.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    io,
+};
+
+use redb::{
+    Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError, WriteTransaction,
+};
+use sha2::{Digest as _, Sha256};
+
+use super::{Change, Stored, Table, Tables};
+
+/// One step from a format to the next: what it changes in what was stored.
+pub type Upgrade = fn(&Tables) -> Vec<Change>;
+
+/// The rule of upgrading. The first step leads from format 1 to format 2, and so
+/// on; all steps that a file needs are done in one commit, when it is opened.
+/// A release that changes what a value means adds its step at the end and never
+/// changes an earlier one.
+pub const UPGRADES: &[Upgrade] = &[];
+
+/// The number of the format that a list of steps leads to.
+pub(super) fn number(upgrades: &[Upgrade]) -> u64 {
+    1 + upgrades.len() as u64
+}
+
+/// The database's own table, with these rows.
+const META: &str = "meta";
+const FORMAT: &str = "format";
+const INSTANCE: &str = "instance";
+const TOTALS: &str = "totals";
+
+/// How many bytes lead each value: its checksum.
+const CHECKSUM: usize = 8;
+
+type Definition<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
+
+impl Table {
+    pub(super) const ALL: [Self; 3] = [Self::Posted, Self::Good, Self::Streams];
+
+    /// The table's name in the file.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Posted => "posted",
+            Self::Good => "good",
+            Self::Streams => "streams",
+        }
+    }
+}
+
+/// How many rows there are, and the sum of their checksums: a row that went
+/// missing or came from nowhere shows here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    rows: u64,
+    sum: u64,
+}
+
+impl Totals {
+    fn add(&mut self, checksum: u64) {
+        self.rows = self.rows.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(checksum);
+    }
+
+    fn subtract(&mut self, checksum: u64) {
+        self.rows = self.rows.wrapping_sub(1);
+        self.sum = self.sum.wrapping_sub(checksum);
+    }
+
+    fn to_bytes(self) -> Vec<u8> {
+        [self.rows.to_le_bytes(), self.sum.to_le_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (rows, sum) = bytes.split_first_chunk()?;
+        Some(Self { rows: u64::from_le_bytes(*rows), sum: u64::from_le_bytes(sum.try_into().ok()?) })
+    }
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+pub(super) enum Flaw {
+    /// It is somebody else's.
+    Foreign(String),
+    /// It is newer than this program.
+    Newer(u64),
+    /// It is not what was written.
+    Damaged(String),
+    /// It could not be read.
+    Storage(Box<redb::Error>),
+}
+
+impl<E: Into<redb::Error>> From<E> for Flaw {
+    fn from(error: E) -> Self {
+        Self::Storage(Box::new(error.into()))
+    }
+}
+
+impl Flaw {
+    /// As an error of the disk, which it is where all was well before.
+    pub(super) fn into_io(self) -> io::Error {
+        match self {
+            Self::Storage(error) => io_error(*error),
+            Self::Damaged(detail) | Self::Foreign(detail) => io::Error::other(detail),
+            Self::Newer(format) => io::Error::other(format!("it has format {format}")),
+        }
+    }
+}
+
+/// What went wrong with the disk, as far as it was the disk.
+pub(super) fn io_error(error: redb::Error) -> io::Error {
+    match error {
+        redb::Error::Io(error) => error,
+        error => io::Error::other(error),
+    }
+}
+
+/// What a file says.
+pub(super) struct Contents {
+    pub(super) stored: Stored,
+    pub(super) format: u64,
+    pub(super) totals: Totals,
+}
+
+/// Writes the first rows of a new database.
+pub(super) fn create(database: &Database, instance: &str, format: u64) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    for table in Table::ALL {
+        transaction.open_table(Definition::new(table.name()))?;
+    }
+    set_meta(&transaction, INSTANCE, instance.as_bytes())?;
+    set_meta(&transaction, FORMAT, format.to_string().as_bytes())?;
+    set_meta(&transaction, TOTALS, &Totals::default().to_bytes())?;
+    Ok(transaction.commit()?)
+}
+
+/// Reads and verifies everything.
+pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
+    let meta = read_table(database, META)?
+        .ok_or_else(|| Flaw::Foreign("it is another program's database".to_owned()))?;
+    let meta = |name: &str| {
+        let value = meta.get(name).map(|row| row.value.clone());
+        value.ok_or_else(|| Flaw::Damaged(format!("it lacks its {name}")))
+    };
+    let text = |name: &str| String::from_utf8(meta(name)?).map_err(|_| garbled(META, name));
+    let format: u64 =
+        text(FORMAT)?.parse().ok().filter(|format| *format > 0).ok_or_else(|| garbled(META, FORMAT))?;
+    if format > known {
+        return Err(Flaw::Newer(format));
+    }
+    let totals = Totals::from_bytes(&meta(TOTALS)?).ok_or_else(|| garbled(META, TOTALS))?;
+    let (mut tables, mut found) = (Tables::new(), Totals::default());
+    for table in Table::ALL {
+        let rows = read_table(database, table.name())?.unwrap_or_default();
+        let mut values = BTreeMap::new();
+        for (key, row) in rows {
+            found.add(row.checksum);
+            values.insert(key, row.value);
+        }
+        tables.insert(table, values);
+    }
+    if found != totals {
+        return Err(Flaw::Damaged("rows are missing, or too many".to_owned()));
+    }
+    Ok(Contents { stored: Stored { instance: text(INSTANCE)?, tables }, format, totals })
+}
+
+/// Does the steps that lead from the format of what was read to the newest.
+/// Returns what is to be written.
+pub(super) fn upgrade(contents: &mut Contents, upgrades: &[Upgrade]) -> Vec<Change> {
+    let done = usize::try_from(contents.format - 1).unwrap_or(usize::MAX);
+    let mut changes = Vec::new();
+    for step in upgrades.iter().skip(done) {
+        for change in step(&contents.stored.tables) {
+            let table = contents.stored.tables.entry(change.table).or_default();
+            match &change.value {
+                Some(value) => table.insert(change.key.clone(), value.clone()),
+                None => table.remove(&change.key),
+            };
+            changes.push(change);
+        }
+    }
+    contents.format = number(upgrades);
+    changes
+}
+
+/// The totals that a file says it has.
+pub(super) fn totals(database: &Database) -> Result<Option<Totals>, redb::Error> {
+    let table = database.begin_read()?.open_table(Definition::new(META))?;
+    let value = table.get(TOTALS.as_bytes())?;
+    Ok(value.and_then(|value| Totals::from_bytes(value.value().get(CHECKSUM..)?)))
+}
+
+/// Makes changes in one transaction, and brings the totals up to date.
+pub(super) fn write<'a>(
+    database: &Database,
+    totals: &mut Totals,
+    changes: impl IntoIterator<Item = &'a Change>,
+    format: Option<u64>,
+) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut tables = BTreeMap::new();
+        for change in changes {
+            let table = match tables.entry(change.table) {
+                Entry::Occupied(opened) => opened.into_mut(),
+                Entry::Vacant(not_yet) => {
+                    not_yet.insert(transaction.open_table(Definition::new(change.table.name()))?)
+                }
+            };
+            let key = change.key.as_bytes();
+            let before = match &change.value {
+                Some(value) => {
+                    let (sum, value) = led(change.table.name(), &change.key, value);
+                    totals.add(sum);
+                    table.insert(key, &*value)?
+                }
+                None => table.remove(key)?,
+            };
+            if let Some(checksum) = before.and_then(|before| before.value().first_chunk().copied()) {
+                totals.subtract(u64::from_le_bytes(checksum));
+            }
+        }
+    }
+    set_meta(&transaction, TOTALS, &totals.to_bytes())?;
+    if let Some(format) = format {
+        set_meta(&transaction, FORMAT, format.to_string().as_bytes())?;
+    }
+    Ok(transaction.commit()?)
+}
+
+/// An empty commit.
+pub(super) fn seal(database: &Database) -> Result<(), redb::Error> {
+    Ok(database.begin_write()?.commit()?)
+}
+
+fn set_meta(transaction: &WriteTransaction, name: &str, value: &[u8]) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(Definition::new(META))?;
+    table.insert(name.as_bytes(), &*led(META, name, value).1)?;
+    Ok(())
+}
+
+/// A value and what led it.
+struct Row {
+    checksum: u64,
+    value: Vec<u8>,
+}
+
+/// The rows of a table with their checksums, if there is such a table.
+fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String, Row>>, Flaw> {
+    let table = match database.begin_read()?.open_table(Definition::new(name)) {
+        Ok(table) => table,
+        Err(TableError::Storage(error)) => return Err(error.into()),
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        Err(error) => return Err(Flaw::Foreign(error.to_string())),
+    };
+    let mut rows = BTreeMap::new();
+    for row in table.iter()? {
+        let (key, value) = row?;
+        let key = str::from_utf8(key.value()).map_err(|_| garbled(name, "a key"))?;
+        let (led, value) = value.value().split_first_chunk().ok_or_else(|| garbled(name, key))?;
+        let row = Row { checksum: u64::from_le_bytes(*led), value: value.to_owned() };
+        if row.checksum != checksum(name, key, value) {
+            return Err(garbled(name, key));
+        }
+        rows.insert(key.to_owned(), row);
+    }
+    Ok(Some(rows))
+}
+
+fn garbled(table: &str, key: &str) -> Flaw {
+    Flaw::Damaged(format!("{key} in {table} is not what was written"))
+}
+
+/// A value with its checksum before it.
+fn led(table: &str, key: &str, value: &[u8]) -> (u64, Vec<u8>) {
+    let checksum = checksum(table, key, value);
+    (checksum, [&checksum.to_le_bytes(), value].concat())
+}
+
+fn checksum(table: &str, key: &str, value: &[u8]) -> u64 {
+    let mut digest = Sha256::new();
+    for part in [table.as_bytes(), key.as_bytes(), value] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let digest: [u8; 32] = digest.finalize().into();
+    digest.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+}

@@ -1,0 +1,245 @@
+//! One connection: TLS if there is any, HTTP/1 or 2, and each of its requests.
+
+use std::{
+    any::Any,
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use hyper::{
+    body::{Frame, Incoming, SizeHint},
+    rt::Executor,
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::watch,
+    task::JoinSet,
+    time::sleep,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower_service::Service as _;
+use tracing::debug;
+
+use super::{
+    auth::{self, Way},
+    credentials::Credentials,
+    intake::Intake,
+    limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
+    listen,
+    slots::{Asked, Progress, Slot},
+    socket::Socket,
+    stats::{ConnectionStats, Refusal},
+    status::ApiError,
+};
+use crate::pod::NodeName;
+
+/// After how long a silent HTTP/2 client is asked whether it is still there, and
+/// how long it has to say so.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
+/// How long a connection that is told to end has for its last words.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What every connection shares.
+pub(super) struct Shared {
+    pub(super) router: Router,
+    pub(super) node: NodeName,
+    pub(super) limits: Limits,
+    pub(super) credentials: watch::Receiver<Arc<Credentials>>,
+    pub(super) intake: Intake,
+    pub(super) stats: ConnectionStats,
+    /// Cancelled when no new requests are to be taken.
+    pub(super) stop: CancellationToken,
+}
+
+/// Serves a connection to its end, or until another takes its slot.
+pub(super) async fn serve(incoming: listen::Incoming, slot: Slot, shared: Arc<Shared>) {
+    let _counted = shared.stats.connected();
+    tokio::select! {
+        () = slot.lost() => {}
+        () = talk(incoming, slot.progress.clone(), &shared) => {}
+    }
+}
+
+async fn talk(incoming: listen::Incoming, progress: Arc<Progress>, shared: &Arc<Shared>) {
+    let listen::Incoming { stream, reached } = incoming;
+    let Shared { stats, limits, stop, .. } = &**shared;
+    let socket = Socket::new(stream, progress.clone(), stats.clone(), limits.stall, stop.clone());
+    let tls = shared.credentials.borrow().tls.clone().filter(|_| reached.is_some());
+    let Some(tls) = tls else {
+        return speak(socket, Way { reached, certified: false }, &progress, shared).await;
+    };
+    let shaken = tokio::select! {
+        shaken = TlsAcceptor::from(tls.config).accept(socket) => shaken,
+        () = progress.overdue(limits) => return stats.refuse(Refusal::Handshake),
+        () = stop.cancelled() => return,
+    };
+    match shaken {
+        Ok(socket) => {
+            // The handshake fails if there is one and the client CA has not signed it.
+            let certified = socket.get_ref().1.peer_certificates().is_some();
+            speak(socket, Way { reached, certified }, &progress, shared).await;
+        }
+        Err(error) => {
+            stats.refuse(Refusal::Handshake);
+            debug!(%error, "no TLS connection came about");
+        }
+    }
+}
+
+/// Answers requests until the connection ends, asks for nothing or is to stop.
+async fn speak<S>(socket: S, way: Way, progress: &Arc<Progress>, shared: &Arc<Shared>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let http = http();
+    let service = service_fn(|request| {
+        let (progress, shared) = (progress.clone(), shared.clone());
+        async move { Ok::<_, Infallible>(answer(request, way, &progress, &shared).await) }
+    });
+    let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
+    tokio::select! {
+        ended = connection.as_mut() => return log_end(ended),
+        () = progress.overdue(&shared.limits) => {
+            if progress.is_asking() {
+                shared.stats.refuse(Refusal::Headers);
+            }
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection.as_mut() => return log_end(ended),
+                () = sleep(LAST_WORDS) => return,
+            }
+        }
+        () = shared.stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    // What is left are requests that had begun; whoever stops us has a deadline for them.
+    log_end(connection.await);
+}
+
+fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        debug!(%error, "a connection ended");
+    }
+}
+
+fn http() -> auto::Builder<Streams> {
+    let mut http = auto::Builder::new(Streams::default());
+    // The time for headers is ours to watch: hyper's does not begin with the connection.
+    http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD);
+    http.http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1)
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(u32::try_from(HEAD).unwrap_or(u32::MAX))
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(SEND_BUFFER as usize);
+    http
+}
+
+/// The tasks of an HTTP/2 connection's requests; they end with it.
+#[derive(Clone, Default)]
+struct Streams(Arc<Mutex<JoinSet<()>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while streams.try_join_next().is_some() {}
+        streams.spawn(stream);
+    }
+}
+
+/// Answers one request: who asks, then the whole body, then the work.
+async fn answer(request: Request<Incoming>, way: Way, progress: &Arc<Progress>, shared: &Shared) -> Response {
+    let asked = progress.asked();
+    let (mut head, body) = request.into_parts();
+    let (method, path) = (head.method.clone(), head.uri.path().to_owned());
+    let credentials = shared.credentials.borrow().clone();
+    let response = match auth::admit(&head, way, &shared.node, &credentials) {
+        Err(denied) => {
+            shared.stats.refuse(denied.why);
+            denied.response()
+        }
+        Ok(caller) => match shared.intake.read(&head.headers, body).await {
+            Err((why, error)) => {
+                if let Some(why) = why {
+                    shared.stats.refuse(why);
+                }
+                error.into_response()
+            }
+            Ok(body) => {
+                let _working = progress.working();
+                head.extensions.insert(caller);
+                let request = Request::from_parts(head, Body::from(body.bytes.clone()));
+                let mut router = shared.router.clone();
+                Unpanicked(Box::pin(async move { router.call(request).await })).await
+            }
+        },
+    };
+    debug!(%method, path, status = response.status().as_u16(), "answered");
+    response.map(|body| Body::new(Answering { body, _asked: asked }))
+}
+
+/// A handler's answer; if it panics, that is an answer, too, and only its own request's.
+struct Unpanicked(Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>);
+
+impl Future for Unpanicked {
+    type Output = Response;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
+        // A future that has panicked is not polled again.
+        let polled: Result<_, Box<dyn Any + Send>> =
+            catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
+        polled.map_or_else(
+            |_| {
+                let message = "the agent failed at this request; its log says how";
+                let code = StatusCode::INTERNAL_SERVER_ERROR;
+                Poll::Ready(ApiError::new(code, "InternalError", message).into_response())
+            },
+            |polled| polled.map(|Ok(response)| response),
+        )
+    }
+}
+
+/// An answer on its way; the request ends with it.
+struct Answering {
+    body: Body,
+    _asked: Asked,
+}
+
+impl hyper::body::Body for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,116 @@
+//! `/livez`, `/readyz` and `/healthz`: whether the merge loop turns, and whether the agent can be relied on.
+
+use std::{fmt::Write as _, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{
+    HeaderName, HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+};
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::timeout;
+
+use super::{
+    SinkStatus, View,
+    routes::{Asked, Server},
+};
+use crate::{clock, storage::SourceState};
+
+/// How long the merge loop may take to turn once. A merge of 100,000 pods takes
+/// a tenth of this.
+const TURN: Duration = Duration::from_secs(5);
+/// How long a sink may be busy with one update, or fail, before it counts as
+/// stuck. Delivery says so in the log after the same time.
+const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// One thing that was looked at, and what is wrong with it if something is.
+type Check = (String, Result<(), String>);
+
+/// `/livez`: the merge loop turns.
+pub(super) async fn live(State(server): State<Arc<Server>>, asked: Asked) -> Response {
+    report("livez", &lives(&server.view).await, &asked)
+}
+
+/// `/readyz`: every configured source has been seen or restored, no sink is
+/// stuck, and the agent is not stopping.
+pub(super) async fn ready(State(server): State<Arc<Server>>, asked: Asked) -> Response {
+    report("readyz", &readiness(&server.view, clock::now()), &asked)
+}
+
+/// `/healthz`: both.
+pub(super) async fn healthy(State(server): State<Arc<Server>>, asked: Asked) -> Response {
+    let mut checks = lives(&server.view).await;
+    checks.extend(readiness(&server.view, clock::now()));
+    report("healthz", &checks, &asked)
+}
+
+async fn lives(view: &View) -> Vec<Check> {
+    let turns = match timeout(TURN, (view.turns)()).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("it has ended".to_owned()),
+        Err(_) => Err(format!("it has not turned for {TURN:?}")),
+    };
+    vec![("merge-loop".to_owned(), turns)]
+}
+
+/// What makes the agent ready, and what keeps it from it.
+pub(super) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
+    let merged = view.merged.borrow().clone();
+    let sources = view.sources.iter().map(|(name, status)| {
+        let seen = merged.state(*name).is_some_and(|state| state != SourceState::Waiting);
+        let why = || {
+            let failing = status().failing.map(|failing| format!(": {}", failing.error));
+            format!("it has not been seen yet{}", failing.unwrap_or_default())
+        };
+        (format!("source-{name}"), seen.then_some(()).ok_or_else(why))
+    });
+    let sinks = view.sinks.iter().map(|status| {
+        let status = status();
+        (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(()), Err))
+    });
+    let stopping = if *view.stopping.borrow() { Err("the agent is stopping".to_owned()) } else { Ok(()) };
+    sources.chain(sinks).chain([("shutdown".to_owned(), stopping)]).collect()
+}
+
+/// Why a sink counts as stuck, if it does.
+fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
+    let long = |since: Timestamp| now.duration_since(since) > STUCK_AFTER;
+    if let Some(failing) = status.failing.as_ref().filter(|failing| long(failing.since)) {
+        return Some(format!("it fails since {}: {}", failing.since, failing.error));
+    }
+    let busy = status.busy_since.filter(|since| long(*since))?;
+    Some(format!("it is busy with one update since {busy}"))
+}
+
+/// The answer in the words of kube-apiserver (`apiserver/pkg/server/healthz`):
+/// `ok`, or, if something is wrong or `?verbose` was asked for, a line for each check.
+fn report(name: &str, checks: &[Check], asked: &Asked) -> Response {
+    let well = checks.iter().all(|(_, outcome)| outcome.is_ok());
+    let mut text = String::new();
+    for (check, outcome) in checks {
+        // Writing to memory cannot fail.
+        let _ = match outcome {
+            Ok(()) => writeln!(text, "[+]{check} ok"),
+            Err(why) => writeln!(text, "[-]{check} failed: {why}"),
+        };
+    }
+    if well && asked.options("verbose").next().is_none() {
+        return plain(StatusCode::OK, "ok".to_owned());
+    }
+    let (code, verdict) =
+        if well { (StatusCode::OK, "passed") } else { (StatusCode::SERVICE_UNAVAILABLE, "failed") };
+    let _ = writeln!(text, "{name} check {verdict}");
+    plain(code, text)
+}
+
+fn plain(code: StatusCode, text: String) -> Response {
+    let headers: [(HeaderName, HeaderValue); 3] = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (CACHE_CONTROL, HeaderValue::from_static("no-cache, private")),
+    ];
+    (code, headers, text).into_response()
+}

@@ -1,0 +1,342 @@
+//! Pods: podmux's own paths for whole sets, and Kubernetes' paths.
+
+use std::{error::Error, fmt::Write as _, iter, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+
+use super::{
+    body::{Format, Input, Pieces, items},
+    manifests::{self, Given},
+    page::{Page, PageRequest},
+    routes::{Asked, Server, dry_run, json_text},
+    select::Selector,
+    status::ApiError,
+};
+use crate::{
+    db::DbError,
+    pod::{Pod, PodKey, Prepared, SourceName},
+    source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
+};
+
+type Handled = Result<Response, ApiError>;
+type Shared = State<Arc<Server>>;
+
+/// `GET /pods`, `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`:
+/// what all sources want, as a `v1.PodList`.
+///
+/// Its resourceVersion is the number of `/updates` at which it is true (of a
+/// later page: at which the first one was).
+pub(super) async fn list(State(server): Shared, asked: Asked) -> Handled {
+    if asked.flag("watch") {
+        let message = "watch is not served here: GET /updates is the stream of changes, \
+            and /updates?from=N goes on after the list of resourceVersion N-1";
+        return Err(
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).allow("GET,HEAD")
+        );
+    }
+    let page = PageRequest::new(asked.option("limit"), asked.option("continue"))?;
+    let selector = Selector::new(asked.option("labelSelector"), asked.option("fieldSelector"))?;
+    let snapshot = server.view.history.snapshot().await.ok_or_else(ApiError::stopping)?;
+    if let Some(wanted) = asked.number::<u64>("resourceVersion")?
+        && wanted > snapshot.seq
+    {
+        let message = format!("Too large resource version: {wanted}, current: {}", snapshot.seq);
+        return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+            .cause("ResourceVersionTooLarge", "Too large resource version", "")
+            .retry_after(1));
+    }
+    let namespace = asked.part("namespace");
+    let there = |key: &PodKey| namespace.is_none_or(|namespace| key.namespace() == namespace);
+    let entries = snapshot.merged.iter().filter(|(key, _)| there(key));
+    Ok(pod_list(page.cut(entries, &selector, snapshot.seq)?))
+}
+
+fn pod_list(page: Page) -> Response {
+    let mut head =
+        format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}""#, page.seq);
+    // Writing to memory cannot fail; the token is base64 and needs no quoting.
+    if let Some(next) = &page.next {
+        let _ = write!(head, r#","continue":"{next}""#);
+    }
+    if let Some(remaining) = page.remaining {
+        let _ = write!(head, r#","remainingItemCount":{remaining}"#);
+    }
+    head.push_str(r#"},"items":["#);
+    let tail = "]}\n";
+    let commas = page.pods.len().saturating_sub(1);
+    let pods: usize = page.pods.iter().map(|pod| pod.text().len()).sum();
+    let length = head.len() + commas + pods + tail.len();
+    let pieces = iter::once(Bytes::from(head))
+        .chain(items(page.pods.into_iter()))
+        .chain(iter::once(Bytes::from_static(tail.as_bytes())));
+    json_text(StatusCode::OK, Pieces::body(pieces, length)).into_response()
+}
+
+/// A pod as it is: its own text.
+fn pod_answer(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
+    let text = Bytes::from_owner(pod.text().clone());
+    (warnings, json_text(code, Body::from(text))).into_response()
+}
+
+/// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a pod, whosesoever it is. A
+/// posted one that another source shadows is not what is wanted, and not shown.
+pub(super) async fn read(State(server): Shared, asked: Asked) -> Handled {
+    // There is one version of a pod, the newest, and it is as new as was asked for.
+    asked.number::<u64>("resourceVersion")?;
+    let key = key(&asked);
+    let pod = server.view.merged.borrow().get(&key).map(|entry| entry.pod().clone());
+    let pod = pod.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    Ok(pod_answer(StatusCode::OK, &pod, HeaderMap::new()))
+}
+
+fn key(asked: &Asked) -> PodKey {
+    PodKey::new(asked.part("namespace").unwrap_or_default(), asked.part("name").unwrap_or_default())
+}
+
+/// `POST /pods`: each pod of the body is created or replaced.
+pub(super) async fn apply(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+    write_set(&server, &asked, &headers, body, Write::Apply).await
+}
+
+/// `PUT /pods`: the pods of the body are all posted pods from now on.
+pub(super) async fn replace_all(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+    write_set(&server, &asked, &headers, body, Write::ReplaceAll).await
+}
+
+async fn write_set(
+    server: &Server,
+    asked: &Asked,
+    headers: &HeaderMap,
+    body: Body,
+    write: impl FnOnce(Vec<Prepared>) -> Write,
+) -> Handled {
+    let dry = asked.dry_run()?;
+    let Given { pods, warnings } = manifests::read(server, asked, headers, body).await?;
+    free(server, pods.iter().map(Prepared::key))?;
+    let written = server.view.posts.write(write(pods), dry).await.map_err(|error| unwritten(&error))?;
+    let snapshot = server.view.history.snapshot().await;
+    let seq = snapshot.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
+    let created = written.iter().any(|written| written.outcome == Outcome::Created);
+    let code = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((warnings, json_text(code, write_list(&seq, written))).into_response())
+}
+
+/// What became of each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
+/// "metadata":{"resourceVersion":"7"},"items":[{"result":"created","pod":{…}}]}`.
+/// The resourceVersion is a number of `/updates`: a list of that number, or a
+/// later one, shows what was written.
+fn write_list(seq: &str, written: Vec<Written>) -> Body {
+    let head = format!(
+        r#"{{"kind":"PodWriteList","apiVersion":"podmux/v1","metadata":{{"resourceVersion":"{seq}"}},"items":["#
+    );
+    let items: Vec<[Bytes; 3]> = written
+        .into_iter()
+        .enumerate()
+        .map(|(index, Written { outcome, pod })| {
+            let comma = if index == 0 { "" } else { "," };
+            let begin = format!(r#"{comma}{{"result":"{}","pod":"#, outcome.as_str());
+            [begin.into(), Bytes::from_owner(pod.text().clone()), Bytes::from_static(b"}")]
+        })
+        .collect();
+    let tail = "]}\n";
+    let length = head.len() + items.iter().flatten().map(Bytes::len).sum::<usize>() + tail.len();
+    let pieces = iter::once(Bytes::from(head))
+        .chain(items.into_iter().flatten())
+        .chain(iter::once(Bytes::from_static(tail.as_bytes())));
+    Pieces::body(pieces, length)
+}
+
+/// `POST /api/v1/namespaces/{namespace}/pods`: a pod is created.
+pub(super) async fn create(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+    let dry = asked.dry_run()?;
+    let Given { pods, warnings } = manifests::read(&server, &asked, &headers, body).await?;
+    let pod = one(pods, &asked)?;
+    let metadata = pod.object().get("metadata");
+    if metadata.and_then(|metadata| metadata.get("resourceVersion")).is_some() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let pod = write_one(&server, Write::Create, pod, dry).await?;
+    Ok(pod_answer(StatusCode::CREATED, &pod, warnings))
+}
+
+/// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: a pod is replaced.
+pub(super) async fn replace(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+    let dry = asked.dry_run()?;
+    let Given { pods, warnings } = manifests::read(&server, &asked, &headers, body).await?;
+    let pod = one(pods, &asked)?;
+    let name = asked.part("name").unwrap_or_default();
+    if pod.key().name() != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({name})",
+            pod.key().name()
+        )));
+    }
+    let pod = write_one(&server, Write::Replace, pod, dry).await?;
+    Ok(pod_answer(StatusCode::OK, &pod, warnings))
+}
+
+/// The one pod that Kubernetes' paths take at a time, in the namespace of the path.
+fn one(pods: Vec<Prepared>, asked: &Asked) -> Result<Prepared, ApiError> {
+    let Ok([pod]) = <[Prepared; 1]>::try_from(pods) else {
+        let message = "the body is not one Pod; POST /pods takes lists and several documents";
+        return Err(ApiError::bad_request(message));
+    };
+    let namespace = asked.part("namespace").unwrap_or_default();
+    if pod.key().namespace() != namespace {
+        return Err(ApiError::bad_request(format!(
+            "the namespace of the object ({}) does not match the namespace on the URL ({namespace})",
+            pod.key().namespace()
+        )));
+    }
+    Ok(pod)
+}
+
+async fn write_one(
+    server: &Server,
+    write: impl FnOnce(Prepared) -> Write,
+    pod: Prepared,
+    dry: bool,
+) -> Result<Arc<Pod>, ApiError> {
+    let key = pod.key().clone();
+    free(server, iter::once(&key))?;
+    let written = server.view.posts.write(write(pod), dry).await.map_err(|error| unwritten(&error))?;
+    let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    Ok(written.pod)
+}
+
+/// Refuses names that a pod of another source has.
+fn free<'k>(server: &Server, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
+    let merged = server.view.merged.borrow().clone();
+    let held: Vec<(&PodKey, String)> = keys
+        .filter_map(|key| {
+            let entry = merged.get(key).filter(|entry| entry.source() != SourceName::Http)?;
+            let (source, origin) = (entry.source(), entry.origin());
+            Some((key, format!("it is held by source {source} (from {origin}): change it there")))
+        })
+        .collect();
+    if held.is_empty() {
+        return Ok(());
+    }
+    let texts: Vec<String> =
+        held.iter().map(|(key, why)| format!("pods {:?} is forbidden: {why}", key.name())).collect();
+    let mut error = ApiError::new(StatusCode::FORBIDDEN, "Forbidden", texts.join("; "));
+    if let [(key, _)] = &held[..] {
+        error = error.about("pods", key.name());
+    }
+    for (key, why) in &held {
+        error = error.cause("HeldByAnotherSource", format!("{key}: {why}"), "metadata.name");
+    }
+    Err(error)
+}
+
+/// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: a posted pod is deleted,
+/// shadowed by another source's or not. The answer is the pod.
+pub(super) async fn delete(State(server): Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+    let key = key(&asked);
+    let input = Input::read(&headers, body, &server.large_bodies).await?;
+    let options = DeleteOptions::read(&input.text, input.format)?;
+    let dry = asked.dry_run()? | dry_run(options.dry_run.iter().map(String::as_str))?;
+    let grace = options.grace_period_seconds.or(asked.number("gracePeriodSeconds")?);
+    if server.view.posts.get(&key).is_none() {
+        free(&server, iter::once(&key))?;
+        return Err(ApiError::no_such_pod(key.name()));
+    }
+    let DeletePreconditions { uid, resource_version } = options.preconditions.unwrap_or_default();
+    let write =
+        Write::Delete { key: key.clone(), grace, preconditions: Preconditions { uid, resource_version } };
+    let written = server.view.posts.write(write, dry).await.map_err(|error| unwritten(&error))?;
+    let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    Ok(pod_answer(StatusCode::OK, &written.pod, HeaderMap::new()))
+}
+
+/// What the body of a DELETE may say. The rest (propagationPolicy, …) is about
+/// objects that pods own, and a node has none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct DeleteOptions {
+    grace_period_seconds: Option<i64>,
+    preconditions: Option<DeletePreconditions>,
+    dry_run: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct DeletePreconditions {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    fn read(text: &[u8], format: Format) -> Result<Self, ApiError> {
+        if text.trim_ascii().is_empty() {
+            return Ok(Self::default());
+        }
+        let bad = |error: String| ApiError::bad_request(format!("the body is not DeleteOptions: {error}"));
+        if format == Format::Json {
+            return serde_json::from_slice(text).map_err(|error| bad(error.to_string()));
+        }
+        let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
+        let value = crate::pod::yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
+        serde_json::from_value(value).map_err(|error| bad(error.to_string()))
+    }
+}
+
+/// Why a write was not taken, as a `Status`.
+fn unwritten(error: &WriteError) -> ApiError {
+    match error {
+        WriteError::Refused(obstacles) => refused(obstacles),
+        WriteError::Storage(DbError::Full(_)) => ApiError::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "InsufficientStorage",
+            format!("{}: make room in the state directory; nothing was changed", chain(error)),
+        ),
+        WriteError::Storage(DbError::Ended) | WriteError::Stopping => ApiError::stopping(),
+        WriteError::Storage(_) => {
+            let message = format!("{}: nothing was changed", chain(error));
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+        }
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to memory cannot fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn refused(obstacles: &[Obstacle]) -> ApiError {
+    let code = |obstacle: &Obstacle| match obstacle.what {
+        ObstacleKind::AlreadyExists => (StatusCode::CONFLICT, "AlreadyExists"),
+        ObstacleKind::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
+        ObstacleKind::Terminating | ObstacleKind::UidInUse(_) | ObstacleKind::Precondition(_) => {
+            (StatusCode::CONFLICT, "Conflict")
+        }
+    };
+    let texts: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
+    let (status, reason) = match obstacles {
+        [one] => code(one),
+        _ => (StatusCode::CONFLICT, "Conflict"),
+    };
+    let mut error = ApiError::new(status, reason, texts.join("; "));
+    if let [one] = obstacles {
+        return error.about("pods", one.key.name());
+    }
+    for obstacle in obstacles {
+        let message = format!("{}: {}", obstacle.key, obstacle.what);
+        error = error.cause(code(obstacle).1, message, "metadata.name");
+    }
+    error
+}

@@ -1,0 +1,203 @@
+//! The paths and what answers them.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{FromRequestParts, Query, RawPathParams},
+    http::request::Parts,
+    middleware,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::{HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::{
+    View,
+    body::LARGE_BODIES,
+    health, metrics, pods, sources,
+    status::ApiError,
+    updates::{self, MAX_WATCHERS},
+};
+
+/// What every handler shares.
+pub(super) struct Server {
+    pub(super) view: View,
+    /// The leave to read a large body.
+    pub(super) large_bodies: Semaphore,
+    /// The leave to watch the updates.
+    pub(super) watchers: Arc<Semaphore>,
+    /// What was asked and answered so far.
+    pub(super) requests: metrics::Requests,
+}
+
+/// Every path of the server. It neither authenticates nor limits: that is for
+/// whoever accepts the connections.
+pub fn router(view: View) -> Router {
+    let server = Arc::new(Server {
+        view,
+        large_bodies: Semaphore::new(LARGE_BODIES),
+        watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
+        requests: metrics::Requests::default(),
+    });
+    let pods_path = "/api/v1/namespaces/{namespace}/pods";
+    let pod_path = "/api/v1/namespaces/{namespace}/pods/{name}";
+    Router::new()
+        .route("/", get(async || answer(&paths())))
+        .route("/pods", get(pods::list).post(pods::apply).put(pods::replace_all))
+        .route("/api", get(async || answer(&api_versions())))
+        .route("/apis", get(async || answer(&api_groups())))
+        .route("/api/v1", get(async || answer(&api_resources())))
+        .route("/api/v1/pods", get(pods::list))
+        .route(pods_path, get(pods::list).post(pods::create))
+        .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
+        .route("/updates", get(updates::watch))
+        .route("/sources", get(sources::list))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/healthz", get(health::healthy))
+        .route("/version", get(async || answer(&version())))
+        .route("/metrics", get(metrics::scrape))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(unknown_method)
+        .layer(middleware::from_fn_with_state(server.clone(), metrics::count))
+        .with_state(server)
+}
+
+async fn unknown_path(uri: Uri) -> ApiError {
+    let message = format!("the server has nothing at {}; GET / says what it has", uri.path());
+    ApiError::new(StatusCode::NOT_FOUND, "NotFound", message)
+}
+
+async fn unknown_method(method: Method, uri: Uri) -> ApiError {
+    let message = format!("the server does not allow {method} on {}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+}
+
+/// An answer in JSON.
+pub(super) fn answer(value: &Value) -> Response {
+    json_text(StatusCode::OK, value.to_string()).into_response()
+}
+
+/// An answer of a text that is JSON already.
+pub(super) fn json_text<T>(
+    code: StatusCode,
+    text: T,
+) -> (StatusCode, [(http::HeaderName, HeaderValue); 1], T) {
+    (code, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text)
+}
+
+/// What a request's path and query say.
+pub(super) struct Asked {
+    path: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = RawPathParams::from_request_parts(parts, state)
+            .await
+            .map_err(|error| ApiError::bad_request(format!("the path cannot be read: {error}")))?;
+        let path: Vec<_> = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        if let Some((name, value)) = path.iter().find(|(_, value)| value.contains('/')) {
+            return Err(ApiError::bad_request(format!("the {name} {value:?} may not contain '/'")));
+        }
+        let Query(query) = Query::try_from_uri(&parts.uri)
+            .map_err(|error| ApiError::bad_request(format!("the query cannot be read: {error}")))?;
+        Ok(Self { path, query })
+    }
+}
+
+impl Asked {
+    /// A part of the path.
+    pub(super) fn part(&self, name: &str) -> Option<&str> {
+        self.path.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// A parameter of the query; of several the first, as at the API. Absent is empty.
+    pub(super) fn option(&self, name: &str) -> &str {
+        self.options(name).next().unwrap_or_default()
+    }
+
+    /// All values of a parameter.
+    pub(super) fn options(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.query.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// A parameter that is yes or no. As at the API everything but `0` and
+    /// `false` is yes (`apimachinery/pkg/runtime/conversion.go`).
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.options(name).next().is_some_and(|value| !matches!(value, "0" | "false"))
+    }
+
+    /// A parameter that is a number.
+    pub(super) fn number<N: std::str::FromStr>(&self, name: &str) -> Result<Option<N>, ApiError> {
+        match self.option(name) {
+            "" => Ok(None),
+            text => {
+                let bad = || ApiError::bad_request(format!("invalid {name} {text:?}: a number is expected"));
+                text.parse().map(Some).map_err(|_| bad())
+            }
+        }
+    }
+
+    /// Whether nothing is to be changed: `dryRun=All`.
+    pub(super) fn dry_run(&self) -> Result<bool, ApiError> {
+        dry_run(self.options("dryRun"))
+    }
+}
+
+/// Reads the values of `dryRun`.
+pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, ApiError> {
+    let mut dry = false;
+    for value in values {
+        if value != "All" {
+            let message = format!("invalid dryRun {value:?}: All is the only value there is");
+            return Err(ApiError::bad_request(message));
+        }
+        dry = true;
+    }
+    Ok(dry)
+}
+
+fn paths() -> Value {
+    json!({"paths": [
+        "/api", "/api/v1", "/api/v1/pods", "/apis", "/healthz", "/livez", "/metrics", "/pods", "/readyz",
+        "/sources", "/updates", "/version",
+    ]})
+}
+
+/// What kubectl wants to know before anything else.
+fn api_versions() -> Value {
+    json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
+}
+
+fn api_groups() -> Value {
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})
+}
+
+fn api_resources() -> Value {
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
+        "resources": [{
+            "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
+            "verbs": ["create", "delete", "get", "list", "update"],
+            "shortNames": ["po"], "categories": ["all"],
+        }],
+    })
+}
+
+/// In the form of Kubernetes' own (`apimachinery/pkg/version`), so that its
+/// clients can read it; the numbers are podmux's.
+fn version() -> Value {
+    json!({
+        "major": env!("CARGO_PKG_VERSION_MAJOR"), "minor": env!("CARGO_PKG_VERSION_MINOR"),
+        "gitVersion": concat!("v", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
+        "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}

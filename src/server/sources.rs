@@ -1,0 +1,126 @@
+//! `GET /sources`: how each source is doing, what it could not take, and who lost to whom.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+use serde_json::{Value, json};
+
+use super::routes::{Server, answer};
+use crate::{
+    pod::{Listing, PodKey, Problem, Rejection, RejectionReason, Severity, SourceName},
+    source::SourceStatus,
+    storage::{Merged, SourceState},
+};
+
+/// How many problems of a source are told, and how many lines of each: enough to
+/// see what is wrong; 10,000 bad files are one mistake.
+const MAX_PROBLEMS: usize = 1000;
+const MAX_DETAILS: usize = 20;
+
+/// Every configured source, in order of precedence.
+pub(super) async fn list(State(server): State<Arc<Server>>) -> Response {
+    let merged = server.view.merged.borrow().clone();
+    let items: Vec<Value> =
+        server.view.sources.iter().map(|(name, status)| source(&merged, *name, &status())).collect();
+    answer(&json!({"kind": "SourceList", "apiVersion": "podmux/v1", "items": items}))
+}
+
+/// The word for how a source is doing: `failing` if it is, else how far it has come.
+pub(super) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) -> &'static str {
+    match status.failing {
+        Some(_) => "failing",
+        None => merged.state(name).unwrap_or(SourceState::Waiting).as_str(),
+    }
+}
+
+/// How many pods of a source are wanted: all that it has, but for those that another source's keep out.
+pub(super) fn pods(merged: &Merged, name: SourceName) -> usize {
+    let all = merged.listing(name).map_or(0, Listing::len);
+    let lost = |rejection: &&Rejection| {
+        rejection.source == name
+            && matches!(rejection.reason, RejectionReason::Conflict { .. } | RejectionReason::UidInUse { .. })
+    };
+    all.saturating_sub(merged.rejections().filter(lost).count())
+}
+
+fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
+    let own = || merged.rejections().filter(|rejection| rejection.source == name);
+    let problems: Vec<Value> = own().take(MAX_PROBLEMS).map(|rejection| problem(merged, rejection)).collect();
+    let mut source = json!({
+        "name": name.as_str(),
+        "state": state(merged, name, status),
+        "pods": pods(merged, name),
+        "target": status.target,
+        "detail": status.detail,
+        "problems": problems,
+    });
+    if let Some(time) = status.last_success {
+        source["lastSuccess"] = time.to_string().into();
+    }
+    if let Some(failing) = &status.failing {
+        source["failing"] = json!({
+            "since": failing.since.to_string(), "attempts": failing.attempts, "error": &*failing.error,
+        });
+    }
+    let more = own().skip(MAX_PROBLEMS).count();
+    if more > 0 {
+        source["moreProblems"] = more.into();
+    }
+    source
+}
+
+fn problem(merged: &Merged, rejection: &Rejection) -> Value {
+    let mut problem = json!({
+        "origin": rejection.origin.as_str(),
+        "reason": rejection.reason.as_str(),
+        "message": rejection.reason.to_string(),
+    });
+    if let Some(pod) = &rejection.pod {
+        problem["pod"] = pod.as_str().into();
+    }
+    if let Some(winner) = winner(merged, rejection) {
+        problem["winner"] = winner;
+    }
+    if let RejectionReason::Refused(refusal) = &rejection.reason {
+        problem["details"] = refusal.problems.iter().take(MAX_DETAILS).map(detail).collect();
+    }
+    problem
+}
+
+/// The pod that has what another one wanted: its source, its key, and where it was found.
+fn winner(merged: &Merged, rejection: &Rejection) -> Option<Value> {
+    let elsewhere = |source: SourceName, pod: &PodKey| {
+        let mut winner = json!({"source": source.as_str(), "pod": pod.as_str()});
+        if let Some(entry) = merged.get(pod) {
+            winner["origin"] = entry.origin().as_str().into();
+        }
+        winner
+    };
+    let here = |pod: &PodKey, origin: &str| json!({"source": rejection.source.as_str(), "pod": pod.as_str(), "origin": origin});
+    match (&rejection.reason, &rejection.pod) {
+        (RejectionReason::Conflict { winner }, Some(pod)) => Some(elsewhere(*winner, pod)),
+        (RejectionReason::UidInUse { winner, holder }, _) => Some(elsewhere(*winner, holder)),
+        (RejectionReason::DuplicateName { winner }, Some(pod)) => Some(here(pod, winner.as_str())),
+        (RejectionReason::DuplicateUid { holder, winner }, _) => Some(here(holder, winner.as_str())),
+        _ => None,
+    }
+}
+
+fn detail(problem: &Problem) -> Value {
+    let severity = match problem.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let mut detail = json!({"severity": severity, "detail": problem.detail});
+    if let Some((line, column)) = problem.position {
+        detail["line"] = line.into();
+        detail["column"] = column.into();
+    }
+    if let Some(field) = &problem.field {
+        detail["field"] = field.as_str().into();
+    }
+    if let Some(reason) = problem.reason {
+        detail["reason"] = reason.into();
+    }
+    detail
+}

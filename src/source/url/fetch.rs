@@ -1,0 +1,170 @@
+//! One request for the manifests, and what may be wrong with the answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, StatusCode,
+    header::{ACCEPT, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, USER_AGENT},
+};
+use sha2::{Digest as _, Sha256};
+use tokio::task;
+
+use super::{UrlSettings, hex};
+use crate::{
+    client::{Client, ClientError, ClientSettings},
+    pod::{Refusal, decode::MAX_MANIFEST},
+};
+
+/// Who asks.
+const AGENT: &str = concat!("podmux/", env!("CARGO_PKG_VERSION"));
+/// What is wanted. Anything is read, whatever it says it is.
+const WANTED: &str = "application/yaml, application/json, */*;q=0.5";
+
+/// Why a URL gave no pods.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UrlError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("the request cannot be made")]
+    Request(#[source] http::Error),
+    #[error("the server answered {}{}; 200 with the manifests is expected", .0, hint(*.0))]
+    Status(StatusCode),
+    #[error("the server answered {} without being asked for changes only", StatusCode::NOT_MODIFIED)]
+    NotAsked,
+    #[error(
+        "the body is empty, which does not mean that there are no pods; to say so, serve an empty list: {{\"apiVersion\": \"v1\", \"kind\": \"PodList\", \"items\": []}}"
+    )]
+    Empty,
+    #[error(
+        "the body's SHA-256 is {found}, and only {wanted} is taken; if the new one is meant, pin that (--manifest-url-sha256)"
+    )]
+    Pin { found: String, wanted: String },
+    #[error("{0}")]
+    Refused(Arc<Refusal>),
+}
+
+fn hint(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (does --manifest-url-header say who this is?)",
+        StatusCode::NOT_FOUND => " (is the path right?)",
+        _ => "",
+    }
+}
+
+/// What a server can be asked to compare with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Validators {
+    /// Its own word for a body.
+    pub(super) etag: Option<HeaderValue>,
+    /// When the body was changed last, by the server's clock.
+    pub(super) last_modified: Option<HeaderValue>,
+}
+
+impl Validators {
+    fn of(headers: &HeaderMap) -> Self {
+        let value = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
+        Self { etag: value(ETAG), last_modified: value(LAST_MODIFIED) }
+    }
+
+    /// The header that asks for changes only: the one for the server's own word, which is exact, if there is that.
+    fn question(&self) -> Option<(HeaderName, HeaderValue)> {
+        let etag = self.etag.clone().map(|etag| (IF_NONE_MATCH, etag));
+        etag.or_else(|| Some((IF_MODIFIED_SINCE, self.last_modified.clone()?)))
+    }
+}
+
+/// What an answer says.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Nothing has changed.
+    Unchanged,
+    /// These are the manifests.
+    Body(Fetched),
+}
+
+/// A body that is what it should be, as far as can be told without reading it.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    pub(super) body: Bytes,
+    pub(super) sha256: [u8; 32],
+    pub(super) validators: Validators,
+}
+
+/// Asks the server.
+#[derive(Debug, Default)]
+pub(super) struct Fetcher {
+    client: Option<Client>,
+}
+
+impl Fetcher {
+    /// Certificates are read anew before the next request.
+    pub(super) fn forget(&mut self) {
+        self.client = None;
+    }
+
+    /// Fetches once. After an error certificates are read anew: a fresh one may
+    /// be what mends it.
+    pub(super) async fn fetch(
+        &mut self,
+        settings: &UrlSettings,
+        known: Option<&Validators>,
+    ) -> Result<Answer, UrlError> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => client(settings).await?,
+        };
+        let answer = ask(&client, settings, known).await?;
+        self.client = Some(client);
+        Ok(answer)
+    }
+}
+
+async fn client(settings: &UrlSettings) -> Result<Client, ClientError> {
+    let settings = ClientSettings {
+        ca_file: settings.ca_file.clone(),
+        identity: settings.identity.clone(),
+        socket: None,
+        connect_timeout: settings.timeout,
+        timeout: settings.timeout,
+        follow_redirects: true,
+    };
+    // Its files may stand on a network that hangs.
+    let made = task::spawn_blocking(|| Client::new(settings)).await;
+    made.unwrap_or_else(|error| Err(ClientError::Roots(error.into())))
+}
+
+async fn ask(
+    client: &Client,
+    settings: &UrlSettings,
+    known: Option<&Validators>,
+) -> Result<Answer, UrlError> {
+    let mut request = Request::get(&settings.url).body(Bytes::new()).map_err(UrlError::Request)?;
+    let headers = request.headers_mut();
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    headers.insert(ACCEPT, HeaderValue::from_static(WANTED));
+    headers.extend(settings.headers.clone());
+    let question = known.and_then(Validators::question);
+    let asked = question.is_some();
+    if let Some((name, value)) = question {
+        headers.insert(name, value);
+    }
+
+    let answer = client.send(request).await?;
+    match answer.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_MODIFIED if asked => return Ok(Answer::Unchanged),
+        StatusCode::NOT_MODIFIED => return Err(UrlError::NotAsked),
+        status => return Err(UrlError::Status(status)),
+    }
+    let validators = Validators::of(answer.headers());
+    let body = answer.into_body().whole(MAX_MANIFEST).await?;
+    if body.is_empty() {
+        return Err(UrlError::Empty);
+    }
+    let sha256: [u8; 32] = Sha256::digest(&body).into();
+    match settings.sha256 {
+        Some(wanted) if wanted != sha256 => Err(UrlError::Pin { found: hex(sha256), wanted: hex(wanted) }),
+        _ => Ok(Answer::Body(Fetched { body, sha256, validators })),
+    }
+}

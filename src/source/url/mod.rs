@@ -1,0 +1,413 @@
+//! Manifests at a URL, which is polled.
+//!
+//! The kubelet's `pkg/kubelet/config/http.go`, with three differences: an empty
+//! body is an error and not the wish for no pods, what a body says is remembered
+//! only when it could be read, and a server that tells versions apart is asked
+//! for changes only.
+
+mod fetch;
+
+use std::{error::Error, fmt, mem, panic, path::PathBuf, sync::Arc, time::Duration};
+
+use http::{HeaderMap, Uri};
+use tokio::{
+    sync::watch as level,
+    task,
+    time::{self, Instant},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
+use super::{SourceFailing, SourceStatus};
+use crate::{
+    client::{Identity, shown},
+    clock,
+    mux::SourceChannel,
+    pod::{
+        Listing, ListingBuilder, Origin, Refusal, RejectionReason, SourceName,
+        decode::{Manifest, Preparation},
+    },
+    validation,
+};
+
+/// A poll may come by a tenth of the frequency earlier or later, so that the
+/// nodes of a fleet that were started together do not ask together for ever.
+const JITTER: f64 = 0.1;
+/// How many different errors of one outage are said aloud; the rest is for `-v`.
+const MAX_SAID: usize = 8;
+
+/// The url source's settings.
+#[derive(Clone)]
+pub struct UrlSettings {
+    /// What is polled: an `http` or `https` URL, perhaps with user and password.
+    pub url: Uri,
+    /// What every request says besides.
+    pub headers: HeaderMap,
+    /// The CAs that are trusted, as PEM, in place of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Who this node is, where the server wants to know.
+    pub identity: Option<Identity>,
+    /// The only body that is taken, by its SHA-256.
+    pub sha256: Option<[u8; 32]>,
+    /// The time between the end of one poll and the beginning of the next.
+    pub check_frequency: Duration,
+    /// How long a poll may take, redirects and the whole body included.
+    pub timeout: Duration,
+    /// For whom manifests are prepared.
+    pub preparation: Preparation,
+}
+
+impl UrlSettings {
+    /// The kubelet's check frequency (20 s) and time limit (10 s), and nothing special.
+    #[must_use]
+    pub fn new(url: Uri, preparation: Preparation) -> Self {
+        Self {
+            url,
+            headers: HeaderMap::new(),
+            ca_file: None,
+            identity: None,
+            sha256: None,
+            check_frequency: Duration::from_secs(20),
+            timeout: Duration::from_secs(10),
+            preparation,
+        }
+    }
+}
+
+impl fmt::Debug for UrlSettings {
+    /// Without what may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.keys().map(http::HeaderName::as_str).collect();
+        f.debug_struct("UrlSettings")
+            .field("url", &shown(&self.url))
+            .field("headers", &headers)
+            .field("ca_file", &self.ca_file)
+            .field("identity", &self.identity)
+            .field("sha256", &self.sha256.map(hex))
+            .field("check_frequency", &self.check_frequency)
+            .field("timeout", &self.timeout)
+            .field("preparation", &self.preparation)
+            .finish()
+    }
+}
+
+/// What the source is asked for while it runs.
+#[derive(Clone, Debug)]
+struct Asked {
+    fetches: u64,
+    settings: UrlSettings,
+}
+
+/// The url source from outside. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct UrlHandle {
+    asked: level::Sender<Asked>,
+    /// The last of the asked fetches that is done with.
+    fetched: level::Receiver<u64>,
+    status: level::Receiver<SourceStatus>,
+}
+
+impl UrlHandle {
+    /// Asks for a poll now, with certificates read anew (SIGHUP).
+    pub fn rescan(&self) {
+        self.asked.send_modify(|asked| asked.fetches += 1);
+    }
+
+    /// Takes these settings over, and polls.
+    pub fn retune(&self, check_frequency: Duration, headers: HeaderMap, sha256: Option<[u8; 32]>) {
+        self.asked.send_modify(|asked| {
+            asked.fetches += 1;
+            asked.settings.check_frequency = check_frequency;
+            asked.settings.headers = headers;
+            asked.settings.sha256 = sha256;
+        });
+    }
+
+    /// Asks for a poll, and waits until what it gave has been merged. Returns
+    /// false if the source ended before. Cancel-safe.
+    pub async fn rescanned(&self) -> bool {
+        self.rescan();
+        let asked = self.asked.borrow().fetches;
+        self.fetched.clone().wait_for(|fetched| *fetched >= asked).await.is_ok()
+    }
+
+    /// How the source is doing.
+    #[must_use]
+    pub fn status(&self) -> SourceStatus {
+        self.status.borrow().clone()
+    }
+
+    /// How the source is doing, whenever that changes. Closed when it has ended.
+    #[must_use]
+    pub fn watch(&self) -> level::Receiver<SourceStatus> {
+        self.status.clone()
+    }
+}
+
+/// What the pods in use were made of.
+#[derive(Clone, Debug)]
+struct Good {
+    sha256: [u8; 32],
+    validators: Validators,
+}
+
+/// The source of pods from a URL.
+#[derive(Debug)]
+pub struct UrlSource {
+    channel: SourceChannel,
+    settings: UrlSettings,
+    /// The URL without its secrets: what it is called everywhere.
+    origin: Origin,
+    fetcher: Fetcher,
+    builder: ListingBuilder,
+    good: Option<Good>,
+    /// What was pushed last.
+    pushed: Option<Listing>,
+    /// The errors of this outage that were said.
+    said: Vec<String>,
+    asked: level::Receiver<Asked>,
+    fetched: level::Sender<u64>,
+    status: level::Sender<SourceStatus>,
+}
+
+impl UrlSource {
+    /// A source that polls the settings' URL into a channel. It does nothing before it is run.
+    #[must_use]
+    pub fn new(settings: UrlSettings, channel: SourceChannel) -> (Self, UrlHandle) {
+        let target = shown(&settings.url);
+        let origin = Origin::from(&*target);
+        let status = SourceStatus { target, detail: detail(&settings), ..SourceStatus::default() };
+        let (status, seen) = level::channel(status);
+        let (fetched, done) = level::channel(0);
+        let (ask, asked) = level::channel(Asked { fetches: 0, settings: settings.clone() });
+        let source = Self {
+            channel,
+            settings,
+            origin,
+            fetcher: Fetcher::default(),
+            builder: ListingBuilder::new(SourceName::Url),
+            good: None,
+            pushed: None,
+            said: Vec::new(),
+            asked,
+            fetched,
+            status,
+        };
+        (source, UrlHandle { asked: ask, fetched: done, status: seen })
+    }
+
+    /// Polls and pushes until `stop` is cancelled, which also ends a poll that
+    /// is under way. Nothing is pushed before the first good answer.
+    ///
+    /// # Panics
+    /// If decoding a body panics, with its panic.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut next = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                Ok(()) = self.asked.changed() => {}
+                () = time::sleep_until(next) => {}
+            }
+            let Asked { fetches, settings } = self.asked.borrow_and_update().clone();
+            let is_asked = fetches > *self.fetched.borrow();
+            self.settings = settings;
+            let poll = async {
+                if is_asked {
+                    // Whoever asks may have put other certificates in place.
+                    self.fetcher.forget();
+                }
+                self.poll().await;
+                if is_asked {
+                    self.channel.merged().await;
+                }
+            };
+            if stop.run_until_cancelled(poll).await.is_none() {
+                return;
+            }
+            self.fetched.send_if_modified(|fetched| mem::replace(fetched, fetches) != fetches);
+            next = Instant::now() + jittered(self.settings.check_frequency, Uuid::new_v4().as_u128());
+        }
+    }
+
+    /// Asks once, and does what follows.
+    async fn poll(&mut self) {
+        match self.ask().await {
+            Ok(()) => self.tell_success(),
+            Err(error) => self.tell_failure(&error),
+        }
+    }
+
+    async fn ask(&mut self) -> Result<(), UrlError> {
+        let known = self.known().cloned();
+        match self.fetcher.fetch(&self.settings, known.as_ref()).await? {
+            Answer::Unchanged => self.believe(),
+            Answer::Body(Fetched { sha256, validators, .. }) if self.is_taken(&sha256) => {
+                self.good = Some(Good { sha256, validators });
+                self.believe();
+            }
+            Answer::Body(Fetched { body, sha256, validators }) => {
+                let preparation = self.settings.preparation.clone();
+                let decoding = task::spawn_blocking(move || validation::manifest(&body, &preparation));
+                match decoding.await {
+                    Ok(Ok(manifest)) => self.accept(manifest, Good { sha256, validators }),
+                    Ok(Err(refusal)) => return Err(self.refuse(refusal)),
+                    Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
+                    // The runtime is being shut down.
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a change is asked against. Nothing while a refusal stands: the good
+    /// body that takes it back may be the one that is known.
+    fn known(&self) -> Option<&Validators> {
+        let pinned = |good: &&Good| self.settings.sha256.is_none_or(|pin| pin == good.sha256);
+        let good = self.good.as_ref().filter(pinned).filter(|_| self.builder.refusal(&self.origin).is_none());
+        good.map(|good| &good.validators)
+    }
+
+    /// Whether this body is what the pods in use were made of, and nothing came between.
+    fn is_taken(&self, sha256: &[u8; 32]) -> bool {
+        let same = self.good.as_ref().is_some_and(|good| good.sha256 == *sha256);
+        same && self.builder.refusal(&self.origin).is_none()
+    }
+
+    /// The pods in use are what the URL says now.
+    fn believe(&mut self) {
+        if !self.is_live() {
+            self.push();
+        }
+    }
+
+    /// Whether the mux has heard what the URL says in this run.
+    fn is_live(&self) -> bool {
+        self.pushed.as_ref().is_some_and(|listing| !listing.is_restored())
+    }
+
+    fn accept(&mut self, manifest: Manifest, good: Good) {
+        let origin = &self.origin;
+        let pods = manifest.pods.len();
+        let changed = self.builder.put(origin, manifest.pods, clock::now());
+        self.good = Some(good);
+        if changed {
+            for warning in manifest.warnings {
+                warn!(source = "url", path = %origin, "{origin}:{warning}");
+            }
+            debug!(source = "url", path = %origin, pods, "the manifests were taken");
+        }
+        if changed || !self.is_live() {
+            self.push();
+        }
+    }
+
+    /// Nothing of a body is taken, and what the one before gave is kept. That
+    /// shows among the listing's rejections, if there is a listing.
+    fn refuse(&mut self, refusal: Refusal) -> UrlError {
+        let refusal = Arc::new(refusal);
+        let news = self.builder.refuse(&self.origin, RejectionReason::Refused(refusal.clone()));
+        if news && let Some(pushed) = &self.pushed {
+            if pushed.is_restored() {
+                let listing = self.builder.restored_listing();
+                self.channel.push(listing.clone());
+                self.pushed = Some(listing);
+            } else {
+                self.push();
+            }
+        }
+        UrlError::Refused(refusal)
+    }
+
+    fn push(&mut self) {
+        let listing = self.builder.listing();
+        self.tell_duplicates(&listing);
+        self.channel.push(listing.clone());
+        self.pushed = Some(listing);
+    }
+}
+
+/// What is said to people: loud once, then quiet, then "recovered".
+impl UrlSource {
+    fn tell_success(&mut self) {
+        let path = &self.origin;
+        let mut failed = None;
+        self.status.send_modify(|status| {
+            failed = status.failing.take();
+            status.last_success = Some(clock::now());
+            status.detail = detail(&self.settings);
+        });
+        self.said.clear();
+        if let Some(SourceFailing { attempts, .. }) = failed {
+            let pods = self.builder.pods_of(path);
+            info!(source = "url", %path, pods, failed = attempts, "recovered: {path} gives manifests again");
+        }
+    }
+
+    fn tell_failure(&mut self, error: &UrlError) {
+        let path = &self.origin;
+        let text = chain(error);
+        self.status.send_modify(|status| {
+            let before = status.failing.take();
+            let (since, attempts) =
+                before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
+            let failing = SourceFailing { since, attempts: attempts + 1, error: text.as_str().into() };
+            status.failing = Some(failing);
+            status.detail = detail(&self.settings);
+        });
+        let pods_kept = self.builder.pods_of(path);
+        let what = match error {
+            UrlError::Refused(_) => "the manifests were refused",
+            _ => "the manifests cannot be fetched",
+        };
+        if self.said.contains(&text) || self.said.len() >= MAX_SAID {
+            debug!(source = "url", %path, pods_kept, error = %text, "{what}");
+        } else {
+            warn!(source = "url", %path, pods_kept, error = %text, "{what}");
+            self.said.push(text);
+        }
+    }
+
+    /// Tells of pods that have the UID of another one.
+    fn tell_duplicates(&self, listing: &Listing) {
+        let (refused, recovered) = listing.duplicates_since(self.pushed.as_ref());
+        for rejection in refused {
+            let pod = rejection.pod.as_ref().map(tracing::field::display);
+            warn!(source = "url", path = %rejection.origin, pod, error = %rejection.reason, "a pod was refused");
+        }
+        for rejection in recovered {
+            let pod = rejection.pod.as_ref().map(tracing::field::display);
+            info!(source = "url", path = %rejection.origin, pod, "recovered: no other pod stands in its way");
+        }
+    }
+}
+
+fn detail(settings: &UrlSettings) -> String {
+    format!("polling every {:?}", settings.check_frequency)
+}
+
+/// An error and its causes in one line.
+fn chain(error: &UrlError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn hex(bytes: [u8; 32]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).concat()
+}
+
+/// A time that is longer or shorter by up to [`JITTER`] of it, as the dice say.
+fn jittered(time: Duration, dice: u128) -> Duration {
+    // The upper bits of a random UUID, as a number from 0 to 1.
+    let part = f64::from(u32::try_from(dice >> 96).unwrap_or_default()) / f64::from(u32::MAX);
+    time.mul_f64(1.0 - JITTER + 2.0 * JITTER * part)
+}

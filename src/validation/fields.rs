@@ -1,0 +1,57 @@
+//! Looking into a prepared pod, where every field has the type that the API gives it.
+
+use serde_json::{Map, Value};
+
+use crate::pod::FieldPath;
+
+/// A struct of the API, as JSON.
+pub(super) type Object = Map<String, Value>;
+
+/// The text of a field; empty if there is none.
+pub(super) fn text<'v>(object: &'v Object, field: &str) -> &'v str {
+    given_text(object, field).unwrap_or_default()
+}
+
+/// The text of a field, if there is one.
+pub(super) fn given_text<'v>(object: &'v Object, field: &str) -> Option<&'v str> {
+    object.get(field)?.as_str()
+}
+
+/// The number in a field, if there is one.
+pub(super) fn number(object: &Object, field: &str) -> Option<i64> {
+    object.get(field)?.as_i64()
+}
+
+/// Whether a field is there and true.
+pub(super) fn is_true(object: &Object, field: &str) -> bool {
+    object.get(field) == Some(&Value::Bool(true))
+}
+
+/// The object in a field, if there is one.
+pub(super) fn object<'v>(object: &'v Object, field: &str) -> Option<&'v Object> {
+    object.get(field)?.as_object()
+}
+
+/// The items of the list in a field; none if there is no list.
+pub(super) fn list<'v>(object: &'v Object, field: &str) -> &'v [Value] {
+    object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The objects of the list in a field, each with its path.
+pub(super) fn objects<'v>(
+    list_path: &FieldPath<'_>,
+    object: &'v Object,
+    field: &str,
+    mut each: impl FnMut(&FieldPath<'_>, &'v Object),
+) {
+    for (index, item) in list(object, field).iter().enumerate() {
+        if let Value::Object(item) = item {
+            each(&list_path.index(index), item);
+        }
+    }
+}
+
+/// The texts of the list in a field.
+pub(super) fn texts<'v>(object: &'v Object, field: &str) -> impl Iterator<Item = &'v str> {
+    list(object, field).iter().filter_map(Value::as_str)
+}

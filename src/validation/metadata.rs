@@ -1,0 +1,147 @@
+//! A pod's metadata: who it is, and what is attached to it.
+
+use serde_json::Value;
+
+use super::{
+    fields::{Object, is_true, list, number, object, objects, text, texts},
+    judge::Judge,
+    syntax,
+};
+use crate::pod::FieldPath;
+
+/// How many bytes the keys and values of all annotations have at most.
+const MAX_ANNOTATIONS: usize = 256 * 1024;
+/// The longest name of a field's manager, in bytes.
+const MAX_MANAGER: usize = 128;
+/// The longest name of a subresource, in bytes.
+const MAX_SUBRESOURCE: usize = 256;
+/// The kubelet's own hash, which counts among a pod's annotations, has this many bytes.
+const KUBELETS_HASH: usize = 32;
+const HASH: &str = "kubernetes.io/config.hash";
+
+/// Finalizers that may do without a prefix.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let prefix = text(metadata, "generateName");
+    if !prefix.is_empty() {
+        judge.check(&path.field("generateName"), prefix, syntax::subdomain_prefix(prefix));
+    }
+    let name = text(metadata, "name");
+    judge.check(&path.field("name"), name, syntax::subdomain(name));
+    let namespace = text(metadata, "namespace");
+    judge.check(&path.field("namespace"), namespace, syntax::label(namespace));
+    if let Some(generation) = number(metadata, "generation").filter(|generation| *generation < 0) {
+        judge.invalid(&path.field("generation"), generation, "must be greater than or equal to 0");
+    }
+    if let Some(labels) = object(metadata, "labels") {
+        self::labels(labels, &path.field("labels"), judge);
+    }
+    if let Some(annotations) = object(metadata, "annotations") {
+        self::annotations(annotations, &path.field("annotations"), judge);
+    }
+    owners(metadata, &path.field("ownerReferences"), judge);
+    finalizers(metadata, &path.field("finalizers"), judge);
+    managed_fields(metadata, &path.field("managedFields"), judge);
+}
+
+/// Labels, or whatever is written as labels are. The API names the map and not the key.
+pub(super) fn labels(labels: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for (key, value) in labels {
+        let value = value.as_str().unwrap_or_default();
+        if let Err(why) = syntax::qualified(key) {
+            judge.invalid_at(&path.key(key), path, key.as_str(), why);
+        }
+        if let Err(why) = syntax::label_value(value) {
+            judge.invalid_at(&path.key(key), path, value, why);
+        }
+    }
+}
+
+pub(super) fn annotations(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for key in annotations.keys() {
+        if let Err(why) = syntax::qualified_caseless(key) {
+            judge.invalid_at(&path.key(key), path, key.as_str(), why);
+        }
+    }
+    size(annotations, path, judge);
+}
+
+/// Refuses annotations that are too much together.
+pub(super) fn size(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let length = |(key, value): (&String, &Value)| {
+        let value = if key == HASH { KUBELETS_HASH } else { value.as_str().map_or(0, str::len) };
+        key.len() + value
+    };
+    if annotations.iter().map(length).sum::<usize>() > MAX_ANNOTATIONS {
+        judge.too_long(path, MAX_ANNOTATIONS);
+    }
+}
+
+fn owners(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let mut controllers = 0;
+    objects(path, metadata, "ownerReferences", |at, owner| {
+        let version = text(owner, "apiVersion");
+        // `group/version`, `version` alone for the group without a name, `/` for none.
+        let has_version = match version.split_once('/') {
+            None => !version.is_empty(),
+            Some((_, version)) => !version.is_empty() && !version.contains('/'),
+        };
+        if !has_version {
+            judge.invalid_at(at, &path.field("apiVersion"), version, "the version must not be empty");
+        }
+        for field in ["kind", "name", "uid"] {
+            if text(owner, field).is_empty() {
+                judge.invalid_at(at, &path.field(field), "", "must not be empty");
+            }
+        }
+        if matches!(version, "v1" | "/v1") && text(owner, "kind") == "Event" {
+            judge.invalid_at(at, path, "Event", "an Event cannot own anything");
+        }
+        if is_true(owner, "controller") {
+            controllers += 1;
+            if controllers > 1 {
+                judge.invalid_at(at, path, text(owner, "name"), "only one owner can be the controller");
+            }
+        }
+    });
+}
+
+fn finalizers(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for (index, finalizer) in list(metadata, "finalizers").iter().enumerate() {
+        let finalizer = finalizer.as_str().unwrap_or_default();
+        let at = path.index(index);
+        if let Err(why) = syntax::qualified(finalizer) {
+            judge.invalid_at(&at, path, finalizer, why);
+        }
+        if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
+            judge.invalid(&at, finalizer, "neither a standard finalizer nor a name with a domain in front");
+        }
+    }
+    let has = |name| texts(metadata, "finalizers").any(|finalizer| finalizer == name);
+    if has("orphan") && has("foregroundDeletion") {
+        judge.invalid(path, "orphan", "orphan and foregroundDeletion exclude each other");
+    }
+}
+
+fn managed_fields(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    objects(path, metadata, "managedFields", |path, managed| {
+        let (operation, kind) = (text(managed, "operation"), text(managed, "fieldsType"));
+        if !matches!(operation, "Apply" | "Update") {
+            judge.invalid(&path.field("operation"), operation, "must be Apply or Update");
+        }
+        if !matches!(kind, "" | "FieldsV1") {
+            judge.invalid(&path.field("fieldsType"), kind, "must be FieldsV1");
+        }
+        let manager = text(managed, "manager");
+        if manager.len() > MAX_MANAGER {
+            judge.too_long(&path.field("manager"), MAX_MANAGER);
+        }
+        if manager.chars().any(|c| c.is_control()) {
+            judge.invalid(&path.field("manager"), manager, "must be printable");
+        }
+        if text(managed, "subresource").len() > MAX_SUBRESOURCE {
+            judge.too_long(&path.field("subresource"), MAX_SUBRESOURCE);
+        }
+    });
+}

@@ -1,0 +1,100 @@
+//! What a pod may not refer to on a node that has no API server to ask (`HasAPIObjectReference`).
+
+use super::fields::{Object, list, object, objects, text};
+use crate::pod::{FieldPath, Problem, Stage, decode::Faults};
+
+/// Tells every reference of a pod's spec that only an API server could resolve.
+pub(super) fn references(spec: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
+    if !text(spec, "serviceAccountName").is_empty() {
+        refuse(&path.field("serviceAccountName"), "serviceaccounts", faults);
+    }
+    let secrets = path.field("imagePullSecrets");
+    objects(&secrets, spec, "imagePullSecrets", |path, secret| {
+        named(path, secret, "name", "secrets", faults)
+    });
+    for containers in ["initContainers", "containers", "ephemeralContainers"] {
+        let path = path.field(containers);
+        objects(&path, spec, containers, |path, container| environment(path, container, faults));
+    }
+    if !list(spec, "resourceClaims").is_empty() {
+        refuse(&path.field("resourceClaims"), "resourceclaims", faults);
+    }
+    let volumes = path.field("volumes");
+    objects(&volumes, spec, "volumes", |path, volume| volume_source(path, volume, faults));
+}
+
+fn refuse(path: &FieldPath<'_>, resource: &str, faults: &mut Faults<'_, '_>) {
+    faults.refuse(Stage::Reference, path, || {
+        Problem::error(format!("static pods may not reference {resource}: a node cannot resolve them alone"))
+    });
+}
+
+/// Refuses what an object names in a field; an empty name refers to nothing.
+fn named(path: &FieldPath<'_>, object: &Object, field: &str, resource: &str, faults: &mut Faults<'_, '_>) {
+    if !text(object, field).is_empty() {
+        refuse(&path.field(field), resource, faults);
+    }
+}
+
+fn environment(path: &FieldPath<'_>, container: &Object, faults: &mut Faults<'_, '_>) {
+    let mut refer = |path: &FieldPath<'_>, source: &Object, field: &str, resource| {
+        if let Some(reference) = object(source, field) {
+            named(&path.field(field), reference, "name", resource, faults);
+        }
+    };
+    objects(&path.field("envFrom"), container, "envFrom", |path, source| {
+        refer(path, source, "secretRef", "secrets");
+        refer(path, source, "configMapRef", "configmaps");
+    });
+    objects(&path.field("env"), container, "env", |path, variable| {
+        if let Some(source) = object(variable, "valueFrom") {
+            let path = path.field("valueFrom");
+            refer(&path, source, "secretKeyRef", "secrets");
+            refer(&path, source, "configMapKeyRef", "configmaps");
+        }
+    });
+}
+
+fn volume_source(path: &FieldPath<'_>, volume: &Object, faults: &mut Faults<'_, '_>) {
+    for (kind, source) in volume {
+        let path = path.field(kind);
+        let Some(source) = source.as_object() else { continue };
+        match kind.as_str() {
+            "configMap" => refuse(&path, "configmaps (via configmap volumes)", faults),
+            "secret" => refuse(&path, "secrets (via secret volumes)", faults),
+            "csi" => refuse(&path, "csidrivers (via CSI volumes)", faults),
+            "glusterfs" => refuse(&path, "endpoints (via glusterFS volumes)", faults),
+            "persistentVolumeClaim" => refuse(&path, "persistentvolumeclaims", faults),
+            "ephemeral" => refuse(&path, "persistentvolumeclaims (via ephemeral volumes)", faults),
+            "azureFile" => refuse(&path, "secrets (via azureFile volumes)", faults),
+            "projected" => {
+                let sources = path.field("sources");
+                objects(&sources, source, "sources", |path, source| projection(path, source, faults));
+            }
+            // iscsi, rbd, cephfs, cinder, flexVolume, scaleIO and storageos may have one.
+            _ => {
+                if let Some(secret) = object(source, "secretRef") {
+                    named(&path.field("secretRef"), secret, "name", "secrets", faults);
+                }
+            }
+        }
+    }
+}
+
+fn projection(path: &FieldPath<'_>, source: &Object, faults: &mut Faults<'_, '_>) {
+    if source.is_empty() {
+        let why = "unknown source for a projected volume: a node alone can resolve downwardAPI only";
+        return faults.refuse(Stage::Reference, path, || Problem::error(why));
+    }
+    for kind in source.keys() {
+        let path = path.field(kind);
+        match kind.as_str() {
+            "configMap" => refuse(&path, "configmaps (via projected volumes)", faults),
+            "secret" => refuse(&path, "secrets (via projected volumes)", faults),
+            "serviceAccountToken" => refuse(&path, "serviceaccounts (via projected volumes)", faults),
+            "clusterTrustBundle" => refuse(&path, "clustertrustbundles", faults),
+            "podCertificate" => refuse(&path, "podcertificates", faults),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The embedded database: what is committed stays, who may use it, and what it refuses.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use expect_test::expect;
+use podmux::db::{self, Change, DbError, OpenError, Sequence, Table, Tables};
+
+use crate::support::{
+    files::soon,
+    state::{Disk, State, erase, set},
+};
+
+fn refusal<T>(opened: Result<T, OpenError>) -> String {
+    let error = opened.err().expect("it is refused");
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_a_restart() {
+    let root = tempfile::tempdir().unwrap();
+    let state = State::open(root.path()).unwrap();
+    let instance = state.stored.instance.clone();
+    assert_eq!(state.rows(Table::Posted), "");
+    state.put(Table::Posted, "a/web", "1").await;
+    state.put(Table::Good, "a/web", "2").await;
+    let changes =
+        vec![set(Table::Posted, "a/db", "3"), set(Table::Posted, "a/web", "4"), set(Table::Posted, "x", "5")];
+    soon(state.db.commit(changes)).await.unwrap();
+    soon(state.db.commit(vec![erase(Table::Posted, "x"), erase(Table::Posted, "never there")]))
+        .await
+        .unwrap();
+    state.close().await;
+
+    let state = State::open(root.path()).unwrap();
+    assert_eq!(state.rows(Table::Posted), "a/db=3 a/web=4");
+    assert_eq!(state.rows(Table::Good), "a/web=2");
+    assert_eq!(state.rows(Table::Streams), "");
+    assert_eq!(state.stored.instance, instance);
+    state.close().await;
+}
+
+#[tokio::test]
+async fn a_directory_is_made_for_its_owner_alone_and_has_an_identity() {
+    let root = tempfile::tempdir().unwrap();
+    let (one, other) = (root.path().join("deep/one"), root.path().join("other"));
+    let first = State::open(&one).unwrap();
+    let second = State::open(&other).unwrap();
+    assert_eq!(uuid::Uuid::parse_str(&first.stored.instance).unwrap().get_version_num(), 4);
+    assert_ne!(first.stored.instance, second.stored.instance);
+    assert_eq!(mode(&one), 0o700);
+    let mut files: Vec<_> = fs::read_dir(&one).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, ["lock", "state.redb"]);
+    assert_eq!([mode(&one.join("lock")), mode(&one.join("state.redb"))], [0o600; 2]);
+    first.close().await;
+    second.close().await;
+}
+
+#[tokio::test]
+async fn the_second_on_one_directory_is_refused_until_the_first_has_ended() {
+    let root = tempfile::tempdir().unwrap();
+    let state = State::open(root.path()).unwrap();
+    assert_eq!(
+        refusal(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR"),
+        "another podmux works on the state directory DIR: stop it, or give this one a directory of its own"
+    );
+    state.put(Table::Posted, "a", "1").await;
+    state.close().await;
+    let state = State::open(root.path()).unwrap();
+    assert_eq!(state.rows(Table::Posted), "a=1");
+    state.close().await;
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_refused_and_left_as_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("state.redb");
+    let refused = |bytes: &[u8]| {
+        fs::write(&file, bytes).unwrap();
+        let said = refusal(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR");
+        assert_eq!(fs::read(&file).unwrap(), bytes);
+        said
+    };
+    expect!["DIR/state.redb is not podmux's: it is empty; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(b""));
+    expect!["DIR/state.redb is not podmux's: it is no database; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(b"a few notes of mine\n"));
+    expect!["DIR/state.redb is not podmux's: it is no database; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(&[0; 8192]));
+    expect!["DIR/state.redb is damaged: it ends too early; it is left as it is: put back a copy of it, or move it away to begin anew"].assert_eq(&refused(b"redb\x1a\x0a\xa9\x0d\x0a"));
+    let others = root.path().join("others");
+    drop(redb::Database::create(&others).unwrap());
+    let others = fs::read(others).unwrap();
+    expect!["DIR/state.redb is not podmux's: it is another program's database; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(&others));
+
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let said = refusal(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR");
+    expect!["DIR/state.redb is not podmux's: it is no file; it is left as it is: move it away, or name another state directory"].assert_eq(&said);
+    let said = refusal(State::open(Path::new("/dev/null")));
+    expect!["cannot use the state directory: /dev/null: not a directory"].assert_eq(&said);
+}
+
+#[tokio::test]
+async fn a_creation_that_was_cut_off_is_begun_anew() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("state.redb.new"), "redb, to about here").unwrap();
+    let state = State::open(root.path()).unwrap();
+    state.put(Table::Posted, "a", "1").await;
+    state.close().await;
+    assert!(!root.path().join("state.redb.new").exists());
+
+    // One that was killed between making the new file and giving it its name.
+    let other = tempfile::tempdir().unwrap();
+    fs::copy(root.path().join("state.redb"), other.path().join("state.redb.new")).unwrap();
+    let state = State::open(other.path()).unwrap();
+    assert_eq!(state.rows(Table::Posted), "");
+    state.close().await;
+}
+
+#[tokio::test]
+async fn a_process_that_was_killed_has_lost_nothing_that_was_acknowledged() {
+    let root = tempfile::tempdir().unwrap();
+    let state = State::open(root.path()).unwrap();
+    for n in 0..20 {
+        let (key, before) = (format!("key{n:02}"), format!("key{:02}", n - 1));
+        soon(state.db.commit(vec![set(Table::Posted, &key, "x"), erase(Table::Posted, &before)]))
+            .await
+            .unwrap();
+        // What a killed process leaves is what is in the file, and no more.
+        let copy = tempfile::tempdir().unwrap();
+        fs::copy(root.path().join("state.redb"), copy.path().join("state.redb")).unwrap();
+        let found = State::open(copy.path()).unwrap();
+        assert_eq!(found.rows(Table::Posted), format!("{key}=x"));
+        found.close().await;
+    }
+    state.close().await;
+}
+
+/// Two formats of the future: one that renames, and one that says the same otherwise.
+fn rename(tables: &Tables) -> Vec<Change> {
+    let rows = tables[&Table::Posted].iter();
+    let rename = |(key, value): (&String, &Vec<u8>)| {
+        [erase(Table::Posted, key), set(Table::Posted, &format!("new/{key}"), value.clone())]
+    };
+    rows.flat_map(rename).collect()
+}
+
+fn shout(tables: &Tables) -> Vec<Change> {
+    let rows = tables[&Table::Posted].iter();
+    rows.map(|(key, value)| set(Table::Posted, key, value.to_ascii_uppercase())).collect()
+}
+
+#[tokio::test]
+async fn an_older_format_is_upgraded_step_by_step_and_once() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    state.put(Table::Posted, "web", "abc").await;
+    state.close().await;
+
+    // Format 1 to format 2, and from there to format 3 …
+    let state = State::open_with(&disk, &[rename]).unwrap();
+    assert_eq!(state.rows(Table::Posted), "new/web=abc");
+    state.close().await;
+    let state = State::open_with(&disk, &[rename, shout]).unwrap();
+    assert_eq!(state.rows(Table::Posted), "new/web=ABC");
+    state.close().await;
+    // … which is done only once, and is what the file says now.
+    let state = State::open_with(&disk, &[rename, shout]).unwrap();
+    assert_eq!(state.rows(Table::Posted), "new/web=ABC");
+    state.put(Table::Posted, "db", "def").await;
+    state.close().await;
+
+    // Both steps at once.
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    state.put(Table::Posted, "web", "abc").await;
+    state.close().await;
+    let state = State::open_with(&disk, &[rename, shout]).unwrap();
+    assert_eq!(state.rows(Table::Posted), "new/web=ABC");
+    state.close().await;
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused_and_left_as_it_is() {
+    let disk = Disk::default();
+    State::open_with(&disk, &[rename, shout]).unwrap().close().await;
+    let before = disk.bytes();
+    assert_eq!(
+        refusal(State::open_on(&disk)),
+        "disk was written by a newer podmux: format 3, and this one knows up to 1; run the newer one"
+    );
+    assert!(disk.bytes() == before);
+    State::open_with(&disk, &[rename, shout]).unwrap().close().await;
+}
+
+#[tokio::test]
+async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    state.put(Table::Posted, "first", "x").await;
+    for n in 0..30 {
+        let before = disk.platter().syncs;
+        state.put(Table::Posted, "again", format!("{n}")).await;
+        assert_eq!(disk.platter().syncs - before, 1);
+    }
+    state.close().await;
+
+    // 100 wait before anybody writes.
+    let (db, writer, _) = db::open_on(disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
+    let before = disk.platter().syncs;
+    let key = |n| format!("key{n:03}");
+    let mut waiting: Vec<_> = (0..100)
+        .map(|n| {
+            tokio::spawn({
+                let db = db.clone();
+                async move { db.commit(vec![set(Table::Posted, &key(n), "x")]).await }
+            })
+        })
+        .collect();
+    while db.waiting() < 100 {
+        tokio::task::yield_now().await;
+    }
+    let writer = tokio::task::spawn_blocking(|| writer.run());
+    for commit in waiting.drain(..) {
+        soon(commit).await.unwrap().unwrap();
+    }
+    // The commit, and one more if the file grew.
+    assert!(disk.platter().syncs - before <= 2, "{} syncs", disk.platter().syncs - before);
+    drop(db);
+    soon(writer).await.unwrap();
+    assert_eq!(State::open_on(&disk).unwrap().stored.tables[&Table::Posted].len(), 102);
+}
+
+#[tokio::test]
+async fn a_sequence_goes_on_without_a_gap_after_a_clean_stop_and_skips_after_another() {
+    async fn numbers(sequence: &mut Sequence, count: u64) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        for _ in 0..count {
+            soon(sequence.ready()).await.unwrap();
+            numbers.push(sequence.take().unwrap());
+        }
+        numbers
+    }
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let mut sequence = Sequence::durable("updates", state.db.clone(), &state.stored);
+    assert_eq!(numbers(&mut sequence, 3).await, [1, 2, 3]);
+    soon(sequence.close()).await.unwrap();
+    state.close().await;
+
+    let state = State::open_on(&disk).unwrap();
+    let mut sequence = Sequence::durable("updates", state.db.clone(), &state.stored);
+    let mut other = Sequence::durable("jsonl", state.db.clone(), &state.stored);
+    assert_eq!(numbers(&mut sequence, 2).await, [4, 5]);
+    assert_eq!(numbers(&mut other, 2).await, [1, 2]);
+    let killed = Disk::with(disk.bytes());
+    drop((sequence, other));
+    state.close().await;
+
+    let state = State::open_on(&killed).unwrap();
+    let mut sequence = Sequence::durable("updates", state.db.clone(), &state.stored);
+    assert_eq!(numbers(&mut sequence, 1).await, [10_004]);
+    drop(sequence);
+    state.close().await;
+}
+
+#[tokio::test]
+async fn without_a_writer_a_commit_is_refused() {
+    let (db, writer, _) = db::open_on(Disk::default(), Path::new("disk"), db::UPGRADES).unwrap();
+    let waiting = tokio::spawn({
+        let db = db.clone();
+        async move { db.commit(vec![]).await }
+    });
+    while db.waiting() < 1 {
+        tokio::task::yield_now().await;
+    }
+    drop(writer);
+    assert!(matches!(soon(waiting).await.unwrap(), Err(DbError::Ended)));
+    assert!(matches!(soon(db.commit(vec![])).await, Err(DbError::Ended)));
+}

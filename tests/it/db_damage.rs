@@ -1,0 +1,169 @@
+//! Damaged state: refused with a clear error and left as it is, or exactly what was acknowledged.
+
+use std::env;
+
+use podmux::db::{OpenError, Table, Tables};
+
+use crate::support::{
+    files::soon,
+    state::{Dice, Disk, State, apply, no_rows, set},
+};
+
+/// Damaged copies of each file: `PODMUX_DAMAGE` of them, or 400.
+fn copies() -> u64 {
+    env::var("PODMUX_DAMAGE").map_or(400, |copies| copies.parse().unwrap())
+}
+
+const PAGE: usize = 4096;
+
+/// Changes some of a file. Returns in words what was done.
+fn damage(file: &mut Vec<u8>, dice: &mut Dice) -> String {
+    let pages = file.len() / PAGE;
+    // Half of it meets the beginning, where the header and the newest pages are.
+    let near = |dice: &mut Dice, pages: usize| {
+        let pages = if dice.roll(2) == 0 { pages.min(24) } else { pages };
+        dice.roll(pages)
+    };
+    match dice.roll(5) {
+        0 => {
+            // Often in the header, which is small and matters most.
+            let at =
+                if dice.roll(2) == 0 { dice.roll(320) } else { near(dice, pages) * PAGE + dice.roll(PAGE) };
+            let bit = 1 << dice.roll(8);
+            file[at] ^= bit;
+            format!("bit {bit:#04x} at {at}")
+        }
+        1 => {
+            let at = (near(dice, pages) * PAGE + dice.roll(PAGE)).min(file.len() - 16);
+            dice.bytes(&mut file[at..at + 16]);
+            format!("16 bytes at {at}")
+        }
+        2 => {
+            let page = near(dice, pages);
+            dice.bytes(&mut file[page * PAGE..(page + 1) * PAGE]);
+            format!("page {page}")
+        }
+        3 => {
+            let mut len = 1 + dice.roll(file.len() - 1);
+            if dice.roll(2) == 0 {
+                len = len.next_multiple_of(PAGE);
+            }
+            file.truncate(len);
+            format!("truncated to {len}")
+        }
+        _ => {
+            let (one, other) = (near(dice, pages), near(dice, pages));
+            for offset in 0..PAGE {
+                file.swap(one * PAGE + offset, other * PAGE + offset);
+            }
+            format!("pages {one} and {other} swapped")
+        }
+    }
+}
+
+/// A state with some history: rows of all sizes that came, changed and went.
+/// Returns the rows before the last commit and after it.
+async fn write_history(state: &State) -> [Tables; 2] {
+    let (mut dice, mut rows) = (Dice(7), [no_rows(), no_rows()]);
+    for _ in 0..40 {
+        let changes = dice.changes();
+        rows[0] = rows[1].clone();
+        apply(&mut rows[1], &changes);
+        soon(state.db.commit(changes)).await.unwrap();
+    }
+    rows
+}
+
+/// Opens damaged copies of a file. Returns how many were refused.
+async fn try_copies(file: &[u8], copies: u64, seed: u64, right: &[Tables]) -> u64 {
+    let mut refused = 0;
+    for copy in 0..copies {
+        let mut bytes = file.to_vec();
+        let what = damage(&mut bytes, &mut Dice(seed + copy));
+        let disk = Disk::with(bytes.clone());
+        match State::open_on(&disk) {
+            Ok(state) => {
+                assert!(right.contains(&state.stored.tables), "copy {copy}, {what}: wrong data");
+                // It can be worked with: what is written is there next time, and so is the rest.
+                let mut rows = state.stored.tables.clone();
+                state.put(Table::Good, "new", vec![b'x'; 3 * PAGE]).await;
+                apply(&mut rows, &[set(Table::Good, "new", vec![b'x'; 3 * PAGE])]);
+                state.close().await;
+                let again =
+                    State::open_on(&disk).unwrap_or_else(|error| panic!("copy {copy}, {what}: {error}"));
+                assert!(again.stored.tables == rows, "copy {copy}, {what}: wrong data later");
+            }
+            Err(OpenError::Io(..) | OpenError::InUse(_)) => panic!("copy {copy}, {what}: not called damaged"),
+            Err(error) => {
+                refused += 1;
+                assert!(disk.bytes() == bytes, "copy {copy}, {what}: written over");
+                // That is said only where redb panicked.
+                assert!(!error.to_string().contains("no sound structure"), "copy {copy}, {what}: {error}");
+            }
+        }
+    }
+    refused
+}
+
+#[tokio::test]
+async fn a_damaged_file_that_was_closed_is_refused_or_right() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let rows = write_history(&state).await;
+    state.close().await;
+    let refused = try_copies(&disk.bytes(), copies(), 1_000, &rows[1..]).await;
+    assert!((copies() / 4..copies()).contains(&refused), "{refused} refused");
+}
+
+#[tokio::test]
+async fn a_damaged_file_of_a_killed_process_is_refused_or_right() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let rows = write_history(&state).await;
+    let last = disk.bytes();
+    // The seal follows when nobody writes.
+    let syncs = disk.platter().syncs;
+    soon(async {
+        while disk.platter().syncs == syncs {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let sealed = disk.bytes();
+    state.close().await;
+    assert!(last != sealed);
+
+    let refused = try_copies(&sealed, copies(), 2_000, &rows[1..]).await;
+    assert!((copies() / 4..copies()).contains(&refused), "{refused} refused");
+    // Killed before the seal: damage to the last commit cannot be told from a power cut in it.
+    let refused = try_copies(&last, copies(), 3_000, &rows).await;
+    assert!((copies() / 4..copies()).contains(&refused), "{refused} refused");
+}
+
+#[tokio::test]
+async fn a_damaged_file_in_a_directory_is_refused_and_not_touched() {
+    let root = tempfile::tempdir().unwrap();
+    let state = State::open(root.path()).unwrap();
+    let rows = write_history(&state).await;
+    state.close().await;
+    let path = root.path().join("state.redb");
+    let file = std::fs::read(&path).unwrap();
+    let mut refused = 0;
+    for copy in 0..20 {
+        let mut bytes = file.clone();
+        let what = damage(&mut bytes, &mut Dice(4_000 + copy));
+        std::fs::write(&path, &bytes).unwrap();
+        match State::open(root.path()) {
+            Ok(state) => {
+                assert!(state.stored.tables == rows[1], "copy {copy}, {what}");
+                state.close().await;
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+                assert!(std::fs::read(&path).unwrap() == bytes, "copy {copy}, {what}: {error}");
+            }
+        }
+    }
+    assert!(refused > 0);
+}

@@ -1,0 +1,183 @@
+//! A disk that fails: what is refused is not there, what was acknowledged is, and when it is well again all goes on.
+
+use std::{fs, process::Command};
+
+use podmux::db::{DbError, OpenError, Table, Tables};
+
+use crate::support::{
+    files::soon,
+    namespace::inside,
+    state::{Cut, Deed, Dice, Disk, EIO, ENOSPC, Fault, State, apply, no_rows, set},
+};
+
+const PAGE: usize = 4096;
+
+/// What a file says that a killed process, or a power cut, left behind.
+async fn found(file: Vec<u8>) -> Tables {
+    let state = State::open_on(&Disk::with(file)).unwrap();
+    let tables = state.stored.tables.clone();
+    state.close().await;
+    tables
+}
+
+/// Commits through a fault. Returns how many were refused.
+async fn commit_through(fault: Fault) -> usize {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let (mut dice, mut rows, mut refused) = (Dice(11), no_rows(), 0);
+    for n in 0..24 {
+        if n == 6 {
+            disk.platter().fault = Some(fault);
+        }
+        let changes = dice.changes();
+        match soon(state.db.commit(changes.clone())).await {
+            Ok(()) => {
+                apply(&mut rows, &changes);
+                continue;
+            }
+            Err(DbError::Full(_)) if fault.errno == ENOSPC => refused += 1,
+            Err(DbError::Io(_)) if fault.errno == EIO => refused += 1,
+            Err(error) => panic!("{fault:?}: {error:?}"),
+        }
+        let (bytes, synced, failed) = {
+            let platter = disk.platter();
+            (platter.bytes.clone(), platter.synced.clone(), platter.failed)
+        };
+        // A disk that takes nothing cannot be made to forget either.
+        assert!(failed || found(bytes).await == rows, "{fault:?}, commit {n}: killed");
+        assert!(found(synced).await == rows, "{fault:?}, commit {n}: power cut");
+    }
+    disk.platter().fault = None;
+    let changes = [set(Table::Posted, "well", "again")];
+    soon(state.db.commit(changes.to_vec())).await.unwrap();
+    apply(&mut rows, &changes);
+    assert!(found(disk.bytes()).await == rows, "{fault:?}: killed at last");
+    state.close().await;
+    assert!(found(disk.bytes()).await == rows, "{fault:?}: closed");
+    refused
+}
+
+#[tokio::test]
+async fn a_failing_disk_refuses_what_it_meets_and_nothing_else() {
+    let mut refused = 0;
+    for (deed, most) in [(Deed::Write, 25), (Deed::Sync, 6), (Deed::Resize, 2), (Deed::Any, 30)] {
+        for from in 0..most {
+            for (times, errno) in [(1, EIO), (7, ENOSPC)] {
+                refused += commit_through(Fault { deed, from, times, errno }).await;
+            }
+        }
+    }
+    assert!(refused > 100, "{refused} refused");
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_for_long_is_tried_again() {
+    let fault = Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno: ENOSPC };
+    assert_eq!(commit_through(fault).await, 18);
+}
+
+#[tokio::test]
+async fn a_power_cut_in_the_middle_of_a_commit_leaves_all_of_it_or_nothing() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let (mut dice, mut rows, mut tried) = (Dice(13), no_rows(), 0);
+    for n in 0..30 {
+        disk.platter().cuts = Some(Vec::new());
+        let changes = dice.changes();
+        soon(state.db.commit(changes.clone())).await.unwrap();
+        let before = rows.clone();
+        apply(&mut rows, &changes);
+        let cuts = disk.platter().cuts.take().unwrap();
+        for cut in cuts {
+            for _ in 0..6 {
+                let left = found(mixed(&cut, &mut dice)).await;
+                assert!(left == before || left == rows, "commit {n}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 30 * 6, "{tried} tried");
+    state.close().await;
+}
+
+/// A file of which some pages were written and some were not.
+fn mixed(cut: &Cut, dice: &mut Dice) -> Vec<u8> {
+    let Cut { synced, bytes } = cut;
+    let mut file = if dice.roll(2) == 0 { synced.clone() } else { bytes.clone() };
+    for (page, content) in file.chunks_mut(PAGE).enumerate() {
+        let from = if dice.roll(2) == 0 { synced } else { bytes };
+        match from.get(page * PAGE..page * PAGE + content.len()) {
+            Some(other) => content.copy_from_slice(other),
+            None => content.fill(0),
+        }
+    }
+    file
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    state.put(Table::Posted, "a", "1").await;
+    let killed = disk.bytes();
+    state.close().await;
+    for file in [killed, disk.bytes()] {
+        for from in 0..40 {
+            let disk = Disk::with(file.clone());
+            disk.platter().fault = Some(Fault { deed: Deed::Any, from, times: 1, errno: EIO });
+            match State::open_on(&disk) {
+                Ok(state) => state.close().await,
+                Err(OpenError::Io(_, error)) => assert_eq!(error.raw_os_error(), Some(EIO)),
+                Err(error) => panic!("{error}"),
+            }
+            disk.platter().fault = None;
+            let state = State::open_on(&disk).unwrap();
+            assert_eq!(state.rows(Table::Posted), "a=1");
+            state.close().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_file_system_refuses_until_there_is_room() {
+    let here = "db_faults::a_full_file_system_refuses_until_there_is_room";
+    if !inside("-Urm", here) {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(root.path()).status();
+    assert!(mounted.unwrap().success());
+    let directory = root.path().join("state");
+    let state = State::open(&directory).unwrap();
+    let (mut taken, mut refused) = (0, 0);
+    while refused == 0 {
+        let key = format!("big{taken:03}");
+        match soon(state.db.commit(vec![set(Table::Good, &key, vec![b'x'; 200_000])])).await {
+            Ok(()) => taken += 1,
+            Err(error) => {
+                assert!(matches!(error, DbError::Full(_)), "{error:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(taken > 3, "{taken} taken");
+    // All or nothing: the small row is refused with the large one, and taken alone.
+    let both = vec![set(Table::Posted, "small", "x"), set(Table::Good, "big", vec![b'x'; 8_000_000])];
+    assert!(matches!(soon(state.db.commit(both)).await, Err(DbError::Full(_))));
+    let copy = tempfile::tempdir().unwrap();
+    fs::copy(directory.join("state.redb"), copy.path().join("state.redb")).unwrap();
+    let killed = State::open(copy.path()).unwrap();
+    assert_eq!(killed.stored.tables[&Table::Good].len(), taken);
+    assert_eq!(killed.rows(Table::Posted), "");
+    killed.close().await;
+
+    let more = Command::new("mount").args(["-o", "remount,size=40m"]).arg(root.path()).status();
+    assert!(more.unwrap().success());
+    state.put(Table::Posted, "small", "y").await;
+    state.close().await;
+    let state = State::open(&directory).unwrap();
+    assert_eq!(state.rows(Table::Posted), "small=y");
+    assert_eq!(state.stored.tables[&Table::Good].len(), taken);
+    state.close().await;
+}

@@ -1,0 +1,139 @@
+//! The history of updates: where a watcher begins, what it hears, what becomes of a slow one.
+
+use std::sync::Arc;
+
+use podmux::{
+    db::Sequence,
+    history::{Bounds, Gone, History, HistoryReader, Watcher},
+    mux::{Mux, Notify, SourceChannel},
+    pod::{ListingBuilder, Op, Origin, SequencedUpdate, SourceName},
+};
+use tokio::{task::JoinHandle, time::timeout};
+
+use crate::support::{process::PATIENCE, script::pod, stream::Replica};
+
+/// A source, a mux and a history.
+struct Stream {
+    channel: SourceChannel,
+    wanted: ListingBuilder,
+    reader: HistoryReader,
+    task: JoinHandle<()>,
+}
+
+impl Stream {
+    fn start(bounds: Bounds) -> Self {
+        let (mux, turning) = Mux::new(&[SourceName::Http]);
+        tokio::spawn(turning.run());
+        let (history, reader) = History::new(mux.updates(Notify::Incremental), Sequence::fleeting(), bounds);
+        let task = tokio::spawn(async { history.run().await.unwrap() });
+        let channel = mux.channel(SourceName::Http).unwrap();
+        Self { channel, wanted: ListingBuilder::new(SourceName::Http), reader, task }
+    }
+
+    /// Wants these pods, and no others, from now on. Returns where the stream is then.
+    async fn want(&mut self, pods: &str) -> u64 {
+        let pods = pods.split_whitespace().map(pod).collect();
+        self.wanted.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
+        self.channel.push(self.wanted.listing());
+        assert!(self.channel.merged().await);
+        self.reader.snapshot().await.unwrap().seq
+    }
+}
+
+async fn next(watcher: &mut Watcher) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
+    timeout(PATIENCE, watcher.next()).await.expect("the watcher hears something")
+}
+
+#[tokio::test]
+async fn a_watcher_starts_with_what_it_missed_and_goes_on_live() {
+    let mut stream = Stream::start(Bounds::default());
+    stream.want("a").await;
+    stream.want("a b").await;
+    let mut watcher = stream.reader.watch(1).unwrap();
+    let mut replica = Replica::default();
+    for _ in 0..2 {
+        replica.take(&next(&mut watcher).await.unwrap().unwrap());
+    }
+    assert_eq!(replica.heard, ["1 ADD http 1", "2 ADD http 1"]);
+    let (heard, _) = tokio::join!(next(&mut watcher), stream.want("b"));
+    replica.take(&heard.unwrap().unwrap());
+    assert_eq!(replica.pods.keys().collect::<Vec<_>>(), ["default/b"]);
+}
+
+#[tokio::test]
+async fn a_snapshot_and_the_stream_after_it_lose_nothing() {
+    let mut stream = Stream::start(Bounds::default());
+    assert_eq!(stream.want("a").await, 1);
+    let snapshot = stream.reader.snapshot().await.unwrap();
+    assert_eq!((snapshot.merged.len(), snapshot.seq), (1, 1));
+    let mut watcher = stream.reader.watch(snapshot.seq + 1).unwrap();
+    stream.want("").await;
+    let update = next(&mut watcher).await.unwrap().unwrap();
+    assert_eq!((update.seq, update.update.op), (2, Op::Remove));
+}
+
+#[tokio::test]
+async fn who_names_no_number_is_told_everything_first() {
+    let mut stream = Stream::start(Bounds::default());
+    stream.want("a").await;
+    stream.want("a b").await;
+    let mut watcher = stream.reader.watch_all().await.unwrap();
+    let set = next(&mut watcher).await.unwrap().unwrap();
+    assert_eq!((set.seq, set.update.op, set.update.pods.len()), (2, Op::Set, 2));
+    stream.want("b").await;
+    assert_eq!(next(&mut watcher).await.unwrap().unwrap().seq, 3);
+}
+
+#[tokio::test]
+async fn what_is_not_held_is_gone_and_the_way_on_is_said() {
+    let mut stream = Stream::start(Bounds { updates: 2, ..Bounds::default() });
+    for pods in ["a", "a b", "a b c"] {
+        stream.want(pods).await;
+    }
+    let gone = stream.reader.watch(1).unwrap_err();
+    assert_eq!(gone, Gone { asked: 1, first: 2, next: 4 });
+    assert_eq!(gone.to_string(), "update 1 is not held: 2 is the first that is, and 4 is the next to come");
+    assert!(stream.reader.watch(2).is_ok());
+    assert!(stream.reader.watch(4).is_ok(), "the next to come can be waited for");
+    assert_eq!(stream.reader.watch(5).unwrap_err().next, 4, "what was never given is not waited for");
+}
+
+#[tokio::test]
+async fn a_slow_watcher_loses_its_way_and_slows_nobody() {
+    let mut stream = Stream::start(Bounds { updates: 3, ..Bounds::default() });
+    stream.want("a").await;
+    let mut slow = stream.reader.watch(1).unwrap();
+    let mut quick = stream.reader.watch(1).unwrap();
+    for round in 0..10 {
+        stream.want(&format!("a=i:{round}")).await;
+        next(&mut quick).await.unwrap();
+    }
+    assert_eq!(next(&mut slow).await.unwrap_err().asked, 1);
+}
+
+#[tokio::test]
+async fn the_history_is_bounded_in_bytes_but_for_the_newest_update() {
+    let mut stream = Stream::start(Bounds { updates: 1000, bytes: 1500 });
+    for round in 0..20 {
+        stream.want(&format!("a=i:{round}")).await;
+    }
+    let first = stream.reader.watch(1).unwrap_err().first;
+    assert!((15..20).contains(&first), "{first}");
+    let many: String = (0..50).map(|index| format!("p{index} ")).collect();
+    let seq = stream.want(&many).await;
+    assert!(stream.reader.watch(seq).is_ok(), "larger than the bound, and the newest");
+    assert!(stream.reader.watch(seq - 2).is_err());
+}
+
+#[tokio::test]
+async fn the_history_ends_with_the_mux_and_watchers_hear_all_of_it() {
+    let mut stream = Stream::start(Bounds::default());
+    stream.want("a").await;
+    let mut watcher = stream.reader.watch(1).unwrap();
+    let Stream { channel, reader, task, .. } = stream;
+    drop(channel);
+    task.await.unwrap();
+    assert_eq!(next(&mut watcher).await.unwrap().unwrap().seq, 1);
+    assert!(next(&mut watcher).await.unwrap().is_none());
+    assert!(reader.snapshot().await.is_none());
+}

@@ -1,0 +1,320 @@
+//! The posted set: what writes do to it, what they are answered, how deletions end.
+
+use std::{sync::Arc, time::Duration};
+
+use expect_test::{Expect, expect};
+use podmux::{
+    db::Stored,
+    mux::{Mux, Notify},
+    pod::{NodeName, PodKey, SourceName},
+    sink::{Acknowledged, Delivery},
+    source::http::{HttpSource, Posts, Preconditions, Write, WriteError, Written},
+};
+use tokio::{sync::watch, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{
+    process::PATIENCE,
+    script::{pod, update_line},
+    sinks::{Diary, Double, Manners},
+};
+
+/// A running source with a mux and one sink.
+struct Agent {
+    posts: Posts,
+    diary: watch::Receiver<Diary>,
+    mux: Mux,
+    stop: CancellationToken,
+}
+
+impl Agent {
+    async fn start(manners: Manners) -> Self {
+        let (mux, turning) = Mux::new(&[SourceName::Http]);
+        let acknowledged: Acknowledged = Arc::new(watch::Sender::default());
+        let (double, mut diary) = Double::new(manners);
+        let (delivery, _status) = Delivery::new("double", double, mux.updates(Notify::Incremental));
+        let delivery = delivery.reporting(&acknowledged);
+        let node = NodeName::new("node1").unwrap();
+        let channel = mux.channel(SourceName::Http).unwrap();
+        let (source, posts) =
+            HttpSource::new(&node, None, &Stored::default(), channel, acknowledged.subscribe()).unwrap();
+        let stop = CancellationToken::new();
+        tokio::spawn(source.run(stop.clone()));
+        tokio::spawn(turning.run());
+        let never = CancellationToken::new();
+        tokio::spawn(async { delivery.run(never).await.unwrap() });
+        // The first sight of the empty set.
+        timeout(PATIENCE, diary.wait_for(|diary| !diary.attempts.is_empty())).await.unwrap().unwrap();
+        Self { posts, diary, mux, stop }
+    }
+
+    async fn write(&self, write: Write) -> Result<Vec<Written>, WriteError> {
+        timeout(PATIENCE, self.posts.write(write, false)).await.unwrap()
+    }
+
+    /// Writes, and says in a line what was answered.
+    async fn tell(&self, write: Write) -> String {
+        answer(self.write(write).await)
+    }
+
+    /// What the sink was told, once this was the last of it.
+    async fn told(&mut self, last: &str, expect: &Expect) {
+        let lines = |diary: &Diary| -> Vec<String> {
+            diary.attempts.iter().map(|(_, update)| update_line(&update.update)).collect()
+        };
+        let seen =
+            self.diary.wait_for(|diary| lines(diary).last().is_some_and(|line| line.starts_with(last)));
+        let seen = timeout(PATIENCE, seen).await.expect("it is told").unwrap().clone();
+        expect.assert_eq(&lines(&seen).iter().map(|line| strip_uids(line) + "\n").collect::<String>());
+    }
+}
+
+/// Random UIDs are not for reading.
+fn strip_uids(line: &str) -> String {
+    let words = line.split(' ').map(|word| word.split_once('#').map_or(word, |(key, _)| key));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn answer(result: Result<Vec<Written>, WriteError>) -> String {
+    match result {
+        Ok(written) => {
+            let one = |w: &Written| {
+                let pod = w.pod.typed().unwrap().metadata;
+                format!("{} {} at {}", w.pod.key(), w.outcome.as_str(), pod.resource_version.unwrap())
+            };
+            written.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+fn delete(key: &str, grace: Option<i64>) -> Write {
+    let (namespace, name) = key.split_once('/').unwrap();
+    Write::Delete { key: PodKey::new(namespace, name), grace, preconditions: Preconditions::default() }
+}
+
+#[tokio::test]
+async fn what_is_posted_is_created_replaced_or_left() {
+    let mut agent = Agent::start(Manners::Takes).await;
+    assert_eq!(
+        agent.tell(Write::Apply(vec![pod("a#"), pod("b#")])).await,
+        "default/a created at 1, default/b created at 2"
+    );
+    let first = agent.posts.get(&PodKey::new("default", "a")).unwrap();
+    assert_eq!(agent.tell(Write::Apply(vec![pod("a#")])).await, "default/a unchanged at 1");
+    assert_eq!(
+        agent.tell(Write::Apply(vec![pod("a#=i:2"), pod("b#")])).await,
+        "default/a configured at 3, default/b unchanged at 2"
+    );
+    let second = agent.posts.get(&PodKey::new("default", "a")).unwrap();
+    assert_eq!(first.uid(), second.uid(), "a replaced pod keeps its UID");
+    assert_eq!(first.creation_timestamp(), second.creation_timestamp());
+    assert!(uuid::Uuid::parse_str(first.uid().as_str()).is_ok(), "a pod without a UID gets one");
+    agent
+        .told(
+            "UPDATE",
+            &expect![[r#"
+        ADD http:
+        ADD http: default/a default/b
+        UPDATE http: default/a
+    "#]],
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn kubernetes_own_verbs_have_their_own_obstacles() {
+    let agent = Agent::start(Manners::Takes).await;
+    assert_eq!(agent.tell(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
+    assert_eq!(agent.tell(Write::Create(pod("a#"))).await, "default/a created at 1");
+    assert_eq!(agent.tell(Write::Create(pod("a#=i:2"))).await, "error: pods \"a\" already exists");
+    let versioned = |pod: podmux::pod::Prepared, version: &str| {
+        let mut pod = pod;
+        pod.set_metadata("resourceVersion", Some(version.into()));
+        pod
+    };
+    assert_eq!(
+        agent.tell(Write::Replace(versioned(pod("a#=i:2"), "7"))).await,
+        "error: pods \"a\" was not written: its resourceVersion is 1, not 7; read it again"
+    );
+    assert_eq!(agent.tell(Write::Replace(versioned(pod("a#=i:2"), "1"))).await, "default/a configured at 2");
+    let other = agent.tell(Write::Replace(pod("a#another"))).await;
+    assert!(other.starts_with("error: pods \"a\" was not written: its uid is "), "{other}");
+    assert_eq!(agent.tell(Write::Create(pod("b#u"))).await, "default/b created at 3");
+    assert_eq!(
+        agent.tell(Write::Create(pod("c#u"))).await,
+        "error: pods \"c\" cannot have the UID of default/b"
+    );
+    assert_eq!(agent.tell(delete("default/none", None)).await, "error: pods \"none\" not found");
+}
+
+#[tokio::test]
+async fn a_write_is_taken_whole_or_not_at_all() {
+    let agent = Agent::start(Manners::Takes).await;
+    agent.write(Write::Create(pod("b#u"))).await.unwrap();
+    assert_eq!(
+        agent.tell(Write::Apply(vec![pod("a#"), pod("c#u"), pod("d#u")])).await,
+        "error: pods \"c\" cannot have the UID of default/b; pods \"d\" cannot have the UID of default/b"
+    );
+    assert_eq!(agent.posts.all().len(), 1);
+    assert_eq!(agent.mux.merged().borrow().len(), 1);
+}
+
+#[tokio::test]
+async fn a_dry_run_answers_and_changes_nothing() {
+    let agent = Agent::start(Manners::Takes).await;
+    let dry = agent.posts.write(Write::Apply(vec![pod("a#")]), true).await;
+    assert_eq!(answer(dry), "default/a created at 1");
+    assert!(agent.posts.all().is_empty());
+    assert_eq!(agent.tell(Write::Apply(vec![pod("b#")])).await, "default/b created at 1");
+}
+
+#[tokio::test]
+async fn what_was_answered_is_merged() {
+    let (_gate, hung) = watch::channel(false);
+    let agent = Agent::start(Manners::HangsUntil(hung)).await;
+    for index in 0..50 {
+        let name = format!("p{index}#");
+        agent.write(Write::Apply(vec![pod(&name)])).await.unwrap();
+        assert_eq!(
+            agent.mux.merged().borrow().len(),
+            index + 1,
+            "the next GET shows it, whatever the sink does"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_pod_goes_when_the_sink_has_let_it_go() {
+    let mut agent = Agent::start(Manners::Takes).await;
+    agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
+    assert_eq!(agent.tell(delete("default/a", None)).await, "default/a terminating at 2");
+    // Long before its 30 s have run out.
+    agent
+        .told(
+            "REMOVE",
+            &expect![[r#"
+        ADD http:
+        ADD http: default/a
+        DELETE http: default/a
+        REMOVE http: default/a
+    "#]],
+        )
+        .await;
+    assert!(agent.posts.all().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_pod_goes_when_its_grace_has_run_out_whatever_the_sink_does() {
+    let (gate, hung) = watch::channel(false);
+    let agent = Agent::start(Manners::HangsUntil(hung)).await;
+    agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    assert_eq!(agent.tell(delete("default/a", Some(7))).await, "default/a terminating at 2");
+    assert_eq!(
+        agent.tell(Write::Apply(vec![pod("a#")])).await,
+        "error: pods \"a\" is being deleted; try again when it is gone"
+    );
+    assert_eq!(
+        agent.tell(Write::Create(pod("a#"))).await,
+        "error: pods \"a\" is being deleted; try again when it is gone"
+    );
+    agent.mux.merged().wait_for(podmux::storage::Merged::is_empty).await.unwrap();
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(5)..=Duration::from_secs(8)).contains(&took), "{took:?}");
+    drop(gate);
+    assert_eq!(agent.tell(Write::Apply(vec![pod("a#")])).await, "default/a created at 3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_deletion_may_only_shorten_the_first() {
+    let (_gate, hung) = watch::channel(false);
+    let agent = Agent::start(Manners::HangsUntil(hung)).await;
+    agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
+    let grace = |written: Vec<Written>| written[0].pod.deletion_grace_period_seconds();
+    assert_eq!(grace(agent.write(delete("default/a", Some(600))).await.unwrap()), Some(600));
+    assert_eq!(grace(agent.write(delete("default/a", Some(900))).await.unwrap()), Some(600));
+    assert_eq!(grace(agent.write(delete("default/a", None)).await.unwrap()), Some(600));
+    let begun = tokio::time::Instant::now();
+    assert_eq!(grace(agent.write(delete("default/a", Some(-5))).await.unwrap()), Some(1), "negative is 1");
+    agent.mux.merged().wait_for(podmux::storage::Merged::is_empty).await.unwrap();
+    assert!(begun.elapsed() <= Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn grace_0_erases_at_once() {
+    let mut agent = Agent::start(Manners::Takes).await;
+    agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
+    agent.diary.wait_for(|diary| diary.replica.pods.len() == 1).await.unwrap();
+    assert_eq!(agent.tell(delete("default/a", Some(0))).await, "default/a deleted at 1");
+    assert!(agent.mux.merged().borrow().is_empty());
+    agent
+        .told(
+            "REMOVE",
+            &expect![[r#"
+        ADD http:
+        ADD http: default/a
+        REMOVE http: default/a
+    "#]],
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn a_put_of_the_whole_set_deletes_what_it_no_longer_holds() {
+    let mut agent = Agent::start(Manners::Takes).await;
+    agent.write(Write::Apply(vec![pod("a#"), pod("b#")])).await.unwrap();
+    agent.diary.wait_for(|diary| diary.replica.pods.len() == 2).await.unwrap();
+    assert_eq!(
+        agent.tell(Write::ReplaceAll(vec![pod("b#"), pod("c#")])).await,
+        "default/a terminating at 3, default/b unchanged at 2, default/c created at 4"
+    );
+    agent
+        .told(
+            "REMOVE",
+            &expect![[r#"
+        ADD http:
+        ADD http: default/a default/b
+        ADD http: default/c
+        DELETE http: default/a
+        REMOVE http: default/a
+    "#]],
+        )
+        .await;
+    assert_eq!(
+        agent.tell(Write::ReplaceAll(Vec::new())).await,
+        "default/b terminating at 5, default/c terminating at 6"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_went_and_came_back_in_one_commit_has_another_life() {
+    let (open, hung) = watch::channel(false);
+    let mut agent = Agent::start(Manners::HangsUntil(hung)).await;
+    agent.write(Write::Apply(vec![pod("a#same")])).await.unwrap();
+    open.send_replace(true);
+    agent.diary.wait_for(|diary| diary.replica.pods.len() == 1).await.unwrap();
+    let (gone, back) =
+        tokio::join!(agent.write(delete("default/a", Some(0))), agent.write(Write::Create(pod("a#same"))));
+    gone.unwrap();
+    back.unwrap();
+    agent
+        .told(
+            "ADD http: default/a",
+            &expect![[r#"
+        ADD http:
+        ADD http: default/a
+        REMOVE http: default/a
+        ADD http: default/a
+    "#]],
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn after_the_stop_writes_are_refused() {
+    let agent = Agent::start(Manners::Takes).await;
+    agent.stop.cancel();
+    agent.mux.merged().wait_for(|_| false).await.unwrap_err();
+    assert!(matches!(agent.write(Write::Apply(vec![pod("a#")])).await, Err(WriteError::Stopping)));
+}

@@ -1,0 +1,289 @@
+//! What the server says when it does not do what was asked: a golden file of each answer.
+
+use std::fmt::Write as _;
+
+use expect_test::expect_file;
+use http_body_util::BodyExt as _;
+use podmux::server::MAX_WATCHERS;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::support::{
+    files::soon,
+    script::pod,
+    server::{Reply, Setup, TestServer, manifest},
+};
+
+/// Compares an answer with the golden file of this name.
+fn golden(name: &str, reply: &Reply) {
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    expect_file![path].assert_eq(&reply.golden());
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const YAML: (&str, &str) = ("content-type", "application/yaml");
+
+#[tokio::test]
+async fn a_body_that_cannot_be_read_is_400_or_415() {
+    let server = TestServer::start().await;
+    let ask =
+        async |headers: &[(&str, &str)], body: &str| server.ask("POST /pods", headers, body.to_owned()).await;
+    golden("400-empty-body", &ask(&[], "").await);
+    golden("400-json-cut-off", &ask(&[JSON], "{\"kind\": \"Pod\",\n  \"apiVersion").await);
+    golden("400-yaml-said-to-be-json", &ask(&[JSON], "kind: Pod\n").await);
+    golden("400-yaml-syntax", &ask(&[YAML], "kind: Pod\nmetadata:\n  name: [a\n").await);
+    golden(
+        "400-yaml-flattened-by-curl",
+        &ask(&[("content-type", "application/x-www-form-urlencoded")], "kind: Pod metadata:  name: a").await,
+    );
+    golden("400-no-map", &ask(&[], "hello").await);
+    let deep = "[".repeat(10_000);
+    golden("400-too-deep", &ask(&[], &deep).await);
+    golden("415-protobuf", &ask(&[("content-type", "application/vnd.kubernetes.protobuf")], "k8s").await);
+    golden("415-gzip", &ask(&[JSON, ("content-encoding", "gzip")], "").await);
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413() {
+    let server = TestServer::start().await;
+    let line = vec![b'#'; 1024 * 1024];
+    let body = line.repeat(10);
+    // Exactly the limit is read, and is no manifest.
+    assert_eq!(server.ask("POST /pods", &[], body.clone()).await.code, 400);
+    let mut body = body;
+    body.push(b'#');
+    golden("413-announced", &server.ask("POST /pods", &[], body).await);
+    // Without an announcement the bytes are counted.
+    let (mut stream, mut sent) = (tokio::net::TcpStream::connect(server.address).await.unwrap(), 0);
+    stream.write_all(b"POST /pods HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+    let chunk = [format!("{:x}\r\n", line.len()).as_bytes(), &line, b"\r\n"].concat();
+    // The server answers as soon as it knows, and may close while we go on.
+    while sent < 11 && stream.write_all(&chunk).await.is_ok() {
+        sent += 1;
+    }
+    let mut answer = [0; 32];
+    let read = soon(stream.read(&mut answer)).await.unwrap();
+    assert!(answer[..read].starts_with(b"HTTP/1.1 413 "), "{:?}", str::from_utf8(&answer[..read]));
+}
+
+#[tokio::test]
+async fn a_body_that_is_cut_off_is_400_and_nothing_is_taken() {
+    let server = TestServer::start().await;
+    let whole = manifest("web");
+    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST /pods HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        whole.len() + 1
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(whole.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = String::new();
+    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    let reply = Reply { code: 400, headers: http::HeaderMap::new(), body: body.into() };
+    golden("400-cut-off", &reply);
+    assert!(server.posts.all().is_empty());
+}
+
+#[tokio::test]
+async fn every_problem_of_every_item_is_told_and_nothing_is_taken() {
+    let server = TestServer::start().await;
+    let list = "
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: good}, spec: {containers: [{name: c, image: i}]}}
+- {apiVersion: v1, kind: Pod, metadata: {labels: {a: 5}}, spec: {containers: [{name: c, image: i}]}}
+- {apiVersion: v1, kind: Pod, metadata: {name: Not_A_Name}, spec: {containers: [{name: c}, {name: c, image: i}]}}
+- {apiVersion: v1, kind: Pod, spec: {containers: [{name: c, image: i}]}}
+- {apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}
+- {apiVersion: v1, kind: Pod, metadata: {name: good}, spec: {containers: [{name: c, image: i}]}}
+";
+    golden("422-list", &server.ask("POST /pods", &[YAML], list).await);
+    golden("422-list-put", &server.ask("PUT /pods", &[YAML], list).await);
+    let one = manifest("web").replace("\"i:1\"", "5");
+    golden("422-create", &server.ask("POST /api/v1/namespaces/default/pods", &[JSON], one.clone()).await);
+    golden("422-replace", &server.ask("PUT /api/v1/namespaces/default/pods/web", &[JSON], one).await);
+    let namespace = server.ask("POST /api/v1/namespaces/No_Such/pods", &[JSON], manifest("web")).await;
+    golden("422-namespace", &namespace);
+    assert!(server.posts.all().is_empty());
+}
+
+#[tokio::test]
+async fn a_message_of_a_megabyte_is_cut() {
+    let server = TestServer::start().await;
+    let key = "k".repeat(1024 * 1024);
+    let body = format!(
+        "{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{{\"name\":\"a\",\"labels\":{{\"{key}\":5}}}}}}"
+    );
+    let reply = server.ask("POST /pods", &[], body).await;
+    assert_eq!(reply.code, 422);
+    assert!(reply.body.len() < 20_000, "{}", reply.body.len());
+}
+
+#[tokio::test]
+async fn fields_that_nobody_knows_are_warned_of_or_refused() {
+    let server = TestServer::start().await;
+    let body = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  Foo: \"é\"
+  containers:
+  - {name: c, image: i, image: j, imagePullPolic: Always}
+  priorityClassName: mine
+";
+    let strict = server.ask("POST /pods?fieldValidation=Strict", &[], body).await;
+    golden("400-strict", &strict);
+    assert!(server.posts.all().is_empty());
+    golden("400-field-validation", &server.ask("POST /pods?fieldValidation=Loose", &[], body).await);
+    let warned = server.ask("POST /pods", &[], body).await;
+    let mut text = format!("{}\n", warned.code);
+    for warning in warned.header("warning") {
+        writeln!(text, "{warning}").unwrap();
+    }
+    expect_test::expect![[r#"
+        201
+        299 - "unknown field \"spec.Foo\""
+        299 - "duplicate field \"spec.containers[0].image\""
+        299 - "unknown field \"spec.containers[0].imagePullPolic\"; did you mean imagePullPolicy?"
+        299 - "spec.priorityClassName: nobody looks up the class \"mine\" of a static pod: set priority to its value too"
+    "#]].assert_eq(&text);
+    let ignored = server.ask("POST /pods?fieldValidation=Ignore", &[], body).await;
+    assert_eq!((ignored.code, ignored.header("warning")), (200, vec![]));
+    // Of a thousand warnings those are told that fit.
+    let many: String = (0..1000).map(|n| format!(",\"unknown{n}\":1")).collect();
+    let body = manifest("many").replace(
+        "\"spec\":{",
+        &format!("\"spec\":{{\"long{}\":1{many},", "g".repeat(5000)).replace(":{,", ":{"),
+    );
+    let reply = server.ask("POST /pods", &[], body).await;
+    let warnings = reply.header("warning");
+    let length: usize = warnings.iter().map(|warning| warning.len()).sum();
+    assert_eq!(reply.code, 201);
+    assert!((3500..=4096).contains(&length), "{length}");
+    assert!(warnings.iter().all(|warning| warning.len() < 300));
+}
+
+#[tokio::test]
+async fn what_another_source_holds_is_forbidden_and_nothing_is_stored() {
+    let server = TestServer::start().await;
+    server.file_pod("/etc/podmux/web.yaml", pod("web")).await;
+    server.file_pod("/etc/podmux/db.yaml", pod("db")).await;
+    let (path, json) = ("/api/v1/namespaces/default/pods", [JSON]);
+    golden("403-create", &server.ask(&format!("POST {path}"), &json, manifest("web")).await);
+    golden("403-replace", &server.ask(&format!("PUT {path}/web"), &json, manifest("web")).await);
+    golden("403-delete", &server.ask(&format!("DELETE {path}/web"), &json, "").await);
+    let three = ["web", "mine", "db"].map(manifest).join("\n---\n");
+    golden("403-apply", &server.ask("POST /pods", &[], three.clone()).await);
+    golden("403-replace-all", &server.ask("PUT /pods", &[], three).await);
+    assert!(server.posts.all().is_empty());
+    assert_eq!(server.get("/pods").await.names(), ["default/db", "default/web"]);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_404_and_what_is_not_allowed_405() {
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/pods/web";
+    golden("404-get", &server.get(path).await);
+    golden("404-replace", &server.ask(&format!("PUT {path}"), &[], manifest("web")).await);
+    golden("404-delete", &server.ask(&format!("DELETE {path}"), &[], "").await);
+    golden("404-path", &server.get("/containers").await);
+    golden("405-patch", &server.ask(&format!("PATCH {path}"), &[], "{}").await);
+    golden("405-delete-collection", &server.ask("DELETE /api/v1/namespaces/default/pods", &[], "").await);
+    golden("405-post-all-namespaces", &server.ask("POST /api/v1/pods", &[], manifest("web")).await);
+    golden("405-watch", &server.get("/api/v1/pods?watch=true").await);
+    golden("405-updates", &server.ask("POST /updates", &[], "").await);
+    golden("400-path", &server.get("/api/v1/namespaces/a%2fb/pods").await);
+    golden("400-path-utf8", &server.get("/api/v1/namespaces/%ff/pods").await);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_together_is_400_or_409() {
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/pods";
+    let create = async |body: String| server.ask(&format!("POST {path}"), &[], body).await;
+    let replace = async |body: String| server.ask(&format!("PUT {path}/web"), &[], body).await;
+    assert_eq!(create(manifest("web")).await.code, 201);
+    golden("409-exists", &create(manifest("web")).await);
+    golden("400-two-pods", &create(format!("{}\n---\n{}", manifest("a"), manifest("b"))).await);
+    golden(
+        "400-namespace",
+        &create(manifest("a").replace("\"name\":\"a\"", "\"name\":\"a\",\"namespace\":\"other\"")).await,
+    );
+    golden(
+        "400-resource-version",
+        &create(manifest("a").replace("\"name\":\"a\"", "\"name\":\"a\",\"resourceVersion\":\"1\"")).await,
+    );
+    golden("400-name", &replace(manifest("other")).await);
+    golden(
+        "409-resource-version",
+        &replace(manifest("web").replace("\"name\":\"web\"", "\"name\":\"web\",\"resourceVersion\":\"77\""))
+            .await,
+    );
+    let delete = async |query: &str, body: &str| {
+        server.ask(&format!("DELETE {path}/web{query}"), &[], body.to_owned()).await
+    };
+    golden("409-delete-precondition", &delete("", r#"{"preconditions":{"resourceVersion":"77"}}"#).await);
+    golden("400-delete-options", &delete("", r#"{"gracePeriodSeconds":"soon"}"#).await);
+    golden("400-delete-grace", &delete("?gracePeriodSeconds=soon", "").await);
+    golden("400-dry-run", &delete("?dryRun=Some", "").await);
+    golden("400-dry-run-body", &delete("", r#"{"dryRun":["Some"]}"#).await);
+    assert_eq!(delete("", "").await.code, 200, "it is terminating now");
+    golden("409-terminating", &create(manifest("web")).await);
+    golden("409-terminating-replace", &replace(manifest("web")).await);
+    let same_uid = |name: &str| manifest(name).replace("\"metadata\":{", "\"metadata\":{\"uid\":\"u1\",");
+    assert_eq!(create(same_uid("first")).await.code, 201);
+    golden("409-uid", &create(same_uid("second")).await);
+    let several = [manifest("web"), same_uid("second"), manifest("fine")].join("\n---\n");
+    golden("409-several", &server.ask("POST /pods", &[], several).await);
+}
+
+#[tokio::test]
+async fn lists_that_cannot_be_made_are_400_or_504() {
+    let server = TestServer::start().await;
+    let get = async |query: &str| server.get(&format!("/pods?{query}")).await;
+    golden("400-label-selector", &get("labelSelector=a+in+b").await);
+    golden("400-label-name", &get("labelSelector=-a").await);
+    golden("400-field-selector", &get("fieldSelector=status.phase").await);
+    golden("400-field-unknown", &get("fieldSelector=spec.foo%3D1").await);
+    golden("400-limit", &get("limit=-1").await);
+    golden("400-continue", &get("continue=abc").await);
+    golden("400-list-version", &get("resourceVersion=abc").await);
+    golden("504-list-version", &get("resourceVersion=100").await);
+    // {"seq":100,"after":"a/b"}
+    golden("410-continue", &get("continue=eyJzZXEiOjEwMCwiYWZ0ZXIiOiJhL2IifQ").await);
+}
+
+#[tokio::test]
+async fn updates_that_cannot_be_had_are_400_410_or_429() {
+    let server = TestServer::with(Setup::default()).await;
+    golden("400-from", &server.get("/updates?from=abc").await);
+    golden("400-last-event-id", &server.ask("GET /updates", &[("last-event-id", "abc")], "").await);
+    golden("410-not-held", &server.get("/updates?from=0").await);
+    golden("410-not-yet", &server.get("/updates?from=1000").await);
+    let mut watchers = Vec::new();
+    for _ in 0..MAX_WATCHERS {
+        watchers.push(server.open("GET /updates", &[], "").await);
+    }
+    golden("429-watchers", &server.get("/updates").await);
+    // Who goes away makes room.
+    assert!(watchers.pop().unwrap().into_body().frame().await.is_some());
+    let room = async {
+        while server.open("GET /updates", &[], "").await.status() != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(room).await;
+}
+
+#[tokio::test]
+async fn a_stopping_agent_is_503() {
+    let server = TestServer::start().await;
+    server.end_sources().await;
+    golden("503-write", &server.ask("POST /pods", &[], manifest("web")).await);
+    golden("503-list", &server.get("/pods").await);
+    golden("503-updates", &server.get("/updates").await);
+}

@@ -1,0 +1,351 @@
+//! Lists: selectors and pages.
+
+use expect_test::{Expect, expect};
+use podmux::{
+    pod::{Pod, Prepared},
+    server::Selector,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::support::{
+    script::pod,
+    server::{TestServer, manifest},
+};
+
+/// A pod with labels `name=value`.
+fn labelled(name: &str, labels: &[(&str, &str)]) -> Value {
+    let labels: serde_json::Map<String, Value> =
+        labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "i:1"}]},
+    })
+}
+
+/// Which of a few pods each selector selects, or what is wrong with it.
+async fn check(option: &str, selectors: &[&str], expect: &Expect) {
+    let server = TestServer::start().await;
+    let pods = [
+        labelled("none", &[]),
+        labelled("web", &[("app", "web"), ("tier", "1"), ("empty", "")]),
+        labelled("db", &[("app", "db"), ("tier", "12"), ("example.com/x", "y")]),
+    ];
+    let mut list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
+    list["items"][2]["spec"]["restartPolicy"] = json!("Never");
+    list["items"][2]["spec"]["hostNetwork"] = json!(true);
+    list["items"][0]["metadata"]["namespace"] = json!("other");
+    let reply = server.ask("POST /pods", &[], list.to_string()).await;
+    assert_eq!(reply.code, 201, "{}", reply.text());
+    server.file_pod("mine.yaml", pod("mine%Running")).await;
+    let mut out = String::new();
+    for selector in selectors {
+        let encoded: String = selector.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let reply = server.get(&format!("/pods?{option}={encoded}")).await;
+        let said = match reply.code {
+            200 => reply.names().join(" "),
+            code => format!("{code} {}", reply.json()["message"].as_str().unwrap()),
+        };
+        out.push_str(&format!("{selector} → {said}\n"));
+    }
+    expect.assert_eq(&out);
+}
+
+#[tokio::test]
+async fn labels_select() {
+    let selectors = [
+        "",
+        " ",
+        "app",
+        "!app",
+        "app=web",
+        "app==web",
+        "app = web",
+        "app!=web",
+        "app=",
+        "empty=",
+        "empty",
+        "app in (web,db)",
+        "app in (web, nobody)",
+        "app notin (web)",
+        "app notin (web),app",
+        "empty in (,x)",
+        "tier>1",
+        "tier<12",
+        "tier>1,tier<100",
+        "app>1",
+        "example.com/x=y",
+        "app=web,tier=1",
+        "app=web,tier=2",
+        "in",
+        "in in (in)",
+        "notin,in!=x",
+    ];
+    check("labelSelector", &selectors, &expect![[r#"
+         → default/db default/mine default/web other/none
+          → default/db default/mine default/web other/none
+        app → default/db default/web
+        !app → default/mine other/none
+        app=web → default/web
+        app==web → default/web
+        app = web → default/web
+        app!=web → default/db default/mine other/none
+        app= → 
+        empty= → default/web
+        empty → default/web
+        app in (web,db) → default/db default/web
+        app in (web, nobody) → default/web
+        app notin (web) → default/db default/mine other/none
+        app notin (web),app → default/db
+        empty in (,x) → default/web
+        tier>1 → default/db
+        tier<12 → default/web
+        tier>1,tier<100 → default/db
+        app>1 → 
+        example.com/x=y → default/db
+        app=web,tier=1 → default/web
+        app=web,tier=2 → 
+        in → 
+        in in (in) → 
+        notin,in!=x → 
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn what_is_no_label_selector_is_said() {
+    let selectors = [
+        ",",
+        "app,",
+        ",app",
+        "app=web,,tier",
+        "app in",
+        "app in web",
+        "app in ()",
+        "app in (web",
+        "app in (web tier)",
+        "!app=web",
+        "!",
+        "=web",
+        "app web",
+        "app=web db",
+        "app=(",
+        "tier>x",
+        "tier>",
+        "-x",
+        "x-",
+        "/x",
+        "a/b/c",
+        "UPPER.example/x",
+        "app=-",
+        "app in (é)",
+    ];
+    check("labelSelector", &selectors, &expect![[r#"
+        , → 400 unable to parse labelSelector: found ',', expected: !, identifier, or 'end of string'
+        app, → 400 unable to parse labelSelector: found '', expected: identifier after ','
+        ,app → 400 unable to parse labelSelector: found ',', expected: !, identifier, or 'end of string'
+        app=web,,tier → 400 unable to parse labelSelector: found ',', expected: identifier after ','
+        app in → 400 unable to parse labelSelector: found '', expected: '('
+        app in web → 400 unable to parse labelSelector: found 'web', expected: '('
+        app in () → 400 unable to parse labelSelector: for 'in' and 'notin' the set of values cannot be empty
+        app in (web → 400 unable to parse labelSelector: found '', expected: ',' or ')'
+        app in (web tier) → 400 unable to parse labelSelector: found 'tier', expected: ',' or ')'
+        !app=web → 400 unable to parse labelSelector: found '=', expected: ',' or 'end of string'
+        ! → 400 unable to parse labelSelector: found '', expected: identifier
+        =web → 400 unable to parse labelSelector: found '=', expected: !, identifier, or 'end of string'
+        app web → 400 unable to parse labelSelector: found 'web', expected: in, notin, =, ==, !=, >, <
+        app=web db → 400 unable to parse labelSelector: found 'db', expected: ',' or 'end of string'
+        app=( → 400 unable to parse labelSelector: found '(', expected: identifier
+        tier>x → 400 unable to parse labelSelector: for '>' and '<' the value must be an integer, but is 'x'
+        tier> → 400 unable to parse labelSelector: for '>' and '<' the value must be an integer, but is ''
+        -x → 400 unable to parse labelSelector: '-x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
+        x- → 400 unable to parse labelSelector: 'x-' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
+        /x → 400 unable to parse labelSelector: '/x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
+        a/b/c → 400 unable to parse labelSelector: 'a/b/c' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
+        UPPER.example/x → 400 unable to parse labelSelector: 'UPPER.example/x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
+        app=- → 400 unable to parse labelSelector: '-' is not a label's value: up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends
+        app in (é) → 400 unable to parse labelSelector: 'é' is not a label's value: up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn fields_select() {
+    let selectors = [
+        "",
+        "metadata.name=web",
+        "metadata.name!=web",
+        "metadata.namespace==other",
+        "spec.nodeName=node1",
+        "spec.nodeName=",
+        "status.phase=Running",
+        "status.phase!=Running",
+        "spec.restartPolicy=Never",
+        "spec.hostNetwork=true",
+        "spec.hostNetwork=false,metadata.namespace=default",
+        "spec.schedulerName=default-scheduler,metadata.name=db",
+        "spec.serviceAccountName=",
+        "status.podIP=",
+        "status.nominatedNodeName!=",
+        "metadata.name=a\\,b",
+        ",metadata.name=web,",
+        "metadata.name",
+        "name=web",
+        "metadata.name=a=b",
+        "metadata.name=a\\x",
+        "metadata.labels=x",
+    ];
+    check("fieldSelector", &selectors, &expect![[r#"
+         → default/db default/mine default/web other/none
+        metadata.name=web → default/web
+        metadata.name!=web → default/db default/mine other/none
+        metadata.namespace==other → other/none
+        spec.nodeName=node1 → default/db default/web other/none
+        spec.nodeName= → default/mine
+        status.phase=Running → default/mine
+        status.phase!=Running → default/db default/web other/none
+        spec.restartPolicy=Never → default/db
+        spec.hostNetwork=true → default/db
+        spec.hostNetwork=false,metadata.namespace=default → default/mine default/web
+        spec.schedulerName=default-scheduler,metadata.name=db → default/db
+        spec.serviceAccountName= → default/db default/mine default/web other/none
+        status.podIP= → default/db default/mine default/web other/none
+        status.nominatedNodeName!= → 
+        metadata.name=a\,b → 
+        ,metadata.name=web, → default/web
+        metadata.name → 400 invalid field selector: 'metadata.name': FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE is expected
+        name=web → 400 field label not supported: name; these are: metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
+        metadata.name=a=b → 400 invalid field selector: 'metadata.name=a=b': a backslash stands before ',', '=' or another one only, and these before nothing else
+        metadata.name=a\x → 400 invalid field selector: 'metadata.name=a\x': a backslash stands before ',', '=' or another one only, and these before nothing else
+        metadata.labels=x → 400 field label not supported: metadata.labels; these are: metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn both_selectors_count_and_so_does_the_namespace() {
+    let server = TestServer::start().await;
+    for name in ["a", "b"] {
+        let body = labelled(name, &[("app", "web")]).to_string();
+        server.ask("POST /api/v1/namespaces/one/pods", &[], body.clone()).await;
+        server.ask("POST /api/v1/namespaces/two/pods", &[], body).await;
+    }
+    let query = "labelSelector=app&fieldSelector=metadata.name%3Da";
+    assert_eq!(server.get(&format!("/api/v1/pods?{query}")).await.names(), ["one/a", "two/a"]);
+    assert_eq!(server.get(&format!("/api/v1/namespaces/two/pods?{query}")).await.names(), ["two/a"]);
+}
+
+/// All pages of a list, one after the other.
+async fn pages(server: &TestServer, query: &str) -> Vec<Value> {
+    let (mut pages, mut token) = (Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("/pods?{query}&continue={token}")).await.json();
+        token = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+        pages.push(page);
+        if token.is_empty() {
+            return pages;
+        }
+    }
+}
+
+#[tokio::test]
+async fn pages_are_the_list() {
+    let server = TestServer::start().await;
+    let bodies: Vec<String> = (0..10).map(|n| manifest(&format!("p{n}"))).collect();
+    server.ask("POST /pods", &[], bodies.join("\n---\n")).await;
+    let names = |page: &Value| -> Vec<String> {
+        page["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let all = names(&server.get("/pods").await.json());
+    for limit in 1..=11 {
+        let pages = pages(&server, &format!("limit={limit}")).await;
+        assert_eq!(pages.iter().flat_map(names).collect::<Vec<_>>(), all);
+        assert_eq!(pages.len(), 10_usize.div_ceil(limit));
+        for (n, page) in pages.iter().enumerate() {
+            let rest = 10_usize.saturating_sub((n + 1) * limit);
+            assert_eq!(page["metadata"].get("remainingItemCount").cloned(), (rest > 0).then(|| json!(rest)));
+        }
+    }
+    // With a selector nobody counts what is left, and no page is the empty one at the end.
+    let pages = pages(&server, "limit=2&fieldSelector=metadata.name!%3Dp9").await;
+    assert_eq!(pages.iter().map(|page| names(page).len()).collect::<Vec<_>>(), [2, 2, 2, 2, 1]);
+    assert!(pages.iter().all(|page| page["metadata"].get("remainingItemCount").is_none()));
+}
+
+#[tokio::test]
+async fn pages_go_on_while_pods_come_and_go_and_bear_the_first_ones_version() {
+    let server = TestServer::start().await;
+    for name in ["b", "d", "f", "h"] {
+        server.ask("POST /pods", &[], manifest(name)).await;
+    }
+    let first = server.get("/pods?limit=2").await;
+    assert_eq!(first.names(), ["default/b", "default/d"]);
+    let version = first.json()["metadata"]["resourceVersion"].clone();
+    let token = first.json()["metadata"]["continue"].as_str().unwrap().to_owned();
+    // Behind, at and ahead of where the page ended.
+    server.ask("POST /pods", &[], [manifest("a"), manifest("e")].join("\n---\n")).await;
+    server.ask("DELETE /api/v1/namespaces/default/pods/d?gracePeriodSeconds=0", &[], "").await;
+    let second = server.get(&format!("/pods?limit=2&continue={token}")).await;
+    assert_eq!(second.names(), ["default/e", "default/f"]);
+    assert_eq!(second.json()["metadata"]["resourceVersion"], version);
+    let token = second.json()["metadata"]["continue"].as_str().unwrap().to_owned();
+    let last = server.get(&format!("/pods?continue={token}")).await;
+    assert_eq!(
+        (last.names(), &last.json()["metadata"]["resourceVersion"]),
+        (vec!["default/h".to_owned()], &version)
+    );
+}
+
+fn frozen(labels: &[(String, String)]) -> Pod {
+    let labels: serde_json::Map<String, Value> =
+        labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    let pod = json!({"metadata": {"name": "p", "uid": "u", "labels": labels}}).to_string();
+    assert!(Prepared::from_json(pod.as_bytes()).is_ok());
+    Pod::from_text(pod.as_bytes()).unwrap()
+}
+
+fn label() -> impl Strategy<Value = String> {
+    prop_oneof!["[abc]", "[a-z]{1,3}(-[a-z0-9]{1,3})?", "in|notin"]
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_a_selector_panic(labels in "[-a-z0-9=!<>(), \\\\./é]{0,20}", fields in "[a-zA-Z.=!,\\\\é]{0,20}") {
+        let _ = Selector::new(&labels, &fields);
+    }
+
+    #[test]
+    fn a_requirement_and_its_opposite_part_the_pods(
+        key in label(), values in prop::collection::vec(label(), 1..4),
+        labels in prop::collection::vec((label(), label()), 0..4),
+    ) {
+        let pod = frozen(&labels);
+        let matches = |selector: String| Selector::new(&selector, "").unwrap().matches(&pod);
+        let set = values.join(",");
+        let there = pod.labels().any(|(name, _)| name == key);
+        let inside = pod.labels().any(|(name, value)| name == key && values.iter().any(|other| other == value));
+        prop_assert_eq!(matches(key.clone()), there);
+        prop_assert_eq!(matches(format!("!{key}")), !there);
+        prop_assert_eq!(matches(format!("{key} in ({set})")), inside);
+        prop_assert_eq!(matches(format!("{key} notin ({set})")), !inside);
+        let (one, first) = (&values[0], pod.labels().find(|(name, _)| *name == key).map(|(_, value)| value.to_owned()));
+        prop_assert_eq!(matches(format!("{key}={one}")), first.as_ref() == Some(one));
+        prop_assert_eq!(matches(format!("{key} != {one}")), first.as_ref() != Some(one));
+        // And joins them.
+        prop_assert_eq!(matches(format!("{key},{key} notin ({set})")), there && !inside);
+    }
+
+    #[test]
+    fn a_field_and_its_opposite_part_the_pods(value in "[a-z,=\\\\]{0,6}") {
+        let pod = frozen(&[]);
+        let escaped = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+        let matches = |operator: &str| {
+            Selector::new("", &format!("metadata.name{operator}{escaped}")).unwrap().matches(&pod)
+        };
+        prop_assert_eq!(matches("="), value == "p");
+        prop_assert_eq!(matches("=="), value == "p");
+        prop_assert_eq!(matches("!="), value != "p");
+    }
+}

@@ -1,0 +1,376 @@
+//! Pods over HTTP: what a write makes of them, and what is read afterwards.
+
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+use podmux::{
+    pod::{Origin, SourceName},
+    server::{LARGE_BODIES, SMALL_BODY},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::support::{
+    files::soon,
+    script::pod,
+    server::{Reply, TestServer, manifest},
+};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// `CODE result namespace/name@version, …` of a write of a set.
+fn results(reply: &Reply) -> String {
+    let list = reply.json();
+    assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodWriteList"), &json!("podmux/v1")));
+    let items = list["items"].as_array().unwrap().iter();
+    let item = |item: &Value| format!(" {} {}", item["result"].as_str().unwrap(), brief(&item["pod"]));
+    format!("{}{}", reply.code, items.map(item).collect::<String>())
+}
+
+/// `namespace/name@version`, with the grace of one that is being deleted.
+fn brief(pod: &Value) -> String {
+    let metadata = &pod["metadata"];
+    assert_eq!((&pod["kind"], &pod["apiVersion"]), (&json!("Pod"), &json!("v1")));
+    let text = |field: &str| metadata[field].as_str().unwrap_or("-");
+    let mut brief = format!("{}/{}@{}", text("namespace"), text("name"), text("resourceVersion"));
+    if metadata["deletionTimestamp"].is_string() {
+        write!(brief, "!{}", metadata["deletionGracePeriodSeconds"]).unwrap();
+    }
+    brief
+}
+
+/// Runs lines of `METHOD PATH [BODY]` and says what was answered. `$name` in a
+/// body is a pod of that name.
+async fn check(server: &TestServer, script: &str, expect: &Expect) {
+    let mut out = String::new();
+    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (method, rest) = line.split_once(' ').unwrap();
+        let (path, body) = rest.split_once(' ').unwrap_or((rest, ""));
+        let path = path.replace("PODS", PODS);
+        let body = body.split(" --- ").map(|word| word.strip_prefix('$').map_or(word.to_owned(), marked));
+        let body = body.collect::<Vec<_>>().join("\n---\n");
+        let reply = server.ask(&format!("{method} {path}"), &[], body).await;
+        let said = match reply.json() {
+            list if list["kind"] == "PodWriteList" => results(&reply),
+            status if status["kind"] == "Status" => {
+                format!("{} {}", reply.code, status["message"].as_str().unwrap())
+            }
+            list if list["kind"] == "PodList" => format!("{} {}", reply.code, reply.names().join(" ")),
+            pod => format!("{} {}", reply.code, brief(&pod)),
+        };
+        writeln!(out, "> {line}\n{said}").unwrap();
+    }
+    expect.assert_eq(&out);
+}
+
+/// `name`, or `name=image`.
+fn marked(text: &str) -> String {
+    let (name, image) = text.split_once('=').unwrap_or((text, "i:1"));
+    manifest(name).replace("i:1", image)
+}
+
+#[tokio::test]
+async fn a_set_is_applied_and_replaced() {
+    let server = TestServer::start().await;
+    let script = "
+        POST /pods $a --- $b
+        POST /pods $a --- $b=i:2 --- $c
+        POST /pods $a
+        GET /pods
+        PUT /pods $a --- $d
+        PUT /pods {apiVersion: v1, kind: List, items: []}
+        POST /pods {apiVersion: v1, kind: PodList, items: []}
+        GET /pods
+    ";
+    check(
+        &server,
+        script,
+        &expect![[r#"
+        > POST /pods $a --- $b
+        201 created default/a@1 created default/b@2
+        > POST /pods $a --- $b=i:2 --- $c
+        201 unchanged default/a@1 configured default/b@3 created default/c@4
+        > POST /pods $a
+        200 unchanged default/a@1
+        > GET /pods
+        200 default/a default/b default/c
+        > PUT /pods $a --- $d
+        201 terminating default/b@5!30 terminating default/c@6!30 unchanged default/a@1 created default/d@7
+        > PUT /pods {apiVersion: v1, kind: List, items: []}
+        200 terminating default/a@8!30 terminating default/d@9!30
+        > POST /pods {apiVersion: v1, kind: PodList, items: []}
+        200
+        > GET /pods
+        200 default/a default/b default/c default/d
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn one_pod_lives_on_the_paths_of_kubernetes() {
+    let server = TestServer::start().await;
+    let script = "
+        POST PODS $a
+        GET PODS/a
+        PUT PODS/a $a=i:2
+        PUT PODS/a $a=i:2
+        GET PODS
+        GET /api/v1/pods
+        GET /api/v1/namespaces/other/pods
+        DELETE PODS/a
+        GET PODS/a
+        DELETE PODS/a?gracePeriodSeconds=60
+        DELETE PODS/a?gracePeriodSeconds=5
+        DELETE PODS/a {\"gracePeriodSeconds\":0}
+        GET PODS/a
+    ";
+    check(
+        &server,
+        script,
+        &expect![[r#"
+        > POST PODS $a
+        201 default/a@1
+        > GET PODS/a
+        200 default/a@1
+        > PUT PODS/a $a=i:2
+        200 default/a@2
+        > PUT PODS/a $a=i:2
+        200 default/a@2
+        > GET PODS
+        200 default/a
+        > GET /api/v1/pods
+        200 default/a
+        > GET /api/v1/namespaces/other/pods
+        200 
+        > DELETE PODS/a
+        200 default/a@3!30
+        > GET PODS/a
+        200 default/a@3!30
+        > DELETE PODS/a?gracePeriodSeconds=60
+        200 default/a@3!30
+        > DELETE PODS/a?gracePeriodSeconds=5
+        200 default/a@4!5
+        > DELETE PODS/a {"gracePeriodSeconds":0}
+        200 default/a@4!5
+        > GET PODS/a
+        404 pods "a" not found
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_dry_run_answers_and_changes_nothing() {
+    let server = TestServer::start().await;
+    let script = "
+        POST /pods?dryRun=All $a
+        PUT /pods?dryRun=All $a
+        POST PODS?dryRun=All $a
+        GET /pods
+        POST PODS $a
+        PUT PODS/a?dryRun=All $a=i:2
+        DELETE PODS/a?dryRun=All
+        DELETE PODS/a {\"dryRun\":[\"All\"]}
+        DELETE PODS/a {dryRun: [All], gracePeriodSeconds: 0}
+        GET PODS/a
+    ";
+    check(
+        &server,
+        script,
+        &expect![[r#"
+        > POST /pods?dryRun=All $a
+        201 created default/a@1
+        > PUT /pods?dryRun=All $a
+        201 created default/a@1
+        > POST PODS?dryRun=All $a
+        201 default/a@1
+        > GET /pods
+        200 
+        > POST PODS $a
+        201 default/a@1
+        > PUT PODS/a?dryRun=All $a=i:2
+        200 default/a@2
+        > DELETE PODS/a?dryRun=All
+        200 default/a@2!30
+        > DELETE PODS/a {"dryRun":["All"]}
+        200 default/a@2!30
+        > DELETE PODS/a {dryRun: [All], gracePeriodSeconds: 0}
+        200 default/a@1
+        > GET PODS/a
+        200 default/a@1
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_namespace_is_that_of_the_path_and_the_name_may_be_generated() {
+    let server = TestServer::start().await;
+    let reply = server.ask("POST /api/v1/namespaces/prod/pods", &[], manifest("a")).await;
+    assert_eq!((reply.code, brief(&reply.json())), (201, "prod/a@1".to_owned()));
+    assert_eq!(server.get("/api/v1/namespaces/prod/pods").await.names(), ["prod/a"]);
+    let generated = manifest("web-").replace("\"name\":\"web-\"", "\"generateName\":\"web-\"");
+    let mut names = Vec::new();
+    for path in ["POST /api/v1/namespaces/prod/pods", "POST /pods"] {
+        let pod = server.ask(path, &[], generated.clone()).await.json();
+        let pod = if pod["kind"] == "Pod" { pod } else { pod["items"][0]["pod"].clone() };
+        names.push(pod["metadata"]["name"].as_str().unwrap().to_owned());
+    }
+    for name in &names {
+        let letters = name.strip_prefix("web-").unwrap();
+        assert!(
+            letters.len() == 5 && letters.chars().all(|c| "bcdfghjklmnpqrstvwxz2456789".contains(c)),
+            "{name}"
+        );
+    }
+    assert_ne!(names[0], names[1]);
+}
+
+#[tokio::test]
+async fn what_was_written_is_in_the_next_list_and_at_its_version_in_the_updates() {
+    let server = TestServer::start().await;
+    for n in 0..20 {
+        let name = format!("p{n:02}");
+        let written = server.ask("POST /pods", &[], manifest(&name)).await.json();
+        let version: u64 = written["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+        let list = server.get(&format!("/pods?resourceVersion={version}")).await;
+        assert_eq!(list.names().len(), n + 1);
+        let listed: u64 = list.json()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+        assert!(listed >= version);
+        assert!(soon(server.history.snapshot()).await.unwrap().merged.len() == n + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_answered_as_its_own_text() {
+    let server = TestServer::start().await;
+    server.ask("POST /pods", &[], manifest("a")).await;
+    let reply = server.get(&format!("{PODS}/a")).await;
+    let snapshot = server.history.snapshot().await.unwrap();
+    let (_, entry) = snapshot.merged.iter().next().unwrap();
+    assert_eq!(reply.body, &**entry.pod().text());
+    assert_eq!(entry.source(), SourceName::Http);
+    let list = server.get("/pods").await;
+    assert_eq!(list.header("content-length"), [list.body.len().to_string()]);
+    assert!(list.text().contains(reply.text()));
+    let head = server.ask("HEAD /pods", &[], "").await;
+    assert_eq!(
+        (head.code, head.body.len(), head.header("content-length")),
+        (200, 0, list.header("content-length"))
+    );
+}
+
+#[tokio::test]
+async fn a_posted_pod_that_a_file_shadows_stays_stored_and_can_be_deleted() {
+    let server = TestServer::start().await;
+    server.ask("POST /pods", &[], manifest("web")).await;
+    server.file_pod("/etc/podmux/web.yaml", pod("web")).await;
+    let script = "
+        GET PODS/web
+        PUT PODS/web $web=i:2
+        DELETE PODS/web?gracePeriodSeconds=0
+        DELETE PODS/web
+    ";
+    check(
+        &server,
+        script,
+        &expect![[r#"
+        > GET PODS/web
+        200 default/web@-
+        > PUT PODS/web $web=i:2
+        403 pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there
+        > DELETE PODS/web?gracePeriodSeconds=0
+        200 default/web@1
+        > DELETE PODS/web
+        403 pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there
+    "#]],
+    )
+    .await;
+    assert!(server.posts.all().is_empty());
+    // The file's pod was not touched, and when it goes the name is free.
+    assert_eq!(server.get("/pods").await.names(), ["default/web"]);
+    server.file(|file| file.remove(&Origin::from("/etc/podmux/web.yaml"))).await;
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+}
+
+#[tokio::test]
+async fn json_and_yaml_come_under_many_names() {
+    let server = TestServer::start().await;
+    let yaml =
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: NAME\nspec:\n  containers:\n  - {name: c, image: i}\n";
+    let types = [
+        ("application/json", true),
+        ("application/json; charset=utf-8", true),
+        ("text/json", true),
+        ("Application/YAML", false),
+        ("application/x-yaml", false),
+        ("text/yaml;charset=utf-8", false),
+        ("text/x-yaml", false),
+        ("text/vnd.yaml", false),
+        ("application/x-www-form-urlencoded", false),
+        ("application/x-www-form-urlencoded", true),
+        ("application/octet-stream", false),
+        ("text/plain", true),
+        ("", false),
+    ];
+    for (n, (media_type, json)) in types.into_iter().enumerate() {
+        let name = format!("p{n}");
+        let body = if json { manifest(&name) } else { yaml.replace("NAME", &name) };
+        let reply = server.ask("POST /pods", &[("content-type", media_type)], body).await;
+        assert_eq!(reply.code, 201, "{media_type}: {}", reply.text());
+    }
+    let reply = server.ask("POST /pods", &[], yaml.replace("NAME", "none")).await;
+    assert_eq!(reply.code, 201, "{}", reply.text());
+}
+
+/// A manifest of one pod that is longer than a small body.
+fn large(name: &str) -> String {
+    manifest(name)
+        .replace("\"spec\":{", &format!("\"spec\":{{\"unknown\":\"{}\",", "x".repeat(2 * SMALL_BODY)))
+}
+
+#[tokio::test]
+async fn large_bodies_are_read_few_at_a_time_and_small_ones_never_wait() {
+    let server = TestServer::start().await;
+    assert_eq!(server.ask("POST /pods", &[], large("first")).await.code, 201);
+    // So many clients begin a large body and do not go on …
+    let mut slow = Vec::new();
+    for n in 0..LARGE_BODIES {
+        let body = large(&format!("slow{n}"));
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST /pods HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (begin, rest) = body.split_at(SMALL_BODY + SMALL_BODY / 2);
+        stream.write_all(begin.as_bytes()).await.unwrap();
+        slow.push((stream, rest.to_owned()));
+    }
+    // … and a small body gets through,
+    assert_eq!(server.ask("POST /pods", &[], manifest("small")).await.code, 201);
+    // while a large one waits for one of them to go on or away.
+    let mut waiting = Box::pin(server.ask("POST /pods", &[], large("waiting")));
+    for n in 0..50 {
+        tokio::select! {
+            biased;
+            reply = &mut waiting => panic!("it did not wait: {}", reply.code),
+            reply = server.ask("POST /pods", &[], manifest(&format!("small{n}"))) => assert_eq!(reply.code, 201),
+        }
+    }
+    let going_on = async {
+        for (mut stream, rest) in slow {
+            stream.write_all(rest.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            soon(stream.read_to_string(&mut answer)).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+        }
+    };
+    let (reply, ()) = tokio::join!(waiting, going_on);
+    assert_eq!(reply.code, 201);
+    assert_eq!(server.get("/pods").await.names().len(), 53 + LARGE_BODIES);
+}

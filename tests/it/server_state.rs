@@ -1,0 +1,404 @@
+//! What the server shows of the agent: sources, health, metrics, version, and what kubectl asks first.
+
+use std::{sync::Arc, time::Duration};
+
+use expect_test::{Expect, expect};
+use podmux::{
+    clock,
+    pod::{Origin, Problem, Refusal, RejectionReason, Stage},
+    server::{SinkFailing, SinkStatus},
+    source::SourceFailing,
+};
+use serde_json::Value;
+
+use crate::support::{
+    script::pod,
+    server::{Setup, TestServer, manifest},
+};
+
+async fn check(server: &TestServer, path: &str, expect: &Expect) {
+    let reply = server.get(path).await;
+    let body = match serde_json::from_slice::<Value>(&reply.body) {
+        Ok(json) => format!("{json:#}\n"),
+        Err(_) => reply.text().to_owned(),
+    };
+    expect.assert_eq(&format!("{} {}\n{body}", reply.code, reply.header("content-type").join(",")));
+}
+
+fn long_ago() -> jiff::Timestamp {
+    clock::now() - Duration::from_secs(31)
+}
+
+#[tokio::test]
+async fn an_agent_that_is_well_says_ok() {
+    let server = TestServer::start().await;
+    for path in ["/livez", "/readyz", "/healthz"] {
+        check(&server, path, &expect!["200 text/plain; charset=utf-8\nok"]).await;
+    }
+    check(&server, "/healthz?verbose", &expect![[r#"
+        200 text/plain; charset=utf-8
+        [+]merge-loop ok
+        [+]source-file ok
+        [+]source-http ok
+        [+]sink-test ok
+        [+]shutdown ok
+        healthz check passed
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
+    let server = TestServer::with(Setup { file_seen: false, ..Setup::default() }).await;
+    check(&server, "/readyz", &expect![[r#"
+        503 text/plain; charset=utf-8
+        [-]source-file failed: it has not been seen yet
+        [+]source-http ok
+        [+]sink-test ok
+        [+]shutdown ok
+        readyz check failed
+    "#]]).await;
+    let failing = SourceFailing { since: long_ago(), attempts: 3, error: "permission denied".into() };
+    server.file_status.lock().unwrap().failing = Some(failing);
+    check(&server, "/readyz", &expect![[r#"
+        503 text/plain; charset=utf-8
+        [-]source-file failed: it has not been seen yet: permission denied
+        [+]source-http ok
+        [+]sink-test ok
+        [+]shutdown ok
+        readyz check failed
+    "#]]).await;
+    check(&server, "/livez", &expect![[r#"
+        200 text/plain; charset=utf-8
+        ok"#]]).await;
+    // Failing is no reason once it has been seen.
+    server.file(|_| ()).await;
+    assert_eq!(server.get("/readyz").await.code, 200);
+}
+
+#[tokio::test]
+async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
+    let server = TestServer::start().await;
+    let set = |edit: &dyn Fn(&mut SinkStatus)| edit(&mut server.sink_status.lock().unwrap());
+    set(&|sink| sink.busy_since = Some(clock::now()));
+    assert_eq!(server.get("/readyz").await.code, 200);
+    set(&|sink| sink.busy_since = Some(long_ago()));
+    let reply = server.get("/readyz").await;
+    assert_eq!(reply.code, 503);
+    assert!(
+        reply.text().contains("[-]sink-test failed: it is busy with one update since 2"),
+        "{}",
+        reply.text()
+    );
+    set(&|sink| sink.busy_since = None);
+    let failing =
+        |since| SinkFailing { since, attempts: 5, next_attempt: clock::now(), error: "disk full".into() };
+    set(&|sink| sink.failing = Some(failing(clock::now())));
+    assert_eq!(server.get("/readyz").await.code, 200);
+    set(&|sink| sink.failing = Some(failing(long_ago())));
+    let reply = server.get("/healthz").await;
+    assert_eq!(reply.code, 503);
+    assert!(reply.text().contains(": disk full\n"), "{}", reply.text());
+    assert_eq!(server.get("/livez").await.code, 200);
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_is_not_ready_and_one_whose_loop_has_ended_not_alive() {
+    let server = TestServer::start().await;
+    server.stopping.send_replace(true);
+    check(&server, "/readyz", &expect![[r#"
+        503 text/plain; charset=utf-8
+        [+]source-file ok
+        [+]source-http ok
+        [+]sink-test ok
+        [-]shutdown failed: the agent is stopping
+        readyz check failed
+    "#]]).await;
+    assert_eq!(server.get("/livez").await.code, 200);
+    server.end_sources().await;
+    check(&server, "/livez", &expect![[r#"
+        503 text/plain; charset=utf-8
+        [-]merge-loop failed: it has ended
+        livez check failed
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
+    let server = TestServer::start().await;
+    server.ask("POST /pods", &[], [manifest("web"), manifest("mine")].join("\n---\n")).await;
+    server.file_pod("/etc/podmux/1.yaml", pod("web")).await;
+    server.file_pod("/etc/podmux/2.yaml", pod("web")).await;
+    let problems = vec![
+        Problem::error("Required value")
+            .at(Some((3, 5)))
+            .of("spec.containers[0].image")
+            .because("FieldValueRequired"),
+        Problem::warning("unknown field, ignored").at(Some((4, 5))).of("spec.foo"),
+    ];
+    let refusal = Refusal { stage: Stage::Validate, problems };
+    server.file_refuses("/etc/podmux/bad.yaml", RejectionReason::Refused(Arc::new(refusal))).await;
+    server
+        .file_refuses("/etc/podmux/secret.yaml", RejectionReason::Unreadable("permission denied".into()))
+        .await;
+    {
+        let mut status = server.file_status.lock().unwrap();
+        "/etc/podmux".clone_into(&mut status.target);
+        "watching".clone_into(&mut status.detail);
+        status.last_success = Some("2026-11-21T09:00:00Z".parse().unwrap());
+    }
+    check(&server, "/sources", &expect![[r#"
+        200 application/json
+        {
+          "apiVersion": "podmux/v1",
+          "items": [
+            {
+              "detail": "watching",
+              "lastSuccess": "2026-11-21T09:00:00Z",
+              "name": "file",
+              "pods": 1,
+              "problems": [
+                {
+                  "details": [
+                    {
+                      "column": 5,
+                      "detail": "Required value",
+                      "field": "spec.containers[0].image",
+                      "line": 3,
+                      "reason": "FieldValueRequired",
+                      "severity": "error"
+                    },
+                    {
+                      "column": 5,
+                      "detail": "unknown field, ignored",
+                      "field": "spec.foo",
+                      "line": 4,
+                      "severity": "warning"
+                    }
+                  ],
+                  "message": "3:5: spec.containers[0].image: Required value",
+                  "origin": "/etc/podmux/bad.yaml",
+                  "reason": "Invalid"
+                },
+                {
+                  "message": "permission denied",
+                  "origin": "/etc/podmux/secret.yaml",
+                  "reason": "Unreadable"
+                },
+                {
+                  "message": "the name is taken by the pod in /etc/podmux/1.yaml; rename one of them",
+                  "origin": "/etc/podmux/2.yaml",
+                  "pod": "default/web",
+                  "reason": "DuplicateName",
+                  "winner": {
+                    "origin": "/etc/podmux/1.yaml",
+                    "pod": "default/web",
+                    "source": "file"
+                  }
+                }
+              ],
+              "state": "synced",
+              "target": "/etc/podmux"
+            },
+            {
+              "detail": "",
+              "name": "http",
+              "pods": 1,
+              "problems": [
+                {
+                  "message": "the name is held by a pod of source file; rename one of them",
+                  "origin": "default/web",
+                  "pod": "default/web",
+                  "reason": "Conflict",
+                  "winner": {
+                    "origin": "/etc/podmux/1.yaml",
+                    "pod": "default/web",
+                    "source": "file"
+                  }
+                }
+              ],
+              "state": "synced",
+              "target": "posted pods, in memory only"
+            }
+          ],
+          "kind": "SourceList"
+        }
+    "#]]).await;
+    let failing =
+        SourceFailing { since: "2026-11-21T09:00:00Z".parse().unwrap(), attempts: 3, error: "gone".into() };
+    server.file_status.lock().unwrap().failing = Some(failing);
+    let source = server.get("/sources").await.json()["items"][0].clone();
+    assert_eq!(source["state"], "failing");
+    expect![[r#"
+        {
+          "attempts": 3,
+          "error": "gone",
+          "since": "2026-11-21T09:00:00Z"
+        }
+    "#]].assert_eq(&format!("{:#}\n", source["failing"]));
+}
+
+#[tokio::test]
+async fn ten_thousand_bad_files_are_a_thousand_problems_and_a_number() {
+    let server = TestServer::start().await;
+    server
+        .file(|file| {
+            for n in 0..10_000 {
+                file.refuse(
+                    &Origin::from(&*format!("{n:05}.yaml")),
+                    RejectionReason::Unreadable("no".into()),
+                );
+            }
+        })
+        .await;
+    let source = server.get("/sources").await.json()["items"][0].clone();
+    assert_eq!(source["problems"].as_array().unwrap().len(), 1000);
+    assert_eq!(source["moreProblems"], 9000);
+}
+
+#[tokio::test]
+async fn metrics_are_open_metrics() {
+    let server = TestServer::start().await;
+    server.ask("POST /pods", &[], manifest("web")).await;
+    server.ask("POST /pods", &[], "nonsense").await;
+    server.get("/api/v1/namespaces/a/pods/b").await;
+    server.get("/api/v1/namespaces/a/pods/c").await;
+    server.get("/nothing/here").await;
+    server.ask("FROB /pods", &[], "").await;
+    server.file_pod("web.yaml", pod("web")).await;
+    server.file_refuses("bad.yaml", RejectionReason::Unreadable("no".into())).await;
+    server.sink_status.lock().unwrap().acknowledged = Some(7);
+    let reply = server.get("/metrics").await;
+    assert_eq!(reply.header("content-type"), ["application/openmetrics-text; version=1.0.0; charset=utf-8"]);
+    let mut lines: Vec<&str> = reply.text().lines().collect();
+    assert_eq!(lines.pop(), Some("# EOF"));
+    // Times differ from run to run, and a family's members stand in no order.
+    lines.retain(|line| {
+        !line.starts_with("podmux_http_request_duration_seconds_") && !line.starts_with("podmux_start")
+    });
+    lines.sort_unstable();
+    expect![[r##"
+        # HELP podmux_build What runs here.
+        # HELP podmux_http_request_duration_seconds Time to the head of the answer.
+        # HELP podmux_http_requests Requests that were answered.
+        # HELP podmux_pods Pods that are wanted, by the source that wants them.
+        # HELP podmux_ready Whether /readyz says ok.
+        # HELP podmux_sink_acknowledged_seq The last update that a sink has acknowledged.
+        # HELP podmux_sink_busy_seconds For how long a sink has been busy with one update; 0 if it is not.
+        # HELP podmux_sink_failed_attempts How often a sink has failed to take the update in hand.
+        # HELP podmux_sink_failing_seconds For how long a sink has been failing; 0 if it is not.
+        # HELP podmux_source_failed_attempts How often a source has failed since it last succeeded.
+        # HELP podmux_source_failing_seconds For how long a source has been failing; 0 if it is not.
+        # HELP podmux_source_rejections What was not taken, by source and reason.
+        # HELP podmux_source_state How far a source has come: 1 for the state it is in.
+        # HELP podmux_start_time_seconds When the agent was started, since 1970.
+        # HELP podmux_updates_seq The number of the last update of /updates.
+        # HELP podmux_updates_watchers How many watch /updates.
+        # TYPE podmux_build info
+        # TYPE podmux_http_request_duration_seconds histogram
+        # TYPE podmux_http_requests counter
+        # TYPE podmux_pods gauge
+        # TYPE podmux_ready gauge
+        # TYPE podmux_sink_acknowledged_seq gauge
+        # TYPE podmux_sink_busy_seconds gauge
+        # TYPE podmux_sink_failed_attempts gauge
+        # TYPE podmux_sink_failing_seconds gauge
+        # TYPE podmux_source_failed_attempts gauge
+        # TYPE podmux_source_failing_seconds gauge
+        # TYPE podmux_source_rejections gauge
+        # TYPE podmux_source_state gauge
+        # TYPE podmux_start_time_seconds gauge
+        # TYPE podmux_updates_seq gauge
+        # TYPE podmux_updates_watchers gauge
+        # UNIT podmux_http_request_duration_seconds seconds
+        # UNIT podmux_sink_busy_seconds seconds
+        # UNIT podmux_sink_failing_seconds seconds
+        # UNIT podmux_source_failing_seconds seconds
+        # UNIT podmux_start_time_seconds seconds
+        podmux_build_info{version="0.1.0",node="node1"} 1
+        podmux_http_requests_total{method="GET",route="/api/v1/namespaces/{namespace}/pods/{name}",code="404"} 2
+        podmux_http_requests_total{method="GET",route="none",code="404"} 1
+        podmux_http_requests_total{method="POST",route="/pods",code="201"} 1
+        podmux_http_requests_total{method="POST",route="/pods",code="400"} 1
+        podmux_http_requests_total{method="other",route="/pods",code="405"} 1
+        podmux_pods{source="file"} 1
+        podmux_pods{source="http"} 0
+        podmux_ready 1
+        podmux_sink_acknowledged_seq{sink="test"} 7
+        podmux_sink_busy_seconds{sink="test"} 0.0
+        podmux_sink_failed_attempts{sink="test"} 0
+        podmux_sink_failing_seconds{sink="test"} 0.0
+        podmux_source_failed_attempts{source="file"} 0
+        podmux_source_failed_attempts{source="http"} 0
+        podmux_source_failing_seconds{source="file"} 0.0
+        podmux_source_failing_seconds{source="http"} 0.0
+        podmux_source_rejections{source="file",reason="Unreadable"} 1
+        podmux_source_rejections{source="http",reason="Conflict"} 1
+        podmux_source_state{source="file",state="restored"} 0
+        podmux_source_state{source="file",state="synced"} 1
+        podmux_source_state{source="file",state="waiting"} 0
+        podmux_source_state{source="http",state="restored"} 0
+        podmux_source_state{source="http",state="synced"} 1
+        podmux_source_state{source="http",state="waiting"} 0
+        podmux_updates_seq 5
+        podmux_updates_watchers 0
+    "##]].assert_eq(&(lines.join("\n") + "\n"));
+}
+
+#[tokio::test]
+async fn kubectl_is_told_what_it_asks_first() {
+    let server = TestServer::start().await;
+    check(&server, "/api", &expect![[r#"
+        200 application/json
+        {
+          "kind": "APIVersions",
+          "serverAddressByClientCIDRs": [],
+          "versions": [
+            "v1"
+          ]
+        }
+    "#]]).await;
+    check(&server, "/apis", &expect![[r#"
+        200 application/json
+        {
+          "apiVersion": "v1",
+          "groups": [],
+          "kind": "APIGroupList"
+        }
+    "#]]).await;
+    check(&server, "/api/v1", &expect![[r#"
+        200 application/json
+        {
+          "apiVersion": "v1",
+          "groupVersion": "v1",
+          "kind": "APIResourceList",
+          "resources": [
+            {
+              "categories": [
+                "all"
+              ],
+              "kind": "Pod",
+              "name": "pods",
+              "namespaced": true,
+              "shortNames": [
+                "po"
+              ],
+              "singularName": "pod",
+              "verbs": [
+                "create",
+                "delete",
+                "get",
+                "list",
+                "update"
+              ]
+            }
+          ]
+        }
+    "#]]).await;
+    let version = server.get("/version").await.json();
+    assert_eq!(version["gitVersion"], concat!("v", env!("CARGO_PKG_VERSION")));
+    let paths = server.get("/").await.json();
+    for path in paths["paths"].as_array().unwrap() {
+        let path = path.as_str().unwrap();
+        assert_eq!(server.open(&format!("HEAD {path}"), &[], "").await.status(), 200, "{path}");
+    }
+}

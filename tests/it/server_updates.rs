@@ -1,0 +1,248 @@
+//! `GET /updates`: the stream as lines and as events, gone on with, and lost by who is too slow.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use expect_test::expect;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use podmux::{
+    history::Bounds,
+    pod::Origin,
+    server::{KEEP_ALIVE, MAX_WATCHERS},
+};
+use serde_json::Value;
+
+use crate::support::{
+    files::soon,
+    script::pod,
+    server::{Setup, TestServer, manifest},
+    stream::Replica,
+};
+
+/// A reader of a stream, piece by piece.
+struct Reader {
+    body: Incoming,
+    read: Vec<u8>,
+}
+
+impl Reader {
+    async fn open(server: &TestServer, query: &str, headers: &[(&str, &str)]) -> Self {
+        let answer = server.open(&format!("GET /updates{query}"), headers, "").await;
+        assert_eq!(answer.status(), 200);
+        Self { body: answer.into_body(), read: Vec::new() }
+    }
+
+    /// The text up to the next separator; `None` at the end.
+    async fn next(&mut self, separator: &[u8]) -> Option<String> {
+        loop {
+            if let Some(at) = self.read.windows(separator.len()).position(|window| window == separator) {
+                let text = self.read.drain(..at + separator.len()).collect();
+                return Some(String::from_utf8(text).unwrap());
+            }
+            let frame = self.frame().await?;
+            self.read.extend(frame);
+        }
+    }
+
+    async fn frame(&mut self) -> Option<Bytes> {
+        Some(soon(self.body.frame()).await?.unwrap().into_data().unwrap())
+    }
+
+    async fn line(&mut self) -> Value {
+        let line = self.next(b"\n").await.expect("the stream goes on");
+        serde_json::from_str(&line).unwrap()
+    }
+
+    async fn event(&mut self) -> String {
+        self.next(b"\n\n").await.expect("the stream goes on")
+    }
+
+    /// `SEQ OP source name…` of the next line.
+    async fn brief(&mut self) -> String {
+        brief(&self.line().await)
+    }
+}
+
+fn brief(line: &Value) -> String {
+    let names = line["pods"].as_array().unwrap().iter();
+    let names =
+        names.map(|pod| format!(" {}", pod["metadata"]["name"].as_str().unwrap())).collect::<String>();
+    format!("{} {} {}{names}", line["seq"], line["op"].as_str().unwrap(), line["source"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn without_a_number_it_begins_with_everything() {
+    let server = TestServer::start().await;
+    server.ask("POST /pods", &[], manifest("a")).await;
+    let mut reader = Reader::open(&server, "", &[]).await;
+    assert_eq!(reader.brief().await, "3 SET * a");
+    server.ask("POST /pods", &[], manifest("b")).await;
+    assert_eq!(reader.brief().await, "4 ADD http b");
+    server.ask("DELETE /api/v1/namespaces/default/pods/a", &[], "").await;
+    assert_eq!(reader.brief().await, "5 DELETE http a");
+    server.file_pod("c.yaml", pod("c")).await;
+    assert_eq!(reader.brief().await, "6 ADD file c");
+    server.end_sources().await;
+    assert_eq!(reader.next(b"\n").await, None, "it ends with the agent");
+}
+
+#[tokio::test]
+async fn from_a_number_it_begins_with_what_was_missed() {
+    let server = TestServer::start().await;
+    for name in ["a", "b", "c"] {
+        server.ask("POST /pods", &[], manifest(name)).await;
+    }
+    let list = server.get("/pods").await.json();
+    let version: u64 = list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let mut missed = Reader::open(&server, "?from=4", &[]).await;
+    assert_eq!(missed.brief().await, "4 ADD http b");
+    assert_eq!(missed.brief().await, "5 ADD http c");
+    let mut after = Reader::open(&server, &format!("?from={}", version + 1), &[]).await;
+    server.ask("POST /pods", &[], manifest("d")).await;
+    assert_eq!(missed.brief().await, "6 ADD http d");
+    assert_eq!(after.brief().await, "6 ADD http d");
+}
+
+#[tokio::test]
+async fn who_replays_the_lines_holds_what_is_wanted() {
+    let server = TestServer::start().await;
+    let mut reader = Reader::open(&server, "?from=1", &[]).await;
+    for n in 0..20 {
+        server.ask("POST /pods", &[], [manifest(&format!("p{n}")), manifest("same")].join("\n---\n")).await;
+        let path = format!("/api/v1/namespaces/default/pods/p{}?gracePeriodSeconds=0", n / 2);
+        server.ask(&format!("DELETE {path}"), &[], "").await;
+    }
+    let list = server.get("/pods").await.json();
+    let mut replica = Replica::default();
+    while replica.seq.to_string() != list["metadata"]["resourceVersion"].as_str().unwrap() {
+        replica.take_line(&reader.next(b"\n").await.unwrap());
+    }
+    let listed: Vec<String> = list["items"].as_array().unwrap().iter().map(Value::to_string).collect();
+    assert_eq!(replica.pods.values().cloned().collect::<Vec<_>>(), listed);
+    assert_eq!(listed.len(), 11);
+}
+
+const EVENTS: (&str, &str) = ("accept", "text/html, text/event-stream;q=0.9");
+
+#[tokio::test]
+async fn events_are_numbered_and_go_on_after_the_last_that_was_heard() {
+    let server = TestServer::start().await;
+    server.ask("POST /pods", &[], manifest("a")).await;
+    let answer = server.open("GET /updates", &[EVENTS], "").await;
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let mut reader = Reader { body: answer.into_body(), read: Vec::new() };
+    let event = reader.event().await;
+    let data = event.strip_prefix("id: 3\nevent: SET\ndata: ").unwrap_or_else(|| panic!("{event}"));
+    assert_eq!(brief(&serde_json::from_str(data).unwrap()), "3 SET * a");
+    drop(reader);
+    for name in ["b", "c"] {
+        server.ask("POST /pods", &[], manifest(name)).await;
+    }
+    // What was heard counts more than what the address says.
+    let mut reader = Reader::open(&server, "?from=1", &[EVENTS, ("last-event-id", "3")]).await;
+    assert!(reader.event().await.starts_with("id: 4\nevent: ADD\ndata: {"));
+    assert!(reader.event().await.starts_with("id: 5\nevent: ADD\ndata: {"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_stream_is_never_silent_for_long_and_lines_are() {
+    let server = TestServer::start().await;
+    let mut events = Reader::open(&server, "?from=3", &[EVENTS]).await;
+    let mut lines = Reader::open(&server, "?from=3", &[]).await;
+    for _ in 0..3 {
+        let begin = tokio::time::Instant::now();
+        assert_eq!(events.event().await, ": nothing new\n\n");
+        assert!(begin.elapsed() <= KEEP_ALIVE + Duration::from_secs(1));
+    }
+    server.ask("POST /pods", &[], manifest("a")).await;
+    assert!(events.event().await.starts_with("id: 3\nevent: ADD\n"));
+    assert_eq!(lines.brief().await, "3 ADD http a", "and nothing before");
+}
+
+/// A pod that is so large that a connection's buffers hold few of them.
+fn large(name: &str) -> String {
+    manifest(name)
+        .replace(
+            "\"spec\":{",
+            &format!("\"spec\":{{\"hostname\":\"h\",\"subdomain\":\"{}\",", "s".repeat(60)),
+        )
+        .replace(
+            "\"metadata\":{",
+            &format!("\"metadata\":{{\"annotations\":{{\"long\":\"{}\"}},", "x".repeat(200_000)),
+        )
+}
+
+#[tokio::test]
+async fn who_is_too_slow_is_told_so_and_slows_nobody() {
+    let bounds = Bounds { updates: 8, ..Bounds::default() };
+    let server = TestServer::with(Setup { bounds, ..Setup::default() }).await;
+    let mut slow = Reader::open(&server, "", &[]).await;
+    let mut slow_events = Reader::open(&server, "", &[EVENTS]).await;
+    let mut quick = Reader::open(&server, "", &[]).await;
+    assert_eq!(quick.brief().await, "2 SET *");
+    // 100 × 200 kB: more than the buffers of a connection hold, and more updates than are held.
+    for n in 0..100 {
+        assert_eq!(
+            server.ask("POST /pods", &[], large("a").replace("i:1", &format!("i:{n}"))).await.code / 100,
+            2
+        );
+        let op = if n == 0 { "ADD" } else { "UPDATE" };
+        assert_eq!(quick.brief().await, format!("{} {op} http a", n + 3));
+    }
+    let mut last = slow.line().await;
+    while last["kind"] != "Status" {
+        last = slow.line().await;
+    }
+    assert_eq!((&last["code"], &last["reason"]), (&410.into(), &"Expired".into()));
+    assert_eq!(slow.next(b"\n").await, None, "that was the last");
+    let mut event = slow_events.event().await;
+    while !event.starts_with("event: error\ndata: {\"kind\":\"Status\"") {
+        assert!(event.starts_with("id: "), "{event:.100}");
+        event = slow_events.event().await;
+    }
+    assert_eq!(slow_events.next(b"\n").await, None, "that was the last");
+    // And it can start over.
+    assert_eq!(Reader::open(&server, "", &[]).await.brief().await, "102 SET * a");
+}
+
+#[tokio::test]
+async fn a_huge_update_goes_out_in_pieces() {
+    let server = TestServer::start().await;
+    let pods: Vec<_> = (0..2000).map(|n| pod(&format!("p{n:04}"))).collect();
+    server.file(|file| file.put(&Origin::from("all.yaml"), pods, jiff::Timestamp::UNIX_EPOCH)).await;
+    let mut reader = Reader::open(&server, "?from=3", &[]).await;
+    let first = reader.frame().await.unwrap();
+    assert!(first.len() <= 64 * 1024, "{}", first.len());
+    reader.read.extend(first);
+    let line = reader.line().await;
+    assert_eq!(line["pods"].as_array().unwrap().len(), 2000);
+}
+
+#[tokio::test]
+async fn watchers_that_never_read_hold_nobody_up() {
+    let server = TestServer::start().await;
+    let mut idle = Vec::new();
+    for _ in 0..MAX_WATCHERS - 1 {
+        idle.push(server.open("GET /updates", &[], "").await);
+    }
+    let mut reader = Reader::open(&server, "", &[]).await;
+    assert_eq!(reader.brief().await, "2 SET *");
+    for n in 0..20 {
+        server.ask("POST /pods", &[], large("a").replace("i:1", &format!("i:{n}"))).await;
+        assert!(reader.brief().await.starts_with(&format!("{} ", n + 3)));
+    }
+    expect![[r#"
+        podmux_updates_watchers 256
+    "#]]
+    .assert_eq(
+        &server
+            .get("/metrics")
+            .await
+            .text()
+            .lines()
+            .filter(|line| line.starts_with("podmux_updates_watchers"))
+            .map(|line| format!("{line}\n"))
+            .collect::<String>(),
+    );
+}

@@ -1,0 +1,271 @@
+//! The server's paths over a real socket, in front of a real mux, history and posted set.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use axum::Router;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use jiff::Timestamp;
+use podmux::{
+    clock,
+    db::{Sequence, Stored},
+    history::{Bounds, History, HistoryReader},
+    mux::{Mux, Notify, SourceChannel},
+    pod::{ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
+    server::{Probe, SinkStatus, View, router},
+    source::{
+        SourceStatus,
+        http::{HttpSource, Posts},
+    },
+    storage::Told,
+};
+use serde_json::Value;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::files::soon;
+
+/// What a test wants other than usual.
+pub struct Setup {
+    /// How much history is held.
+    pub bounds: Bounds,
+    /// Whether the file source has spoken.
+    pub file_seen: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { bounds: Bounds::default(), file_seen: true }
+    }
+}
+
+/// A running server with a posted set and a file source that does what the test says.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub posts: Posts,
+    pub history: HistoryReader,
+    pub mux: Mux,
+    /// What the sinks have acknowledged: one sink, and nothing.
+    pub acknowledged: watch::Sender<Vec<Told>>,
+    pub file_status: Arc<Mutex<SourceStatus>>,
+    pub sink_status: Arc<Mutex<SinkStatus>>,
+    pub stopping: watch::Sender<bool>,
+    pub stop: CancellationToken,
+    file: Mutex<Option<(SourceChannel, ListingBuilder)>>,
+    tasks: JoinSet<()>,
+}
+
+impl TestServer {
+    pub async fn start() -> Self {
+        Self::with(Setup::default()).await
+    }
+
+    pub async fn with(setup: Setup) -> Self {
+        let node = NodeName::new("node1").unwrap();
+        let (mux, turning) = Mux::new(&[SourceName::File, SourceName::Http]);
+        let (acknowledged, seen) = watch::channel(vec![Told::default()]);
+        let channel = mux.channel(SourceName::Http).unwrap();
+        let (source, posts) = HttpSource::new(&node, None, &Stored::default(), channel, seen).unwrap();
+        let updates = mux.updates(Notify::Incremental);
+        let (history, reader) = History::new(updates, Sequence::fleeting(), setup.bounds);
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(turning.run());
+        tasks.spawn(source.run(stop.clone()));
+        tasks.spawn(async { history.run().await.unwrap() });
+
+        let (file_status, sink_status) =
+            (Arc::<Mutex<SourceStatus>>::default(), Arc::<Mutex<SinkStatus>>::default());
+        "test".clone_into(&mut sink_status.lock().unwrap().name);
+        let (stopping, stop_seen) = watch::channel(false);
+        let (of_posts, of_file, of_sink) = (posts.clone(), file_status.clone(), sink_status.clone());
+        let of_file: Probe<SourceStatus> = Arc::new(move || of_file.lock().unwrap().clone());
+        let of_posts: Probe<SourceStatus> = Arc::new(move || of_posts.status());
+        let turning = mux.clone();
+        let view = View {
+            node,
+            merged: mux.merged(),
+            posts: posts.clone(),
+            history: reader.clone(),
+            sources: Arc::new([(SourceName::File, of_file), (SourceName::Http, of_posts)]),
+            sinks: Arc::new([Arc::new(move || of_sink.lock().unwrap().clone()) as Probe<SinkStatus>]),
+            turns: Arc::new(move || {
+                let turning = turning.clone();
+                Box::pin(async move { turning.turns().await })
+            }),
+            stopping: stop_seen,
+            started: clock::now(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tasks.spawn(serve(listener, router(view)));
+        let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
+        let server = Self {
+            address,
+            posts,
+            history: reader,
+            mux,
+            acknowledged,
+            file_status,
+            sink_status,
+            stopping,
+            stop,
+            file: Mutex::new(Some(file)),
+            tasks,
+        };
+        if setup.file_seen {
+            server.file(|_| ()).await;
+        }
+        server
+    }
+
+    /// Has the file source speak: what it holds now, and then merged.
+    pub async fn file<T>(&self, edit: impl FnOnce(&mut ListingBuilder) -> T) -> T {
+        let (channel, mut builder) = self.file.lock().unwrap().take().expect("one at a time");
+        let result = edit(&mut builder);
+        channel.push(builder.listing());
+        assert!(soon(channel.merged()).await);
+        *self.file.lock().unwrap() = Some((channel, builder));
+        result
+    }
+
+    /// The file source finds a pod.
+    pub async fn file_pod(&self, path: &str, pod: Prepared) {
+        self.file(|file| file.put(&Origin::from(path), vec![pod], Timestamp::UNIX_EPOCH)).await;
+    }
+
+    /// The file source finds something that it cannot take.
+    pub async fn file_refuses(&self, path: &str, why: RejectionReason) {
+        self.file(|file| file.refuse(&Origin::from(path), why)).await;
+    }
+
+    /// Ends the sources and the mux, and the history with them.
+    pub async fn end_sources(&self) {
+        self.stop.cancel();
+        drop(self.file.lock().unwrap().take());
+        soon(async { while self.history.snapshot().await.is_some() {} }).await;
+    }
+
+    /// Asks, and takes the whole answer: `ask("PUT /pods", …)`.
+    pub async fn ask(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
+        soon(async {
+            let answer = self.open(line, headers, body).await;
+            let (parts, body) = answer.into_parts();
+            let body = body.collect().await.unwrap().to_bytes().to_vec();
+            Reply { code: parts.status.as_u16(), headers: parts.headers, body }
+        })
+        .await
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.ask(&format!("GET {path}"), &[], "").await
+    }
+
+    /// Asks on a connection of its own, and leaves the answer's body to be read.
+    pub async fn open(
+        &self,
+        line: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Response<Incoming> {
+        let (method, path) = line.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path).header("host", "podmux");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).unwrap();
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await.unwrap()
+    }
+
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+}
+
+async fn serve(listener: TcpListener, router: Router) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let router = router.clone();
+        connections.spawn(async move {
+            let service = TowerToHyperService::new(router);
+            // A client may go away whenever it likes.
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+/// A whole answer.
+pub struct Reply {
+    pub code: u16,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn text(&self) -> &str {
+        str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    /// The values of a header.
+    pub fn header(&self, name: &str) -> Vec<&str> {
+        self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
+    }
+
+    /// Code, the headers that matter, and the body, indented: what a golden file holds.
+    pub fn golden(&self) -> String {
+        let mut text = format!("{}\n", self.code);
+        for name in ["content-type", "allow", "retry-after", "warning"] {
+            for value in self.header(name) {
+                text.push_str(&format!("{name}: {value}\n"));
+            }
+        }
+        format!("{text}\n{:#}\n", self.json())
+    }
+
+    /// The names of the pods of a list.
+    pub fn names(&self) -> Vec<String> {
+        let list = self.json();
+        let items = list["items"].as_array().unwrap_or_else(|| panic!("no list: {}", self.text()));
+        items.iter().map(|pod| name(pod)).collect()
+    }
+}
+
+fn name(pod: &Value) -> String {
+    format!(
+        "{}/{}",
+        pod["metadata"]["namespace"].as_str().unwrap(),
+        pod["metadata"]["name"].as_str().unwrap()
+    )
+}
+
+/// A pod as it is posted.
+pub fn manifest(name: &str) -> String {
+    format!(
+        "{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{{\"name\":\"{name}\"}},\"spec\":{{\"containers\":[{{\"name\":\"c\",\"image\":\"i:1\"}}]}}}}"
+    )
+}

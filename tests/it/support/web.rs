@@ -1,0 +1,343 @@
+//! A web server that does what a test tells it, over real connections.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    fs,
+    future::Future as _,
+    io, mem,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt as _;
+use hyper::{
+    body::{Body, Frame, Incoming, SizeHint},
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    server::WebPkiClientVerifier,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
+    sync::watch,
+    time::{Sleep, sleep},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::files::soon;
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Seen {
+    /// A header's value, or nothing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+/// What is done for a bit of a body.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Send(Bytes),
+    Pause(Duration),
+    /// The connection is closed under the reader.
+    Break,
+    Hang,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    status: u16,
+    headers: Vec<(String, String)>,
+    steps: Vec<Step>,
+    length: Option<u64>,
+    mute: bool,
+}
+
+impl Reply {
+    pub fn new(status: u16, body: impl Into<Bytes>) -> Self {
+        let body = body.into();
+        let length = Some(body.len() as u64);
+        Self { status, headers: Vec::new(), steps: vec![Step::Send(body)], length, mute: false }
+    }
+
+    pub fn ok(body: impl Into<Bytes>) -> Self {
+        Self::new(200, body)
+    }
+
+    /// A redirect.
+    pub fn to(status: u16, location: &str) -> Self {
+        Self::new(status, "moved").header("Location", location)
+    }
+
+    /// A body in bits; without a length it is sent in chunks.
+    pub fn steps(length: Option<u64>, steps: Vec<Step>) -> Self {
+        Self { steps, length, ..Self::ok("") }
+    }
+
+    /// The request is taken and never answered.
+    pub fn mute() -> Self {
+        Self { mute: true, ..Self::ok("") }
+    }
+
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+type Script = Box<dyn FnMut(&Seen) -> Reply + Send>;
+
+/// The server. It ends with the test.
+pub struct Web {
+    /// Where it is, without a slash at the end.
+    pub url: String,
+    script: Arc<Mutex<Script>>,
+    seen: watch::Receiver<Vec<Seen>>,
+    _stop: DropGuard,
+}
+
+impl Web {
+    /// On a port of the loopback.
+    pub async fn start(reply: Reply) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        Self::serve(url, reply, Door::Tcp(listener))
+    }
+
+    /// With TLS, under the name `localhost`.
+    pub async fn start_tls(config: ServerConfig, reply: Reply) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Self::serve(url, reply, Door::Tls(listener, acceptor))
+    }
+
+    /// On a Unix socket.
+    pub fn start_unix(path: &Path, reply: Reply) -> Self {
+        let listener = UnixListener::bind(path).unwrap();
+        Self::serve("http://localhost".to_owned(), reply, Door::Unix(listener))
+    }
+
+    fn serve(url: String, reply: Reply, door: Door) -> Self {
+        let script: Script = Box::new(move |_| reply.clone());
+        let script = Arc::new(Mutex::new(script));
+        let (see, seen) = watch::channel(Vec::new());
+        let stop = CancellationToken::new();
+        let (play, stopped) = (script.clone(), stop.clone());
+        tokio::spawn(async move {
+            while let Some(stream) = stopped.run_until_cancelled(door.accept()).await {
+                // A handshake may fail; that is the test's affair.
+                let Ok(stream) = stream else { continue };
+                tokio::spawn(stopped.clone().run_until_cancelled_owned(talk(
+                    stream,
+                    play.clone(),
+                    see.clone(),
+                )));
+            }
+        });
+        Self { url, script, seen, _stop: stop.drop_guard() }
+    }
+
+    pub fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    /// From now on every request is answered so.
+    pub fn say(&self, reply: Reply) {
+        self.play(move |_| reply.clone());
+    }
+
+    /// From now on every request is answered by this.
+    pub fn play(&self, script: impl FnMut(&Seen) -> Reply + Send + 'static) {
+        *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    /// The requests that came so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.borrow().clone()
+    }
+
+    /// Waits until so many requests have come, and gives them.
+    pub async fn asked(&self, times: usize) -> Vec<Seen> {
+        soon(self.seen.clone().wait_for(|seen| seen.len() >= times)).await.unwrap().clone()
+    }
+}
+
+/// Where connections come in.
+enum Door {
+    Tcp(TcpListener),
+    Tls(TcpListener, TlsAcceptor),
+    Unix(UnixListener),
+}
+
+trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<C: AsyncRead + AsyncWrite + Unpin + Send> Connection for C {}
+
+impl Door {
+    async fn accept(&self) -> io::Result<Box<dyn Connection>> {
+        Ok(match self {
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Tls(listener, acceptor) => Box::new(acceptor.accept(listener.accept().await?.0).await?),
+            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+async fn talk(stream: Box<dyn Connection>, script: Arc<Mutex<Script>>, see: watch::Sender<Vec<Seen>>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let (script, see) = (script.clone(), see.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body =
+                body.collect().await.map_or_else(|_| Bytes::new(), http_body_util::Collected::to_bytes);
+            let seen = Seen {
+                method: head.method.to_string(),
+                path: head.uri.to_string(),
+                headers: head.headers,
+                body,
+            };
+            let reply = script.lock().unwrap()(&seen);
+            see.send_modify(|all| all.push(seen));
+            if reply.mute {
+                std::future::pending::<()>().await;
+            }
+            let mut response = Response::builder().status(reply.status);
+            for (name, value) in &reply.headers {
+                response = response.header(name, value);
+            }
+            let body = Steps { left: reply.steps.into(), length: reply.length, pause: None, flushed: false };
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        }
+    });
+    // Connections that break are what some tests are about.
+    drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+}
+
+/// A body that does as it is told.
+struct Steps {
+    left: VecDeque<Step>,
+    length: Option<u64>,
+    pause: Option<Pin<Box<Sleep>>>,
+    flushed: bool,
+}
+
+impl Body for Steps {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                std::task::ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            match self.left.pop_front() {
+                None => return Poll::Ready(None),
+                Some(Step::Send(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Some(Step::Pause(pause)) => self.pause = Some(Box::pin(sleep(pause))),
+                Some(Step::Break) if !mem::replace(&mut self.flushed, true) => {
+                    // What was sent before goes out before the connection does.
+                    self.left.push_front(Step::Break);
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(Step::Break) => return Poll::Ready(Some(Err(io::Error::other("as the test wants it")))),
+                Some(Step::Hang) => {
+                    self.left.push_front(Step::Hang);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::new, SizeHint::with_exact)
+    }
+}
+
+/// A certificate authority of a test's own, and where its files are.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    der: rustls::pki_types::CertificateDer<'static>,
+    directory: PathBuf,
+    /// Its certificate as PEM.
+    pub ca_file: PathBuf,
+}
+
+impl Authority {
+    /// Its files go into a directory, under a name of its own.
+    pub fn new(directory: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        let ca_file = directory.join(format!("{name}.pem"));
+        fs::write(&ca_file, cert.pem()).unwrap();
+        let der = cert.der().clone();
+        Self { issuer: Issuer::new(params, key), der, directory: directory.to_owned(), ca_file }
+    }
+
+    fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (rcgen::Certificate, KeyPair) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages.push(purpose);
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
+    }
+
+    /// The configuration of a server that has a certificate for a name, and
+    /// that wants clients to have one too if it is given a CA for them.
+    pub fn server(&self, name: &str, clients: Option<&Self>) -> ServerConfig {
+        let (cert, key) = self.issue(name, ExtendedKeyUsagePurpose::ServerAuth);
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.der.clone()).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        builder.with_single_cert(vec![cert.der().clone()], key).unwrap()
+    }
+
+    /// The files of a client's certificate and of its key.
+    pub fn client(&self, name: &str) -> (PathBuf, PathBuf) {
+        let (cert, key) = self.issue(name, ExtendedKeyUsagePurpose::ClientAuth);
+        let files = ["crt", "key"].map(|end| self.directory.join(format!("{name}.{end}")));
+        fs::write(&files[0], cert.pem()).unwrap();
+        fs::write(&files[1], key.serialize_pem()).unwrap();
+        files.into()
+    }
+}

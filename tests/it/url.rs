@@ -1,0 +1,328 @@
+//! The url source: what a URL says is what there is, and it is asked no more than needed.
+
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use http::HeaderValue;
+use podmux::storage::SourceState;
+use serde_json::{Value, json};
+
+use crate::support::{
+    files::pod,
+    polled::{Polled, settings},
+    web::{Reply, Web},
+};
+
+/// An empty list.
+pub const NO_PODS: &str = r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#;
+
+/// What is served at a URL, prepared.
+async fn pods_at(manifests: &Value) -> Vec<Value> {
+    let web = Web::start(Reply::ok(manifests.to_string())).await;
+    let mut source = Polled::start(&web.at("/pods"));
+    let update = source.updates.next().await.unwrap();
+    assert_eq!(update.op.as_str(), "ADD");
+    let mut pods: Vec<Value> =
+        update.pods.iter().map(|pod| serde_json::from_slice(pod.text()).unwrap()).collect();
+    for pod in &mut pods {
+        pod["metadata"]["annotations"]["kubernetes.io/config.seen"] = json!("NOW");
+    }
+    source.end().await;
+    pods
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
+fn check(pods: &[Value], expect: Expect) {
+    expect.assert_eq(&serde_json::to_string_pretty(pods).unwrap());
+}
+
+fn upstream_pod(name: &str, uid: &str, pull_policy: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "mynamespace", "uid": uid},
+        "spec": {
+            "nodeName": "a-host",
+            "containers": [{
+                "name": "1", "image": name, "imagePullPolicy": pull_policy,
+                "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+            }],
+            "securityContext": {},
+        },
+        "status": {"phase": "Pending"},
+    })
+}
+
+// TestExtractPodsFromHTTP: Single manifest
+#[tokio::test]
+async fn a_pod_at_a_url() {
+    let pods = pods_at(&upstream_pod("foo", "111", "Always")).await;
+    check(
+        &pods,
+        expect![[r#"
+        [
+          {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+              "annotations": {
+                "kubernetes.io/config.hash": "fb72a21098a52a33501bbb6f6972db20",
+                "kubernetes.io/config.seen": "NOW",
+                "kubernetes.io/config.source": "http"
+              },
+              "name": "foo-node",
+              "namespace": "mynamespace",
+              "uid": "111"
+            },
+            "spec": {
+              "containers": [
+                {
+                  "image": "foo",
+                  "imagePullPolicy": "Always",
+                  "name": "1",
+                  "resources": {},
+                  "terminationMessagePath": "/dev/termination-log",
+                  "terminationMessagePolicy": "File"
+                }
+              ],
+              "dnsPolicy": "ClusterFirst",
+              "enableServiceLinks": true,
+              "nodeName": "node",
+              "restartPolicy": "Always",
+              "schedulerName": "default-scheduler",
+              "securityContext": {},
+              "terminationGracePeriodSeconds": 30
+            },
+            "status": {
+              "phase": "Pending"
+            }
+          }
+        ]"#]],
+    );
+}
+
+// TestExtractPodsFromHTTP: Multiple manifests
+#[tokio::test]
+async fn a_list_of_pods_at_a_url() {
+    let items = [upstream_pod("foo", "111", "Always"), upstream_pod("bar", "222", "IfNotPresent")];
+    let pods = pods_at(&json!({"apiVersion": "v1", "kind": "PodList", "items": items})).await;
+    // Alone they come out as they do together.
+    let mut alone = Vec::new();
+    for item in [&items[1], &items[0]] {
+        alone.extend(pods_at(item).await);
+    }
+    assert_eq!(pods, alone);
+    assert_eq!(pods[0]["metadata"]["name"], "bar-node");
+    assert_eq!(pods[0]["spec"]["containers"][0]["imagePullPolicy"], "IfNotPresent");
+}
+
+// TestURLWithHeader
+#[tokio::test]
+async fn the_headers_go_with_every_request() {
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let mut settings = settings(&web.at("/pods?zone=1"));
+    settings.headers.insert("Metadata-Flavor", HeaderValue::from_static("Google"));
+    settings.headers.append("X-Two", HeaderValue::from_static("one"));
+    settings.headers.append("X-Two", HeaderValue::from_static("two"));
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    source.hear_nothing().await;
+    for seen in web.seen() {
+        assert_eq!((&*seen.method, &*seen.path), ("GET", "/pods?zone=1"));
+        assert_eq!(seen.header("metadata-flavor"), "Google");
+        assert_eq!(seen.headers.get_all("x-two").iter().collect::<Vec<_>>(), ["one", "two"]);
+        assert!(seen.header("user-agent").starts_with("podmux/"));
+        assert_eq!(seen.header("accept"), "application/yaml, application/json, */*;q=0.5");
+    }
+    // A header of the user's own stands for ours.
+    source.handle.retune(
+        Duration::from_hours(1),
+        [(http::header::USER_AGENT, HeaderValue::from_static("me"))].into_iter().collect(),
+        None,
+    );
+    let seen = web.asked(3).await;
+    assert_eq!((seen[2].header("user-agent"), seen[2].header("metadata-flavor")), ("me", ""));
+}
+
+#[tokio::test]
+async fn a_url_is_polled_at_once_and_then_every_frequency() {
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let mut settings = settings(&web.url);
+    settings.check_frequency = Duration::from_millis(10);
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    web.asked(5).await;
+    web.say(Reply::ok(pod("web", "i:2")));
+    source.hear("UPDATE: web=i:2").await;
+    assert_eq!(source.status().detail, "polling every 10ms");
+    // It stops doing so when it is told another one.
+    source.handle.retune(Duration::from_hours(1), http::HeaderMap::new(), None);
+    source.poll().await;
+    assert_eq!(source.status().detail, "polling every 3600s");
+    let asked = web.seen().len();
+    source.hear_nothing().await;
+    assert_eq!(web.seen().len(), asked + 1);
+}
+
+#[tokio::test]
+async fn what_the_url_says_is_all_that_there_is() {
+    let both = format!("{}---\n{}", pod("a", "i:1"), pod("b", "i:1"));
+    let web = Web::start(Reply::ok(both)).await;
+    let mut source = Polled::start(&web.url);
+    source.hear("ADD: a=i:1 b=i:1").await;
+    web.say(Reply::ok(format!("{}---\n{}", pod("b", "i:2"), pod("c", "i:1"))));
+    source.poll().await;
+    source.hear("REMOVE: a=i:1").await;
+    source.hear("ADD: c=i:1").await;
+    source.hear("UPDATE: b=i:2").await;
+    web.say(Reply::ok(NO_PODS));
+    source.poll().await;
+    source.hear("REMOVE: c=i:1 b=i:2").await;
+    assert!(source.status().last_success.is_some());
+    assert_eq!(source.status().failing, None);
+    source.end().await;
+}
+
+#[tokio::test]
+async fn an_explicit_empty_list_at_the_start_is_an_answer() {
+    let web = Web::start(Reply::ok(NO_PODS)).await;
+    let mut source = Polled::start(&web.url);
+    source.hear("ADD:").await;
+    assert_eq!(source.state(), SourceState::Synced);
+    web.say(Reply::ok(r#"{"apiVersion": "v1", "kind": "List", "items": []}"#));
+    source.hear_nothing().await;
+}
+
+#[tokio::test]
+async fn the_same_again_is_not_even_pushed() {
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let mut source = Polled::start(&web.url);
+    source.hear("ADD: web=i:1").await;
+    source.push_nothing().await;
+    // Other bytes that say the same.
+    web.say(Reply::ok(format!("# a comment\n{}", pod("web", "i:1"))));
+    source.push_nothing().await;
+    web.say(Reply::new(503, "busy"));
+    source.push_nothing().await;
+    web.say(Reply::ok(format!("# a comment\n{}", pod("web", "i:1"))));
+    source.push_nothing().await;
+    assert_eq!(source.status().failing, None);
+}
+
+#[tokio::test]
+async fn a_server_that_knows_etags_is_asked_for_changes_only() {
+    let web = Web::start(Reply::ok("")).await;
+    // As web servers do it.
+    let versioned = |version: &'static str, body: String| {
+        move |seen: &crate::support::web::Seen| {
+            if seen.header("if-none-match") == version {
+                Reply::new(304, "").header("ETag", version)
+            } else {
+                Reply::ok(body.clone()).header("ETag", version).header("Last-Modified", "yesterday")
+            }
+        }
+    };
+    web.play(versioned("\"1\"", pod("web", "i:1")));
+    let mut source = Polled::start(&web.url);
+    source.hear("ADD: web=i:1").await;
+    source.push_nothing().await;
+    assert_eq!(web.seen()[0].header("if-none-match"), "", "nothing is known at first");
+    assert_eq!(web.seen()[1].header("if-none-match"), "\"1\"");
+    assert_eq!(web.seen()[1].header("if-modified-since"), "", "the ETag is enough");
+    web.play(versioned("\"2\"", pod("web", "i:2")));
+    source.poll().await;
+    source.hear("UPDATE: web=i:2").await;
+    source.push_nothing().await;
+    assert_eq!(web.seen()[3].header("if-none-match"), "\"2\"");
+    // The same body under another ETag: that is the one to ask for from now on.
+    web.play(versioned("\"3\"", pod("web", "i:2")));
+    source.push_nothing().await;
+    source.push_nothing().await;
+    assert_eq!(web.seen()[5].header("if-none-match"), "\"3\"");
+    // No ETag any more, but a date.
+    web.say(Reply::ok(pod("web", "i:3")).header("Last-Modified", "Fri, 20 Nov 2026 09:00:00 GMT"));
+    source.poll().await;
+    source.hear("UPDATE: web=i:3").await;
+    web.say(Reply::new(304, ""));
+    source.push_nothing().await;
+    assert_eq!(web.seen()[7].header("if-none-match"), "");
+    assert_eq!(web.seen()[7].header("if-modified-since"), "Fri, 20 Nov 2026 09:00:00 GMT");
+    assert_eq!(source.status().failing, None);
+}
+
+#[tokio::test]
+async fn a_304_to_no_question_is_an_error() {
+    let web = Web::start(Reply::new(304, "")).await;
+    let source = Polled::start(&web.url);
+    source.poll().await;
+    assert_eq!(source.error(), "the server answered 304 Not Modified without being asked for changes only");
+    assert_eq!(source.state(), SourceState::Waiting);
+}
+
+#[tokio::test]
+async fn a_good_body_that_comes_back_after_a_broken_one_is_taken_although_it_is_known() {
+    let web = Web::start(Reply::ok("")).await;
+    let good = |seen: &crate::support::web::Seen| {
+        if seen.header("if-none-match") == "\"good\"" {
+            return Reply::new(304, "");
+        }
+        Reply::ok(pod("web", "i:1")).header("ETag", "\"good\"")
+    };
+    web.play(good);
+    let mut source = Polled::start(&web.url);
+    source.hear("ADD: web=i:1").await;
+    web.say(Reply::ok("{").header("ETag", "\"broken\""));
+    source.hear_nothing().await;
+    assert_eq!(source.rejections().len(), 1);
+    web.play(good);
+    source.hear_nothing().await;
+    assert_eq!((source.status().failing, source.rejections().len()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_pinned_body_is_the_only_one_that_is_taken() {
+    use sha2::{Digest as _, Sha256};
+    let (one, two) = (pod("web", "i:1"), pod("web", "i:2"));
+    let hash = |text: &str| -> [u8; 32] { Sha256::digest(text).into() };
+    let web = Web::start(Reply::ok(one.clone()).header("ETag", "\"1\"")).await;
+    let mut settings = settings(&web.url);
+    settings.sha256 = Some(hash(&one));
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    web.say(Reply::ok(two.clone()).header("ETag", "\"2\""));
+    source.hear_nothing().await;
+    let hex = |text: &str| hash(text).map(|byte| format!("{byte:02x}")).concat();
+    let error = format!("the body's SHA-256 is {}, and only {} is taken", hex(&two), hex(&one));
+    assert!(source.error().starts_with(&error), "{}", source.error());
+    assert_eq!(web.seen()[1].header("if-none-match"), "\"1\"");
+    // Another pin is another wish; what is known is no answer to it.
+    source.handle.retune(Duration::from_hours(1), http::HeaderMap::new(), Some(hash(&two)));
+    source.hear("UPDATE: web=i:2").await;
+    assert_eq!(web.seen()[2].header("if-none-match"), "");
+}
+
+#[tokio::test]
+async fn redirects_are_followed_and_lose_the_headers_with_the_host() {
+    let (first, other) = (Web::start(Reply::ok("")).await, Web::start(Reply::ok(pod("web", "i:1"))).await);
+    first.say(Reply::to(302, &other.at("/pods")));
+    let mut settings = settings(&first.url);
+    settings.headers.insert("Authorization", HeaderValue::from_static("Bearer s3cret"));
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    assert_eq!(first.seen()[0].header("authorization"), "Bearer s3cret");
+    assert_eq!((&*other.seen()[0].path, other.seen()[0].header("authorization")), ("/pods", ""));
+
+    first.say(Reply::to(302, "/round"));
+    source.hear_nothing().await;
+    let host = first.url.strip_prefix("http://").unwrap();
+    assert_eq!(source.error(), format!("more than 10 redirects, the last one to {host}"));
+}
+
+#[tokio::test]
+async fn sighup_polls_at_once() {
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let mut source = Polled::start(&web.url);
+    source.hear("ADD: web=i:1").await;
+    web.say(Reply::ok(pod("web", "i:2")));
+    source.handle.rescan();
+    source.hear("UPDATE: web=i:2").await;
+}

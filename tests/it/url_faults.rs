@@ -1,0 +1,370 @@
+//! What goes wrong with a URL: what was good stays, it is said once, and no secret is in it.
+
+use std::{fs, time::Duration};
+
+use bytes::Bytes;
+use http::HeaderValue;
+use podmux::{client::Identity, pod::decode::MAX_MANIFEST, storage::SourceState};
+use tokio::net::TcpListener;
+
+use crate::{
+    support::{
+        files::{pod, soon},
+        logs::logged,
+        polled::{Polled, settings},
+        web::{Authority, Reply, Step, Web},
+    },
+    url::NO_PODS,
+};
+
+/// A source that has a pod from a web server.
+async fn at_work() -> (Web, Polled) {
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let mut source = Polled::start(&web.at("/pods"));
+    source.hear("ADD: web=i:1").await;
+    (web, source)
+}
+
+// TestURLErrorNotExistNoUpdate
+#[tokio::test]
+async fn a_url_that_is_not_there_says_nothing() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut source = Polled::start(&format!("http://{free}/_not_found_"));
+    source.hear_nothing().await;
+    assert_eq!(source.state(), SourceState::Waiting);
+    let refused = format!("{free} refused the connection: nothing listens there");
+    assert!(source.error().starts_with(&refused), "{}", source.error());
+    assert_eq!(source.status().target, format!("http://{free}/_not_found_"));
+    assert_eq!(source.status().last_success, None);
+}
+
+// TestExtractFromHttpBadness, and upstream untested: non-200
+#[tokio::test]
+async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
+    let web = Web::start(Reply::new(404, "not found")).await;
+    let mut waiting = Polled::start(&web.at("/_not_found_"));
+    waiting.hear_nothing().await;
+    assert_eq!(waiting.state(), SourceState::Waiting);
+    let expected = "200 with the manifests is expected";
+    assert_eq!(
+        waiting.error(),
+        format!("the server answered 404 Not Found (is the path right?); {expected}")
+    );
+
+    let (web, mut source) = at_work().await;
+    for (status, said) in [
+        (201, "201 Created"),
+        (204, "204 No Content"),
+        (206, "206 Partial Content"),
+        (302, "302 Found"),
+        (401, "401 Unauthorized (does --manifest-url-header say who this is?)"),
+        (403, "403 Forbidden (does --manifest-url-header say who this is?)"),
+        (500, "500 Internal Server Error"),
+        (503, "503 Service Unavailable"),
+    ] {
+        let body = if status == 204 { String::new() } else { pod("web", "i:2") };
+        web.say(Reply::new(status, body));
+        source.hear_nothing().await;
+        assert_eq!(source.error(), format!("the server answered {said}; {expected}"));
+    }
+    assert_eq!(source.status().failing.unwrap().attempts, 8);
+    assert_eq!(source.rejections(), [""; 0], "the manifests are not at fault");
+}
+
+// Untested upstream: HTTP empty body, same body after empty
+#[tokio::test]
+async fn an_empty_body_is_an_error_and_the_same_body_after_it_is_nothing_new() {
+    let (web, mut source) = at_work().await;
+    web.say(Reply::ok(""));
+    source.hear_nothing().await;
+    let error = source.error();
+    assert!(error.starts_with("the body is empty, which does not mean that there are no pods"), "{error}");
+    let list = error.split_once("serve an empty list: ").unwrap().1.to_owned();
+    web.say(Reply::ok(pod("web", "i:1")));
+    source.push_nothing().await;
+    assert_eq!(source.status().failing, None);
+    // What the error advises is what works.
+    web.say(Reply::ok(list.clone()));
+    source.poll().await;
+    source.hear("REMOVE: web=i:1").await;
+    assert_eq!(list, NO_PODS);
+}
+
+// Untested upstream: broken then unchanged
+#[test]
+fn a_broken_body_is_reported_each_time_and_said_once() {
+    logged(|log| async move {
+        let (web, mut source) = at_work().await;
+        let bad = pod("web", "i:2").replace("image: i:2", "image: 7");
+        web.say(Reply::ok(bad.clone()).header("ETag", "\"bad\""));
+        for attempts in 1..=3 {
+            source.hear_nothing().await;
+            let failing = source.status().failing.unwrap();
+            assert_eq!(failing.attempts, attempts);
+            assert!(failing.error.starts_with("8:12: spec.containers[0].image: "), "{}", failing.error);
+        }
+        assert_eq!(web.seen().last().unwrap().header("if-none-match"), "", "it is fetched anew");
+        assert_eq!(source.rejections().len(), 1);
+        assert!(source.rejections()[0].starts_with(&format!("{}: 8:12: ", web.at("/pods"))));
+        let said = log.lines_with("the manifests were refused");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("pods_kept=1"), "{said:?}");
+        assert_eq!(log.lines_with("recovered").len(), 0);
+
+        web.say(Reply::ok(pod("web", "i:2")));
+        source.poll().await;
+        source.hear("UPDATE: web=i:2").await;
+        assert_eq!((source.status().failing, source.rejections().len()), (None, 0));
+        source.hear_nothing().await;
+        assert_eq!(log.lines_with("recovered").len(), 1);
+        assert!(log.lines_with("recovered")[0].contains("failed=3"));
+        // The next outage is said again.
+        web.say(Reply::ok(bad));
+        source.hear_nothing().await;
+        assert_eq!(log.lines_with("the manifests were refused").len(), 2);
+    });
+}
+
+// Untested upstream: log throttle
+#[test]
+fn an_outage_is_said_once_for_each_of_a_few_errors() {
+    logged(|log| async move {
+        let (web, mut source) = at_work().await;
+        for _ in 0..3 {
+            for status in 500..=511 {
+                web.say(Reply::new(status, "busy"));
+                source.hear_nothing().await;
+            }
+        }
+        assert_eq!(source.status().failing.unwrap().attempts, 36);
+        let said = log.lines_with("the manifests cannot be fetched");
+        assert_eq!(said.len(), 8, "{said:?}");
+        assert!(said[0].contains("500 Internal Server Error") && said[7].contains("507"), "{said:?}");
+        web.say(Reply::ok(pod("web", "i:1")));
+        source.hear_nothing().await;
+        assert_eq!(log.lines_with("recovered").len(), 1);
+    });
+}
+
+#[tokio::test]
+async fn a_broken_body_before_any_good_one_leaves_the_source_waiting() {
+    let web = Web::start(Reply::ok("{")).await;
+    let mut source = Polled::start(&web.url);
+    source.hear_nothing().await;
+    assert_eq!((source.state(), source.rejections().len()), (SourceState::Waiting, 0));
+    assert!(source.status().failing.is_some());
+    assert!(source.status().failing.is_some());
+    web.say(Reply::ok(pod("web", "i:1")));
+    source.poll().await;
+    source.hear("ADD: web=i:1").await;
+}
+
+// Untested upstream: list with one bad item
+#[tokio::test]
+async fn of_a_list_with_a_bad_item_nothing_is_taken() {
+    let (web, mut source) = at_work().await;
+    let bad = pod("b", "i:2").replace("name: c\n", "name: 7\n");
+    web.say(Reply::ok(
+        [pod("web", "i:2"), bad, pod("c", "i:2").replace("kind: Pod", "kind: Job")].join("---\n"),
+    ));
+    source.hear_nothing().await;
+    assert!(source.error().contains("spec.containers[0].name"), "{}", source.error());
+    assert!(source.error().ends_with("(and 1 more error)"), "{}", source.error());
+}
+
+// TestExtractInvalidPods: no version, bad version, bad volume name, duplicate
+// volume names, empty container name, bad container name
+#[tokio::test]
+async fn invalid_pods_are_refused() {
+    let (web, mut source) = at_work().await;
+    let pod = |version: &str, spec: &str| {
+        format!("{version}kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - image: i:2\n{spec}")
+    };
+    let named = "    name: c\n";
+    for (manifest, said) in [
+        (pod("", named), "1:1: apiVersion: Required value: apiVersion: v1 is expected"),
+        (
+            pod("apiVersion: v1betta2\n", named),
+            "1:13: apiVersion: the version is \"v1betta2\"; v1 is expected",
+        ),
+    ] {
+        web.say(Reply::ok(manifest));
+        source.hear_nothing().await;
+        assert!(source.error().starts_with(said), "{} instead of {said}", source.error());
+    }
+}
+
+// Untested upstream: over 10 MiB
+#[tokio::test]
+async fn a_body_of_more_than_10_mib_is_refused_whether_its_length_is_known_or_not() {
+    let (web, mut source) = at_work().await;
+    let too_much = format!("sent too much: {MAX_MANIFEST} bytes are taken at most");
+    let mebibyte = Step::Send(Bytes::from(format!("#{}\n", " ".repeat(1024 * 1024 - 2))));
+    let eleven: Vec<Step> = vec![mebibyte.clone(); 11];
+    for length in [Some(11 * 1024 * 1024), None] {
+        web.say(Reply::steps(length, eleven.clone()));
+        source.hear_nothing().await;
+        assert!(source.error().ends_with(&too_much), "{}", source.error());
+    }
+    // Ten are fine.
+    let mut ten = eleven[..9].to_vec();
+    let manifest = pod("web", "i:2");
+    ten.push(Step::Send(format!("{manifest}#{}", " ".repeat(1024 * 1024 - manifest.len() - 1)).into()));
+    web.say(Reply::steps(None, ten));
+    source.poll().await;
+    source.hear("UPDATE: web=i:2").await;
+}
+
+#[tokio::test]
+async fn a_slow_body_and_a_mute_server_are_given_up_in_time() {
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let mut settings = settings(&web.url);
+    settings.timeout = Duration::from_millis(300);
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    let trickle = [Step::Send("#".into()), Step::Pause(Duration::from_millis(20))];
+    for reply in [Reply::mute(), Reply::steps(None, trickle.iter().cycle().take(200_000).cloned().collect())]
+    {
+        web.say(reply);
+        source.hear_nothing().await;
+        let error = source.error();
+        assert!(error.ends_with("did not answer completely within 300ms"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_cut_off_is_not_taken() {
+    let (web, mut source) = at_work().await;
+    // What came is a manifest, but not the one that was meant.
+    for length in [Some(1000), None] {
+        web.say(Reply::steps(length, vec![Step::Send(pod("web", "i:2").into()), Step::Break]));
+        source.hear_nothing().await;
+        let error = source.error();
+        assert!(error.ends_with("closed the connection before its answer was complete"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn it_stops_in_the_middle_of_a_request() {
+    let (web, source) = at_work().await;
+    web.say(Reply::mute());
+    source.handle.rescan();
+    web.asked(2).await;
+    source.end().await;
+
+    let web = Web::start(Reply::steps(Some(10), vec![Step::Send("a".into()), Step::Hang])).await;
+    let source = Polled::start(&web.url);
+    web.asked(1).await;
+    source.end().await;
+}
+
+#[tokio::test]
+async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
+    let directory = tempfile::tempdir().unwrap();
+    let ours = Authority::new(directory.path(), "ours");
+    let other = Authority::new(directory.path(), "other");
+    let config = ours.server("localhost", Some(&ours));
+    let web = Web::start_tls(config, Reply::ok(pod("web", "i:1"))).await;
+    let (cert_file, key_file) = other.client("node");
+    let mut settings = settings(&web.url);
+    settings.ca_file = Some(directory.path().join("trusted.pem"));
+    settings.identity = Some(Identity { cert_file, key_file });
+    settings.check_frequency = Duration::from_millis(20);
+    // Nobody asks for anything: what is mended is found by the next poll.
+    let mut source = Polled::start_with(settings, |source| source);
+    source
+        .fails(&format!("cannot read {}: No such file", directory.path().join("trusted.pem").display()))
+        .await;
+    let trust =
+        |authority: &Authority| fs::copy(&authority.ca_file, directory.path().join("trusted.pem")).unwrap();
+    trust(&other);
+    source.fails("name the file of the right CA").await;
+    trust(&ours);
+    source.fails("did not accept the client certificate").await;
+    // The same files with another certificate in them.
+    ours.client("node");
+    source.hear("ADD: web=i:1").await;
+    soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
+}
+
+#[test]
+fn no_secret_is_ever_said() {
+    logged(|log| async move {
+        let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+        let host = web.url.strip_prefix("http://").unwrap();
+        let mut settings = settings(&format!("http://user:s3cret@{host}/pods?token=s3cret"));
+        settings.headers.insert("X-Token", HeaderValue::from_static("s3cret"));
+        assert!(!format!("{settings:?}").contains("s3cret"));
+        assert!(format!("{settings:?}").contains("x-token"));
+        let mut source = Polled::start_with(settings, |source| source);
+        source.hear("ADD: web=i:1").await;
+        let seen = &web.seen()[0];
+        assert_eq!((&*seen.path, seen.header("x-token")), ("/pods?token=s3cret", "s3cret"));
+        assert_eq!(seen.header("authorization"), "Basic dXNlcjpzM2NyZXQ=");
+
+        let replies = [
+            Reply::new(401, "who is s3cret?"),
+            Reply::ok(""),
+            Reply::ok("{"),
+            Reply::to(302, "ftp://user:s3cret@host/?s3cret"),
+            Reply::to(302, "/?token=s3cret"),
+            Reply::steps(Some(9), vec![Step::Break]),
+            Reply::ok(pod("web", "i:1")),
+        ];
+        for reply in replies {
+            web.say(reply);
+            source.hear_nothing().await;
+            let shown = format!("{:?} {:?} {:?}", source.status(), source.rejections(), source.handle);
+            assert!(!shown.contains("s3cret"), "{shown}");
+        }
+        assert_eq!(log.lines_with("s3cret"), [""; 0]);
+        assert!(log.lines_with(&web.at("/pods")).len() >= 6, "the URL is named without its secrets");
+    });
+}
+
+#[test]
+fn warnings_are_said_when_a_body_is_new() {
+    logged(|log| async move {
+        let (web, mut source) = at_work().await;
+        web.say(Reply::ok(pod("web", "i:2").replace("spec:", "spce: {}\nspec:")));
+        source.poll().await;
+        source.hear("UPDATE: web=i:2").await;
+        source.hear_nothing().await;
+        let said = log.lines_with("unknown field");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(&format!("{}:5:1: warning: spce: ", web.at("/pods"))), "{said:?}");
+    });
+}
+
+#[test]
+fn a_pod_with_the_uid_of_another_is_said_once() {
+    logged(|log| async move {
+        let (web, mut source) = at_work().await;
+        let with_uid = |name: &str| pod(name, "i:1").replace("metadata:", "metadata:\n  uid: same");
+        web.say(Reply::ok([pod("web", "i:1"), with_uid("a"), with_uid("b")].join("---\n")));
+        source.poll().await;
+        source.hear("ADD: a=i:1").await;
+        source.hear_nothing().await;
+        let said = log.lines_with("a pod was refused");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(source.rejections().len(), 1);
+        web.say(Reply::ok([pod("web", "i:1"), with_uid("b")].join("---\n")));
+        source.poll().await;
+        source.hear("REMOVE: a=i:1").await;
+        source.hear("ADD: b=i:1").await;
+        assert_eq!(log.lines_with("no other pod stands in its way").len(), 1);
+    });
+}
+
+#[tokio::test]
+async fn a_poll_that_is_asked_for_while_one_is_under_way_is_another_one() {
+    let web = Web::start(Reply::mute()).await;
+    let mut settings = settings(&web.url);
+    settings.timeout = Duration::from_millis(300);
+    let mut source = Polled::start_with(settings, |source| source);
+    web.asked(1).await;
+    web.say(Reply::ok(pod("web", "i:1")));
+    source.poll().await;
+    source.hear("ADD: web=i:1").await;
+    source.end().await;
+}
