@@ -179,8 +179,7 @@ fn the_grace_is_kubectls() {
 #[test]
 fn it_waits_until_the_pod_is_gone() {
     let agent = Agent::start(|asked, before| match before {
-        0 => Reply::json(200, &ending("web")),
-        1..4 => Reply::json(200, &ending("web")),
+        0..4 => Reply::json(200, &ending("web")),
         _ => Reply::status(404, "NotFound", &format!("{} not found", asked.line)),
     });
     check(

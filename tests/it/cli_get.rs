@@ -346,9 +346,11 @@ fn objects_come_as_json_and_yaml() {
 
 #[test]
 fn selectors_are_the_servers_to_understand() {
-    let agent = Agent::start(|asked, _| match asked.line.contains("labelSelector=app%3Dweb") {
-        true => Reply::json(200, &list(&pods()[1..2], 7)),
-        false => Reply::status(400, "BadRequest", "unable to parse requirement: found '%'"),
+    let agent = Agent::start(|asked, _| {
+        if asked.line.contains("labelSelector=app%3Dweb") {
+            return Reply::json(200, &list(&pods()[1..2], 7));
+        }
+        Reply::status(400, "BadRequest", "unable to parse requirement: found '%'")
     });
     check(
         &agent,
@@ -511,12 +513,12 @@ fn watching_begins_with_what_is_there_and_goes_on_with_what_changes() {
         GET /updates?from=8
     "#]],
     );
-    let agent = Agent::start(|_, before| match before {
-        0 => Reply::json(200, &list(&[], 7)),
-        _ => {
-            let pod = json!({ "metadata": { "namespace": "other", "name": "x" } });
-            lines(&[update(8, "ADD", "file", &[pod.clone()]), update(9, "REMOVE", "file", &[pod])])
+    let agent = Agent::start(|_, before| {
+        let pods = [json!({ "metadata": { "namespace": "other", "name": "x" } })];
+        if before == 0 {
+            return Reply::json(200, &list(&[], 7));
         }
+        lines(&[update(8, "ADD", "file", &pods), update(9, "REMOVE", "file", &pods)])
     });
     let watch = ["get", "pods", "-n", "other", "-w", "-o", "jsonl"];
     check(

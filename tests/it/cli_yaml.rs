@@ -1,4 +1,5 @@
 //! What `-o yaml` prints is the same value again, for every reader of YAML, and looks as kubectl's does.
+#![allow(clippy::too_many_lines, reason = "a text a line makes long golden texts")]
 
 use expect_test::{Expect, expect};
 use podmux::{cli::yaml::document, pod::yaml::to_json};

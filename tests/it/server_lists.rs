@@ -81,7 +81,10 @@ async fn labels_select() {
         "in in (in)",
         "notin,in!=x",
     ];
-    check("labelSelector", &selectors, &expect![[r#"
+    check(
+        "labelSelector",
+        &selectors,
+        &expect![[r#"
          → default/db default/mine default/web other/none
           → default/db default/mine default/web other/none
         app → default/db default/web
@@ -108,7 +111,9 @@ async fn labels_select() {
         in → 
         in in (in) → 
         notin,in!=x → 
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -35,7 +35,10 @@ async fn an_agent_that_is_well_says_ok() {
     for path in ["/livez", "/readyz", "/healthz"] {
         check(&server, path, &expect!["200 text/plain; charset=utf-8\nok"]).await;
     }
-    check(&server, "/healthz?verbose", &expect![[r#"
+    check(
+        &server,
+        "/healthz?verbose",
+        &expect![[r#"
         200 text/plain; charset=utf-8
         [+]merge-loop ok
         [+]source-file ok
@@ -43,33 +46,50 @@ async fn an_agent_that_is_well_says_ok() {
         [+]sink-test ok
         [+]shutdown ok
         healthz check passed
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
     let server = TestServer::with(Setup { file_seen: false, ..Setup::default() }).await;
-    check(&server, "/readyz", &expect![[r#"
+    check(
+        &server,
+        "/readyz",
+        &expect![[r#"
         503 text/plain; charset=utf-8
         [-]source-file failed: it has not been seen yet
         [+]source-http ok
         [+]sink-test ok
         [+]shutdown ok
         readyz check failed
-    "#]]).await;
+    "#]],
+    )
+    .await;
     let failing = SourceFailing { since: long_ago(), attempts: 3, error: "permission denied".into() };
     server.file_status.lock().unwrap().failing = Some(failing);
-    check(&server, "/readyz", &expect![[r#"
+    check(
+        &server,
+        "/readyz",
+        &expect![[r#"
         503 text/plain; charset=utf-8
         [-]source-file failed: it has not been seen yet: permission denied
         [+]source-http ok
         [+]sink-test ok
         [+]shutdown ok
         readyz check failed
-    "#]]).await;
-    check(&server, "/livez", &expect![[r#"
+    "#]],
+    )
+    .await;
+    check(
+        &server,
+        "/livez",
+        &expect![[r#"
         200 text/plain; charset=utf-8
-        ok"#]]).await;
+        ok"#]],
+    )
+    .await;
     // Failing is no reason once it has been seen.
     server.file(|_| ()).await;
     assert_eq!(server.get("/readyz").await.code, 200);
@@ -105,21 +125,31 @@ async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
 async fn an_agent_that_stops_is_not_ready_and_one_whose_loop_has_ended_not_alive() {
     let server = TestServer::start().await;
     server.stopping.send_replace(true);
-    check(&server, "/readyz", &expect![[r#"
+    check(
+        &server,
+        "/readyz",
+        &expect![[r#"
         503 text/plain; charset=utf-8
         [+]source-file ok
         [+]source-http ok
         [+]sink-test ok
         [-]shutdown failed: the agent is stopping
         readyz check failed
-    "#]]).await;
+    "#]],
+    )
+    .await;
     assert_eq!(server.get("/livez").await.code, 200);
     server.end_sources().await;
-    check(&server, "/livez", &expect![[r#"
+    check(
+        &server,
+        "/livez",
+        &expect![[r#"
         503 text/plain; charset=utf-8
         [-]merge-loop failed: it has ended
         livez check failed
-    "#]]).await;
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -146,7 +176,10 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
         "watching".clone_into(&mut status.detail);
         status.last_success = Some("2026-11-21T09:00:00Z".parse().unwrap());
     }
-    check(&server, "/sources", &expect![[r#"
+    check(
+        &server,
+        "/sources",
+        &expect![[r#"
         200 application/json
         {
           "apiVersion": "podmux/v1",
@@ -222,7 +255,9 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
           ],
           "kind": "SourceList"
         }
-    "#]]).await;
+    "#]],
+    )
+    .await;
     let failing =
         SourceFailing { since: "2026-11-21T09:00:00Z".parse().unwrap(), attempts: 3, error: "gone".into() };
     server.file_status.lock().unwrap().failing = Some(failing);
@@ -234,7 +269,8 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
           "error": "gone",
           "since": "2026-11-21T09:00:00Z"
         }
-    "#]].assert_eq(&format!("{:#}\n", source["failing"]));
+    "#]]
+    .assert_eq(&format!("{:#}\n", source["failing"]));
 }
 
 #[tokio::test]
@@ -347,7 +383,10 @@ async fn metrics_are_open_metrics() {
 #[tokio::test]
 async fn kubectl_is_told_what_it_asks_first() {
     let server = TestServer::start().await;
-    check(&server, "/api", &expect![[r#"
+    check(
+        &server,
+        "/api",
+        &expect![[r#"
         200 application/json
         {
           "kind": "APIVersions",
@@ -356,16 +395,26 @@ async fn kubectl_is_told_what_it_asks_first() {
             "v1"
           ]
         }
-    "#]]).await;
-    check(&server, "/apis", &expect![[r#"
+    "#]],
+    )
+    .await;
+    check(
+        &server,
+        "/apis",
+        &expect![[r#"
         200 application/json
         {
           "apiVersion": "v1",
           "groups": [],
           "kind": "APIGroupList"
         }
-    "#]]).await;
-    check(&server, "/api/v1", &expect![[r#"
+    "#]],
+    )
+    .await;
+    check(
+        &server,
+        "/api/v1",
+        &expect![[r#"
         200 application/json
         {
           "apiVersion": "v1",
@@ -393,7 +442,9 @@ async fn kubectl_is_told_what_it_asks_first() {
             }
           ]
         }
-    "#]]).await;
+    "#]],
+    )
+    .await;
     let version = server.get("/version").await.json();
     assert_eq!(version["gitVersion"], concat!("v", env!("CARGO_PKG_VERSION")));
     let paths = server.get("/").await.json();

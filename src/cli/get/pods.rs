@@ -98,7 +98,7 @@ fn columns(args: &Args) -> Vec<&'static str> {
 }
 
 /// The longest text that may come to stand in a column, as far as that is known.
-fn longest<'c>(column: &'c str) -> &'c str {
+fn longest(column: &str) -> &str {
     match column {
         "EVENT" => "MODIFIED",
         "STATUS" => "Terminating",

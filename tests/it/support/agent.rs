@@ -122,7 +122,7 @@ fn serve(
             if name == "content-length" {
                 length = value.trim().parse().unwrap();
             }
-            headers += &format!("{name}:{value}\n");
+            headers.extend([&*name, ":", value, "\n"]);
         }
     }
     let mut body = vec![0; length];
@@ -133,7 +133,7 @@ fn serve(
     let Reply(code, headers, body) = answer(&request, before);
     let mut head = format!("HTTP/1.1 {code} -\r\nconnection: close\r\n");
     for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
+        head.extend([name, ": ", &value, "\r\n"]);
     }
     let mut stream = stream;
     stream.write_all((head + "\r\n" + &body).as_bytes())?;
