@@ -26,6 +26,10 @@ pub(super) struct Args {
     #[command(flatten)]
     manifests: FileArgs,
 
+    /// The namespace of pods that say none
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
+
     /// Say what would be done: server asks the agent, which changes nothing
     #[arg(long, value_name = "HOW", value_enum, default_value_t = DryRun::None)]
     dry_run: DryRun,
@@ -147,14 +151,24 @@ struct Apply<'a> {
 impl Apply<'_> {
     /// Sends one manifest. Says whether it was taken.
     async fn file(&mut self, path: &Path) -> Result<bool, Failure> {
-        let text = match manifests::read(path) {
+        let namespace = self.args.namespace.as_deref();
+        let read = manifests::read(path).and_then(|text| {
+            namespace.map(|namespace| manifests::check_namespace(&text, namespace)).transpose()?;
+            Ok(text)
+        });
+        let text = match read {
             Ok(text) => text,
             Err(error) => {
                 self.connection.say(&format!("podmux: {}: {error:#}", Shown(&manifests::shown(path))));
                 return Ok(false);
             }
         };
-        let query: Vec<_> = self.args.dry_run.query().into_iter().chain(self.args.validate.query()).collect();
+        let options = [
+            namespace.map(|namespace| ("namespace", namespace)),
+            self.args.dry_run.query(),
+            self.args.validate.query(),
+        ];
+        let query: Vec<_> = options.into_iter().flatten().collect();
         let body = (media_type(&text), Bytes::from(text));
         match self.connection.ask(Method::POST, &with_query("/pods", &query), Some(body)).await? {
             Ok(mut written) => {

@@ -260,14 +260,15 @@ pub(super) fn block_on<F: Future<Output = Result<u8, Failure>>>(command: F) -> R
     runtime.map_err(|error| Failure::Failed(error.into()))?.block_on(command)
 }
 
-/// The token in a file: its first line that says anything.
+/// The token in a file: one word, as the agent reads it.
 fn token(path: &Path) -> Result<HeaderValue, anyhow::Error> {
-    let mut text = String::new();
-    File::open(path)?.take(TOKEN).read_to_string(&mut text)?;
-    let token = text.lines().map(str::trim).find(|line| !line.is_empty());
-    let token = token.ok_or_else(|| anyhow!("no token in it"))?;
-    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-        .map_err(|_| anyhow!("what is in it is no token: it has control characters"))?;
+    let mut text = Vec::new();
+    File::open(path)?.take(TOKEN).read_to_end(&mut text)?;
+    let token = text.trim_ascii();
+    if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
+        return Err(anyhow!("one word of printable ASCII is needed in it, and nothing else"));
+    }
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())?;
     value.set_sensitive(true);
     Ok(value)
 }

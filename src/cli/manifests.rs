@@ -130,28 +130,47 @@ pub(super) struct Named {
 /// The pods that a manifest names. Nothing else about them is looked at: what
 /// is to be deleted need not be valid.
 pub(super) fn names(text: &[u8]) -> Result<Vec<Named>, anyhow::Error> {
+    let pods = pods(text)?;
+    if pods.is_empty() {
+        return Err(anyhow!("no pod in it: a Pod, a PodList or a List is expected"));
+    }
+    pods.iter().map(named).collect()
+}
+
+/// Refuses a manifest with a pod of another namespace. One that cannot be read
+/// is not refused: whoever it is for has the better explanation.
+pub(super) fn check_namespace(text: &[u8], wanted: &str) -> Result<(), anyhow::Error> {
+    let pods = pods(text).unwrap_or_default();
+    let namespaces = pods.iter().filter_map(|pod| pod["metadata"]["namespace"].as_str());
+    match namespaces.into_iter().find(|namespace| !namespace.is_empty() && *namespace != wanted) {
+        Some(other) => {
+            Err(anyhow!("a pod in it is in the namespace {other:?}, not in {wanted:?}: leave out -n"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The pods of a manifest as they stand in it.
+fn pods(text: &[u8]) -> Result<Vec<Value>, anyhow::Error> {
     let text = str::from_utf8(text).map_err(|_| anyhow!("not UTF-8: save the file in that encoding"))?;
-    let documents = yaml::values(text).map_err(|problem| anyhow!("{problem}"))?;
-    let mut names = Vec::new();
-    for document in &documents {
+    let mut pods = Vec::new();
+    for mut document in yaml::values(text).map_err(|problem| anyhow!("{problem}"))? {
         match document["kind"].as_str().unwrap_or_default() {
-            "Pod" => names.push(named(document)?),
+            "Pod" => pods.push(document),
             "List" | "PodList" => {
-                for item in document["items"].as_array().into_iter().flatten() {
-                    match item["kind"].as_str() {
-                        Some("Pod") | None => names.push(named(item)?),
-                        Some(kind) => return Err(anyhow!("a {kind} in it; Pod is expected")),
-                    }
+                let Value::Array(items) = document["items"].take() else { continue };
+                if let Some(kind) =
+                    items.iter().find_map(|item| item["kind"].as_str().filter(|kind| *kind != "Pod"))
+                {
+                    return Err(anyhow!("a {kind} in it; Pod is expected"));
                 }
+                pods.extend(items);
             }
             "" => return Err(anyhow!("kind is not set: a Pod, a PodList or a List is expected")),
             kind => return Err(anyhow!("a {kind} in it; a Pod, a PodList or a List is expected")),
         }
     }
-    if documents.is_empty() {
-        return Err(anyhow!("no pod in it: a Pod, a PodList or a List is expected"));
-    }
-    Ok(names)
+    Ok(pods)
 }
 
 fn named(pod: &Value) -> Result<Named, anyhow::Error> {

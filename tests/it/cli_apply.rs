@@ -361,6 +361,22 @@ fn directories_are_read_as_kubectl_reads_them() {
 }
 
 #[test]
+fn a_namespace_is_for_pods_that_say_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = pod("web", "i").replace("name: web", "name: web\n  namespace: staging");
+    write(dir.path(), "web.yaml", &staging);
+    write(dir.path(), "broken.yaml", "a: [");
+    let agent = Agent::start(takes);
+    let apply = |namespace| {
+        let mut command = agent.podmux(&["apply", "-f", "web.yaml", "-f", "broken.yaml", "-n", namespace]);
+        command.current_dir(&dir);
+        command
+    };
+    check(&agent, &mut apply("staging"), "", &expect![[""]]);
+    check(&agent, &mut apply("other"), "", &expect![[""]]);
+}
+
+#[test]
 fn a_manifest_that_is_too_large_is_not_sent() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "m/large.yaml", &" ".repeat(MAX_MANIFEST + 1));
@@ -409,6 +425,7 @@ fn help_says_what_there_is() {
           -f, --filename <PATH>  A manifest, a directory of *.json, *.yaml and *.yml, or - for standard
                                  input; may be repeated
           -R, --recursive        Directories with all that is below them
+          -n, --namespace <NS>   The namespace of pods that say none
               --dry-run <HOW>    Say what would be done: server asks the agent, which changes nothing
                                  [default: none] [possible values: none, server]
               --validate <HOW>   What to do about fields that nobody knows and keys that stand twice

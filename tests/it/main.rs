@@ -12,6 +12,7 @@
 )]
 
 mod cli;
+mod cli_agent;
 mod cli_apply;
 mod cli_delete;
 mod cli_get;
@@ -25,6 +26,7 @@ mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;
+mod durability;
 mod file;
 mod file_faults;
 mod file_places;

@@ -124,7 +124,7 @@ async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
 #[tokio::test]
 async fn an_agent_that_stops_is_not_ready_and_one_whose_loop_has_ended_not_alive() {
     let server = TestServer::start().await;
-    server.stopping.send_replace(true);
+    server.stopping.cancel();
     check(
         &server,
         "/readyz",

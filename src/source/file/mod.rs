@@ -33,7 +33,7 @@ use self::{
     watch::{Inbox, News},
     worker::{Outcome, Worker},
 };
-use crate::{mux::SourceChannel, pod::decode::Preparation};
+use crate::{clock, mux::SourceChannel, pod::decode::Preparation};
 
 /// How often everything is scanned where no watch is to be had.
 const POLL: Duration = Duration::from_secs(1);
@@ -109,6 +109,8 @@ pub struct FileStatus {
     /// What is wrong with the path, if something is. What is wrong with single
     /// manifests is in the listing's rejections.
     pub error: Option<Arc<str>>,
+    /// Since when something is wrong with it.
+    pub failing_since: Option<Timestamp>,
     /// How many manifests there are.
     pub files: usize,
     /// For how many manifests it is waited: perhaps being written, or gone and perhaps coming back.
@@ -256,7 +258,9 @@ impl FileSource {
         if let Some(listing) = outcome.listing {
             self.channel.push(listing);
         }
+        let since = || self.status.borrow().failing_since.unwrap_or_else(clock::now);
         let status = FileStatus {
+            failing_since: outcome.trouble.as_ref().map(|_| since()),
             noticing: outcome.polling.map_or(Noticing::Watching, |why| Noticing::Polling { why }),
             last_scan: outcome.scanned.or(self.status.borrow().last_scan),
             error: outcome.trouble,

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod files;
 pub mod logs;
 pub mod namespace;
+pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod script;

@@ -63,7 +63,7 @@ pub struct TestServer {
     pub acknowledged: watch::Sender<Vec<Told>>,
     pub file_status: Arc<Mutex<SourceStatus>>,
     pub sink_status: Arc<Mutex<SinkStatus>>,
-    pub stopping: watch::Sender<bool>,
+    pub stopping: CancellationToken,
     pub stop: CancellationToken,
     file: Mutex<Option<(SourceChannel, ListingBuilder)>>,
     tasks: JoinSet<()>,
@@ -91,7 +91,7 @@ impl TestServer {
         let (file_status, sink_status) =
             (Arc::<Mutex<SourceStatus>>::default(), Arc::<Mutex<SinkStatus>>::default());
         "test".clone_into(&mut sink_status.lock().unwrap().name);
-        let (stopping, stop_seen) = watch::channel(false);
+        let stopping = CancellationToken::new();
         let (of_posts, of_file, of_sink) = (posts.clone(), file_status.clone(), sink_status.clone());
         let of_file: Probe<SourceStatus> = Arc::new(move || of_file.lock().unwrap().clone());
         let of_posts: Probe<SourceStatus> = Arc::new(move || of_posts.status());
@@ -107,7 +107,7 @@ impl TestServer {
                 let turning = turning.clone();
                 Box::pin(async move { turning.turns().await })
             }),
-            stopping: stop_seen,
+            stopping: stopping.clone(),
             started: clock::now(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
