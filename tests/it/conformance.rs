@@ -21,7 +21,8 @@ struct Agent {
 impl Agent {
     fn start() -> Self {
         let (unread, full) = full_pipe();
-        let mut run = podmux(&["run", "--node-name", "node1", "--listen", "127.0.0.1:0", "--state-dir", "none"]);
+        let mut run =
+            podmux(&["run", "--node-name", "node1", "--listen", "127.0.0.1:0", "--state-dir", "none"]);
         let process = Process::start(run.stdout(Stdio::from(full)));
         let line = process.logs("listening");
         let (_, address) = line.rsplit_once("address=").unwrap();
@@ -83,7 +84,7 @@ async fn a_pod_is_created() {
             "full",
             &json!({
                 "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["example.com/f"],
-                "creationTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x",
+                "generation": 7, "creationTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x",
                 "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 5,
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
             }),
@@ -130,7 +131,8 @@ async fn a_dry_run_changes_nothing() {
         side.ask("it is as it was", &format!("GET {pods}/web")).await;
         side.ask("delete", &format!("DELETE {pods}/web?dryRun=All")).await;
         side.send("delete by a body", &format!("DELETE {pods}/web"), &json!({"dryRun": ["All"]})).await;
-        side.send("delete by another body", &format!("DELETE {pods}/web"), &json!({"dryRun": ["Some"]})).await;
+        side.send("delete by another body", &format!("DELETE {pods}/web"), &json!({"dryRun": ["Some"]}))
+            .await;
         side.ask("delete at once", &format!("DELETE {pods}/web?dryRun=All&gracePeriodSeconds=0")).await;
         side.ask("it is still as it was", &format!("GET {pods}/web")).await;
     })
@@ -161,7 +163,13 @@ async fn a_body_that_is_no_pod_is_refused() {
         side.send("an unknown version", &post, &version).await;
         let list = json!({"apiVersion": "v1", "kind": "PodList", "items": [pod("a")]});
         side.send("a list", &post, &list).await;
-        side.ask_with("an unknown media type", &post, &[("content-type", "text/plain")], pod("a").to_string()).await;
+        side.ask_with(
+            "an unknown media type",
+            &post,
+            &[("content-type", "text/plain")],
+            pod("a").to_string(),
+        )
+        .await;
         side.ask_with("a broken media type", &post, &[("content-type", "json")], pod("a").to_string()).await;
         let namespace = with("elsewhere", &json!({"namespace": "other"}), &no());
         side.send("another namespace", &post, &namespace).await;
@@ -261,7 +269,12 @@ async fn a_pod_is_replaced() {
         let mut status = with("web", &no(), &image("i:4"));
         status["status"] = json!({"phase": "Failed"});
         side.send("with a status", &put, &status).await;
-        side.send("with another command", &put, &with("web", &no(), &json!({"containers": [{"name": "c", "image": "i:4", "command": ["x"]}]}))).await;
+        side.send(
+            "with another command",
+            &put,
+            &with("web", &no(), &json!({"containers": [{"name": "c", "image": "i:4", "command": ["x"]}]})),
+        )
+        .await;
         side.ask("read at the end", &format!("GET {pods}/web")).await;
     })
     .await;
@@ -279,7 +292,8 @@ async fn a_pod_is_deleted_with_grace() {
         side.ask("delete sooner", &format!("DELETE {web}?gracePeriodSeconds=20")).await;
         side.ask("delete later", &format!("DELETE {web}?gracePeriodSeconds=25")).await;
         side.send("create anew", &format!("POST {pods}"), &pod("web")).await;
-        side.send("replace", &format!("PUT {web}"), &with("web", &json!({"labels": {"a": "b"}}), &no())).await;
+        side.send("replace", &format!("PUT {web}"), &with("web", &json!({"labels": {"a": "b"}}), &no()))
+            .await;
         side.ask("with a negative grace", &format!("DELETE {web}?gracePeriodSeconds=-5")).await;
         side.ask("at once", &format!("DELETE {web}?gracePeriodSeconds=0")).await;
         side.ask("it is gone", &format!("GET {web}")).await;
@@ -340,13 +354,55 @@ async fn pods_are_selected_by_labels() {
             side.aside(&format!("POST {pods}"), &with(name, &json!({"labels": labels}), &no())).await;
         }
         for selector in [
-            "", "app", "!app", "app=web", "app==web", "app!=web", "app in (web,db)", "app in ( web , db )",
-            "app notin (web)", "app=web,tier=front", "app=web,tier=back", "app, tier!=back", "n>9", "n<10", "app=",
-            "app in ()", "app in (,web)", "example.com/app=x.y_z-1", "app = web", " app=web ", "n>09", "app>1",
+            "",
+            "app",
+            "!app",
+            "app=web",
+            "app==web",
+            "app!=web",
+            "app in (web,db)",
+            "app in ( web , db )",
+            "app notin (web)",
+            "app=web,tier=front",
+            "app=web,tier=back",
+            "app, tier!=back",
+            "n>9",
+            "n<10",
+            "app=",
+            "app in ()",
+            "app in (,web)",
+            "example.com/app=x.y_z-1",
+            "app = web",
+            " app=web ",
+            "n>09",
+            "app>1",
             // What is none.
-            "app=web=db", "=web", "app in", "app in (web", "app in web", "app,,tier", ",", "app,", "/app", "a/b/c",
-            "app=we b", "-app", "app=-web", "n>x", "!", "app!", "(app)", "app notin", "!app=web", "app=web,", "in (a)",
-            "APP in (web)", "app IN (web)", "example.com/", "app=ä", "n>1,n<99999999999999999999",
+            "app=web=db",
+            "=web",
+            "app in",
+            "app in (web",
+            "app in web",
+            "app,,tier",
+            ",",
+            "app,",
+            "/app",
+            "a/b/c",
+            "app=we b",
+            "-app",
+            "app=-web",
+            "n>x",
+            "!",
+            "app!",
+            "(app)",
+            "app notin",
+            "!app=web",
+            "app=web,",
+            "in (a)",
+            "APP in (web)",
+            "app IN (web)",
+            "example.com/",
+            "app=ä",
+            "n>1,n<99999999999999999999",
         ] {
             let label: &'static str = Box::leak(format!("{selector:?}").into_boxed_str());
             side.ask(label, &format!("GET {pods}?labelSelector={selector}")).await;
@@ -388,7 +444,8 @@ async fn a_list_comes_in_pages() {
     conforms("pages", &[], async |side, pods| {
         side.ask("an empty list", &format!("GET {pods}")).await;
         for name in ["e", "a", "c", "d", "b"] {
-            let labels = json!({"labels": {"odd": if ["a", "c", "e"].contains(&name) { "yes" } else { "no" }}});
+            let labels =
+                json!({"labels": {"odd": if ["a", "c", "e"].contains(&name) { "yes" } else { "no" }}});
             side.aside(&format!("POST {pods}"), &with(name, &labels, &no())).await;
         }
         let all = side.ask("all", &format!("GET {pods}")).await;
@@ -397,13 +454,15 @@ async fn a_list_comes_in_pages() {
         let second = side.ask("the second", &format!("GET {pods}?limit=2&continue={}", next(&first))).await;
         side.ask("the third", &format!("GET {pods}?limit=2&continue={}", next(&second))).await;
         side.ask("the rest at once", &format!("GET {pods}?continue={}", next(&first))).await;
-        side.ask("the rest in a larger page", &format!("GET {pods}?limit=100&continue={}", next(&first))).await;
+        side.ask("the rest in a larger page", &format!("GET {pods}?limit=100&continue={}", next(&first)))
+            .await;
         side.ask("exactly all", &format!("GET {pods}?limit=5")).await;
         side.ask("no limit", &format!("GET {pods}?limit=0")).await;
         side.ask("a negative limit", &format!("GET {pods}?limit=-1")).await;
         side.ask("a limit that is no number", &format!("GET {pods}?limit=x")).await;
         side.ask("a token that is none", &format!("GET {pods}?limit=2&continue=x")).await;
-        let odd = side.ask("a page of a selection", &format!("GET {pods}?limit=2&labelSelector=odd=yes")).await;
+        let odd =
+            side.ask("a page of a selection", &format!("GET {pods}?limit=2&labelSelector=odd=yes")).await;
         let rest = format!("GET {pods}?limit=2&labelSelector=odd=yes&continue={}", next(&odd));
         side.ask("its rest", &rest).await;
         let version = all.metadata("resourceVersion");
@@ -415,7 +474,11 @@ async fn a_list_comes_in_pages() {
         side.ask("matching exactly", &matching("Exact")).await;
         side.ask("matching in no way", &matching("Bogus")).await;
         side.ask("matching without a version", &format!("GET {pods}?resourceVersionMatch=Exact")).await;
-        side.ask("a token and a version", &format!("GET {pods}?limit=2&continue={}&resourceVersion={version}", next(&first))).await;
+        side.ask(
+            "a token and a version",
+            &format!("GET {pods}?limit=2&continue={}&resourceVersion={version}", next(&first)),
+        )
+        .await;
         let everywhere = "GET /api/v1/pods?labelSelector=odd";
         side.ask("in all namespaces", everywhere).await;
         let one = side.ask("a page in all namespaces", &format!("{everywhere}&limit=1")).await;
@@ -442,12 +505,20 @@ async fn what_is_not_there_is_refused() {
         side.ask("an unknown version", "GET /api/v9/pods").await;
         side.ask("a slash at the end", &format!("GET {pods}/")).await;
         side.ask_with("HTML is asked for", &format!("GET {pods}/web"), &[("accept", "text/html")], "").await;
-        side.ask_with("JSON is asked for", &format!("GET {pods}/web"), &[("accept", "application/json")], "").await;
+        side.ask_with("JSON is asked for", &format!("GET {pods}/web"), &[("accept", "application/json")], "")
+            .await;
         side.ask_with("anything is asked for", &format!("GET {pods}/web"), &[("accept", "*/*")], "").await;
-        side.ask_with("YAML is asked for", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "").await;
+        side.ask_with("YAML is asked for", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "")
+            .await;
         let table = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
         side.ask_with("a table is asked for", &format!("GET {pods}/web"), &[table], "").await;
-        side.ask_with("JSON will do", "GET /api/v1/namespaces/methods/pods/none", &[("accept", "text/html, application/json")], "").await;
+        side.ask_with(
+            "JSON will do",
+            "GET /api/v1/namespaces/methods/pods/none",
+            &[("accept", "text/html, application/json")],
+            "",
+        )
+        .await;
         side.ask_with("HEAD", &format!("HEAD {pods}/web"), &[], "").await;
         side.ask("livez", "GET /livez").await;
         side.ask("a name with a slash", &format!("GET {pods}/a%2Fb")).await;

@@ -62,7 +62,8 @@ impl Side {
     }
 
     fn new(url: &str, token: Option<&String>, ca: Option<&std::path::PathBuf>) -> Self {
-        let settings = ClientSettings { ca_file: ca.cloned(), timeout: PATIENCE, ..ClientSettings::default() };
+        let settings =
+            ClientSettings { ca_file: ca.cloned(), timeout: PATIENCE, ..ClientSettings::default() };
         Self {
             client: Client::new(settings).unwrap(),
             base: url.to_owned(),
@@ -173,8 +174,6 @@ impl Side {
 
     fn metadata(&mut self, metadata: &mut Map<String, Value>) {
         metadata.remove("managedFields");
-        // Nothing watches a generation here: a pod's resourceVersion says all of it.
-        metadata.remove("generation");
         if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
             annotations.retain(|key, _| !key.starts_with("kubernetes.io/config."));
             if annotations.is_empty() {

@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod agent;
 pub mod dialogue;
 pub mod files;
 pub mod kubernetes;
@@ -9,6 +10,7 @@ pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod script;
+pub mod served;
 pub mod server;
 pub mod sinks;
 pub mod state;
