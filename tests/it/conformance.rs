@@ -30,6 +30,14 @@ impl Agent {
     }
 }
 
+/// Why podmux answers 400 where the apiserver answers 422.
+const OPTIONS: &str = "a bad option is a bad request; the apiserver takes it for an invalid object";
+/// Why podmux answers 422 where the apiserver answers 400.
+const TYPES: &str = "the answer names all that is wrong with its fields, and not in Go's words";
+
+/// What is to be mended of generations.
+const GENERATION: &str = "to be mended: a generation rises with the first DELETE, also with grace 0, and not when that is shortened";
+
 /// Leads the same talk with both, in a namespace of its own, and compares what
 /// they say. podmux has no namespaces that would have to be made.
 async fn conforms(namespace: &str, deliberate: &[Deliberate], talk: impl AsyncFn(&mut Side, &str)) {
@@ -74,7 +82,8 @@ const YAML: (&str, &str) = ("content-type", "application/yaml");
 
 #[tokio::test]
 async fn a_pod_is_created() {
-    conforms("created", &[], async |side, pods| {
+    let meant = [("create without a kind", "422 Invalid", "a manifest says what it is, wherever it is read")];
+    conforms("created", &meant, async |side, pods| {
         let post = format!("POST {pods}");
         side.send("create", &post, &pod("web")).await;
         side.send("create again", &post, &pod("web")).await;
@@ -116,7 +125,13 @@ async fn a_pod_is_created() {
 
 #[tokio::test]
 async fn a_dry_run_changes_nothing() {
-    conforms("dry", &[], async |side, pods| {
+    let meant = [
+        ("another value", "400 BadRequest", OPTIONS),
+        ("no value", "400 BadRequest", OPTIONS),
+        ("delete by another body", "400 BadRequest", OPTIONS),
+        ("delete at once", "200", GENERATION),
+    ];
+    conforms("dry", &meant, async |side, pods| {
         side.send("create", &format!("POST {pods}?dryRun=All"), &pod("web")).await;
         side.ask("it is not there", &format!("GET {pods}/web")).await;
         let generated = with("", &json!({"name": null, "generateName": "gen-"}), &no());
@@ -141,7 +156,23 @@ async fn a_dry_run_changes_nothing() {
 
 #[tokio::test]
 async fn a_body_that_is_no_pod_is_refused() {
-    conforms("bodies", &[], async |side, pods| {
+    let meant = [
+        ("null", "400 BadRequest", "there is no pod in it, rather than one without anything"),
+        ("an empty object", "422 Invalid", "a manifest says what it is, wherever it is read"),
+        ("a field of the wrong type", "422 Invalid", TYPES),
+        ("a label that is a number", "422 Invalid", TYPES),
+        ("another kind", "422 Invalid", TYPES),
+        ("an unknown kind", "422 Invalid", TYPES),
+        ("an unknown version", "422 Invalid", TYPES),
+        ("a list", "201", "to be mended: one item of a list is taken for the pod"),
+        (
+            "an unknown media type",
+            "409 AlreadyExists",
+            "to be mended: text/plain is read as if no type were given",
+        ),
+        ("a resourceVersion", "400 BadRequest", "the apiserver says the same with a 500"),
+    ];
+    conforms("bodies", &meant, async |side, pods| {
         let post = format!("POST {pods}");
         side.ask_with("no body", &post, &[JSON], "").await;
         side.ask_with("JSON cut off", &post, &[JSON], "{\"kind\": \"Pod\", ").await;
@@ -181,7 +212,13 @@ async fn a_body_that_is_no_pod_is_refused() {
 
 #[tokio::test]
 async fn an_unknown_field_is_told_or_refused_as_asked() {
-    conforms("fields", &[], async |side, pods| {
+    let meant = [
+        ("none of these", "400 BadRequest", OPTIONS),
+        ("both in YAML", "201", "YAML's duplicate keys are told as JSON's are"),
+        ("several", "201", "the warning says which field may have been meant"),
+        ("another case", "201", "the warning says which field may have been meant"),
+    ];
+    conforms("fields", &meant, async |side, pods| {
         let unknown = |name: &str| with(name, &no(), &json!({"replicas": 3}));
         side.send("by default", &format!("POST {pods}"), &unknown("default")).await;
         side.send("warned of", &format!("POST {pods}?fieldValidation=Warn"), &unknown("warn")).await;
@@ -211,7 +248,17 @@ async fn an_unknown_field_is_told_or_refused_as_asked() {
 
 #[tokio::test]
 async fn an_invalid_pod_is_refused_with_its_causes() {
-    conforms("invalid", &[], async |side, pods| {
+    let meant = [
+        ("a bad name", "422 Invalid", "to be mended: details.name is missing"),
+        ("a long name", "422 Invalid", "to be mended: details.name is missing"),
+        ("a bad generateName", "422 Invalid", "to be mended: details.name is missing"),
+        ("no containers", "422 Invalid", "to be mended: details.name is missing"),
+        ("no spec", "422 Invalid", "to be mended: details.name is missing"),
+        ("several", "422 Invalid", "to be mended: details.name is missing"),
+        ("a bad finalizer", "422 Invalid", "to be mended: details.name is missing"),
+        ("replace it by what is not", "422 Invalid", "any change of a spec is allowed, so none is a cause"),
+    ];
+    conforms("invalid", &meant, async |side, pods| {
         let post = format!("POST {pods}");
         side.send("no name", &post, &with("", &json!({"name": null}), &no())).await;
         side.send("an empty name", &post, &pod("")).await;
@@ -242,7 +289,17 @@ async fn an_invalid_pod_is_refused_with_its_causes() {
 
 #[tokio::test]
 async fn a_pod_is_replaced() {
-    conforms("replaced", &[], async |side, pods| {
+    let meant = [
+        (
+            "with a version that is none",
+            "409 Conflict",
+            "the apiserver says 500; it is not the pod's version, whatever it is",
+        ),
+        ("without a name", "422 Invalid", TYPES),
+        ("with another command", "200", "any change of a spec is allowed"),
+        ("read at the end", "200", "any change of a spec is allowed"),
+    ];
+    conforms("replaced", &meant, async |side, pods| {
         let put = format!("PUT {pods}/web");
         side.send("replace what is not there", &put, &pod("web")).await;
         let first = side.send("create", &format!("POST {pods}"), &pod("web")).await;
@@ -282,7 +339,18 @@ async fn a_pod_is_replaced() {
 
 #[tokio::test]
 async fn a_pod_is_deleted_with_grace() {
-    conforms("graceful", &[], async |side, pods| {
+    let meant = [
+        ("delete sooner", "200", GENERATION),
+        ("delete later", "200", GENERATION),
+        ("replace", "409 Conflict", "a pod that is being deleted is not replaced"),
+        ("with a negative grace", "200", "it was not replaced"),
+        ("at once", "200", "it was not replaced"),
+        ("create under the old name", "201", "it was not replaced"),
+        ("a pod with a short grace", "200", "it was not replaced"),
+        ("a pod without grace", "200", "it was not replaced"),
+        ("its own grace", "200", "to be mended: an empty number is taken for none"),
+    ];
+    conforms("graceful", &meant, async |side, pods| {
         let web = format!("{pods}/web");
         side.ask("what is not there", &format!("DELETE {web}")).await;
         let made = side.send("create", &format!("POST {pods}"), &pod("web")).await;
@@ -315,7 +383,19 @@ async fn a_pod_is_deleted_with_grace() {
 
 #[tokio::test]
 async fn a_delete_has_options() {
-    conforms("options", &[], async |side, pods| {
+    let meant = [
+        ("another UID", "409 Conflict", "here the apiserver says Pod for pods"),
+        ("another version", "409 Conflict", "here the apiserver says Pod for pods"),
+        ("a body of another media type", "200", "to be mended: it is read as if no type were given"),
+        ("a body of another kind", "200", "to be mended: a Pod is taken for options"),
+        ("a propagation policy that is none", "200", "to be mended: it is not looked at"),
+        ("all options", "409 Conflict", "to be mended: it was deleted before"),
+        ("a body and a query", "200", GENERATION),
+        ("a body of YAML", "200", GENERATION),
+        ("an unknown option", "200", GENERATION),
+        ("no options", "200", GENERATION),
+    ];
+    conforms("options", &meant, async |side, pods| {
         let web = format!("DELETE {pods}/web");
         let made = side.send("create", &format!("POST {pods}"), &pod("web")).await;
         let only_if = |field: &str, value: &str| json!({"preconditions": {field: value}});
@@ -343,7 +423,12 @@ async fn a_delete_has_options() {
 
 #[tokio::test]
 async fn pods_are_selected_by_labels() {
-    conforms("labels", &[], async |side, pods| {
+    let meant = [(
+        "\"app in ()\"",
+        "400 BadRequest",
+        "a set of nothing is a slip; the apiserver takes it for the empty text",
+    )];
+    conforms("labels", &meant, async |side, pods| {
         for (name, labels) in [
             ("bare", json!({})),
             ("db", json!({"app": "db", "tier": "back", "n": "10"})),
@@ -413,7 +498,8 @@ async fn pods_are_selected_by_labels() {
 
 #[tokio::test]
 async fn pods_are_selected_by_fields() {
-    conforms("fields-of", &[], async |side, pods| {
+    let meant = [("\"status.podIPs=\"", "400 BadRequest", "nobody gives a pod several addresses here")];
+    conforms("fields-of", &meant, async |side, pods| {
         side.aside(&format!("POST {pods}"), &pod("web")).await;
         let other = json!({"restartPolicy": "Never", "schedulerName": "mine", "hostNetwork": true, "serviceAccountName": ""});
         side.aside(&format!("POST {pods}"), &with("db", &no(), &other)).await;
@@ -441,7 +527,14 @@ async fn pods_are_selected_by_fields() {
 
 #[tokio::test]
 async fn a_list_comes_in_pages() {
-    conforms("pages", &[], async |side, pods| {
+    let meant = [
+        ("a negative limit", "400 BadRequest", "a slip; the apiserver takes it for no limit"),
+        ("matching in no way", "200", "to be mended: resourceVersionMatch is not looked at"),
+        ("matching without a version", "200", "to be mended: resourceVersionMatch is not looked at"),
+        ("a token and a version", "200", "to be mended: the token alone counts"),
+        ("one pod at a version that is none", "400 BadRequest", "the apiserver says 500"),
+    ];
+    conforms("pages", &meant, async |side, pods| {
         side.ask("an empty list", &format!("GET {pods}")).await;
         for name in ["e", "a", "c", "d", "b"] {
             let labels =
@@ -493,7 +586,16 @@ async fn a_list_comes_in_pages() {
 
 #[tokio::test]
 async fn what_is_not_there_is_refused() {
-    conforms("methods", &[], async |side, pods| {
+    let meant = [
+        ("an unknown path", "404 NotFound", "every error is a Status"),
+        ("a slash at the end", "404 NotFound", "one path for each thing"),
+        ("HTML is asked for", "200", "JSON is all there is"),
+        ("YAML is asked for", "200", "JSON is all there is"),
+        ("a table is asked for", "200", "JSON is all there is: podmux get makes its tables itself"),
+        ("HEAD", "200", "a GET without its body"),
+        ("a name with a slash", "400 BadRequest", "the answer says why"),
+    ];
+    conforms("methods", &meant, async |side, pods| {
         side.aside(&format!("POST {pods}"), &pod("web")).await;
         let json = pod("web").to_string();
         side.ask_with("PUT of a collection", &format!("PUT {pods}"), &[JSON], json.clone()).await;

@@ -39,6 +39,7 @@ mod jsonl;
 mod manifests;
 mod merge;
 mod mux;
+mod oracle;
 mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;

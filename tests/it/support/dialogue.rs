@@ -128,7 +128,10 @@ impl Side {
     fn shape(&mut self, answer: &Answer, text: &str) -> Value {
         let header = |name: &str| {
             let values = answer.headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned());
-            values.collect::<Vec<String>>()
+            let mut values: Vec<String> = values.collect();
+            // Nobody promises an order of warnings.
+            values.sort();
+            values
         };
         let media = header("content-type").join(",");
         let media = media.split(';').next().unwrap_or_default().to_owned();

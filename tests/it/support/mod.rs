@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod plain;
 pub mod polled;
 pub mod process;
+pub mod random;
 pub mod script;
 pub mod served;
 pub mod server;
