@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     mem::discriminant,
+    sync::LazyLock,
 };
 
 use podmux::{
@@ -124,12 +125,20 @@ struct Known {
     texts: Vec<String>,
     values: HashMap<String, Vec<Value>>,
     fields: HashMap<String, BTreeSet<String>>,
+    odd: Vec<Value>,
 }
+
+static KNOWN: LazyLock<Known> = LazyLock::new(Known::new);
 
 impl Known {
     fn new() -> Self {
-        let mut known =
-            Self { bases: Vec::new(), texts: Vec::new(), values: HashMap::new(), fields: HashMap::new() };
+        let mut known = Self {
+            bases: Vec::new(),
+            texts: Vec::new(),
+            values: HashMap::new(),
+            fields: HashMap::new(),
+            odd: odd(),
+        };
         for case in corpus("pods.jsonl.gz") {
             let text = case["data"].as_str().unwrap();
             let Ok(value) = yaml::to_json(text) else { continue };
@@ -162,40 +171,41 @@ impl Known {
         }
     }
 
-    /// Changes a value somewhere inside; `key` is what it stands under.
-    fn mutate(&self, random: &mut Random, key: &str, value: &mut Value) {
-        // Deep down there is most to change.
-        let descend = !random.once_in(5);
+    /// Changes something of a pod. Every value is as likely as any other, so
+    /// that most changes are deep inside.
+    fn mutate(&self, random: &mut Random, pod: &mut Value) {
+        let mut places = Vec::new();
+        // What the text is, is not changed: a text that is no pod is soon refused.
+        for part in ["metadata", "spec"] {
+            if let Some(value) = pod.get(part) {
+                places_in(part, &format!("/{part}"), value, &mut places);
+            }
+        }
+        if places.is_empty() {
+            return;
+        }
+        let (key, path) = random.pick(&places).clone();
+        let value = pod.pointer_mut(&path).unwrap();
         match value {
-            Value::Object(fields) if descend && !fields.is_empty() => {
-                let names: Vec<String> = fields.keys().cloned().collect();
-                let name = random.pick(&names);
-                match random.below(8) {
-                    0 => drop(fields.remove(name)),
-                    1 => self.add(random, key, fields),
-                    _ => self.mutate(random, name, &mut fields[name]),
+            Value::Object(fields) if !random.once_in(8) => {
+                if random.once_in(4) && !fields.is_empty() {
+                    let names: Vec<String> = fields.keys().cloned().collect();
+                    fields.remove(random.pick(&names));
+                } else {
+                    self.add(random, &key, fields);
                 }
             }
-            Value::Array(items) if descend && !items.is_empty() => {
+            Value::Array(items) if !items.is_empty() && !random.once_in(8) => {
                 let index = random.below(items.len());
-                match random.below(6) {
-                    0 => drop(items.remove(index)),
-                    1 => items.push(items[index].clone()),
-                    _ => self.mutate(random, key, &mut items[index]),
+                if random.once_in(3) {
+                    items.remove(index);
+                } else {
+                    let item =
+                        if random.once_in(2) { items[index].clone() } else { self.another(random, &key) };
+                    items.push(item);
                 }
             }
-            Value::Object(fields) if random.once_in(2) => self.add(random, key, fields),
-            _ => {
-                let mut other = self.another(random, key);
-                // Another type is refused before anything else is looked at.
-                for _ in 0..10 {
-                    if discriminant(&other) == discriminant(value) || random.once_in(20) {
-                        break;
-                    }
-                    other = self.another(random, key);
-                }
-                *value = other;
-            }
+            _ => *value = self.instead_of(random, &key, value),
         }
     }
 
@@ -211,13 +221,50 @@ impl Known {
         fields.insert(name.clone(), value);
     }
 
+    /// Another value, mostly of the same type: another type is refused before
+    /// anything else is looked at.
+    fn instead_of(&self, random: &mut Random, key: &str, value: &Value) -> Value {
+        if let Some(number) = value.as_i64()
+            && random.once_in(2)
+        {
+            return json!(number + random.pick(&[1, -1, -number, -2 * number]));
+        }
+        for _ in 0..10 {
+            let other = self.another(random, key);
+            if discriminant(&other) == discriminant(value) || random.once_in(20) {
+                return other;
+            }
+        }
+        Value::Null
+    }
+
     /// A value that was seen under this key, or one that nobody expects.
     fn another(&self, random: &mut Random, key: &str) -> Value {
         let known = self.values.get(key).filter(|_| !random.once_in(3));
         if let Some(values) = known {
             return random.pick(values).clone();
         }
-        random.pick(&odd()).clone()
+        random.pick(&self.odd).clone()
+    }
+}
+
+/// The paths of all values inside, each with the key that it stands under.
+fn places_in(key: &str, path: &str, value: &Value, places: &mut Vec<(String, String)>) {
+    places.push((key.to_owned(), path.to_owned()));
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                // `~` and `/` have a meaning in such a path.
+                let escaped = field.replace('~', "~0").replace('/', "~1");
+                places_in(field, &format!("{path}/{escaped}"), value, places);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                places_in(key, &format!("{path}/{index}"), item, places);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -295,11 +342,10 @@ fn either(random: &mut Random) -> &'static str {
 
 #[test]
 fn random_pods_get_the_kubelets_verdict() {
-    let known = Known::new();
     try_all("pod", cases("PODMUX_MANIFESTS", 2000), |random| {
-        let mut pod = random.pick(&known.bases).clone();
+        let mut pod = random.pick(&KNOWN.bases).clone();
         for _ in 0..=random.below(3) {
-            known.mutate(random, "", &mut pod);
+            KNOWN.mutate(random, &mut pod);
         }
         Some((pod.to_string(), either(random)))
     });
@@ -351,9 +397,8 @@ const BITS: [&str; 40] = [
 
 #[test]
 fn random_texts_get_the_kubelets_verdict() {
-    let known = Known::new();
     try_all("text", cases("PODMUX_MANIFESTS", 2000), |random| {
-        let mut lines: Vec<String> = random.pick(&known.texts).lines().map(str::to_owned).collect();
+        let mut lines: Vec<String> = random.pick(&KNOWN.texts).lines().map(str::to_owned).collect();
         for _ in 0..=random.below(2) {
             let index = random.below(lines.len());
             let line = lines[index].clone();
