@@ -11,6 +11,7 @@
     reason = "a test fails by panicking, says what it ran, is nobody's library, and has its expectations written by a tool"
 )]
 
+mod agent;
 mod cli;
 mod cli_agent;
 mod cli_apply;
