@@ -10,7 +10,7 @@ use std::{
 
 use podmux::{
     mux::{Mux, Notify, Updates},
-    pod::{NodeName, PodUpdate, SourceName, decode::Preparation},
+    pod::{NodeName, Pod, PodUpdate, SourceName, decode::Preparation},
     source::file::{FileHandle, FileSettings, FileSource, FileStatus},
 };
 use tempfile::TempDir;
@@ -114,9 +114,15 @@ pub struct Running {
 
 impl Running {
     pub fn start(settings: FileSettings) -> Self {
+        Self::start_as(settings, |source| source)
+    }
+
+    /// Starts a source that is given more than its settings.
+    pub fn start_as(settings: FileSettings, more: impl FnOnce(FileSource) -> FileSource) -> Self {
         let (mux, turn) = Mux::new(&[SourceName::File]);
         let path = settings.path.clone();
         let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
+        let source = more(source);
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
         let source = tokio::spawn(source.run(stop.clone()));
@@ -144,6 +150,13 @@ impl Running {
         }
         removed.sort();
         assert_eq!(removed.join(" "), expected);
+    }
+
+    /// The pods that are wanted once everything has been looked at, as `name=image …`.
+    pub async fn wanted(&self) -> String {
+        assert!(soon(self.handle.rescanned()).await);
+        let merged = self.mux.merged().borrow().clone();
+        merged.iter().map(|(_, entry)| describe(entry.pod())).collect::<String>().trim_start().to_owned()
     }
 
     /// Waits until the status is as it should be.
@@ -195,10 +208,12 @@ impl Running {
 
 /// An update as `OP: name=image …`.
 pub fn line(update: &PodUpdate) -> String {
-    let describe = |pod: &std::sync::Arc<podmux::pod::Pod>| {
-        let object: serde_json::Value = serde_json::from_slice(pod.text()).unwrap();
-        let name = pod.key().name().strip_suffix("-node").unwrap_or(pod.key().name()).to_owned();
-        format!(" {name}={}", object["spec"]["containers"][0]["image"].as_str().unwrap())
-    };
-    format!("{}:{}", update.op, update.pods.iter().map(describe).collect::<String>())
+    let pods = update.pods.iter().map(|pod| describe(pod));
+    format!("{}:{}", update.op, pods.collect::<String>())
+}
+
+fn describe(pod: &Pod) -> String {
+    let object: serde_json::Value = serde_json::from_slice(pod.text()).unwrap();
+    let name = pod.key().name().strip_suffix("-node").unwrap_or(pod.key().name());
+    format!(" {name}={}", object["spec"]["containers"][0]["image"].as_str().unwrap())
 }
