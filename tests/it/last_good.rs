@@ -49,12 +49,24 @@ impl Node {
     }
 
     fn start(&self) -> Run {
+        let Run { source, state } = self.hold();
+        Run { source: source.go(), state }
+    }
+
+    /// Starts it, and hears what was restored before it looks at anything.
+    async fn restore(&self, expected: &str) -> Run {
+        let Run { mut source, state } = self.hold();
+        source.hear(expected).await;
+        Run { source: source.go(), state }
+    }
+
+    fn hold(&self) -> Run {
         let mut settings = settings(&self.place.path());
         (self.change)(&mut settings);
         let mut state = State::open_on(&self.disk).unwrap();
         let node = settings.preparation.node.clone();
         let good = Good::new(SourceName::File, node, state.db.clone(), &mut state.stored);
-        Run { source: Running::start_as(settings, |source| source.with_last_good(good)), state }
+        Run { source: Running::hold(settings, |source| source.with_last_good(good)), state }
     }
 
     /// The rows that are stored, as their keys without the directory.
@@ -69,6 +81,17 @@ impl Node {
 }
 
 impl Run {
+    /// Waits for these updates, in whatever order. That a source has been seen
+    /// without any news (`ADD:`) is none.
+    async fn hear(&mut self, expected: &[&str]) {
+        let mut heard = Vec::new();
+        while heard.len() < expected.len() {
+            heard.extend(Some(self.source.heard().await).filter(|line| line != "ADD:"));
+        }
+        heard.sort();
+        assert_eq!(heard, expected);
+    }
+
     async fn end(self) {
         self.source.end().await;
         self.state.close().await;
@@ -79,8 +102,7 @@ impl Run {
 async fn a_directory_that_is_missing_at_the_start_keeps_its_pods_for_the_grace() {
     let node = Node::that_ran().await;
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
-    let mut run = node.start();
-    run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
     let status = run.source.status(|status| status.waiting == 3).await;
     assert!(status.error.unwrap().contains("has vanished; what it gave is kept for 60s"));
@@ -88,7 +110,7 @@ async fn a_directory_that_is_missing_at_the_start_keeps_its_pods_for_the_grace()
     // It is mounted at last, with one change.
     fs::write(node.place.beside("away").join("b.yaml"), pod("b", "i:2")).unwrap();
     fs::rename(node.place.beside("away"), node.place.path()).unwrap();
-    run.source.hear("UPDATE: b=i:2").await;
+    run.hear(&["UPDATE: b=i:2"]).await;
     run.source.hear_nothing().await;
     run.end().await;
 }
@@ -98,9 +120,8 @@ async fn a_directory_that_stays_missing_loses_its_pods_after_the_grace() {
     let mut node = Node::that_ran().await;
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     node.change = |settings| settings.missing_grace = Duration::from_millis(200);
-    let mut run = node.start();
-    run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
-    run.source.hear_removed("a=i:1 b=i:1 c=i:1").await;
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+    run.hear(&["REMOVE: c=i:1 b=i:1 a=i:1"]).await;
     run.end().await;
     assert_eq!(node.rows().await, [""; 0]);
     // The next run knows nothing of it: the source has seen that there is nothing.
@@ -120,10 +141,8 @@ async fn an_empty_directory_may_be_a_bare_mount_point() {
     // Nor does another one with other files take them at once: that is a check time later.
     node.place.write("z.yaml", &pod("z", "i:1"));
     node.change = |settings| settings.check_frequency = Duration::from_millis(300);
-    let mut run = node.start();
-    run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
-    run.source.hear("ADD: z=i:1").await;
-    run.source.hear_removed("a=i:1 b=i:1 c=i:1").await;
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+    run.hear(&["ADD: z=i:1", "REMOVE: c=i:1 b=i:1 a=i:1"]).await;
     run.end().await;
 }
 
@@ -133,11 +152,8 @@ async fn a_file_that_went_away_meanwhile_is_removed_and_one_that_changed_is_upda
     fs::remove_file(node.place.at("a.yaml")).unwrap();
     node.place.write("b.yaml", &pod("b", "i:2"));
     node.place.write("d.yaml", &pod("d", "i:1"));
-    let mut run = node.start();
-    run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
-    let mut heard = vec![run.source.heard().await, run.source.heard().await, run.source.heard().await];
-    heard.sort();
-    assert_eq!(heard, ["ADD: d=i:1", "REMOVE: a=i:1", "UPDATE: b=i:2"]);
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+    run.hear(&["ADD: d=i:1", "REMOVE: a=i:1", "UPDATE: b=i:2"]).await;
     run.end().await;
     assert_eq!(node.rows().await, ["b.yaml", "c.yaml", "d.yaml"]);
 }
@@ -148,8 +164,7 @@ async fn a_manifest_that_is_half_written_at_boot_kills_nothing() {
     let whole = pod("b", "i:2");
     node.place.write("b.yaml", &whole[..whole.len() - 30]);
     node.place.write("c.yaml", "");
-    let mut run = node.start();
-    run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
     let status = run.source.status(|status| status.rejected == 2).await;
     assert_eq!(status.waiting, 0);
@@ -170,9 +185,8 @@ async fn a_broken_manifest_loses_its_pods_if_that_is_wanted() {
     let mut node = Node::that_ran().await;
     node.place.write("b.yaml", "{");
     node.change = |settings| settings.on_invalid = OnInvalid::Remove;
-    let mut run = node.start();
-    run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
-    run.source.hear("REMOVE: b=i:1").await;
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+    run.hear(&["REMOVE: b=i:1"]).await;
     run.end().await;
     assert_eq!(node.rows().await, ["a.yaml", "c.yaml"]);
 }
@@ -186,19 +200,19 @@ fn what_may_not_be_read_at_the_start_keeps_its_pods() {
     logged(|_| async move {
         let node = Node::that_ran().await;
         node.place.sh("chmod 0 manifests/b.yaml").await;
-        let mut run = node.start();
-        run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
+        let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
         assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
         run.source.status(|status| status.rejected == 1).await;
         run.end().await;
 
         node.place.sh("chmod 0 manifests").await;
-        let mut run = node.start();
-        run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
+        let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
         let status = run.source.status(|status| status.error.is_some()).await;
         assert!(status.error.unwrap().contains("Permission denied"));
         node.place.sh("chmod 700 manifests; chmod 600 manifests/b.yaml").await;
         run.source.status(|status| status.error.is_none()).await;
+        run.source.calm().await;
+        run.source.hear("ADD:").await;
         run.source.hear_nothing().await;
         run.end().await;
     });
@@ -207,22 +221,19 @@ fn what_may_not_be_read_at_the_start_keeps_its_pods() {
 #[tokio::test]
 async fn only_what_changed_is_written() {
     let node = Node::that_ran().await;
-    let run = node.start();
-    run.source.calm().await;
+    let Run { source, state } = node.hold();
     let before = node.disk.platter().syncs;
-    run.end().await;
-    // Closing it says nothing of its own either: that much is done without any run.
-    let closing = node.disk.platter().syncs - before;
-    let state = State::open_on(&node.disk).unwrap();
-    let before = node.disk.platter().syncs;
+    let source = source.go();
+    source.calm().await;
+    // It ends when all that was to be written is.
+    source.end().await;
+    assert_eq!(node.disk.platter().syncs, before);
     state.close().await;
-    assert_eq!(node.disk.platter().syncs - before, closing);
 
-    let mut run = node.start();
-    run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
+    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     let before = node.disk.platter().syncs;
     node.place.write("b.yaml", &pod("b", "i:2"));
-    run.source.hear("UPDATE: b=i:2").await;
+    run.hear(&["UPDATE: b=i:2"]).await;
     soon(async {
         while node.disk.platter().syncs == before {
             tokio::task::yield_now().await;
@@ -266,9 +277,8 @@ async fn only_what_is_under_the_path_is_restored() {
     assert_eq!(node.rows().await, ["b.yaml"]);
     // A file that is missing is gone, not a directory.
     fs::remove_file(node.place.at("b.yaml")).unwrap();
-    let mut run = node.start();
-    run.source.hear("ADD: b=i:1").await;
-    run.source.hear("REMOVE: b=i:1").await;
+    let mut run = node.restore("ADD: b=i:1").await;
+    run.hear(&["REMOVE: b=i:1"]).await;
     run.end().await;
 }
 
@@ -276,13 +286,12 @@ async fn only_what_is_under_the_path_is_restored() {
 fn a_full_disk_stops_no_pod_and_what_could_not_be_kept_is_tried_again() {
     logged(|log| async move {
         let node = Node::that_ran().await;
-        let mut run = node.start();
-        run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
+        let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
         run.source.calm().await;
         let fault = Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno: ENOSPC };
         node.disk.platter().fault = Some(fault);
         node.place.write("b.yaml", &pod("b", "i:2"));
-        run.source.hear("UPDATE: b=i:2").await;
+        run.hear(&["UPDATE: b=i:2"]).await;
         let status = run.source.status(|status| status.unkept.is_some()).await;
         let unkept = status.unkept.unwrap();
         assert_eq!(&*unkept, "no space left for the state: No space left on device (os error 28)");

@@ -15,6 +15,7 @@ use podmux::{
 };
 use tempfile::TempDir;
 use tokio::{
+    sync::oneshot,
     task::{JoinHandle, spawn_blocking},
     time::timeout,
 };
@@ -110,24 +111,39 @@ pub struct Running {
     pub source: JoinHandle<()>,
     path: PathBuf,
     markers: usize,
+    /// Dropped when the source may run.
+    gate: Option<oneshot::Sender<()>>,
 }
 
 impl Running {
     pub fn start(settings: FileSettings) -> Self {
-        Self::start_as(settings, |source| source)
+        Self::hold(settings, |source| source).go()
     }
 
-    /// Starts a source that is given more than its settings.
-    pub fn start_as(settings: FileSettings, more: impl FnOnce(FileSource) -> FileSource) -> Self {
+    /// A source that is given more than its settings, and does not run yet.
+    pub fn hold(settings: FileSettings, more: impl FnOnce(FileSource) -> FileSource) -> Self {
         let (mux, turn) = Mux::new(&[SourceName::File]);
         let path = settings.path.clone();
         let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
         let source = more(source);
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
-        let source = tokio::spawn(source.run(stop.clone()));
+        let (gate, opened) = oneshot::channel();
+        let source = tokio::spawn({
+            let stop = stop.clone();
+            async {
+                let _ = opened.await;
+                source.run(stop).await;
+            }
+        });
         let updates = mux.updates(Notify::Incremental);
-        Self { handle, updates, mux, stop, source, path, markers: 0 }
+        Self { handle, updates, mux, stop, source, path, markers: 0, gate: Some(gate) }
+    }
+
+    /// Lets a source run that was held.
+    pub fn go(mut self) -> Self {
+        self.gate = None;
+        self
     }
 
     /// The next update, as `OP: name=image …`.
