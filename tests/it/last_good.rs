@@ -164,7 +164,7 @@ async fn a_manifest_that_is_half_written_at_boot_kills_nothing() {
     let whole = pod("b", "i:2");
     node.place.write("b.yaml", &whole[..whole.len() - 30]);
     node.place.write("c.yaml", "");
-    let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+    let run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
     let status = run.source.status(|status| status.rejected == 2).await;
     assert_eq!(status.waiting, 0);
@@ -200,7 +200,7 @@ fn what_may_not_be_read_at_the_start_keeps_its_pods() {
     logged(|_| async move {
         let node = Node::that_ran().await;
         node.place.sh("chmod 0 manifests/b.yaml").await;
-        let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
+        let run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
         assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
         run.source.status(|status| status.rejected == 1).await;
         run.end().await;
