@@ -1,5 +1,8 @@
 //! Wiring: makes the channels, starts the crew, waits for it; the only room that knows all others.
 
+mod reload;
+mod wiring;
+
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
@@ -9,17 +12,13 @@ use tokio::{
     sync::watch,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
+use self::reload::Reloader;
 use crate::{
-    mux::Mux,
-    pod::SourceName,
-    pod::decode::Preparation,
-    settings::{self, FileSettings, Settings, SinkSetting},
-    sink::{Delivery, Jsonl},
-    source::file::{self, FileHandle, FileSource},
-    supervise::{BoxError, Crew, CrewError},
-    telemetry::{Level, Log},
+    settings::Settings,
+    supervise::{Crew, CrewError},
+    telemetry::Log,
 };
 
 /// Threads for what never blocks. The work is small, and a node agent shares its node.
@@ -85,39 +84,13 @@ async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(),
     }
     let stop = CancellationToken::new();
     let mut crew = Crew::new(stop.clone());
-    let sources: Vec<SourceName> = settings.file.iter().map(|_| SourceName::File).collect();
-    let (mux, turning) = Mux::new(&sources);
-    start_sinks(settings, &mux, &stop, &mut crew).map_err(AgentError::Refused)?;
+    let handles = wiring::wire(settings, &stop, &mut crew).await.map_err(AgentError::Refused)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
-    crew.spawn("mux", async {
-        turning.run().await;
-        Ok(())
-    });
-    let file = start_file_source(settings, &mux, &stop, &mut crew);
     let (grace, grace_now) = watch::channel(time_to_stop(settings));
-    let reloader = Reloader { reload, settings: settings.clone(), file, grace, level: log.level() };
+    let reloader = Reloader { reload, settings: settings.clone(), handles, grace, level: log.level() };
     crew.spawn("reload", reloader.run(hangups, stop.clone()));
 
     attend(crew.run(grace_now), &stop, stops).await.map_err(|error| AgentError::Failed(error.into()))
-}
-
-/// A sink that cannot be opened refuses the start; nothing has been delivered by then.
-fn start_sinks(
-    settings: &Settings,
-    mux: &Mux,
-    stop: &CancellationToken,
-    crew: &mut Crew,
-) -> anyhow::Result<()> {
-    for sink in &settings.sinks {
-        let (name, jsonl) = match sink {
-            SinkSetting::Stdout => ("jsonl".to_owned(), Jsonl::stdout()?),
-            SinkSetting::File(path) => (format!("jsonl={}", path.display()), Jsonl::file(path)?),
-        };
-        let (delivery, _status) = Delivery::new(&name, jsonl, mux.updates(settings.notify));
-        let stop = stop.clone();
-        crew.spawn(format!("sink {name}"), async move { Ok(delivery.run(stop).await?) });
-    }
-    Ok(())
 }
 
 /// Waits until the crew has ended, and passes the signals on to it.
@@ -153,88 +126,6 @@ async fn attend(
 fn time_to_stop(settings: &Settings) -> Duration {
     let grace = settings.shutdown_grace;
     grace.saturating_sub((grace / END_SHARE).min(LONGEST_END))
-}
-
-fn start_file_source(
-    settings: &Settings,
-    mux: &Mux,
-    stop: &CancellationToken,
-    crew: &mut Crew,
-) -> Option<FileHandle> {
-    let given = settings.file.as_ref()?;
-    let preparation = Preparation {
-        source: SourceName::File,
-        node: settings.node_name.clone(),
-        generate: None,
-        namespace: None,
-    };
-    let settings = file::FileSettings {
-        check_frequency: given.check_frequency,
-        on_invalid: on_invalid(given),
-        ..file::FileSettings::new(&given.path, preparation)
-    };
-    let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File)?);
-    let stop = stop.clone();
-    crew.spawn("source file", async {
-        source.run(stop).await;
-        Ok(())
-    });
-    Some(handle)
-}
-
-/// Reads the settings anew at each SIGHUP and tells whom they concern.
-struct Reloader {
-    reload: Arc<Reload>,
-    settings: Settings,
-    file: Option<FileHandle>,
-    grace: watch::Sender<Duration>,
-    level: Level,
-}
-
-impl Reloader {
-    async fn run(mut self, mut hangups: Signal, stop: CancellationToken) -> Result<(), BoxError> {
-        while stop.run_until_cancelled(hangups.recv()).await.is_some() {
-            let reload = self.reload.clone();
-            // The config file may stand on a network that hangs.
-            let reading = tokio::task::spawn_blocking(move || reload());
-            let Some(read) = stop.run_until_cancelled(reading).await else { break };
-            match read? {
-                Ok(settings) => self.take(settings),
-                Err(error) => error!(
-                    error = format!("{error:#}"),
-                    "SIGHUP: the settings cannot be used; those from before stay"
-                ),
-            }
-            // Whatever became of the settings, everything is scanned.
-            if let (Some(file), Some(settings)) = (&self.file, &self.settings.file) {
-                file.retune(settings.check_frequency, on_invalid(settings));
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes over what may change while the agent runs, and says what may not.
-    fn take(&mut self, new: Settings) {
-        for warning in &new.warnings {
-            warn!("{warning}");
-        }
-        let (settings, stuck) = self.settings.reloaded(new);
-        for key in stuck {
-            warn!(setting = key.flag(), "SIGHUP: another value takes effect only after a restart");
-        }
-        self.level.set(settings.log.verbosity);
-        self.grace.send_replace(time_to_stop(&settings));
-        self.settings = settings;
-        info!("SIGHUP: the settings are read");
-    }
-}
-
-/// What the file source calls what the settings say.
-fn on_invalid(given: &FileSettings) -> file::OnInvalid {
-    match given.on_invalid {
-        settings::OnInvalid::Keep => file::OnInvalid::Keep,
-        settings::OnInvalid::Remove => file::OnInvalid::Remove,
-    }
 }
 
 fn listen(kind: SignalKind) -> anyhow::Result<Signal> {

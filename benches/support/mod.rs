@@ -76,7 +76,8 @@ impl Manifests {
     }
 }
 
-fn pod(name: &str, round: usize) -> Value {
+/// A pod of about 1.6 kB.
+pub fn pod(name: &str, round: usize) -> Value {
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5});
     let container = |name: &str, port: u16| {
         json!({
@@ -154,12 +155,19 @@ pub struct Agent {
 
 impl Agent {
     pub fn start(manifests: &Manifests) -> Self {
-        let log = manifests.directory.path().join("log");
+        let path = manifests.path();
+        let sources =
+            ["--listen", "none", "--state-dir", "none", "--pod-manifest-path", path.to_str().unwrap()];
+        Self::start_with(manifests.directory.path(), &sources)
+    }
+
+    /// Starts it with these flags; its log goes to a file in this directory.
+    pub fn start_with(directory: &Path, flags: &[&str]) -> Self {
+        let log = directory.join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
         command
             .args(["run", "--node-name", "bench", "--sink", "jsonl"])
-            .args(["--listen", "none", "--state-dir", "none", "--pod-manifest-path"])
-            .arg(manifests.path())
+            .args(flags)
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -229,6 +237,27 @@ pub fn rename(from: &Path, to: &Path) -> Instant {
     let at = Instant::now();
     fs::rename(from, to).unwrap();
     at
+}
+
+/// The time of appending 4 KiB to a file and `fdatasync`, over and over: what
+/// durability costs on this disk.
+pub fn appends(directory: &Path, rounds: usize) -> Vec<Duration> {
+    use std::io::Write as _;
+    let mut file = File::create(directory.join("appended")).unwrap();
+    let block = [b'x'; 4096];
+    let append = |_| {
+        let begin = Instant::now();
+        file.write_all(&block).unwrap();
+        file.sync_data().unwrap();
+        begin.elapsed()
+    };
+    (0..rounds).map(append).collect()
+}
+
+/// The middle one.
+pub fn median(mut durations: Vec<Duration>) -> Duration {
+    durations.sort_unstable();
+    durations[durations.len() / 2]
 }
 
 /// Some durations, as the figures that stand in numbers.md.

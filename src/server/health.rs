@@ -71,7 +71,8 @@ pub(super) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         let status = status();
         (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(()), Err))
     });
-    let stopping = if *view.stopping.borrow() { Err("the agent is stopping".to_owned()) } else { Ok(()) };
+    let stopping =
+        if view.stopping.is_cancelled() { Err("the agent is stopping".to_owned()) } else { Ok(()) };
     sources.chain(sinks).chain([("shutdown".to_owned(), stopping)]).collect()
 }
 

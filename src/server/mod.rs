@@ -28,6 +28,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     history::HistoryReader,
@@ -68,10 +69,12 @@ pub struct View {
     pub sinks: Arc<[Probe<SinkStatus>]>,
     /// Whether the merge loop turns.
     pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
-    /// True from when the agent was asked to stop.
-    pub stopping: watch::Receiver<bool>,
+    /// Cancelled when the agent is asked to stop.
+    pub stopping: CancellationToken,
     /// When the agent was started.
     pub started: Timestamp,
+    /// What the transport has seen.
+    pub connections: ConnectionStats,
 }
 
 /// Asks somebody how they are.

@@ -12,6 +12,12 @@
 )]
 
 mod cli;
+mod cli_agent;
+mod cli_apply;
+mod cli_delete;
+mod cli_get;
+mod cli_table;
+mod cli_yaml;
 mod client;
 mod config;
 mod db;
@@ -20,6 +26,7 @@ mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;
+mod durability;
 mod file;
 mod file_faults;
 mod file_places;
@@ -41,12 +48,17 @@ mod server_errors;
 mod server_lists;
 mod server_pods;
 mod server_state;
+mod server_transport;
+mod server_transport_auth;
+mod server_transport_listen;
+mod server_transport_tls;
 mod server_updates;
 mod settings;
 mod shutdown;
 mod supervise;
 mod support;
 mod url;
+mod url_agent;
 mod url_faults;
 mod validate;
 mod validation_corpus;

@@ -35,6 +35,7 @@ use self::{
 };
 use super::good::Good;
 use crate::{
+    clock,
     mux::SourceChannel,
     pod::{SourceName, decode::Preparation},
 };
@@ -113,6 +114,8 @@ pub struct FileStatus {
     /// What is wrong with the path, if something is. What is wrong with single
     /// manifests is in the listing's rejections.
     pub error: Option<Arc<str>>,
+    /// Since when something is wrong with it.
+    pub failing_since: Option<Timestamp>,
     /// How many manifests there are.
     pub files: usize,
     /// For how many manifests it is waited: perhaps being written, or gone and perhaps coming back.
@@ -306,7 +309,9 @@ impl FileSource {
         if let Some(listing) = outcome.listing {
             self.channel.push(listing);
         }
+        let since = || self.status.borrow().failing_since.unwrap_or_else(clock::now);
         let status = FileStatus {
+            failing_since: outcome.trouble.as_ref().map(|_| since()),
             noticing: outcome.polling.map_or(Noticing::Watching, |why| Noticing::Polling { why }),
             last_scan: outcome.scanned.or(self.status.borrow().last_scan),
             error: outcome.trouble,

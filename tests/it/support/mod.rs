@@ -1,11 +1,14 @@
 //! Builders and doubles that several tests use.
 
+pub mod agent;
 pub mod files;
 pub mod logs;
 pub mod namespace;
+pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod script;
+pub mod served;
 pub mod server;
 pub mod sinks;
 pub mod state;

@@ -1,0 +1,69 @@
+//! post-to-sink: a pod POSTed by one client → 2xx, durable → its line on stdout.
+//!
+//! `cargo bench --bench post_to_sink`; a number as argument is the count of POSTs.
+//! One append of 4 KiB with fdatasync on the same disk is measured in the same run.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::missing_panics_doc,
+    clippy::disallowed_methods,
+    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+)]
+
+#[path = "../tests/it/support/plain.rs"]
+mod plain;
+mod support;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use plain::Connection;
+use support::{Agent, appends, figures, median, number_argument, pod, wants_figures};
+
+/// Between two POSTs, so that each finds the agent at rest.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How many pods there are; each POST replaces one of them.
+const PODS: usize = 110;
+
+fn main() {
+    let rounds = if wants_figures() { 500 } else { 5 };
+    let rounds = number_argument().map_or(rounds, |rounds| rounds.try_into().unwrap());
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let socket = directory.path().join("s");
+    let (listen, state) = (format!("unix:{}", socket.display()), directory.path().join("state"));
+    let flags = ["--listen", &listen, "--state-dir", state.to_str().unwrap()];
+    let agent = Agent::start_with(directory.path(), &flags);
+    agent.line();
+    let mut connection = Connection::unix(&socket).unwrap();
+    let mut answers = Vec::new();
+    let mut lines = Vec::new();
+    for round in 0..rounds + PODS {
+        let body = pod(&format!("pod-{:05}", round % PODS), round).to_string();
+        if round > PODS {
+            thread::sleep(PAUSE);
+        }
+        let begin = Instant::now();
+        let answer = connection.ask("POST", "/pods", body.as_bytes()).unwrap();
+        let answered = begin.elapsed();
+        assert!(matches!(answer.code, 200 | 201), "{}", answer.text());
+        let line = agent.line();
+        assert!(line.text.contains(&format!("\"podmux.example/round\":\"{round}\"")), "{}", line.text);
+        if round >= PODS {
+            answers.push(answered);
+            lines.push(line.at.duration_since(begin).max(answered));
+        }
+    }
+    let disk = appends(directory.path(), rounds);
+    let (sink, one) = (median(lines.clone()), median(disk.clone()));
+    figures("post-to-2xx", answers);
+    figures("post-to-sink", lines);
+    figures("append-fdatasync", disk);
+    let beyond = sink.saturating_sub(Duration::from_micros(300)).as_secs_f64() / one.as_secs_f64();
+    println!("post-to-sink p50 is 0.3 ms and {beyond:.2} x one append with fdatasync");
+    agent.stop();
+}

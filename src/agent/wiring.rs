@@ -1,0 +1,344 @@
+//! Who talks to whom: every task of the agent, made from the settings and given to the crew.
+//!
+//! The order of the end follows from who holds what: the stop token ends the
+//! sources, they drop their channels, so the mux ends, so the deliveries and the
+//! history end. The database ends when nobody who writes to it is left, and the
+//! server when nobody is left who hands updates over.
+
+use std::{convert::Infallible, sync::Arc};
+
+use anyhow::Context as _;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    client::Identity,
+    clock,
+    db::{self, Db, Sequence, Stored},
+    history::{Bounds, History, HistoryReader},
+    mux::{Mux, Notify},
+    pod::{SourceName, decode::Preparation},
+    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
+    settings::{self, FileSettings, Settings, SinkSetting},
+    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
+    source::{
+        SourceFailing, SourceStatus,
+        file::{self, FileHandle, FileSource, FileStatus, Noticing},
+        good::Good,
+        http::{HttpSource, Posts},
+        url::{self, UrlHandle, UrlSource},
+    },
+    supervise::Crew,
+};
+
+/// The stream of `/updates` among those that have durable numbers.
+const UPDATES: &str = "/updates";
+
+/// Those who can be told something while the agent runs.
+pub(super) struct Handles {
+    file: Option<FileHandle>,
+    url: Option<UrlHandle>,
+    /// The server's token and certificates.
+    credentials: Option<Reread>,
+}
+
+impl Handles {
+    /// Tells everybody what the settings say now. Everything is looked at anew.
+    pub(super) fn retune(&self, settings: &Settings) {
+        if let (Some(file), Some(settings)) = (&self.file, &settings.file) {
+            file.retune(settings.check_frequency, on_invalid(settings));
+        }
+        if let (Some(url), Some(settings)) = (&self.url, &settings.url) {
+            url.retune(settings.check_frequency, settings.headers.clone(), settings.sha256);
+        }
+        if let Some(credentials) = &self.credentials {
+            credentials.now();
+        }
+    }
+}
+
+/// Makes everything and starts it.
+///
+/// # Errors
+/// If something cannot be used as it was given; nothing has been delivered then.
+pub(super) async fn wire(
+    settings: &Settings,
+    stop: &CancellationToken,
+    crew: &mut Crew,
+) -> anyhow::Result<Handles> {
+    let (mux, turning) = Mux::new(&configured(settings));
+    let mut wiring = Wiring::new(settings, stop, crew, mux)?;
+    wiring.sinks()?;
+    let file = wiring.file().await?;
+    let url = wiring.url().await?;
+    let credentials = wiring.http(file.as_ref(), url.as_ref()).await?;
+    wiring.crew.spawn("mux", async {
+        turning.run().await;
+        Ok(())
+    });
+    Ok(Handles { file, url, credentials })
+}
+
+/// Which sources there are. What can be posted to is a source.
+fn configured(settings: &Settings) -> Vec<SourceName> {
+    let sources = [
+        (SourceName::File, settings.file.is_some()),
+        (SourceName::Http, !settings.server.listen.is_empty()),
+        (SourceName::Url, settings.url.is_some()),
+    ];
+    sources.into_iter().filter_map(|(source, configured)| configured.then_some(source)).collect()
+}
+
+/// Everything that the tasks are made of.
+struct Wiring<'a> {
+    settings: &'a Settings,
+    stop: &'a CancellationToken,
+    crew: &'a mut Crew,
+    mux: Mux,
+    db: Option<Db>,
+    stored: Stored,
+    acknowledged: Acknowledged,
+    sinks: Vec<Probe<SinkStatus>>,
+    /// Held by all who hand updates over; nobody ever sends.
+    busy: mpsc::Sender<Infallible>,
+    idle: Option<mpsc::Receiver<Infallible>>,
+}
+
+impl<'a> Wiring<'a> {
+    fn new(
+        settings: &'a Settings,
+        stop: &'a CancellationToken,
+        crew: &'a mut Crew,
+        mux: Mux,
+    ) -> anyhow::Result<Self> {
+        let (mut db, mut stored) = (None, Stored::default());
+        if let Some(dir) = &settings.state_dir {
+            let (way, writer, found) = db::open(dir)?;
+            // A plain thread for blocking work: the disk may take its time.
+            crew.spawn("db", async { Ok(tokio::task::spawn_blocking(|| writer.run()).await?) });
+            (db, stored) = (Some(way), found);
+        }
+        let (busy, idle) = mpsc::channel(1);
+        let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
+        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, busy, idle: Some(idle) })
+    }
+
+    /// The numbers of a stream: they go on from the last run if there is state.
+    fn numbers(&self, stream: &str) -> Sequence {
+        self.db
+            .as_ref()
+            .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
+    }
+
+    fn sinks(&mut self) -> anyhow::Result<()> {
+        for sink in &self.settings.sinks {
+            let (name, jsonl, numbers) = match sink {
+                // Its reader starts from nothing each time, and so does it.
+                SinkSetting::Stdout => ("jsonl".to_owned(), Jsonl::stdout()?, Sequence::fleeting()),
+                SinkSetting::File(path) => {
+                    let name = format!("jsonl={}", path.display());
+                    let numbers = self.numbers(&name);
+                    (name, Jsonl::file(path)?, numbers)
+                }
+            };
+            let updates = self.mux.updates(self.settings.notify);
+            let (delivery, status) = Delivery::new(&name, jsonl, updates);
+            let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
+            let (stop, busy) = (self.stop.clone(), self.busy.clone());
+            self.sinks.push(Arc::new({
+                let name = name.clone();
+                move || sink_status(&name, &status.borrow())
+            }));
+            self.crew.spawn(format!("sink {name}"), async move {
+                let _busy = busy;
+                Ok(delivery.run(stop).await?)
+            });
+        }
+        Ok(())
+    }
+
+    fn preparation(&self, source: SourceName) -> Preparation {
+        Preparation { source, node: self.settings.node_name.clone(), generate: None, namespace: None }
+    }
+
+    /// What a source gave when all was well with it.
+    fn last_good(&mut self, source: SourceName) -> Good {
+        let node = self.settings.node_name.clone();
+        match &self.db {
+            Some(db) => Good::new(source, node, db.clone(), &mut self.stored),
+            None => Good::none(source, node),
+        }
+    }
+
+    /// What a source left that is not configured any more is not to come back
+    /// when it is configured again.
+    async fn forget(&mut self, source: SourceName) {
+        let mut good = self.last_good(source);
+        good.restored().iter().for_each(|(origin, _)| good.forget(origin));
+        good.finish().await;
+    }
+
+    async fn file(&mut self) -> anyhow::Result<Option<FileHandle>> {
+        let Some(given) = &self.settings.file else {
+            self.forget(SourceName::File).await;
+            return Ok(None);
+        };
+        let channel = self.mux.channel(SourceName::File).context("the file source has its channel")?;
+        let settings = file::FileSettings {
+            check_frequency: given.check_frequency,
+            on_invalid: on_invalid(given),
+            ..file::FileSettings::new(&given.path, self.preparation(SourceName::File))
+        };
+        let (source, handle) = FileSource::new(settings, channel);
+        let source = source.with_last_good(self.last_good(SourceName::File));
+        let stop = self.stop.clone();
+        self.crew.spawn("source file", async {
+            source.run(stop).await;
+            Ok(())
+        });
+        Ok(Some(handle))
+    }
+
+    async fn url(&mut self) -> anyhow::Result<Option<UrlHandle>> {
+        let Some(given) = &self.settings.url else {
+            self.forget(SourceName::Url).await;
+            return Ok(None);
+        };
+        let channel = self.mux.channel(SourceName::Url).context("the url source has its channel")?;
+        let identity = given
+            .client_certificate
+            .as_ref()
+            .map(|files| Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() });
+        let settings = url::UrlSettings {
+            headers: given.headers.clone(),
+            ca_file: given.ca_file.clone(),
+            identity,
+            sha256: given.sha256,
+            check_frequency: given.check_frequency,
+            ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
+        };
+        let (source, handle) = UrlSource::new(settings, channel);
+        let stop = self.stop.clone();
+        self.crew.spawn("source url", async {
+            source.run(stop).await;
+            Ok(())
+        });
+        Ok(Some(handle))
+    }
+
+    /// The posted set, the history of updates and the server, if it is to listen.
+    async fn http(
+        &mut self,
+        file: Option<&FileHandle>,
+        url: Option<&UrlHandle>,
+    ) -> anyhow::Result<Option<Reread>> {
+        let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
+        let server = &self.settings.server;
+        let server = Server::bind(server, self.settings.node_name.clone(), Limits::default()).await?;
+        let acknowledged = self.acknowledged.subscribe();
+        let node = &self.settings.node_name;
+        let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
+        let stop = self.stop.clone();
+        self.crew.spawn("source http", async {
+            source.run(stop).await;
+            Ok(())
+        });
+        let reread = server.reread();
+        let view = View { connections: server.stats(), ..self.view(posts, file, url) };
+        let router = server::router(view);
+        // It goes on answering while the others end: /readyz says that it is stopping.
+        let ended = CancellationToken::new();
+        let (idle, last) = (self.idle.take(), ended.clone());
+        self.crew.spawn("server", async move {
+            let idle = async {
+                if let Some(mut idle) = idle {
+                    idle.recv().await;
+                }
+                last.cancel();
+            };
+            tokio::join!(server.run(router, ended), idle);
+            Ok(())
+        });
+        Ok(Some(reread))
+    }
+
+    fn view(&mut self, posts: Posts, file: Option<&FileHandle>, url: Option<&UrlHandle>) -> View {
+        let mut sources: Vec<(SourceName, Probe<SourceStatus>)> = Vec::new();
+        if let (Some(handle), Some(given)) = (file, &self.settings.file) {
+            let (status, path) = (handle.status(), given.path.display().to_string());
+            sources.push((SourceName::File, Arc::new(move || file_status(&path, &status.borrow()))));
+        }
+        let stored = posts.clone();
+        sources.push((SourceName::Http, Arc::new(move || stored.status())));
+        if let Some(url) = url.cloned() {
+            sources.push((SourceName::Url, Arc::new(move || url.status())));
+        }
+        let mux = self.mux.clone();
+        View {
+            node: self.settings.node_name.clone(),
+            merged: self.mux.merged(),
+            posts,
+            history: self.history(),
+            sources: sources.into(),
+            sinks: std::mem::take(&mut self.sinks).into(),
+            turns: Arc::new(move || {
+                let mux = mux.clone();
+                Box::pin(async move { mux.turns().await })
+            }),
+            stopping: self.stop.clone(),
+            started: clock::now(),
+            connections: ConnectionStats::default(),
+        }
+    }
+
+    fn history(&mut self) -> HistoryReader {
+        let updates = self.mux.updates(Notify::Incremental);
+        let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
+        let busy = self.busy.clone();
+        self.crew.spawn("history", async move {
+            let _busy = busy;
+            Ok(history.run().await?)
+        });
+        reader
+    }
+}
+
+fn sink_status(name: &str, delivery: &DeliveryStatus) -> SinkStatus {
+    SinkStatus {
+        name: name.to_owned(),
+        acknowledged: delivery.acknowledged,
+        busy_since: delivery.busy_since,
+        failing: delivery.failing.as_ref().map(|failing| SinkFailing {
+            since: failing.since,
+            attempts: failing.attempts,
+            next_attempt: failing.next_attempt,
+            error: failing.error.clone(),
+        }),
+    }
+}
+
+fn file_status(path: &str, status: &FileStatus) -> SourceStatus {
+    let noticing = match &status.noticing {
+        Noticing::Starting => "the first scan is under way".to_owned(),
+        Noticing::Watching => "watching".to_owned(),
+        Noticing::Polling { why } => format!("scanning each second: {why}"),
+    };
+    SourceStatus {
+        target: path.to_owned(),
+        detail: format!("{noticing}; {} manifests", status.files),
+        last_success: status.last_scan.filter(|_| status.error.is_none()),
+        failing: status.error.clone().zip(status.failing_since).map(|(error, since)| SourceFailing {
+            since,
+            attempts: 1,
+            error,
+        }),
+    }
+}
+
+/// What the file source calls what the settings say.
+fn on_invalid(given: &FileSettings) -> file::OnInvalid {
+    match given.on_invalid {
+        settings::OnInvalid::Keep => file::OnInvalid::Keep,
+        settings::OnInvalid::Remove => file::OnInvalid::Remove,
+    }
+}

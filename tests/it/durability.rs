@@ -1,0 +1,162 @@
+//! A 2xx is a promise: the agent is killed at random moments while 32 clients write to it.
+//!
+//! `PODMUX_KILLS=1000` does a thousand rounds where CI does a hundred.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use proptest::prelude::Rng as _;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{
+    plain::Connection,
+    process::{Process, podmux, wait_for},
+};
+
+const WRITERS: usize = 32;
+/// Names of each writer: few, so that they are created, replaced and deleted all the time.
+const NAMES: usize = 6;
+
+/// What a writer believes: the pods that it was promised, each with its content.
+type Pods = BTreeMap<String, u64>;
+
+/// A writer between two lives of the agent.
+#[derive(Clone, Default)]
+struct Writer {
+    promised: Pods,
+    /// What the set would be if the write that was not answered was made.
+    perhaps: Option<Pods>,
+    contents: u64,
+    answered: u64,
+}
+
+impl Writer {
+    /// Writes until the agent is gone.
+    fn work(&mut self, number: usize, socket: &Path, rng: &mut TestRng) {
+        let Ok(mut connection) = Connection::unix(socket) else { return };
+        loop {
+            let mut next = self.promised.clone();
+            let (method, path, body) = self.choose(number, &mut next, rng);
+            self.perhaps = Some(next.clone());
+            let Ok(answer) = connection.ask(method, &path, body.to_string().as_bytes()) else { return };
+            match answer.code {
+                200 | 201 => self.promised = next,
+                // The agent has got its end already, or the pod was not there.
+                404 | 503 => {}
+                other => panic!("{method} {path}: {other} {}", answer.text()),
+            }
+            self.answered += 1;
+            self.perhaps = None;
+        }
+    }
+
+    /// A write, and what it makes of the pods: one pod, two that belong
+    /// together, or one that goes.
+    fn choose(&mut self, number: usize, next: &mut Pods, rng: &mut TestRng) -> (&'static str, String, Value) {
+        let name = |rng: &mut TestRng| format!("w{number}-{}", rng.next_u32() as usize % NAMES);
+        self.contents += 1;
+        let (one, other, contents) = (name(rng), name(rng), self.contents);
+        match rng.next_u32() % 4 {
+            0 => {
+                next.remove(&one);
+                let path = format!("/api/v1/namespaces/default/pods/{one}?gracePeriodSeconds=0");
+                ("DELETE", path, json!({}))
+            }
+            1 if one != other => {
+                next.extend([(one.clone(), contents), (other.clone(), contents)]);
+                let items = [pod(&one, contents), pod(&other, contents)];
+                ("POST", "/pods".to_owned(), json!({"apiVersion": "v1", "kind": "PodList", "items": items}))
+            }
+            _ => {
+                next.insert(one.clone(), contents);
+                ("POST", "/pods".to_owned(), pod(&one, contents))
+            }
+        }
+    }
+
+    /// Takes note of what is there after the agent came back.
+    fn check(&mut self, number: usize, there: &Pods) {
+        let prefix = format!("w{number}-");
+        let mine: Pods =
+            there.iter().filter(|pod| pod.0.starts_with(&prefix)).map(|(n, c)| (n.clone(), *c)).collect();
+        let perhaps = self.perhaps.take();
+        assert!(
+            mine == self.promised || Some(&mine) == perhaps.as_ref(),
+            "promised {:?}, perhaps {perhaps:?}, and there is {mine:?}",
+            self.promised
+        );
+        self.promised = mine;
+    }
+}
+
+fn pod(name: &str, contents: u64) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"contents": contents.to_string()}},
+        "spec": {"containers": [{"name": "c", "image": "registry.example/i:1"}]},
+    })
+}
+
+fn start(dir: &Path, socket: &Path) -> (Process, Connection) {
+    let listen = format!("unix:{}", socket.display());
+    let args = ["run", "--node-name", "node1", "--listen", &listen, "--state-dir", dir.to_str().unwrap()];
+    let agent = Process::start(&mut podmux(&args));
+    let connection = wait_for(|| {
+        let mut connection = Connection::unix(socket).ok()?;
+        (connection.ask("GET", "/readyz", b"").ok()?.code == 200).then_some(connection)
+    });
+    (agent, connection)
+}
+
+/// The pods that are there, and where the update stream is.
+fn look(connection: &mut Connection) -> (Pods, u64) {
+    let list = connection.ask("GET", "/pods", b"").unwrap().json();
+    let pods = list["items"].as_array().unwrap().iter().map(|pod| {
+        let text = |pointer: &str| pod.pointer(pointer).unwrap().as_str().unwrap().to_owned();
+        (text("/metadata/name"), text("/metadata/labels/contents").parse().unwrap())
+    });
+    (pods.collect(), list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap())
+}
+
+#[test]
+fn nothing_that_was_promised_is_lost_when_the_agent_is_killed() {
+    let rounds: u32 = env::var("PODMUX_KILLS").map_or(100, |rounds| rounds.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let (state, socket): (PathBuf, PathBuf) = (dir.path().join("state"), dir.path().join("s"));
+    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
+    let mut writers = vec![Writer::default(); WRITERS];
+    let mut last_seq = 0;
+    for round in 0..rounds {
+        let (agent, mut connection) = start(&state, &socket);
+        let (there, seq) = look(&mut connection);
+        assert!(round == 0 || seq >= last_seq, "{seq} after {last_seq}: a number never names two updates");
+        for (number, writer) in writers.iter_mut().enumerate() {
+            writer.check(number, &there);
+        }
+        // A moment within which anything may be under way.
+        let life = Duration::from_micros(u64::from(rng.next_u32() % 60_000));
+        thread::scope(|scope| {
+            for (number, writer) in writers.iter_mut().enumerate() {
+                let mut seed = [0; 32];
+                rng.fill_bytes(&mut seed);
+                let socket = &socket;
+                scope.spawn(move || {
+                    writer.work(number, socket, &mut TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+                });
+            }
+            thread::sleep(life);
+            last_seq = look(&mut connection).1;
+            agent.signal(Signal::KILL);
+        });
+        agent.ends();
+    }
+    let answered: u64 = writers.iter().map(|writer| writer.answered).sum();
+    assert!(answered > u64::from(rounds) * 10, "only {answered} writes were answered in all");
+}

@@ -1,0 +1,107 @@
+//! A plain HTTP/1.1 client over a Unix socket or TCP: blocking, one connection, nothing clever.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    path::Path,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+/// Longer than any answer takes but on a machine that stands still.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Both ways of a connection.
+pub trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+/// A connection that is kept open.
+pub struct Connection(BufReader<Box<dyn Stream>>);
+
+/// What was answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Connection {
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::new(Box::new(stream))))
+    }
+
+    pub fn tcp(address: &str) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(Box::new(stream))))
+    }
+
+    /// One request, and its answer whole.
+    pub fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        self.0.get_mut().write_all(&request)?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> io::Result<Answer> {
+        let status = self.line()?;
+        let code = status.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let code = code.ok_or(io::ErrorKind::InvalidData)?;
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line()?;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.push((name.to_lowercase(), value.to_owned()));
+        }
+        let header = |name: &str| headers.iter().find(|header| header.0 == name).map(|header| &*header.1);
+        let mut body = Vec::new();
+        if header("transfer-encoding") == Some("chunked") {
+            loop {
+                let size = usize::from_str_radix(&self.line()?, 16).map_err(io::Error::other)?;
+                self.take(size, &mut body)?;
+                self.line()?;
+                if size == 0 {
+                    break;
+                }
+            }
+        } else if let Some(length) = header("content-length") {
+            self.take(length.parse().map_err(io::Error::other)?, &mut body)?;
+        }
+        Ok(Answer { code, headers, body })
+    }
+
+    fn take(&mut self, size: usize, body: &mut Vec<u8>) -> io::Result<()> {
+        let begin = body.len();
+        body.resize(begin + size, 0);
+        self.0.read_exact(&mut body[begin..])
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}
