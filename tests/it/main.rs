@@ -36,6 +36,7 @@ mod histories;
 mod history;
 mod hostile_sink;
 mod jsonl;
+mod last_good;
 mod manifests;
 mod merge;
 mod mux;
