@@ -18,7 +18,7 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
-    server::{self, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
+    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
     settings::{self, FileSettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
@@ -219,7 +219,8 @@ impl<'a> Wiring<'a> {
             Ok(())
         });
         let reread = server.reread();
-        let router = server::router(self.view(posts, file, url));
+        let view = View { connections: server.stats(), ..self.view(posts, file, url) };
+        let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
         let (idle, last) = (self.idle.take(), ended.clone());
@@ -261,6 +262,7 @@ impl<'a> Wiring<'a> {
             }),
             stopping: self.stop.clone(),
             started: clock::now(),
+            connections: ConnectionStats::default(),
         }
     }
 

@@ -140,16 +140,27 @@ impl CredentialFiles {
     fn stamp(&self) -> Stamp {
         let stamp = |path| {
             let file = fs::metadata(path).ok()?;
-            let changed = (file.ctime(), file.ctime_nsec());
-            Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec(), changed))
+            Some(FileStamp {
+                file: (file.dev(), file.ino()),
+                size: file.size(),
+                written: (file.mtime(), file.mtime_nsec()),
+                changed: (file.ctime(), file.ctime_nsec()),
+            })
         };
-        Stamp(self.paths().map(stamp).collect())
+        self.paths().map(stamp).collect()
     }
 }
 
-/// What the files look like from outside.
+/// What the files look like from outside; `None` for one that is not there.
+pub(super) type Stamp = Vec<Option<FileStamp>>;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stamp(Vec<Option<(u64, u64, u64, i64, i64, (i64, i64))>>);
+pub(super) struct FileStamp {
+    file: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
 
 /// Reads the files again when they have changed since they looked like that, and
 /// when asked to. What cannot be used leaves everything as it was: the files of a

@@ -73,7 +73,8 @@ pub(super) async fn read(
         source: SourceName::Http,
         node: server.view.node.clone(),
         generate: Some(suffix),
-        namespace: asked.part("namespace").map(str::to_owned),
+        // On podmux's own paths the query may say what Kubernetes' paths say themselves.
+        namespace: asked.part("namespace").or(asked.options("namespace").next()).map(str::to_owned),
     };
     let format = input.format;
     let decoded = if input.text.len() > super::body::SMALL_BODY {

@@ -12,6 +12,12 @@
 )]
 
 mod cli;
+mod cli_agent;
+mod cli_apply;
+mod cli_delete;
+mod cli_get;
+mod cli_table;
+mod cli_yaml;
 mod client;
 mod config;
 mod db;

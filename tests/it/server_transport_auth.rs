@@ -167,7 +167,7 @@ async fn a_token_file_that_holds_no_token_is_refused_at_the_start() {
     let mut told = String::new();
     for text in [
         None,
-        Some("".to_owned()),
+        Some(String::new()),
         Some(" \n".to_owned()),
         Some("a b".to_owned()),
         Some("é".to_owned()),

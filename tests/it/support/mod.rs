@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod agent;
 pub mod files;
 pub mod logs;
 pub mod namespace;

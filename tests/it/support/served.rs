@@ -79,7 +79,7 @@ pub fn chain(error: &StartError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        text += &format!(": {cause}");
+        text = format!("{text}: {cause}");
         source = cause.source();
     }
     text
@@ -156,6 +156,7 @@ fn router(work: Work) -> Router {
         .route("/who", get(async |Extension(caller): Extension<Caller>| format!("{caller:?}")))
         .route("/wait", get(wait.clone()).post(async move |_: Bytes| wait().await))
         .route("/endless", get(endless))
+        .route("/silent", get(async || Body::new(Silent)))
         .route("/panic", get(async || -> &'static str { panic!("as a handler should not") }))
 }
 
@@ -179,6 +180,21 @@ impl hyper::body::Body for Endless {
 impl Drop for Endless {
     fn drop(&mut self) {
         self.0.pouring.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A body that has nothing yet, for ever.
+struct Silent;
+
+impl hyper::body::Body for Silent {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
+        Poll::Pending
     }
 }
 

@@ -23,7 +23,7 @@ use podmux::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
-    server::{Probe, SinkStatus, View, router},
+    server::{ConnectionStats, Probe, SinkStatus, View, router},
     source::{
         SourceStatus,
         http::{HttpSource, Posts},
@@ -110,6 +110,7 @@ impl TestServer {
             }),
             stopping: stopping.clone(),
             started: clock::now(),
+            connections: ConnectionStats::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -199,6 +200,7 @@ async fn serve(listener: TcpListener, router: Router) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
         let router = router.clone();
         connections.spawn(async move {
             let service = TowerToHyperService::new(router);
