@@ -61,6 +61,7 @@ mod support;
 mod url;
 mod url_agent;
 mod url_faults;
+mod url_restart;
 mod validate;
 mod validation_corpus;
 mod yaml;
