@@ -111,13 +111,17 @@ fn a_pod_is_applied_seen_and_deleted() {
         exit 0
     "#]],
     );
-    real.check(&["apply", "-f", "-", "-n", "staging"], &pod("web", "i"), expect![[""]]);
+    real.check(&["apply", "-f", "-", "-n", "staging"], &pod("web", "i"), expect![[r#"
+        pod/web created
+        exit 0
+    "#]]);
     real.check(
         &["get", "pods", "-A"],
         "",
         expect![[r#"
             NAMESPACE   NAME   SOURCE   STATUS   AGE
             default   web   http   Pending   AGO
+            staging   web   http   Pending   AGO
             exit 0
         "#]],
     );
