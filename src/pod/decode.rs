@@ -49,19 +49,15 @@ impl Faults<'_, '_> {
     /// Refuses the pod at a stage. The problem is made only if it is told: of
     /// a text with a million problems the first hundred are.
     pub fn refuse(&mut self, stage: Stage, path: &FieldPath<'_>, problem: impl FnOnce() -> Problem) {
-        self.refuse_at(path, stage, path, problem);
+        *self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
+        self.findings.add_with(Severity::Error, path, |_| (path.at(self.document), problem()));
     }
 
-    /// The same for a problem that stands elsewhere than the field that the API calls it by.
-    pub fn refuse_at(
-        &mut self,
-        at: &FieldPath<'_>,
-        stage: Stage,
-        path: &FieldPath<'_>,
-        problem: impl FnOnce() -> Problem,
-    ) {
-        *self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
-        self.findings.add_with(Severity::Error, path, |_| (at.at(self.document), problem()));
+    /// Whether an empty list or map was written at a path: a prepared pod does
+    /// not tell it from nothing, and some rules of the API do.
+    #[must_use]
+    pub fn is_given_empty(&self, path: &FieldPath<'_>) -> bool {
+        path.is_empty_in(self.document)
     }
 
     /// Warns of what the pod's author probably did not mean.

@@ -315,7 +315,7 @@ const HUGE_PAGES: &str = "hugepages-";
 
 /// What all containers limit or request together: those that run at once added
 /// up, against the largest need while an init container runs.
-fn aggregate(spec: &Object, field: &str) -> BTreeMap<String, String> {
+pub(crate) fn aggregate(spec: &Object, field: &str) -> BTreeMap<String, String> {
     let list = |containers: &str| spec.get(containers).and_then(Value::as_array).into_iter().flatten();
     let (mut sum, mut sidecars, mut init) = (Quantities::new(), Quantities::new(), Quantities::new());
     for container in list("containers") {

@@ -57,7 +57,7 @@ impl fmt::Display for NodeName {
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f2d_1c5e_8a43_4b7f_9e10_3c58_d7a2_b964);
 
 /// The annotation that holds a pod's content hash, as the kubelet calls it.
-pub(super) const HASH: &str = "kubernetes.io/config.hash";
+pub const HASH: &str = "kubernetes.io/config.hash";
 
 /// The UID of a pod that came without one: a version-5 UUID of where it runs
 /// and what it is called. So an edit of the manifest is an update of the same

@@ -11,6 +11,7 @@ use super::node::{Data, Node};
 pub struct FieldPath<'a> {
     parent: Option<&'a FieldPath<'a>>,
     step: Step<'a>,
+    is_shown: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -19,30 +20,48 @@ enum Step<'a> {
     Field(&'a str),
     Index(usize),
     Key(&'a str),
+    /// What the API names, and the text does not have.
+    Word(&'a str),
 }
 
 impl FieldPath<'static> {
     /// The way to the whole.
-    pub const ROOT: Self = Self { parent: None, step: Step::Root };
+    pub const ROOT: Self = Self { parent: None, step: Step::Root, is_shown: false };
 }
 
 impl<'a> FieldPath<'a> {
+    fn step(&'a self, step: Step<'a>) -> Self {
+        Self { parent: Some(self), step, is_shown: true }
+    }
+
     /// The way on to a field.
     #[must_use]
     pub fn field(&'a self, name: &'a str) -> Self {
-        Self { parent: Some(self), step: Step::Field(name) }
+        self.step(Step::Field(name))
     }
 
     /// The way on to an item of a list, counted from 0.
     #[must_use]
     pub fn index(&'a self, index: usize) -> Self {
-        Self { parent: Some(self), step: Step::Index(index) }
+        self.step(Step::Index(index))
     }
 
     /// The way on to the value of a key in a map.
     #[must_use]
     pub fn key(&'a self, key: &'a str) -> Self {
-        Self { parent: Some(self), step: Step::Key(key) }
+        self.step(Step::Key(key))
+    }
+
+    /// The same place under a longer name: the API's path has a step here that the text has not.
+    #[must_use]
+    pub fn named(&'a self, word: &'a str) -> Self {
+        self.step(Step::Word(word))
+    }
+
+    /// The same place, but its last step is not shown: the API's path does without it.
+    #[must_use]
+    pub fn unnamed(self) -> Self {
+        Self { is_shown: false, ..self }
     }
 
     /// Where in a text the value stands that the path leads to from a node. A
@@ -51,31 +70,50 @@ impl<'a> FieldPath<'a> {
         self.walk(root).map_or_else(|at| at, |node| node.at)
     }
 
+    /// Whether an empty list or map was written at the end of the path.
+    pub(super) fn is_empty_in(&self, root: &Node<'_>) -> bool {
+        match self.walk(root).map(|node| &node.data) {
+            Ok(Data::List(items)) => items.is_empty(),
+            Ok(Data::Map(entries)) => entries.is_empty(),
+            _ => false,
+        }
+    }
+
     fn walk<'n, 't>(&self, root: &'n Node<'t>) -> Result<&'n Node<'t>, usize> {
         let Some(parent) = self.parent else { return Ok(root) };
         let node = parent.walk(root)?;
         let next = match (self.step, &node.data) {
+            (Step::Word(_), _) => Some(node),
             (Step::Field(key) | Step::Key(key), Data::Map(_)) => node.get(key),
             (Step::Index(index), Data::List(items)) => items.get(index),
             _ => None,
         };
         next.ok_or(node.at)
     }
+
+    /// Writes the path and says whether anything is written.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let inner = match self.parent {
+            Some(parent) => parent.write(f)?,
+            None => false,
+        };
+        if !self.is_shown {
+            return Ok(inner);
+        }
+        match self.step {
+            Step::Root => {}
+            Step::Field(name) | Step::Word(name) => {
+                write!(f, "{}{}", if inner { "." } else { "" }, name.escape_debug())?;
+            }
+            Step::Index(index) => write!(f, "[{index}]")?,
+            Step::Key(key) => write!(f, "[{}]", key.escape_debug())?,
+        }
+        Ok(true)
+    }
 }
 
 impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(parent) = self.parent {
-            parent.fmt(f)?;
-        }
-        match self.step {
-            Step::Root => Ok(()),
-            Step::Field(name) => {
-                let inner = self.parent.is_some_and(|parent| !matches!(parent.step, Step::Root));
-                write!(f, "{}{}", if inner { "." } else { "" }, name.escape_debug())
-            }
-            Step::Index(index) => write!(f, "[{index}]"),
-            Step::Key(key) => write!(f, "[{}]", key.escape_debug()),
-        }
+        self.write(f).map(drop)
     }
 }

@@ -15,7 +15,7 @@ enum Format {
 
 /// A quantity: sign × digits × 10^exponent, as large and as precise as it was written.
 #[derive(Clone, Debug)]
-pub(super) struct Quantity<'t> {
+pub(crate) struct Quantity<'t> {
     negative: bool,
     /// Decimal digits, the most significant first, none of them for zero.
     digits: Vec<u8>,
@@ -89,7 +89,7 @@ fn decimal_suffix(exponent: i64) -> &'static str {
 
 impl<'t> Quantity<'t> {
     /// Reads a quantity.
-    pub(super) fn parse(text: &'t str) -> Option<Self> {
+    pub(crate) fn parse(text: &'t str) -> Option<Self> {
         if text.is_empty() {
             return None;
         }
@@ -195,7 +195,7 @@ impl<'t> Quantity<'t> {
     }
 
     /// Whether it is more than another.
-    pub(super) fn exceeds(&self, other: &Self) -> bool {
+    pub(crate) fn exceeds(&self, other: &Self) -> bool {
         let sign = |quantity: &Self| match (quantity.is_zero(), quantity.negative) {
             (true, _) => 0,
             (false, true) => -1,
@@ -206,6 +206,26 @@ impl<'t> Quantity<'t> {
             (-1, -1) => compare_magnitude(self, other) == Ordering::Less,
             (a, b) => a > b,
         }
+    }
+
+    /// Whether it is a whole number, once it is rounded up to thousandths.
+    pub(crate) fn is_whole(&self) -> bool {
+        let thousandths = self.to_milli();
+        let mut whole = thousandths.clone();
+        !whole.round_up(0)
+    }
+
+    /// The least integer that is not below it; 0 if that is out of range, as in Go.
+    pub(crate) fn to_i64_up(&self) -> i64 {
+        let mut whole = self.clone();
+        whole.round_up(0);
+        let Ok(zeros) = usize::try_from(whole.exponent.max(0)) else { return 0 };
+        if whole.digits.len().saturating_add(zeros) > 19 {
+            return 0;
+        }
+        let digits = whole.digits.iter().copied().chain(std::iter::repeat_n(0, zeros));
+        let magnitude = digits.fold(0_i128, |value, digit| value * 10 + i128::from(digit));
+        i64::try_from(if self.negative { -magnitude } else { magnitude }).unwrap_or_default()
     }
 
     /// The quantity as Go writes it.

@@ -73,6 +73,8 @@ pub struct View {
     pub stopping: CancellationToken,
     /// When the agent was started.
     pub started: Timestamp,
+    /// What the transport has seen.
+    pub connections: ConnectionStats,
 }
 
 /// Asks somebody how they are.

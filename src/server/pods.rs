@@ -319,7 +319,7 @@ fn chain(error: &dyn Error) -> String {
 
 fn refused(obstacles: &[Obstacle]) -> ApiError {
     let code = |obstacle: &Obstacle| match obstacle.what {
-        ObstacleKind::AlreadyExists => (StatusCode::CONFLICT, "AlreadyExists"),
+        ObstacleKind::AlreadyExists | ObstacleKind::NotGoneYet => (StatusCode::CONFLICT, "AlreadyExists"),
         ObstacleKind::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
         ObstacleKind::Terminating | ObstacleKind::UidInUse(_) | ObstacleKind::Precondition(_) => {
             (StatusCode::CONFLICT, "Conflict")

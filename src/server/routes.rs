@@ -50,6 +50,8 @@ pub fn router(view: View) -> Router {
         .route("/api", get(async || answer(&api_versions())))
         .route("/apis", get(async || answer(&api_groups())))
         .route("/api/v1", get(async || answer(&api_resources())))
+        .route("/openapi/v3", get(async || answer(&openapi_index())))
+        .route("/openapi/v3/api/v1", get(async || answer(&openapi())))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
@@ -188,6 +190,24 @@ fn api_resources() -> Value {
             "verbs": ["create", "delete", "get", "list", "update"],
             "shortNames": ["po"], "categories": ["all"],
         }],
+    })
+}
+
+fn openapi_index() -> Value {
+    json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})
+}
+
+/// The one thing that kubectl looks for before it creates anything: that the
+/// server validates fields itself. It looks at PATCH of all methods
+/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not served.
+fn openapi() -> Value {
+    json!({
+        "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},
+        "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {
+            "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
+            "responses": {"405": {"description": "not served"}},
+            "x-kubernetes-group-version-kind": {"group": "", "kind": "Pod", "version": "v1"},
+        }}},
     })
 }
 

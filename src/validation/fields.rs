@@ -27,6 +27,11 @@ pub(super) fn is_true(object: &Object, field: &str) -> bool {
     object.get(field) == Some(&Value::Bool(true))
 }
 
+/// Whether a field is there and false.
+pub(super) fn is_false(object: &Object, field: &str) -> bool {
+    object.get(field) == Some(&Value::Bool(false))
+}
+
 /// The object in a field, if there is one.
 pub(super) fn object<'v>(object: &'v Object, field: &str) -> Option<&'v Object> {
     object.get(field)?.as_object()

@@ -2,16 +2,29 @@
 
 use std::fmt;
 
-use crate::pod::{FieldPath, quoted};
+use super::fields::Object;
+use crate::pod::{FieldPath, Problem, Stage, decode::Faults, quoted};
 
-/// Tells a problem: where it stands, which field the API calls it by, the API's
-/// word for the reason, and the rest for reading.
-type Tell<'j> = &'j mut dyn FnMut(&FieldPath<'_>, &FieldPath<'_>, &'static str, &dyn Fn() -> String);
+/// Where a judge's problems go.
+trait Record {
+    fn record(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String);
+    fn is_given_empty(&self, path: &FieldPath<'_>) -> bool;
+}
+
+impl Record for Faults<'_, '_> {
+    fn record(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String) {
+        self.refuse(Stage::Validate, path, || Problem::error(detail()).because(reason));
+    }
+
+    fn is_given_empty(&self, path: &FieldPath<'_>) -> bool {
+        Faults::is_given_empty(self, path)
+    }
+}
 
 /// Takes down what is wrong with a pod, and counts it. Nothing is written before
 /// it is needed: a pod with nothing wrong costs no allocation.
 pub(super) struct Judge<'j> {
-    tell: Tell<'j>,
+    record: &'j mut dyn Record,
     faults: usize,
 }
 
@@ -44,8 +57,8 @@ impl From<i64> for Shown<'_> {
 }
 
 impl<'j> Judge<'j> {
-    pub(super) fn new(tell: Tell<'j>) -> Self {
-        Self { tell, faults: 0 }
+    pub(super) fn new(faults: &'j mut Faults<'_, '_>) -> Self {
+        Self { record: faults, faults: 0 }
     }
 
     /// How many problems there are so far.
@@ -53,9 +66,14 @@ impl<'j> Judge<'j> {
         self.faults
     }
 
+    /// Whether a field is set: it is there, or it was written as an empty list or map.
+    pub(super) fn is_set(&self, object: &Object, field: &str, path: &FieldPath<'_>) -> bool {
+        object.contains_key(field) || self.record.is_given_empty(&path.field(field))
+    }
+
     fn tell(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String) {
         self.faults += 1;
-        (self.tell)(path, path, reason, detail);
+        self.record.record(path, reason, detail);
     }
 
     /// A field that must be there is not. `why` may be empty.
@@ -67,20 +85,8 @@ impl<'j> Judge<'j> {
     }
 
     pub(super) fn invalid<'v>(&mut self, path: &FieldPath<'_>, value: impl Into<Shown<'v>>, why: &str) {
-        self.invalid_at(path, path, value, why);
-    }
-
-    /// The same for a value that stands elsewhere than the field that the API calls it by.
-    pub(super) fn invalid_at<'v>(
-        &mut self,
-        at: &FieldPath<'_>,
-        path: &FieldPath<'_>,
-        value: impl Into<Shown<'v>>,
-        why: &str,
-    ) {
-        self.faults += 1;
         let value = value.into();
-        (self.tell)(at, path, "FieldValueInvalid", &|| format!("Invalid value: {value}: {why}"));
+        self.tell(path, "FieldValueInvalid", &|| format!("Invalid value: {value}: {why}"));
     }
 
     /// Tells what a check of a text found.
@@ -88,6 +94,42 @@ impl<'j> Judge<'j> {
         if let Err(why) = found {
             self.invalid(path, text, why);
         }
+    }
+
+    /// Refuses a number that is below zero.
+    pub(super) fn not_negative(&mut self, path: &FieldPath<'_>, number: i64) {
+        if number < 0 {
+            self.invalid(path, number, "must be greater than or equal to 0");
+        }
+    }
+
+    /// Refuses a text that is none of those that there are.
+    pub(super) fn one_of(&mut self, path: &FieldPath<'_>, value: &str, supported: &[&str]) {
+        if !supported.contains(&value) {
+            self.not_supported(path, value, supported);
+        }
+    }
+
+    /// The same for a text that must be given.
+    pub(super) fn required_one_of(&mut self, path: &FieldPath<'_>, value: &str, supported: &[&str]) {
+        if value.is_empty() {
+            self.required(path, "");
+        } else {
+            self.one_of(path, value, supported);
+        }
+    }
+
+    /// Refuses an empty text.
+    pub(super) fn not_empty(&mut self, path: &FieldPath<'_>, value: &str) {
+        if value.is_empty() {
+            self.required(path, "");
+        }
+    }
+
+    pub(super) fn too_many(&mut self, path: &FieldPath<'_>, count: usize, most: usize) {
+        self.tell(path, "FieldValueTooMany", &|| {
+            format!("Too many: {count}: must have at most {most} items")
+        });
     }
 
     pub(super) fn not_supported(&mut self, path: &FieldPath<'_>, value: &str, supported: &[&str]) {

@@ -31,8 +31,8 @@ pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judg
     judge.check(&path.field("name"), name, syntax::subdomain(name));
     let namespace = text(metadata, "namespace");
     judge.check(&path.field("namespace"), namespace, syntax::label(namespace));
-    if let Some(generation) = number(metadata, "generation").filter(|generation| *generation < 0) {
-        judge.invalid(&path.field("generation"), generation, "must be greater than or equal to 0");
+    if let Some(generation) = number(metadata, "generation") {
+        judge.not_negative(&path.field("generation"), generation);
     }
     if let Some(labels) = object(metadata, "labels") {
         self::labels(labels, &path.field("labels"), judge);
@@ -48,21 +48,16 @@ pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judg
 /// Labels, or whatever is written as labels are. The API names the map and not the key.
 pub(super) fn labels(labels: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     for (key, value) in labels {
+        let path = path.key(key).unnamed();
         let value = value.as_str().unwrap_or_default();
-        if let Err(why) = syntax::qualified(key) {
-            judge.invalid_at(&path.key(key), path, key.as_str(), why);
-        }
-        if let Err(why) = syntax::label_value(value) {
-            judge.invalid_at(&path.key(key), path, value, why);
-        }
+        judge.check(&path, key, syntax::qualified(key));
+        judge.check(&path, value, syntax::label_value(value));
     }
 }
 
 pub(super) fn annotations(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     for key in annotations.keys() {
-        if let Err(why) = syntax::qualified_caseless(key) {
-            judge.invalid_at(&path.key(key), path, key.as_str(), why);
-        }
+        judge.check(&path.key(key).unnamed(), key, syntax::qualified_caseless(key));
     }
     size(annotations, path, judge);
 }
@@ -80,7 +75,8 @@ pub(super) fn size(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge
 
 fn owners(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let mut controllers = 0;
-    objects(path, metadata, "ownerReferences", |at, owner| {
+    objects(path, metadata, "ownerReferences", |path, owner| {
+        let path = path.unnamed();
         let version = text(owner, "apiVersion");
         // `group/version`, `version` alone for the group without a name, `/` for none.
         let has_version = match version.split_once('/') {
@@ -88,20 +84,20 @@ fn owners(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
             Some((_, version)) => !version.is_empty() && !version.contains('/'),
         };
         if !has_version {
-            judge.invalid_at(at, &path.field("apiVersion"), version, "the version must not be empty");
+            judge.invalid(&path.field("apiVersion"), version, "the version must not be empty");
         }
         for field in ["kind", "name", "uid"] {
             if text(owner, field).is_empty() {
-                judge.invalid_at(at, &path.field(field), "", "must not be empty");
+                judge.invalid(&path.field(field), "", "must not be empty");
             }
         }
         if matches!(version, "v1" | "/v1") && text(owner, "kind") == "Event" {
-            judge.invalid_at(at, path, "Event", "an Event cannot own anything");
+            judge.invalid(&path, "Event", "an Event cannot own anything");
         }
         if is_true(owner, "controller") {
             controllers += 1;
             if controllers > 1 {
-                judge.invalid_at(at, path, text(owner, "name"), "only one owner can be the controller");
+                judge.invalid(&path, text(owner, "name"), "only one owner can be the controller");
             }
         }
     });
@@ -111,9 +107,7 @@ fn finalizers(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     for (index, finalizer) in list(metadata, "finalizers").iter().enumerate() {
         let finalizer = finalizer.as_str().unwrap_or_default();
         let at = path.index(index);
-        if let Err(why) = syntax::qualified(finalizer) {
-            judge.invalid_at(&at, path, finalizer, why);
-        }
+        judge.check(&at.unnamed(), finalizer, syntax::qualified(finalizer));
         if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
             judge.invalid(&at, finalizer, "neither a standard finalizer nor a name with a domain in front");
         }
@@ -137,7 +131,7 @@ fn managed_fields(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>
         if manager.len() > MAX_MANAGER {
             judge.too_long(&path.field("manager"), MAX_MANAGER);
         }
-        if manager.chars().any(|c| c.is_control()) {
+        if manager.chars().any(char::is_control) {
             judge.invalid(&path.field("manager"), manager, "must be printable");
         }
         if text(managed, "subresource").len() > MAX_SUBRESOURCE {

@@ -6,19 +6,34 @@
 //! to on a node that has no API server to ask. A path that reads oddly
 //! (`downwarAPI`, `volumeMounts.subPath`) is the API's.
 
+mod annotation;
+mod claim;
+mod container;
+mod environment;
 mod fields;
+mod handler;
 mod judge;
 mod metadata;
+mod mount;
+mod network;
+mod os;
 mod priority;
+mod projected;
 mod reference;
+mod resources;
+mod scheduling;
+mod security;
+mod spec;
+mod storage;
 mod syntax;
+mod volume;
 
 use self::{
     fields::{Object, object},
     judge::Judge,
 };
 use crate::pod::{
-    FieldPath, Problem, Refusal, Stage,
+    FieldPath, Refusal,
     decode::{self, Faults, Manifest, Preparation},
 };
 
@@ -34,10 +49,7 @@ pub fn manifest(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refu
 }
 
 fn check(pod: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
-    let mut tell = |at: &FieldPath<'_>, path: &FieldPath<'_>, reason, detail: &dyn Fn() -> String| {
-        faults.refuse_at(at, Stage::Validate, path, || Problem::error(detail()).because(reason));
-    };
-    validate(pod, path, &mut Judge::new(&mut tell));
+    validate(pod, path, &mut Judge::new(faults));
     let Some(spec) = object(pod, "spec") else { return };
     let path = path.field("spec");
     reference::references(spec, &path, faults);
@@ -45,7 +57,12 @@ fn check(pod: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
 }
 
 fn validate(pod: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    if let Some(metadata) = object(pod, "metadata") {
-        metadata::validate(metadata, &path.field("metadata"), judge);
+    let (Some(metadata), Some(spec)) = (object(pod, "metadata"), object(pod, "spec")) else { return };
+    let (metadata_path, spec_path) = (path.field("metadata"), path.field("spec"));
+    metadata::validate(metadata, &metadata_path, judge);
+    spec::validate(spec, metadata, &spec_path, judge);
+    if let Some(annotations) = object(metadata, "annotations") {
+        annotation::validate(annotations, spec, &metadata_path, judge);
+        annotation::agree(annotations, spec, &spec_path, judge);
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn references(spec: &Object, path: &FieldPath<'_>, faults: &mut Fault
     }
     let secrets = path.field("imagePullSecrets");
     objects(&secrets, spec, "imagePullSecrets", |path, secret| {
-        named(path, secret, "name", "secrets", faults)
+        named(path, secret, "name", "secrets", faults);
     });
     for containers in ["initContainers", "containers", "ephemeralContainers"] {
         let path = path.field(containers);

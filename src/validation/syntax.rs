@@ -14,17 +14,20 @@ const QUALIFIED: &str =
 const LABEL_VALUE: &str = "a label's value is empty or made of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
 
 /// Whether a text is not empty, has only bytes of a kind, and edges of another.
-fn is_made_of(text: &str, inner: fn(&u8) -> bool, edge: fn(&u8) -> bool) -> bool {
+pub(super) fn is_made_of(text: &str, inner: impl Fn(u8) -> bool, edge: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
-    bytes.first().is_some_and(edge) && bytes.last().is_some_and(edge) && bytes.iter().all(inner)
+    bytes.first().is_some_and(|byte| edge(*byte))
+        && bytes.last().is_some_and(|byte| edge(*byte))
+        && bytes.iter().all(|byte| inner(*byte))
 }
 
-fn is_lower(byte: &u8) -> bool {
+/// A lower-case letter or a digit.
+pub(super) fn is_lower(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
 fn is_label_shaped(text: &str) -> bool {
-    is_made_of(text, |byte| is_lower(byte) || *byte == b'-', is_lower)
+    is_made_of(text, |byte| is_lower(byte) || byte == b'-', is_lower)
 }
 
 fn is_subdomain_shaped(text: &str) -> bool {
@@ -32,11 +35,8 @@ fn is_subdomain_shaped(text: &str) -> bool {
 }
 
 fn is_word_shaped(text: &str) -> bool {
-    is_made_of(
-        text,
-        |b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'),
-        u8::is_ascii_alphanumeric,
-    )
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    is_made_of(text, inner, |byte| byte.is_ascii_alphanumeric())
 }
 
 /// A DNS-1123 label, of at most 63 bytes.
@@ -150,7 +150,7 @@ pub(super) fn label_value(text: &str) -> Verdict {
 pub(super) fn port_name(text: &str) -> Verdict {
     if text.len() > 15 {
         Err("must be no more than 15 characters")
-    } else if !text.bytes().all(|byte| is_lower(&byte) || byte == b'-') {
+    } else if !text.bytes().all(|byte| is_lower(byte) || byte == b'-') {
         Err("must contain only lower-case letters, digits and '-'")
     } else if !text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         Err("must contain at least one lower-case letter")
@@ -161,11 +161,6 @@ pub(super) fn port_name(text: &str) -> Verdict {
     } else {
         Ok(())
     }
-}
-
-/// The number of a port.
-pub(super) fn port_number(number: i64) -> Verdict {
-    if (1..=65_535).contains(&number) { Ok(()) } else { Err("must be between 1 and 65535, inclusive") }
 }
 
 /// The name of an environment variable, as freely as the API has it now.
@@ -188,7 +183,7 @@ pub(super) fn header_name(text: &str) -> Verdict {
     }
 }
 
-/// A key of a ConfigMap or Secret.
+/// A key of a `ConfigMap` or Secret.
 pub(super) fn config_key(text: &str) -> Verdict {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if text.len() > 253 {
@@ -204,25 +199,18 @@ pub(super) fn config_key(text: &str) -> Verdict {
     }
 }
 
-/// An IP address as the API has long taken it: IPv4 with leading zeros is one.
+/// An IP address, IPv4 or IPv6, but no IPv4 one written as IPv6.
 pub(super) fn address(text: &str) -> Verdict {
-    let octet = |part: &str| {
-        let digits = part.trim_start_matches('0');
-        !part.is_empty()
-            && part.bytes().all(|byte| byte.is_ascii_digit())
-            && (digits.is_empty() || digits.parse::<u8>().is_ok())
-    };
-    let loose = |text: &str| text.split('.').count() == 4 && text.split('.').all(octet);
-    // An IPv6 address may end with an IPv4 one.
-    let embedded = |text: &str| {
-        let (front, last) = text.rsplit_once(':')?;
-        loose(last).then(|| format!("{front}:0.0.0.0"))
-    };
-    let fine = text.parse::<Ipv4Addr>().is_ok()
-        || loose(text)
-        || text.parse::<Ipv6Addr>().is_ok()
-        || embedded(text).is_some_and(|text| text.parse::<Ipv6Addr>().is_ok());
-    if fine { Ok(()) } else { Err("must be an IP address (10.9.8.7, 2001:db8::ffff)") }
+    if text.parse::<Ipv4Addr>().is_ok() {
+        return Ok(());
+    }
+    match text.parse::<Ipv6Addr>() {
+        Ok(address) if address.to_ipv4_mapped().is_some() => {
+            Err("must not be an IPv4 address mapped to IPv6")
+        }
+        Ok(_) => Ok(()),
+        Err(_) => Err("must be an IP address without leading zeros (10.9.8.7, 2001:db8::ffff)"),
+    }
 }
 
 /// A path without steps back.

@@ -136,6 +136,16 @@ async fn what_is_no_http_is_no_answer() {
 }
 
 #[tokio::test]
+async fn a_head_has_a_bound() {
+    let web = Web::start(Reply::ok("").header("X-Long", &"x".repeat(60 * 1024))).await;
+    assert_eq!(text(soon(client().send(get(&web.url))).await.unwrap()).await, "");
+    // What has come in one read is looked at before it is counted.
+    web.say(Reply::ok("").header("X-Long", &"x".repeat(3 * 64 * 1024)));
+    let error = fails(&client(), get(&web.url)).await;
+    assert_eq!(error.source().unwrap().to_string(), "message head is too large", "{error}");
+}
+
+#[tokio::test]
 async fn a_body_has_a_bound_whether_its_length_is_known_or_not() {
     let web = Web::start(Reply::ok(vec![b'x'; LIMIT])).await;
     assert_eq!(text(soon(client().send(get(&web.url))).await.unwrap()).await.len(), LIMIT);

@@ -154,7 +154,7 @@ spec:
     let ignored = server.ask("POST /pods?fieldValidation=Ignore", &[], body).await;
     assert_eq!((ignored.code, ignored.header("warning")), (200, vec![]));
     // Of a thousand warnings those are told that fit.
-    let many: String = (0..1000).map(|n| format!(",\"unknown{n}\":1")).collect();
+    let many = (0..1000).map(|n| format!(",\"unknown{n}\":1")).collect::<Vec<_>>().concat();
     let body = manifest("many").replace(
         "\"spec\":{",
         &format!("\"spec\":{{\"long{}\":1{many},", "g".repeat(5000)).replace(":{,", ":{"),

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use expect_test::expect;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use podmux::{
     history::Bounds,
-    pod::Origin,
+    pod::{Origin, Prepared},
     server::{KEEP_ALIVE, MAX_WATCHERS},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{
     files::soon,
@@ -35,11 +34,14 @@ impl Reader {
 
     /// The text up to the next separator; `None` at the end.
     async fn next(&mut self, separator: &[u8]) -> Option<String> {
+        let mut searched = 0;
         loop {
-            if let Some(at) = self.read.windows(separator.len()).position(|window| window == separator) {
-                let text = self.read.drain(..at + separator.len()).collect();
+            let mut windows = self.read[searched..].windows(separator.len());
+            if let Some(at) = windows.position(|window| window == separator) {
+                let text = self.read.drain(..searched + at + separator.len()).collect();
                 return Some(String::from_utf8(text).unwrap());
             }
+            searched = self.read.len().saturating_sub(separator.len() - 1);
             let frame = self.frame().await?;
             self.read.extend(frame);
         }
@@ -65,10 +67,16 @@ impl Reader {
 }
 
 fn brief(line: &Value) -> String {
-    let names = line["pods"].as_array().unwrap().iter();
-    let names =
-        names.map(|pod| format!(" {}", pod["metadata"]["name"].as_str().unwrap())).collect::<String>();
-    format!("{} {} {}{names}", line["seq"], line["op"].as_str().unwrap(), line["source"].as_str().unwrap())
+    let mut brief = format!("{} {} {}", line["seq"], text(&line["op"]), text(&line["source"]));
+    for pod in line["pods"].as_array().unwrap() {
+        brief.push(' ');
+        brief.push_str(text(&pod["metadata"]["name"]));
+    }
+    brief
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
 }
 
 #[tokio::test]
@@ -160,17 +168,11 @@ async fn an_event_stream_is_never_silent_for_long_and_lines_are() {
     assert_eq!(lines.brief().await, "3 ADD http a", "and nothing before");
 }
 
-/// A pod that is so large that a connection's buffers hold few of them.
-fn large(name: &str) -> String {
-    manifest(name)
-        .replace(
-            "\"spec\":{",
-            &format!("\"spec\":{{\"hostname\":\"h\",\"subdomain\":\"{}\",", "s".repeat(60)),
-        )
-        .replace(
-            "\"metadata\":{",
-            &format!("\"metadata\":{{\"annotations\":{{\"long\":\"{}\"}},", "x".repeat(200_000)),
-        )
+/// The nth state of a pod of so many bytes.
+fn large(n: usize, bytes: usize) -> Prepared {
+    let mut pod = pod(&format!("a=i:{n}"));
+    pod.set_metadata("annotations", Some(json!({"long": "x".repeat(bytes)})));
+    pod
 }
 
 #[tokio::test]
@@ -183,12 +185,9 @@ async fn who_is_too_slow_is_told_so_and_slows_nobody() {
     assert_eq!(quick.brief().await, "2 SET *");
     // 100 × 200 kB: more than the buffers of a connection hold, and more updates than are held.
     for n in 0..100 {
-        assert_eq!(
-            server.ask("POST /pods", &[], large("a").replace("i:1", &format!("i:{n}"))).await.code / 100,
-            2
-        );
+        server.file_pod("a.yaml", large(n, 200_000)).await;
         let op = if n == 0 { "ADD" } else { "UPDATE" };
-        assert_eq!(quick.brief().await, format!("{} {op} http a", n + 3));
+        assert_eq!(quick.brief().await, format!("{} {op} file a", n + 3));
     }
     let mut last = slow.line().await;
     while last["kind"] != "Status" {
@@ -229,20 +228,11 @@ async fn watchers_that_never_read_hold_nobody_up() {
     let mut reader = Reader::open(&server, "", &[]).await;
     assert_eq!(reader.brief().await, "2 SET *");
     for n in 0..20 {
-        server.ask("POST /pods", &[], large("a").replace("i:1", &format!("i:{n}"))).await;
+        server.file_pod("a.yaml", large(n, 20_000)).await;
         assert!(reader.brief().await.starts_with(&format!("{} ", n + 3)));
     }
-    expect![[r#"
-        podmux_updates_watchers 256
-    "#]]
-    .assert_eq(
-        &server
-            .get("/metrics")
-            .await
-            .text()
-            .lines()
-            .filter(|line| line.starts_with("podmux_updates_watchers"))
-            .map(|line| format!("{line}\n"))
-            .collect::<String>(),
-    );
+    let metrics = server.get("/metrics").await;
+    let watchers: Vec<&str> =
+        metrics.text().lines().filter(|line| line.starts_with("podmux_updates_watchers")).collect();
+    assert_eq!(watchers, [format!("podmux_updates_watchers {MAX_WATCHERS}")]);
 }

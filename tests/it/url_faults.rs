@@ -287,6 +287,21 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
 }
 
+#[tokio::test]
+async fn sighup_reads_certificates_anew_even_if_all_is_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let ours = Authority::new(directory.path(), "ours");
+    let web = Web::start_tls(ours.server("localhost", None), Reply::ok(pod("web", "i:1"))).await;
+    let mut settings = settings(&web.url);
+    settings.ca_file = Some(ours.ca_file.clone());
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    // Whoever takes a CA away wants it to be trusted no more.
+    fs::copy(Authority::new(directory.path(), "other").ca_file, &ours.ca_file).unwrap();
+    source.hear_nothing().await;
+    assert!(source.error().contains("name the file of the right CA"), "{}", source.error());
+}
+
 #[test]
 fn no_secret_is_ever_said() {
     logged(|log| async move {

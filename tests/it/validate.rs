@@ -185,7 +185,7 @@ fn a_directory_is_walked_as_the_file_source_does() {
         ("z.yaml", "kind: Pod\n"),
         (
             "a.json",
-            r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json"}, "spec": {"containers": []}}"#,
+            r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}"#,
         ),
         ("web", GOOD),
         (".hidden.yaml", "bad"),

@@ -8,6 +8,7 @@ pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod script;
+pub mod served;
 pub mod server;
 pub mod sinks;
 pub mod state;

@@ -1,6 +1,7 @@
 //! The server's paths over a real socket, in front of a real mux, history and posted set.
 
 use std::{
+    fmt::Write as _,
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -22,7 +23,7 @@ use podmux::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
-    server::{Probe, SinkStatus, View, router},
+    server::{ConnectionStats, Probe, SinkStatus, View, router},
     source::{
         SourceStatus,
         http::{HttpSource, Posts},
@@ -58,15 +59,15 @@ pub struct TestServer {
     pub address: SocketAddr,
     pub posts: Posts,
     pub history: HistoryReader,
-    pub mux: Mux,
-    /// What the sinks have acknowledged: one sink, and nothing.
-    pub acknowledged: watch::Sender<Vec<Told>>,
     pub file_status: Arc<Mutex<SourceStatus>>,
     pub sink_status: Arc<Mutex<SinkStatus>>,
     pub stopping: CancellationToken,
     pub stop: CancellationToken,
     file: Mutex<Option<(SourceChannel, ListingBuilder)>>,
-    tasks: JoinSet<()>,
+    /// What lives as long as the server: its tasks, and what the sinks have
+    /// acknowledged. That is one sink, and nothing, so that what is deleted
+    /// gracefully stays until its grace has run out.
+    _held: (JoinSet<()>, watch::Sender<Vec<Told>>),
 }
 
 impl TestServer {
@@ -109,6 +110,7 @@ impl TestServer {
             }),
             stopping: stopping.clone(),
             started: clock::now(),
+            connections: ConnectionStats::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -118,14 +120,12 @@ impl TestServer {
             address,
             posts,
             history: reader,
-            mux,
-            acknowledged,
             file_status,
             sink_status,
             stopping,
             stop,
             file: Mutex::new(Some(file)),
-            tasks,
+            _held: (tasks, acknowledged),
         };
         if setup.file_seen {
             server.file(|_| ()).await;
@@ -194,16 +194,13 @@ impl TestServer {
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
     }
-
-    pub fn tasks(&self) -> usize {
-        self.tasks.len()
-    }
 }
 
 async fn serve(listener: TcpListener, router: Router) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
         let router = router.clone();
         connections.spawn(async move {
             let service = TowerToHyperService::new(router);
@@ -241,7 +238,7 @@ impl Reply {
         let mut text = format!("{}\n", self.code);
         for name in ["content-type", "allow", "retry-after", "warning"] {
             for value in self.header(name) {
-                text.push_str(&format!("{name}: {value}\n"));
+                writeln!(text, "{name}: {value}").unwrap();
             }
         }
         format!("{text}\n{:#}\n", self.json())
@@ -251,7 +248,7 @@ impl Reply {
     pub fn names(&self) -> Vec<String> {
         let list = self.json();
         let items = list["items"].as_array().unwrap_or_else(|| panic!("no list: {}", self.text()));
-        items.iter().map(|pod| name(pod)).collect()
+        items.iter().map(name).collect()
     }
 }
 

@@ -1,0 +1,149 @@
+//! Annotations that once were fields: what they say must be right, and the same as the fields say.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{
+    container,
+    fields::{Object, given_text, object, text},
+    judge::Judge,
+    scheduling, syntax,
+};
+use crate::pod::FieldPath;
+
+const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+const LOCALHOST: &str = "localhost/";
+
+pub(super) fn validate(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let path = path.field("annotations");
+    let mut names: Option<BTreeSet<&str>> = None;
+    for (key, value) in annotations {
+        let value = value.as_str().unwrap_or_default();
+        match key.as_str() {
+            TOLERATIONS if !value.is_empty() => tolerations(value, &path, judge),
+            DELETION_COST if !is_cost(value) => {
+                judge.invalid(&path.key(key), value, "must be a 32bit integer");
+            }
+            // The API writes these two as fields of the annotations.
+            SECCOMP_OF_POD => seccomp(value, &path.field(key), judge),
+            key if key.starts_with(SECCOMP) => seccomp(value, &path.field(key), judge),
+            key => {
+                let Some(container) = key.strip_prefix(APP_ARMOR) else { continue };
+                let names = names.get_or_insert_with(|| container_names(spec));
+                if !names.contains(container) {
+                    judge.invalid(&path.key(key), container, "container not found");
+                }
+                let is_profile = matches!(value, "" | "runtime/default" | "unconfined");
+                if !is_profile && !value.starts_with(LOCALHOST) {
+                    judge.invalid(&path.key(key), value, "is no AppArmor profile");
+                }
+            }
+        }
+    }
+}
+
+fn container_names(spec: &Object) -> BTreeSet<&str> {
+    let mut names = BTreeSet::new();
+    container::each(spec, &FieldPath::ROOT, |_, container| {
+        names.insert(text(container, "name"));
+    });
+    names
+}
+
+/// An integer of 32 bits as it is usually written: no sign but `-`, no leading zeros.
+fn is_cost(value: &str) -> bool {
+    let begins_well = value == "0" || value.starts_with(|c: char| c == '-' || ('1'..='9').contains(&c));
+    begins_well && value.parse::<i32>().is_ok()
+}
+
+fn seccomp(profile: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    match profile.strip_prefix(LOCALHOST) {
+        _ if matches!(profile, "runtime/default" | "docker/default" | "unconfined") => {}
+        Some(file) => judge.check(path, profile, syntax::descending(file)),
+        None => judge.invalid(path, profile, "must be a valid seccomp profile"),
+    }
+}
+
+/// Tolerations as JSON in an annotation.
+fn tolerations(value: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    match serde_json::from_str(value) {
+        Ok(Value::Array(list)) if list.iter().all(|item| item.is_object() || item.is_null()) => {
+            let spec = Object::from_iter([("tolerations".to_owned(), list.into())]);
+            scheduling::tolerations(&spec, &path.field(TOLERATIONS), judge);
+        }
+        Ok(Value::Null) => {}
+        _ => judge.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
+    }
+}
+
+/// Refuses fields that say something else than the annotations for the same thing.
+pub(super) fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let has = |prefix: &str| annotations.keys().any(|key| key.starts_with(prefix));
+    let pods = object(spec, "securityContext");
+    if let (Some(annotation), Some(profile)) =
+        (given_text(annotations, SECCOMP_OF_POD), pods.and_then(|context| object(context, "seccompProfile")))
+    {
+        let path = path.field("securityContext");
+        same_seccomp(annotation, profile, &path.field("seccompProfile"), judge);
+    }
+    if has(SECCOMP) {
+        container::each(spec, path, |path, container| {
+            let Some((annotation, profile)) =
+                annotation_and_field(annotations, SECCOMP, container, "seccompProfile", None)
+            else {
+                return;
+            };
+            let path = path.field("securityContext");
+            same_seccomp(annotation, profile, &path.field("seccompProfile"), judge);
+        });
+    }
+    let on_windows = object(spec, "os").is_some_and(|os| text(os, "name") == "windows");
+    if has(APP_ARMOR) && !on_windows {
+        let of_pod = pods.and_then(|context| object(context, "appArmorProfile"));
+        container::each(spec, path, |path, container| {
+            let found = annotation_and_field(annotations, APP_ARMOR, container, "appArmorProfile", of_pod);
+            let Some((annotation, profile)) = found else { return };
+            let path = path.field("securityContext");
+            same(annotation, profile, &["runtime/default"], &path.field("appArmorProfile"), judge);
+        });
+    }
+}
+
+/// What an annotation and a field say of a container, if both say something.
+fn annotation_and_field<'v>(
+    annotations: &'v Object,
+    prefix: &str,
+    container: &'v Object,
+    field: &str,
+    of_pod: Option<&'v Object>,
+) -> Option<(&'v str, &'v Object)> {
+    let own = object(container, "securityContext").and_then(|context| object(context, field));
+    let profile = own.or(of_pod)?;
+    let annotation = given_text(annotations, &format!("{prefix}{}", text(container, "name")))?;
+    Some((annotation, profile))
+}
+
+fn same_seccomp(annotation: &str, profile: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    same(annotation, profile, &["runtime/default", "docker/default"], path, judge);
+}
+
+fn same(annotation: &str, profile: &Object, defaults: &[&str], path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let is_same_type = match text(profile, "type") {
+        "Unconfined" => annotation == "unconfined",
+        "RuntimeDefault" => defaults.contains(&annotation),
+        "Localhost" => annotation.starts_with(LOCALHOST),
+        _ => return,
+    };
+    if !is_same_type {
+        judge.forbidden(&path.field("type"), "the type in annotation and field must match");
+    } else if text(profile, "type") == "Localhost"
+        && annotation.strip_prefix(LOCALHOST) != given_text(profile, "localhostProfile")
+    {
+        judge.forbidden(&path.field("localhostProfile"), "the profile in annotation and field must match");
+    }
+}

@@ -1,0 +1,152 @@
+//! Where a container has its volumes: as directories, and as devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    fields::{Object, given_text, is_true, list, object, objects, text},
+    judge::Judge,
+    syntax,
+    volume::Volumes,
+};
+use crate::pod::FieldPath;
+
+const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
+const RECURSIONS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
+
+/// The places of what a list names; of equal names the last counts, as in Go's map.
+fn places<'v>(container: &'v Object, list_field: &str, place: &str) -> BTreeMap<&'v str, &'v str> {
+    let items = list(container, list_field).iter().filter_map(|item| item.as_object());
+    items.map(|item| (text(item, "name"), text(item, place))).collect()
+}
+
+pub(super) fn validate(
+    container: &Object,
+    path: &FieldPath<'_>,
+    volumes: &Volumes<'_>,
+    judge: &mut Judge<'_>,
+) {
+    let devices = places(container, "volumeDevices", "devicePath");
+    mounts(container, &path.field("volumeMounts"), volumes, &devices, judge);
+    if !devices.is_empty() {
+        let mounts = places(container, "volumeMounts", "mountPath");
+        self::devices(container, &path.field("volumeDevices"), volumes, &mounts, judge);
+    }
+}
+
+fn mounts(
+    container: &Object,
+    path: &FieldPath<'_>,
+    volumes: &Volumes<'_>,
+    devices: &BTreeMap<&str, &str>,
+    judge: &mut Judge<'_>,
+) {
+    let privileged =
+        object(container, "securityContext").is_some_and(|context| is_true(context, "privileged"));
+    let device_paths: BTreeSet<&str> = devices.values().copied().collect();
+    let mut taken = BTreeSet::new();
+    objects(path, container, "volumeMounts", |path, mount| {
+        let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
+        judge.not_empty(&path.field("name"), name);
+        if !volumes.has(name) {
+            judge.not_found(&path.field("name"), name);
+        }
+        judge.not_empty(&path.field("mountPath"), place);
+        if !taken.insert(place) {
+            judge.invalid(&path.field("mountPath"), place, "must be unique");
+        }
+        if devices.contains_key(name) {
+            judge.invalid(&path.field("name"), name, "must not already exist in volumeDevices");
+        }
+        if device_paths.contains(place) {
+            judge.invalid(
+                &path.field("mountPath"),
+                place,
+                "must not already exist as a path in volumeDevices",
+            );
+        }
+        sub_paths(mount, path, judge);
+        propagation(mount, privileged, &path.unnamed(), judge);
+    });
+}
+
+/// What part of the volume is mounted. The API's paths do without the mount's index.
+fn sub_paths(mount: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let (sub_path, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
+    let short = path.unnamed();
+    judge.check(&short.field("subPath"), sub_path, syntax::descending(sub_path));
+    if !sub_path.is_empty() && !expression.is_empty() {
+        let why = "subPathExpr and subPath are mutually exclusive";
+        judge.invalid(&path.field("subPathExpr"), expression, why);
+    }
+    judge.check(&short.field("subPathExpr"), expression, syntax::descending(expression));
+}
+
+/// How mounts below the mount come and go.
+fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let propagation = given_text(mount, "mountPropagation");
+    if let Some(propagation) = propagation {
+        let path = path.field("mountPropagation");
+        judge.one_of(&path, propagation, &PROPAGATIONS);
+        if propagation == "Bidirectional" && !privileged {
+            judge.forbidden(
+                &path,
+                "Bidirectional mount propagation is available only to privileged containers",
+            );
+        }
+    }
+    let path = path.field("recursiveReadOnly");
+    match given_text(mount, "recursiveReadOnly") {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if !is_true(mount, "readOnly") {
+                judge.forbidden(&path, "may only be specified when readOnly is true");
+            }
+            if propagation.is_some_and(|propagation| propagation != "None") {
+                judge
+                    .forbidden(&path, "may only be specified when mountPropagation is None or not specified");
+            }
+        }
+        Some(other) => judge.not_supported(&path, other, &RECURSIONS),
+    }
+}
+
+fn devices(
+    container: &Object,
+    path: &FieldPath<'_>,
+    volumes: &Volumes<'_>,
+    mounts: &BTreeMap<&str, &str>,
+    judge: &mut Judge<'_>,
+) {
+    let mount_paths: BTreeSet<&str> = mounts.values().copied().collect();
+    let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+    objects(path, container, "volumeDevices", |path, device| {
+        let (name, place) = (text(device, "name"), text(device, "devicePath"));
+        let (name_path, place_path) = (path.field("name"), path.field("devicePath"));
+        judge.not_empty(&name_path, name);
+        if !name.is_empty() && !names.insert(name) {
+            judge.invalid(&name_path, name, "must be unique");
+        }
+        if !volumes.has(name) {
+            judge.not_found(&name_path, name);
+        } else if !volumes.is_claim(name) {
+            let why = "only a persistentVolumeClaim or an ephemeral volume can be a block device";
+            judge.invalid(&name_path, name, why);
+        }
+        judge.not_empty(&place_path, place);
+        if places.contains(place) {
+            judge.invalid(&place_path, place, "must be unique");
+        }
+        match syntax::no_backsteps(place) {
+            Ok(()) => {
+                places.insert(place);
+            }
+            Err(why) => judge.invalid(&place_path, place, why),
+        }
+        if mounts.contains_key(name) {
+            judge.invalid(&name_path, name, "must not already exist in volumeMounts");
+        }
+        if mount_paths.contains(place) {
+            judge.invalid(&place_path, place, "must not already exist as a path in volumeMounts");
+        }
+    });
+}

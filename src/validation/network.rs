@@ -1,0 +1,115 @@
+//! What a pod is called in the network, and how it finds others there.
+
+use super::{
+    fields::{Object, given_text, is_true, list, number, object, objects, text, texts},
+    judge::Judge,
+    syntax,
+};
+use crate::pod::FieldPath;
+
+/// How many name servers a pod asks at most.
+const MAX_NAME_SERVERS: usize = 3;
+/// How many domains are searched at most,
+const MAX_SEARCHES: usize = 32;
+/// and how many bytes they have together, with a space between them.
+const MAX_SEARCH_BYTES: usize = 2048;
+/// The longest host name that Linux takes, in bytes.
+const MAX_HOST_NAME: usize = 64;
+
+pub(super) fn dns(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let policy = text(spec, "dnsPolicy");
+    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    judge.required_one_of(&path.field("dnsPolicy"), policy, &policies);
+    let path = path.field("dnsConfig");
+    let config = object(spec, "dnsConfig");
+    if policy == "None" {
+        let Some(config) = config else {
+            return judge.required(&path, "must provide `dnsConfig` when `dnsPolicy` is None");
+        };
+        if list(config, "nameservers").is_empty() {
+            let why = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+            return judge.required(&path.field("nameservers"), why);
+        }
+    }
+    if let Some(config) = config {
+        dns_config(config, &path, judge);
+    }
+}
+
+fn dns_config(config: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let servers = path.field("nameservers");
+    if list(config, "nameservers").len() > MAX_NAME_SERVERS {
+        judge.invalid(&servers, "", "must not have more than 3 nameservers");
+    }
+    for (index, server) in texts(config, "nameservers").enumerate() {
+        judge.check(&servers.index(index), server, syntax::address(server));
+    }
+    let searches = path.field("searches");
+    let (mut count, mut bytes) = (0, 0);
+    for (index, search) in texts(config, "searches").enumerate() {
+        count += 1;
+        bytes += search.len() + usize::from(index > 0);
+        if search != "." {
+            let domain = search.strip_suffix('.').unwrap_or(search);
+            judge.check(&searches.index(index), search, syntax::subdomain_with_underscore(domain));
+        }
+    }
+    if count > MAX_SEARCHES {
+        judge.invalid(&searches, "", "must not have more than 32 search paths");
+    }
+    if bytes > MAX_SEARCH_BYTES {
+        judge.invalid(&searches, "", "must not have more than 2048 characters (including spaces) together");
+    }
+    objects(&path.field("options"), config, "options", |path, option| {
+        if text(option, "name").is_empty() {
+            judge.required(path, "must not be empty");
+        }
+    });
+}
+
+pub(super) fn hosts(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    objects(path, spec, "hostAliases", |path, alias| {
+        let address = text(alias, "ip");
+        judge.check(&path.field("ip"), address, syntax::address(address));
+        let path = path.field("hostnames");
+        for (index, name) in texts(alias, "hostnames").enumerate() {
+            judge.check(&path.index(index), name, syntax::subdomain(name));
+        }
+    });
+}
+
+pub(super) fn names(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for field in ["hostname", "subdomain"] {
+        let name = text(spec, field);
+        if !name.is_empty() {
+            judge.check(&path.field(field), name, syntax::label(name));
+        }
+    }
+    let Some(name) = given_text(spec, "hostnameOverride") else { return };
+    let path = path.field("hostnameOverride");
+    for field in ["setHostnameAsFQDN", "hostNetwork"] {
+        if is_true(spec, field) {
+            judge.forbidden(&path, &format!("may not be specified when {field} is true"));
+        }
+    }
+    if name.len() > MAX_HOST_NAME {
+        judge.too_long(&path, MAX_HOST_NAME);
+    }
+    judge.check(&path, name, syntax::subdomain(name));
+}
+
+/// In the host's network a container's port is the host's.
+pub(super) fn host_ports(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    if !is_true(spec, "hostNetwork") {
+        return;
+    }
+    objects(&path.field("containers"), spec, "containers", |path, container| {
+        objects(&path.field("ports"), container, "ports", |path, port| {
+            let host = number(port, "hostPort").unwrap_or_default();
+            if host != 0 && Some(host) != number(port, "containerPort") {
+                let why = "must match `containerPort` when `hostNetwork` is true";
+                judge.invalid(&path.field("hostPort"), host, why);
+            }
+        });
+    });
+}

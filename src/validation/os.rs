@@ -1,0 +1,148 @@
+//! What a pod may say on Linux, on Windows, and of the host's own processes there.
+
+use super::{
+    container,
+    fields::{Object, is_false, is_true, list, object, text},
+    judge::Judge,
+};
+use crate::pod::FieldPath;
+
+const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
+const NOT_ON_LINUX: &str = "windows options cannot be set for a linux pod";
+
+/// What a pod for Windows says about Linux, in the pod's security context,
+const POD: [&str; 11] = [
+    "appArmorProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "runAsGroup",
+    "runAsUser",
+    "seLinuxChangePolicy",
+    "seLinuxOptions",
+    "seccompProfile",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "sysctls",
+];
+/// and in those of its containers.
+const CONTAINER: [&str; 10] = [
+    "allowPrivilegeEscalation",
+    "appArmorProfile",
+    "capabilities",
+    "privileged",
+    "procMount",
+    "readOnlyRootFilesystem",
+    "runAsGroup",
+    "runAsUser",
+    "seLinuxOptions",
+    "seccompProfile",
+];
+
+pub(super) fn validate(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let Some(os) = object(spec, "os") else { return };
+    let os_path = path.field("os");
+    match text(os, "name") {
+        "" => judge.required(&os_path.field("name"), ""),
+        "linux" => linux(spec, path, judge),
+        "windows" => windows(spec, path, judge),
+        other => judge.not_supported(&os_path, other, &["linux", "windows"]),
+    }
+}
+
+/// Visits the security contexts of a pod and of its containers.
+fn contexts(spec: &Object, path: &FieldPath<'_>, mut visit: impl FnMut(&FieldPath<'_>, &Object, bool)) {
+    if let Some(context) = object(spec, "securityContext") {
+        visit(&path.field("securityContext"), context, true);
+    }
+    container::each(spec, path, |path, container| {
+        if let Some(context) = object(container, "securityContext") {
+            visit(&path.field("securityContext"), context, false);
+        }
+    });
+}
+
+fn linux(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    contexts(spec, path, |path, context, _| {
+        if context.contains_key("windowsOptions") {
+            judge.forbidden(&path.field("windowsOptions"), NOT_ON_LINUX);
+        }
+    });
+}
+
+fn windows(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for field in ["hostUsers", "shareProcessNamespace"] {
+        if spec.contains_key(field) {
+            judge.forbidden(&path.field(field), NOT_ON_WINDOWS);
+        }
+    }
+    for field in ["hostPID", "hostIPC"] {
+        if is_true(spec, field) {
+            judge.forbidden(&path.field(field), NOT_ON_WINDOWS);
+        }
+    }
+    contexts(spec, path, |path, context, is_pods| {
+        let fields = if is_pods { &POD[..] } else { &CONTAINER };
+        for field in fields {
+            let is_set = match *field {
+                "sysctls" => context.contains_key("sysctls"),
+                field => judge.is_set(context, field, path),
+            };
+            if is_set {
+                judge.forbidden(&path.field(field), NOT_ON_WINDOWS);
+            }
+        }
+    });
+}
+
+/// Whether a context says that it is for processes of the host itself.
+fn host_process(context: Option<&Object>) -> Option<bool> {
+    object(context?, "windowsOptions")?.get("hostProcess")?.as_bool()
+}
+
+/// Processes of a Windows host: all of a pod's containers or none, and in the host's network.
+pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let of_pod = host_process(object(spec, "securityContext"));
+    let (mut all, mut host) = (0, 0);
+    container::each(spec, path, |path, container| {
+        all += 1;
+        let own = host_process(object(container, "securityContext"));
+        if let (Some(of_pod), Some(own)) = (of_pod, own)
+            && of_pod != own
+        {
+            let (path, why) =
+                (path.field("securityContext"), "must be the same for the pod and its containers");
+            let path = path.field("windowsOptions");
+            judge.invalid(&path.field("hostProcess"), if own { "true" } else { "false" }, why);
+        }
+        host += usize::from(own.or(of_pod) == Some(true));
+    });
+    if host == 0 {
+        return;
+    }
+    if host != all {
+        judge.invalid(path, "", "all containers must be HostProcess containers if one is");
+    }
+    if !is_true(spec, "hostNetwork") {
+        let why = "hostNetwork must be true if pod contains any hostProcess containers";
+        judge.invalid(&path.field("hostNetwork"), "false", why);
+    }
+}
+
+/// A pod with users of its own shares nothing else with the host.
+pub(super) fn own_users(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    if !is_false(spec, "hostUsers") {
+        return;
+    }
+    let why = "when `hostUsers` is false";
+    // The API writes two of them as Go does.
+    for (field, name) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        if is_true(spec, field) {
+            judge.forbidden(&path.field(field).unnamed().named(name), why);
+        }
+    }
+    container::each(spec, path, |path, container| {
+        if !list(container, "volumeDevices").is_empty() {
+            judge.forbidden(&path.field("volumeDevices"), why);
+        }
+    });
+}

@@ -1,0 +1,251 @@
+//! Volumes whose files are made from objects of the API: the downward API, and projections of several sources.
+
+use std::collections::BTreeSet;
+
+use super::{
+    environment,
+    fields::{Object, given_text, number, object, objects, text},
+    judge::Judge,
+    metadata, scheduling, storage, syntax,
+};
+use crate::pod::FieldPath;
+
+/// A projected token lives at least this long, in seconds.
+const MIN_TOKEN_SECONDS: i64 = 10 * 60;
+/// And at most this long.
+const MAX_TOKEN_SECONDS: i64 = 1 << 32;
+/// A pod's certificate may be asked to live at least this long, in seconds.
+const MIN_CERTIFICATE_SECONDS: i64 = 3600;
+/// And at most this long,
+const MAX_CERTIFICATE_SECONDS: i64 = 91 * 24 * 3600;
+/// or, from a signer of Kubernetes itself, this long.
+const MAX_KUBERNETES_CERTIFICATE_SECONDS: i64 = 24 * 3600;
+/// The longest name of a signer, in bytes: a domain, a slash, a label, a dot and a subdomain.
+const MAX_SIGNER: usize = 253 + 1 + 63 + 1 + 253;
+/// The longest domain, in bytes.
+const MAX_DOMAIN: usize = 253;
+
+const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+
+pub(super) fn downward_api(source: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    storage::mode(source, "defaultMode", path, judge);
+    objects(&path.field("items").unnamed(), source, "items", |path, file| {
+        downward_file(file, &path.unnamed(), judge);
+    });
+}
+
+/// A file of the downward API. The API's paths do without the list and its index.
+fn downward_file(file: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let place = text(file, "path");
+    judge.not_empty(&path.field("path"), place);
+    judge.check(&path.field("path"), place, syntax::local_path(place));
+    match (object(file, "fieldRef"), object(file, "resourceFieldRef")) {
+        (Some(field), resource) => {
+            environment::field_reference(field, &environment::FILE_FIELDS, &path.field("fieldRef"), judge);
+            if resource.is_some() {
+                judge.invalid(
+                    path,
+                    place,
+                    "fieldRef and resourceFieldRef can not be specified simultaneously",
+                );
+            }
+        }
+        (None, Some(resource)) => {
+            environment::resource_reference(resource, true, &path.field("resourceFieldRef"), judge);
+        }
+        (None, None) => judge.required(path, "one of fieldRef and resourceFieldRef is required"),
+    }
+    storage::mode(file, "mode", path, judge);
+}
+
+/// The paths of a projected volume's files: no two sources may have one.
+struct Files<'v, 'p> {
+    taken: BTreeSet<&'v str>,
+    volume: &'p FieldPath<'p>,
+}
+
+impl<'v> Files<'v, '_> {
+    fn take(&mut self, file: &'v str, judge: &mut Judge<'_>) {
+        if !self.taken.insert(file) {
+            judge.invalid(self.volume, file, "conflicting duplicate paths");
+        }
+    }
+}
+
+pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    storage::mode(volume, "defaultMode", path, judge);
+    let mut files = Files { taken: BTreeSet::new(), volume: path };
+    objects(&path.field("sources"), volume, "sources", |path, source| {
+        let mut count = 0;
+        for (kind, source) in source {
+            let Some(source) = source.as_object() else { continue };
+            let path = path.field(kind);
+            match kind.as_str() {
+                "secret" | "configMap" => keys(source, &path, &mut files, judge),
+                "downwardAPI" => {
+                    objects(&path.field("items").unnamed(), source, "items", |path, file| {
+                        downward_file(file, &path.unnamed(), judge);
+                        let place = text(file, "path");
+                        if !place.is_empty() {
+                            files.take(place, judge);
+                        }
+                    });
+                }
+                "serviceAccountToken" => token(source, &path, files.volume, judge),
+                "clusterTrustBundle" => {
+                    trust_bundle(source, &path, judge);
+                    files.take(text(source, "path"), judge);
+                }
+                "podCertificate" => certificate(source, &path, &mut files, judge),
+                _ => continue,
+            }
+            count += 1;
+        }
+        if count > 1 {
+            judge.forbidden(path, "may not specify more than 1 volume type per source");
+        }
+    });
+}
+
+/// The keys of a Secret or `ConfigMap` as files.
+fn keys<'v>(source: &'v Object, path: &FieldPath<'_>, files: &mut Files<'v, '_>, judge: &mut Judge<'_>) {
+    judge.not_empty(&path.field("name"), text(source, "name"));
+    objects(&path.field("items"), source, "items", |path, item| {
+        storage::key_to_path(item, path, judge);
+        let place = text(item, "path");
+        if !place.is_empty() {
+            files.take(place, judge);
+        }
+    });
+}
+
+/// A token's file has the path of the volume in what the API says.
+fn token(source: &Object, path: &FieldPath<'_>, volume: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let seconds = number(source, "expirationSeconds").unwrap_or_default();
+    if seconds < MIN_TOKEN_SECONDS {
+        let why = "may not specify a duration less than 10 minutes";
+        judge.invalid(&path.field("expirationSeconds"), seconds, why);
+    }
+    if seconds > MAX_TOKEN_SECONDS {
+        let why = "may not specify a duration larger than 2^32 seconds";
+        judge.invalid(&path.field("expirationSeconds"), seconds, why);
+    }
+    let (place, path) = (text(source, "path"), volume.field("path"));
+    judge.not_empty(&path, place);
+    judge.check(&path, place, syntax::local_path(place));
+}
+
+fn trust_bundle(source: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let selector = object(source, "labelSelector");
+    match (given_text(source, "name"), given_text(source, "signerName")) {
+        (Some(name), Some(_)) => judge.invalid(path, name, "only one of name and signerName may be used"),
+        (Some(name), None) => {
+            let path_of_name = path.field("name");
+            judge.not_empty(&path_of_name, name);
+            judge.check(&path_of_name, name, trust_bundle_name(name));
+            if selector.is_some() {
+                judge.invalid(&path.field("labelSelector"), "", "must be unset if name is specified");
+            }
+        }
+        (None, Some(signer)) => {
+            self::signer(signer, &path.field("signerName"), judge);
+            if let Some(selector) = selector {
+                scheduling::label_selector(selector, &path.field("labelSelector"), judge);
+            }
+        }
+        (None, None) => judge.required(path, "either name or signerName must be specified"),
+    }
+    let (place, path) = (text(source, "path"), path.field("path"));
+    judge.not_empty(&path, place);
+    judge.check(&path, place, syntax::local_path(place));
+}
+
+/// The name of a bundle: a subdomain, after its signer's name and a colon if it has one.
+fn trust_bundle_name(name: &str) -> syntax::Verdict {
+    match name.rsplit_once(':') {
+        // Of a signer, slashes are colons here: what stands before is its name in that form.
+        Some(("", _)) => Err("must not begin with ':'"),
+        Some((signer, _)) if signer.contains('/') => {
+            Err("the signer's name is written with ':' here, not with '/'")
+        }
+        Some((_, name)) => syntax::subdomain(name),
+        None => syntax::subdomain(name),
+    }
+}
+
+/// The name of a signer: `example.com/signer-name`.
+fn signer(name: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    if name.is_empty() {
+        return judge.required(path, "");
+    }
+    let Some((domain, rest)) = name.split_once('/').filter(|(_, rest)| !rest.contains('/')) else {
+        let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        return judge.invalid(path, name, why);
+    };
+    if domain.len() > MAX_DOMAIN {
+        judge.too_long(path, MAX_DOMAIN);
+    }
+    if let Some(why) = domain.split('.').find_map(|label| syntax::label(label).err()) {
+        judge.invalid(path, domain, why);
+    }
+    if !domain.contains('.') {
+        judge.invalid(path, domain, "should be a domain with at least two segments separated by dots");
+    }
+    if let Some(why) = rest.split('.').find_map(|label| syntax::subdomain(label).err()) {
+        judge.invalid(path, rest, why);
+    }
+    if name.len() > MAX_SIGNER {
+        judge.too_long(path, MAX_SIGNER);
+    }
+}
+
+fn certificate<'v>(
+    source: &'v Object,
+    path: &FieldPath<'_>,
+    files: &mut Files<'v, '_>,
+    judge: &mut Judge<'_>,
+) {
+    let signer = text(source, "signerName");
+    self::signer(signer, &path.field("signerName"), judge);
+    if let Some(annotations) = object(source, "userAnnotations") {
+        user_annotations(annotations, &path.field("userAnnotations"), judge);
+    }
+    judge.one_of(&path.field("keyType"), text(source, "keyType"), &KEY_TYPES);
+    if let Some(seconds) = number(source, "maxExpirationSeconds") {
+        let domain = signer.split('/').next().unwrap_or_default();
+        let is_kubernetes = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
+        let most = if is_kubernetes { MAX_KUBERNETES_CERTIFICATE_SECONDS } else { MAX_CERTIFICATE_SECONDS };
+        if !(MIN_CERTIFICATE_SECONDS..=most).contains(&seconds) {
+            let why = format!("must be from {MIN_CERTIFICATE_SECONDS} to {most}");
+            judge.invalid(&path.field("maxExpirationSeconds"), seconds, &why);
+        }
+    }
+    let mut paths = 0;
+    for field in ["credentialBundlePath", "keyPath", "certificateChainPath"] {
+        let place = text(source, field);
+        if !place.is_empty() {
+            paths += 1;
+            judge.check(&path.field(field), place, syntax::local_path(place));
+            files.take(place, judge);
+        }
+    }
+    if paths == 0 {
+        let why = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
+        judge.required(path, why);
+    }
+}
+
+/// Annotations for a signer: each key has a domain in front.
+fn user_annotations(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for key in annotations.keys() {
+        let path = path.key(key).unnamed();
+        if key.is_empty() {
+            judge.required(&path, "");
+        } else if let Err(why) = syntax::qualified_caseless(key) {
+            judge.invalid(&path, key.as_str(), why);
+        } else if !key.contains('/') {
+            judge.invalid(&path, key.as_str(), "must have a domain in front (acme.io/foo)");
+        }
+    }
+    metadata::size(annotations, path, judge);
+}

@@ -1,0 +1,289 @@
+//! What containers, and pods as a whole, ask for and are limited to.
+
+use std::collections::BTreeSet;
+
+use super::{
+    fields::{Object, given_text, object, objects, text},
+    judge::Judge,
+    syntax::{self, Verdict},
+};
+use crate::pod::{FieldPath, Quantity, aggregate};
+
+const HUGE_PAGES: &str = "hugepages-";
+const REQUESTS: &str = "requests.";
+
+/// Resources without a domain that count things.
+const COUNTS: [&str; 9] = [
+    "configmaps",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+    "services.loadbalancers",
+    "services.nodeports",
+];
+/// The other resources without a domain that a quota knows.
+const STANDARD: [&str; 11] = [
+    "cpu",
+    "ephemeral-storage",
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+    "requests.storage",
+    "storage",
+];
+
+/// Whether a canonical quantity is more than zero.
+pub(super) fn is_positive(quantity: &str) -> bool {
+    quantity != "0" && !quantity.starts_with('-')
+}
+
+/// Judges what a container asks for.
+pub(super) fn of_container(
+    requirements: &Object,
+    path: &FieldPath<'_>,
+    claims: &BTreeSet<&str>,
+    judge: &mut Judge<'_>,
+) {
+    amounts(requirements, path, container_name, judge);
+    claim_names(requirements, &path.field("claims"), claims, judge);
+}
+
+/// Judges what running the pod costs beside its containers: the API takes it for limits.
+pub(super) fn overhead(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let Some(overhead) = object(spec, "overhead") else { return };
+    let limits = Limits { amounts: Some(overhead), path: &path.named("limits") };
+    limits_and_requests(&limits, None, path, container_name, judge);
+}
+
+/// Judges what the pod asks for as a whole.
+pub(super) fn of_pod(
+    spec: &Object,
+    path: &FieldPath<'_>,
+    on_windows: bool,
+    claims: &BTreeSet<&str>,
+    judge: &mut Judge<'_>,
+) {
+    let Some(requirements) = object(spec, "resources") else { return };
+    if on_windows {
+        return judge.forbidden(path, "may not be set for a windows pod");
+    }
+    if judge.is_set(requirements, "claims", path) {
+        judge.forbidden(&path.field("claims"), "claims may not be set for Resources at pod-level");
+    }
+    amounts(requirements, path, pod_name, judge);
+    claim_names(requirements, &path.field("claims"), claims, judge);
+    consistency(spec, requirements, path, judge);
+}
+
+/// What judges the name of a resource.
+type NameCheck = fn(&str, &FieldPath<'_>, &mut Judge<'_>);
+
+struct Limits<'v, 'p> {
+    amounts: Option<&'v Object>,
+    path: &'p FieldPath<'p>,
+}
+
+fn amounts(requirements: &Object, path: &FieldPath<'_>, name: NameCheck, judge: &mut Judge<'_>) {
+    let limits = Limits { amounts: object(requirements, "limits"), path: &path.field("limits") };
+    limits_and_requests(&limits, object(requirements, "requests"), path, name, judge);
+}
+
+fn limits_and_requests(
+    limits: &Limits<'_, '_>,
+    requests: Option<&Object>,
+    path: &FieldPath<'_>,
+    name: NameCheck,
+    judge: &mut Judge<'_>,
+) {
+    if let Some(amounts) = limits.amounts {
+        self::list(amounts, limits.path, name, judge);
+    }
+    let requests_path = path.field("requests");
+    if let Some(amounts) = requests {
+        self::list(amounts, &requests_path, name, judge);
+        for (resource, amount) in amounts {
+            let amount = amount.as_str().unwrap_or_default();
+            let limit = limits.amounts.and_then(|limits| given_text(limits, resource));
+            within_limit(resource, amount, limit, limits.path, &requests_path, judge);
+        }
+    }
+    let given = || limits.amounts.into_iter().chain(requests).flat_map(|amounts| amounts.keys());
+    let is_base = |resource: &String| matches!(resource.as_str(), "cpu" | "memory");
+    if given().any(|resource| resource.starts_with(HUGE_PAGES)) && !given().any(is_base) {
+        judge.forbidden(path, "HugePages require cpu or memory");
+    }
+}
+
+/// Judges each amount of a list, and its name.
+fn list(amounts: &Object, path: &FieldPath<'_>, name: NameCheck, judge: &mut Judge<'_>) {
+    for (resource, amount) in amounts {
+        let (path, amount) = (path.key(resource), amount.as_str().unwrap_or_default());
+        name(resource, &path, judge);
+        if amount.starts_with('-') {
+            judge.invalid(&path, amount, "must be greater than or equal to 0");
+        }
+        if is_counted(resource) && !Quantity::parse(amount).is_some_and(|amount| amount.is_whole()) {
+            judge.invalid(&path, amount, "must be an integer");
+        }
+        if resource.starts_with(HUGE_PAGES) && !is_of_pages(resource, amount) {
+            judge.invalid(&path, amount, "must be a multiple of the size of a page");
+        }
+    }
+}
+
+fn within_limit(
+    resource: &str,
+    amount: &str,
+    limit: Option<&str>,
+    limits_path: &FieldPath<'_>,
+    path: &FieldPath<'_>,
+    judge: &mut Judge<'_>,
+) {
+    let path = path.key(resource).unnamed();
+    let may_exceed = is_native(resource) && !resource.starts_with(HUGE_PAGES);
+    let Some(limit) = limit else {
+        if !may_exceed {
+            judge.required(limits_path, "a limit must be set for a resource that cannot be overcommitted");
+        }
+        return;
+    };
+    // Nearly always they are the same text, or there is no limit.
+    if amount == limit {
+        return;
+    }
+    let (Some(request), Some(most)) = (Quantity::parse(amount), Quantity::parse(limit)) else { return };
+    if request.exceeds(&most) {
+        judge.invalid(
+            &path,
+            amount,
+            &format!("must be less than or equal to the {resource} limit of {limit}"),
+        );
+    } else if !may_exceed && most.exceeds(&request) {
+        judge.invalid(&path, amount, &format!("must be equal to the {resource} limit of {limit}"));
+    }
+}
+
+/// Whether a resource is Kubernetes' own.
+fn is_native(resource: &str) -> bool {
+    !resource.contains('/') || resource.contains("kubernetes.io/")
+}
+
+/// Whether a resource is someone else's.
+fn is_extended(resource: &str) -> bool {
+    !is_native(resource)
+        && !resource.starts_with(REQUESTS)
+        && syntax::qualified(&format!("{REQUESTS}{resource}")).is_ok()
+}
+
+/// Whether a resource comes in whole numbers.
+fn is_counted(resource: &str) -> bool {
+    COUNTS.contains(&resource) || is_extended(resource)
+}
+
+/// Whether an amount of huge pages is a number of pages of the size that the name says.
+fn is_of_pages(resource: &str, amount: &str) -> bool {
+    let size = resource.strip_prefix(HUGE_PAGES).and_then(Quantity::parse);
+    let Some(size) = size.filter(Quantity::is_whole) else { return false };
+    let size = size.to_i64_up();
+    let amount = Quantity::parse(amount).map_or(0, |amount| amount.to_i64_up());
+    size > 0 && amount % size == 0
+}
+
+/// A name that a container may ask for.
+fn container_name(resource: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let standard =
+        matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with(HUGE_PAGES);
+    let verdict: Verdict = syntax::qualified(resource).and_then(|()| {
+        if !resource.contains('/') && !standard {
+            Err("must be a resource of containers (cpu, memory, ephemeral-storage, hugepages-…) or have a domain in front")
+        } else if !is_native(resource) && !is_extended(resource) {
+            Err("is no name of an extended resource")
+        } else {
+            Ok(())
+        }
+    });
+    judge.check(path, resource, verdict);
+}
+
+/// A name that a pod as a whole may ask for.
+fn pod_name(resource: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    if let Err(why) = syntax::qualified(resource) {
+        return judge.invalid(path, resource, why);
+    }
+    let is_huge = resource.starts_with(HUGE_PAGES) || resource.starts_with("requests.hugepages-");
+    let is_known =
+        resource.contains('/') || is_huge || STANDARD.contains(&resource) || COUNTS.contains(&resource);
+    if !is_known {
+        judge.invalid(path, resource, "must be a standard resource type or fully qualified");
+    } else if !matches!(resource, "cpu" | "memory") && !resource.starts_with(HUGE_PAGES) {
+        judge.not_supported(path, resource, &["cpu", HUGE_PAGES, "memory"]);
+    }
+}
+
+/// The resource claims that are used are the pod's, each once.
+fn claim_names(requirements: &Object, path: &FieldPath<'_>, claims: &BTreeSet<&str>, judge: &mut Judge<'_>) {
+    // A claim without a request stands for all of its requests.
+    let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
+    objects(path, requirements, "claims", |path, claim| {
+        let (name, request) = (text(claim, "name"), text(claim, "request"));
+        if name.is_empty() {
+            return judge.required(path, "");
+        }
+        if used.contains(&(name, "")) {
+            judge.duplicate(path, name);
+        } else {
+            if !request.is_empty() {
+                judge.check(&path.field("request"), request, syntax::label(request));
+            }
+            let overlaps = used.range((name, "")..).next().is_some_and(|(other, _)| *other == name);
+            if used.contains(&(name, request)) || (request.is_empty() && overlaps) {
+                judge.duplicate(path, name);
+            }
+            used.insert((name, request));
+        }
+        if !claims.contains(name) {
+            judge.not_found(path, name);
+        }
+    });
+}
+
+/// What the pod asks for as a whole covers what its containers ask for.
+fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for field in ["requests", "limits"] {
+        let (Some(whole), list_path) = (object(requirements, field), path.field(field)) else { continue };
+        for (resource, sum) in aggregate(spec, field) {
+            if field == "limits" && !resource.starts_with(HUGE_PAGES) {
+                continue;
+            }
+            let Some(given) = given_text(whole, &resource) else { continue };
+            if exceeds(&sum, given) {
+                let why =
+                    format!("must be greater than or equal to what the containers have together, {sum}");
+                judge.invalid(&list_path.key(&resource), given, &why);
+            }
+        }
+    }
+    let Some(limits) = object(requirements, "limits") else { return };
+    let containers = path.named("containers");
+    objects(&containers, spec, "containers", |path, container| {
+        let resources = object(container, "resources").and_then(|resources| object(resources, "limits"));
+        for (resource, limit) in resources.into_iter().flatten() {
+            let (Some(limit), Some(most)) = (limit.as_str(), given_text(limits, resource)) else { continue };
+            if exceeds(limit, most) {
+                let why = format!("must be less than or equal to the pod's limit of {most}");
+                judge.invalid(&path.key(resource).named("limits"), limit, &why);
+            }
+        }
+    });
+}
+
+fn exceeds(a: &str, b: &str) -> bool {
+    Quantity::parse(a).zip(Quantity::parse(b)).is_some_and(|(a, b)| a.exceeds(&b))
+}

@@ -1,0 +1,148 @@
+//! A pod's volumes: their names, and that each has one source.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    fields::{Object, list, object, objects, text},
+    judge::Judge,
+    projected, storage, syntax,
+};
+use crate::pod::FieldPath;
+
+/// The volumes that containers can have: those with nothing wrong.
+#[derive(Debug, Default)]
+pub(super) struct Volumes<'v>(BTreeMap<&'v str, &'v Object>);
+
+impl Volumes<'_> {
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Whether a volume can be a block device.
+    pub(super) fn is_claim(&self, name: &str) -> bool {
+        let is_claim = |volume: &Object| {
+            volume.contains_key("persistentVolumeClaim") || volume.contains_key("ephemeral")
+        };
+        self.0.get(name).is_some_and(|volume| is_claim(volume))
+    }
+}
+
+/// The last volume of a name, valid or not.
+pub(super) fn last_of_name<'v>(spec: &'v Object, name: &str) -> Option<&'v Object> {
+    let volumes = list(spec, "volumes").iter().rev().filter_map(|volume| volume.as_object());
+    volumes.into_iter().find(|volume| text(volume, "name") == name)
+}
+
+/// What judges a source, at its path.
+type Check = fn(&Object, &FieldPath<'_>, &mut Judge<'_>);
+
+/// The kinds of sources in the order in which they are taken: of two in one
+/// volume the later one is too many. With it the name by which the API calls the
+/// second one.
+const KINDS: [(&str, &str, Check); 30] = [
+    ("emptyDir", "emptyDir", storage::empty_dir),
+    ("hostPath", "hostPath", storage::host_path),
+    ("gitRepo", "gitRepo", storage::git_repo),
+    ("gcePersistentDisk", "gcePersistentDisk", storage::gce_disk),
+    ("awsElasticBlockStore", "awsElasticBlockStore", storage::aws_disk),
+    ("secret", "secret", storage::secret),
+    ("nfs", "nfs", storage::nfs),
+    ("iscsi", "iscsi", storage::iscsi),
+    ("glusterfs", "glusterfs", storage::glusterfs),
+    ("flocker", "flocker", storage::flocker),
+    ("persistentVolumeClaim", "persistentVolumeClaim", storage::claim),
+    ("rbd", "rbd", storage::rbd),
+    ("cinder", "cinder", storage::cinder),
+    ("cephfs", "cephFS", storage::cephfs),
+    ("quobyte", "quobyte", storage::quobyte),
+    ("downwardAPI", "downwarAPI", projected::downward_api),
+    ("fc", "fc", storage::fibre_channel),
+    ("flexVolume", "flexVolume", storage::flex_volume),
+    ("configMap", "configMap", storage::config_map),
+    ("azureFile", "azureFile", storage::azure_file),
+    ("vsphereVolume", "vsphereVolume", storage::vsphere),
+    ("photonPersistentDisk", "photonPersistentDisk", storage::photon_disk),
+    ("portworxVolume", "portworxVolume", storage::portworx),
+    ("azureDisk", "azureDisk", storage::azure_disk),
+    ("storageos", "storageos", storage::storageos),
+    ("projected", "projected", projected::validate),
+    ("scaleIO", "scaleIO", storage::scale_io),
+    ("csi", "csi", storage::csi),
+    ("ephemeral", "ephemeral", super::claim::ephemeral),
+    ("image", "image", storage::image),
+];
+
+/// Judges the volumes of a pod of a name, and gives those that are good.
+pub(super) fn validate<'v>(
+    spec: &'v Object,
+    pod_name: &str,
+    path: &FieldPath<'_>,
+    judge: &mut Judge<'_>,
+) -> Volumes<'v> {
+    let mut good = BTreeMap::new();
+    let claims = claims_to_come(spec, pod_name);
+    objects(path, spec, "volumes", |path, volume| {
+        let (faults, name, name_path) = (judge.faults(), text(volume, "name"), path.field("name"));
+        source(volume, pod_name, path, judge);
+        if name.is_empty() {
+            judge.required(&name_path, "");
+        } else {
+            judge.check(&name_path, name, syntax::label(name));
+        }
+        if good.contains_key(name) {
+            judge.duplicate(&name_path, name);
+        }
+        if judge.faults() == faults {
+            good.insert(name, volume);
+        }
+        let claim = object(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));
+        if let Some(claim) = claim.filter(|claim| claims.contains(*claim)) {
+            let path = path.field("persistentVolumeClaim");
+            judge.invalid(
+                &path.field("claimName"),
+                claim,
+                "an ephemeral volume of this pod makes this claim",
+            );
+        }
+    });
+    Volumes(good)
+}
+
+/// The claims that the pod's own ephemeral volumes will make.
+fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
+    let volumes = list(spec, "volumes").iter().filter_map(|volume| volume.as_object());
+    let ephemeral = volumes.filter(|volume| volume.contains_key("ephemeral"));
+    ephemeral.map(|volume| format!("{pod_name}-{}", text(volume, "name"))).collect()
+}
+
+fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let kind_of = |field: &String| KINDS.iter().position(|(kind, ..)| kind == field);
+    let Some(first) = volume.keys().filter_map(kind_of).min() else {
+        return judge.required(path, "must specify a volume type");
+    };
+    for (field, source) in volume {
+        let (Some(index), Some(source)) = (kind_of(field), source.as_object()) else { continue };
+        let (kind, name, check) = KINDS[index];
+        let path = path.field(kind);
+        if index == first {
+            check(source, &path, judge);
+        } else {
+            judge.forbidden(&path.unnamed().named(name), "may not specify more than 1 volume type");
+        }
+    }
+    let name = text(volume, "name");
+    if let Some(iscsi) = object(volume, "iscsi")
+        && iscsi.contains_key("initiatorName")
+        && name.len() + 1 + text(iscsi, "targetPortal").len() > storage::MAX_ISCSI_NAME
+    {
+        let why =
+            "with iscsi.initiatorName the name and iscsi.targetPortal have 63 characters together at most";
+        judge.invalid(&path.field("name"), name, why);
+    }
+    if KINDS[first].0 == "ephemeral" && !name.is_empty() {
+        let claim = format!("{pod_name}-{name}");
+        if let Err(why) = syntax::subdomain(&claim) {
+            judge.invalid(&path.field("name"), name, &format!("the claim {claim:?} would be made: {why}"));
+        }
+    }
+}
