@@ -180,13 +180,28 @@ async fn invalid_pods_are_refused() {
     let pod = |version: &str, spec: &str| {
         format!("{version}kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - image: i:2\n{spec}")
     };
-    let named = "    name: c\n";
+    let (v1, named) = ("apiVersion: v1\n", "    name: c\n");
     for (manifest, said) in [
         (pod("", named), "1:1: apiVersion: Required value: apiVersion: v1 is expected"),
         (
             pod("apiVersion: v1betta2\n", named),
             "1:13: apiVersion: the version is \"v1betta2\"; v1 is expected",
         ),
+        (
+            pod(v1, &format!("{named}  volumes:\n  - name: _INVALID_\n    emptyDir: {{}}\n")),
+            "10:11: spec.volumes[0].name: Invalid value: \"_INVALID_\"",
+        ),
+        (
+            pod(
+                v1,
+                &format!(
+                    "{named}  volumes:\n  - {{name: vol, emptyDir: {{}}}}\n  - {{name: vol, emptyDir: {{}}}}\n"
+                ),
+            ),
+            "11:12: spec.volumes[1].name: Duplicate value: \"vol\"",
+        ),
+        (pod(v1, "    name: \"\"\n"), "8:11: spec.containers[0].name: Required value"),
+        (pod(v1, "    name: _INVALID_\n"), "8:11: spec.containers[0].name: Invalid value: \"_INVALID_\""),
     ] {
         web.say(Reply::ok(manifest));
         source.hear_nothing().await;

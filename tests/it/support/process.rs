@@ -215,7 +215,7 @@ impl Lines {
         found.unwrap_or_else(|| panic!("no {what}:\n{}", said.lines.join("\n")))
     }
 
-    fn wait_for_end(&self) {
+    pub fn wait_for_end(&self) {
         let said = self.0.0.lock().unwrap();
         let (said, _) = self.0.1.wait_timeout_while(said, PATIENCE, |said| said.reading).unwrap();
         assert!(!said.reading, "the pipe stays open");
