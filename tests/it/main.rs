@@ -11,6 +11,7 @@
     reason = "a test fails by panicking, says what it ran, is nobody's library, and has its expectations written by a tool"
 )]
 
+mod agent;
 mod cli;
 mod cli_agent;
 mod cli_apply;
@@ -36,6 +37,7 @@ mod histories;
 mod history;
 mod hostile_sink;
 mod jsonl;
+mod last_good;
 mod manifests;
 mod merge;
 mod mux;
@@ -61,6 +63,7 @@ mod support;
 mod url;
 mod url_agent;
 mod url_faults;
+mod url_restart;
 mod validate;
 mod validation_corpus;
 mod yaml;

@@ -207,7 +207,9 @@ impl FileSource {
     pub fn with_last_good(mut self, mut good: Good) -> Self {
         if let Some(worker) = &mut self.worker {
             let (listing, others) = worker.restore(good.restored());
-            others.iter().for_each(|origin| good.forget(origin));
+            for origin in &others {
+                good.forget(origin);
+            }
             if let Some(listing) = listing {
                 self.channel.push(listing);
             }
