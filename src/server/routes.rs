@@ -191,8 +191,7 @@ pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool,
     let mut dry = false;
     for value in values {
         if value != "All" {
-            let message = format!("invalid dryRun {value:?}: All is the only value there is");
-            return Err(ApiError::bad_request(message));
+            return Err(ApiError::no_such_value("dryRun", value, &["All"]));
         }
         dry = true;
     }
