@@ -7,10 +7,11 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use podmux::{
     history::Bounds,
-    pod::{Origin, Prepared},
+    pod::{Origin, PodKey, Prepared},
     server::{KEEP_ALIVE, MAX_WATCHERS},
 };
 use serde_json::{Value, json};
+use tower_service::Service as _;
 
 use crate::support::{
     files::soon,
@@ -265,17 +266,33 @@ async fn who_is_too_slow_is_told_so_and_slows_nobody() {
     assert_eq!(Reader::open(&server, "", &[]).await.brief().await, "102 SET * a");
 }
 
+/// The frames of an answer as the server makes them, one at a time.
+async fn frames(server: &TestServer, path: &str) -> axum::body::Body {
+    let request = http::Request::get(path).body(axum::body::Body::empty()).unwrap();
+    server.router.clone().call(request).await.unwrap().into_body()
+}
+
 #[tokio::test]
-async fn a_huge_update_goes_out_in_pieces() {
+async fn a_huge_update_goes_out_in_pieces_and_a_huge_pod_is_not_copied() {
     let server = TestServer::start().await;
-    let pods: Vec<_> = (0..2000).map(|n| pod(&format!("p{n:04}"))).collect();
+    let mut pods: Vec<_> = (0..2000).map(|n| pod(&format!("p{n:04}"))).collect();
+    pods.push(large(0, 1_000_000));
     server.file(|file| file.put(&Origin::from("all.yaml"), pods, jiff::Timestamp::UNIX_EPOCH)).await;
-    let mut reader = Reader::open(&server, "?from=3", &[]).await;
-    let first = reader.frame().await.unwrap();
-    assert!(first.len() <= 64 * 1024, "{}", first.len());
-    reader.read.extend(first);
-    let line = reader.line().await;
-    assert_eq!(line["pods"].as_array().unwrap().len(), 2000);
+    let snapshot = soon(server.history.snapshot()).await.unwrap();
+    let huge = snapshot.merged.get(&PodKey::new("default", "a")).unwrap().pod().text();
+    for path in ["/updates?from=3", "/pods"] {
+        let (mut body, mut text, mut uncopied) = (frames(&server, path).await, Vec::new(), 0);
+        while !text.ends_with(b"]}\n") {
+            let frame = soon(body.frame()).await.unwrap().unwrap().into_data().unwrap();
+            assert!(frame.len() <= 16 * 1024 || frame.as_ptr() == huge.as_ptr(), "{}", frame.len());
+            uncopied += u32::from(frame.as_ptr() == huge.as_ptr());
+            text.extend(frame);
+        }
+        assert_eq!(uncopied, 1);
+        let object: Value = serde_json::from_slice(&text).unwrap();
+        let pods = object.get("pods").or(object.get("items")).unwrap();
+        assert_eq!(pods.as_array().unwrap().len(), 2001);
+    }
 }
 
 #[tokio::test]

@@ -65,6 +65,8 @@ impl Default for Setup {
 /// A running server with a posted set and a file source that does what the test says.
 pub struct TestServer {
     pub address: SocketAddr,
+    /// What answers there.
+    pub router: Router,
     pub posts: Posts,
     pub history: HistoryReader,
     pub file_status: Arc<Mutex<SourceStatus>>,
@@ -125,12 +127,14 @@ impl TestServer {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tasks.spawn(serve(listener, router(view)));
+        let router = router(view);
+        tasks.spawn(serve(listener, router.clone()));
         let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
         let server = Self {
             address,
             posts,
             history: reader,
+            router,
             file_status,
             sink_status,
             stopping,
