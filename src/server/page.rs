@@ -11,7 +11,7 @@ use crate::pod::{Entry, Pod, PodKey};
 
 /// What a list's request says about pages.
 #[derive(Clone, Debug, Default)]
-pub struct PageRequest {
+pub(super) struct PageRequest {
     /// How many pods at most; all if absent.
     limit: Option<usize>,
     /// Where the page before ended.
@@ -32,15 +32,15 @@ struct Token {
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Page {
+pub(super) struct Page {
     /// Its pods, by `namespace/name`.
-    pub pods: Vec<Arc<Pod>>,
+    pub(super) pods: Vec<Arc<Pod>>,
     /// `metadata.resourceVersion`.
-    pub seq: u64,
+    pub(super) seq: u64,
     /// `metadata.continue`: how to ask for the next one, if there is one.
-    pub next: Option<String>,
+    pub(super) next: Option<String>,
     /// `metadata.remainingItemCount`: how many pods come after, if that is known.
-    pub remaining: Option<usize>,
+    pub(super) remaining: Option<usize>,
 }
 
 impl PageRequest {
@@ -48,7 +48,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// 400 if the limit is no number or the token none of ours.
-    pub fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
+    pub(super) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
         let limit = match limit {
             "" => 0,
             limit => limit.parse::<usize>().map_err(|_| {
@@ -71,7 +71,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// 410 if the token is of a later number: the stream began anew since.
-    pub fn cut<'e>(
+    pub(super) fn cut<'e>(
         &self,
         entries: impl Iterator<Item = (&'e PodKey, &'e Entry)>,
         selector: &Selector,

@@ -164,7 +164,9 @@ fn cut(mut text: String) -> String {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let json = HeaderValue::from_static("application/json");
-        let mut response = (self.code, [(CONTENT_TYPE, json)], self.to_json()).into_response();
+        let mut body = self.to_json();
+        body.push(b'\n');
+        let mut response = (self.code, [(CONTENT_TYPE, json)], body).into_response();
         if let Some(seconds) = self.details.retry_after_seconds {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }

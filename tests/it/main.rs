@@ -21,6 +21,7 @@ mod cli_table;
 mod cli_yaml;
 mod client;
 mod config;
+mod conformance;
 mod db;
 mod db_damage;
 mod db_faults;
@@ -40,6 +41,7 @@ mod last_good;
 mod manifests;
 mod merge;
 mod mux;
+mod oracle;
 mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;

@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 
 use expect_test::expect_file;
 use http_body_util::BodyExt as _;
-use podmux::server::MAX_WATCHERS;
+use jiff::Timestamp;
+use podmux::{pod::Origin, server::MAX_WATCHERS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{
     files::soon,
     script::pod,
     server::{Reply, Setup, TestServer, manifest},
+    state::{Deed, Disk, EIO, ENOSPC, Fault},
 };
 
 /// Compares an answer with the golden file of this name.
@@ -286,4 +288,37 @@ async fn a_stopping_agent_is_503() {
     golden("503-write", &server.ask("POST /pods", &[], manifest("web")).await);
     golden("503-list", &server.get("/pods").await);
     golden("503-updates", &server.get("/updates").await);
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_nothing_refuses_writes_and_reads_go_on() {
+    let disk = Disk::default();
+    let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
+    assert_eq!(server.ask("POST /pods", &[], manifest("kept")).await.code, 201);
+    let fail = |errno| {
+        disk.platter().fault = Some(Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno });
+    };
+    fail(ENOSPC);
+    golden("507-full", &server.ask("POST /pods", &[], manifest("web")).await);
+    golden("507-delete", &server.ask("DELETE /api/v1/namespaces/default/pods/kept", &[], "").await);
+    fail(EIO);
+    golden("500-disk", &server.ask("PUT /pods", &[], manifest("web")).await);
+    assert_eq!(server.get("/pods").await.names(), ["default/kept"]);
+    let source = server.get("/sources").await.json()["items"][1].clone();
+    assert_eq!((&source["state"], &source["failing"]["attempts"]), (&"failing".into(), &3.into()));
+    disk.platter().fault = None;
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+}
+
+#[tokio::test]
+async fn of_a_thousand_causes_two_hundred_are_told() {
+    let server = TestServer::start().await;
+    let names: Vec<String> = (0..1000).map(|n| format!("p{n:03}")).collect();
+    let pods = names.iter().map(|name| pod(name)).collect();
+    server.file(|file| file.put(&Origin::from("all.yaml"), pods, Timestamp::UNIX_EPOCH)).await;
+    let bodies: Vec<String> = names.iter().map(|name| manifest(name)).collect();
+    let reply = server.ask("POST /pods", &[], bodies.join("\n---\n")).await;
+    assert_eq!(reply.code, 403);
+    assert_eq!(reply.json()["details"]["causes"].as_array().unwrap().len(), 200);
+    assert_eq!(reply.json()["message"].as_str().unwrap().len(), 4096);
 }
