@@ -322,3 +322,17 @@ async fn of_a_thousand_causes_two_hundred_are_told() {
     assert_eq!(reply.json()["details"]["causes"].as_array().unwrap().len(), 200);
     assert_eq!(reply.json()["message"].as_str().unwrap().len(), 4096);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_history_that_hangs_keeps_nobody_waiting() {
+    let server = TestServer::with(Setup { history: false, ..Setup::default() }).await;
+    let ask = async |line: &str, body: String| server.ask_inside(line, &[], body).await;
+    golden("503-history", &ask("GET /pods", String::new()).await);
+    assert_eq!(ask("GET /updates", String::new()).await.code, 503);
+    // What can be done without it is done.
+    let written = ask("POST /pods", manifest("web")).await;
+    assert_eq!((written.code, &written.json()["metadata"]["resourceVersion"]), (201, &"".into()));
+    assert_eq!(ask("GET /api/v1/namespaces/default/pods/web", String::new()).await.code, 200);
+    let metrics = ask("GET /metrics", String::new()).await;
+    assert_eq!((metrics.code, metrics.text().contains("podmux_updates_seq ")), (200, false));
+}
