@@ -219,12 +219,14 @@ impl Trial<'_> {
         let mut posted = old.clone();
         posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
         posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
+        if old.deadline().is_none() {
+            next_generation(&mut posted.pod);
+        }
         if grace == 0 {
             self.set.erase(&key);
             self.set.version += 1;
             return self.step(Outcome::Deleted, posted, Some(&old));
         }
-        next_generation(&mut posted.pod);
         self.store(Outcome::Terminating, posted, Some(&old));
     }
 
