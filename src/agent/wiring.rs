@@ -218,6 +218,7 @@ impl<'a> Wiring<'a> {
             ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
         };
         let (source, handle) = UrlSource::new(settings, channel);
+        let source = source.with_last_good(self.last_good(SourceName::Url));
         let stop = self.stop.clone();
         self.crew.spawn("source url", async {
             source.run(stop).await;

@@ -1,6 +1,6 @@
 //! The paths and what answers them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -12,7 +12,7 @@ use axum::{
 };
 use http::{HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 use super::{
     View,
@@ -21,6 +21,7 @@ use super::{
     status::ApiError,
     updates::{self, MAX_WATCHERS},
 };
+use crate::history::Snapshot;
 
 /// What every handler shares.
 pub(super) struct Server {
@@ -31,6 +32,28 @@ pub(super) struct Server {
     pub(super) watchers: Arc<Semaphore>,
     /// What was asked and answered so far.
     pub(super) requests: metrics::Requests,
+}
+
+/// How long a snapshot may take. The history may be waiting for a disk that
+/// hangs, and then nobody should wait with it.
+const SNAPSHOT: Duration = Duration::from_secs(5);
+
+impl Server {
+    /// What all sources want, and where in the update stream that is.
+    ///
+    /// # Errors
+    /// 503 if the history has ended, or does not answer.
+    pub(super) async fn snapshot(&self) -> Result<Snapshot, ApiError> {
+        match timeout(SNAPSHOT, self.view.history.snapshot()).await {
+            Ok(Some(snapshot)) => Ok(snapshot),
+            Ok(None) => Err(ApiError::stopping()),
+            Err(_) => {
+                let message = "the update history does not answer; is the disk of the state directory well?";
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+                    .retry_after(5))
+            }
+        }
+    }
 }
 
 /// Every path of the server. It neither authenticates nor limits: that is for
@@ -78,9 +101,19 @@ async fn unknown_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 }
 
+/// Does work that takes long on a thread of its own, for the runtime has few.
+pub(super) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    spawn_blocking(work).await.map_err(|_| {
+        let message = "the agent failed at this request; its log says how";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    })
+}
+
 /// An answer in JSON.
 pub(super) fn answer(value: &Value) -> Response {
-    json_text(StatusCode::OK, value.to_string()).into_response()
+    json_text(StatusCode::OK, format!("{value}\n")).into_response()
 }
 
 /// An answer of a text that is JSON already.
@@ -158,8 +191,7 @@ pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool,
     let mut dry = false;
     for value in values {
         if value != "All" {
-            let message = format!("invalid dryRun {value:?}: All is the only value there is");
-            return Err(ApiError::bad_request(message));
+            return Err(ApiError::no_such_value("dryRun", value, &["All"]));
         }
         dry = true;
     }

@@ -73,8 +73,7 @@ fn seccomp(profile: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
 fn tolerations(value: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     match serde_json::from_str(value) {
         Ok(Value::Array(list)) if list.iter().all(|item| item.is_object() || item.is_null()) => {
-            let spec = Object::from_iter([("tolerations".to_owned(), list.into())]);
-            scheduling::tolerations(&spec, &path.field(TOLERATIONS), judge);
+            scheduling::tolerations(&list.into(), &path.field(TOLERATIONS), judge);
         }
         Ok(Value::Null) => {}
         _ => judge.invalid(path, TOLERATIONS, "must be tolerations as JSON"),

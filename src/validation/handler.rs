@@ -82,35 +82,7 @@ const SIGNALS: [&str; 65] = [
 ];
 const WINDOWS_SIGNALS: [&str; 2] = ["SIGKILL", "SIGTERM"];
 
-pub(super) fn lifecycle_and_probes(
-    container: &Object,
-    path: &FieldPath<'_>,
-    pod: &Pod<'_>,
-    judge: &mut Judge<'_>,
-) {
-    if let Some(lifecycle) = object(container, "lifecycle") {
-        self::lifecycle(lifecycle, &path.field("lifecycle"), pod, judge);
-    }
-    for field in ["livenessProbe", "startupProbe"] {
-        if let Some(probe) = object(container, field) {
-            let path = path.field(field);
-            self::probe(probe, &path, judge);
-            if let Some(threshold) = number(probe, "successThreshold").filter(|threshold| *threshold != 1) {
-                judge.invalid(&path.field("successThreshold"), threshold, "must be 1");
-            }
-        }
-    }
-    if let Some(probe) = object(container, "readinessProbe") {
-        let path = path.field("readinessProbe");
-        self::probe(probe, &path, judge);
-        if let Some(grace) = number(probe, "terminationGracePeriodSeconds") {
-            let why = "must not be set for readinessProbes";
-            judge.invalid(&path.field("terminationGracePeriodSeconds"), grace, why);
-        }
-    }
-}
-
-fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     for field in ["postStart", "preStop"] {
         if let Some(handler) = object(lifecycle, field) {
             self::handler(
@@ -133,42 +105,43 @@ fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mu
     }
 }
 
-fn probe(probe: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn probe(probe: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], path, None, judge);
-    for field in
-        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
-    {
-        if let Some(number) = number(probe, field) {
+    for (field, value) in probe {
+        let Some(number) = value.as_i64() else { continue };
+        if field == "terminationGracePeriodSeconds" {
+            if number <= 0 {
+                judge.invalid(&path.field(field), number, "must be greater than 0");
+            }
+        } else {
             judge.not_negative(&path.field(field), number);
         }
-    }
-    if let Some(grace) = number(probe, "terminationGracePeriodSeconds").filter(|grace| *grace <= 0) {
-        judge.invalid(&path.field("terminationGracePeriodSeconds"), grace, "must be greater than 0");
     }
 }
 
 /// One way to act on a container: of those given the first is judged, and the rest is one too many.
 fn handler(
     handler: &Object,
-    kinds: &[&str],
+    kinds: &[&'static str],
     path: &FieldPath<'_>,
     grace: Option<i64>,
     judge: &mut Judge<'_>,
 ) {
-    let mut given = kinds.iter().filter_map(|kind| Some((*kind, path.field(kind), object(handler, kind)?)));
-    let Some((kind, first_path, action)) = given.next() else {
+    let given = || kinds.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
+    let Some((kind, action)) = given().next() else {
         return judge.required(path, "must specify a handler type");
     };
+    let path_of_kind = path.field(kind);
     match kind {
-        "exec" if list(action, "command").is_empty() => judge.required(&first_path.field("command"), ""),
-        "httpGet" => http_get(action, &first_path, judge),
-        "tcpSocket" => port(action, &first_path.field("port"), judge),
-        "grpc" => port_number(number(action, "port").unwrap_or_default(), &first_path.field("port"), judge),
-        "sleep" => sleep(action, &first_path, grace, judge),
+        "exec" if list(action, "command").is_empty() => judge.required(&path_of_kind.field("command"), ""),
+        "httpGet" => http_get(action, &path_of_kind, judge),
+        "tcpSocket" => port(action, &path_of_kind.field("port"), judge),
+        "grpc" => port_number(number(action, "port").unwrap_or_default(), &path_of_kind.field("port"), judge),
+        "sleep" => sleep(action, &path_of_kind, grace, judge),
         _ => {}
     }
-    for (_, path, _) in given {
-        judge.forbidden(&path, ONE_HANDLER);
+    for (kind, _) in given().skip(1) {
+        judge.forbidden(&path.field(kind), ONE_HANDLER);
     }
 }
 

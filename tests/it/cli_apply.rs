@@ -372,8 +372,31 @@ fn a_namespace_is_for_pods_that_say_none() {
         command.current_dir(&dir);
         command
     };
-    check(&agent, &mut apply("staging"), "", &expect![[""]]);
-    check(&agent, &mut apply("other"), "", &expect![[""]]);
+    check(
+        &agent,
+        &mut apply("staging"),
+        "",
+        &expect![[r#"
+        pod/web created
+        pod/x configured
+        exit 0
+        --
+        POST /pods?namespace=staging
+        POST /pods?namespace=staging
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply("other"),
+        "",
+        &expect![[r#"
+        pod/x unchanged
+        ! podmux: web.yaml: a pod in it is in the namespace "staging", not in "other": leave out -n
+        exit 1
+        --
+        POST /pods?namespace=other
+    "#]],
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
     cli::transcript,
     support::{
         agent::{Agent, Asked, Reply},
-        process::podmux,
+        process::{on_a_terminal, podmux},
     },
 };
 
@@ -721,6 +721,50 @@ fn sources_are_shown_with_what_is_wrong_with_them() {
         GET /sources
     "#]],
     );
+}
+
+#[test]
+fn colours_are_for_terminals_whose_owner_wants_them() {
+    let agent = Agent::start(|_, _| {
+        let file =
+            json!({ "name": "file", "state": "failing", "pods": 0, "target": "/m\u{1b}[0m", "problems": [] });
+        let mut reply = Reply::json(200, &json!({ "kind": "SourceList", "items": [file] }));
+        reply.1.push(("warning", "299 - \"old\"".to_owned()));
+        reply
+    });
+    let seen = |variables: &[(&str, &str)]| {
+        let mut command = agent.podmux(&["get", "sources", "--no-headers"]);
+        command.envs(variables.iter().copied());
+        on_a_terminal(command)
+    };
+    let coloured = seen(&[("TERM", "xterm")]);
+    expect![[r#"
+        "\u{1b}[1;33mWarning:\u{1b}[0m old\r\nfile   \u{1b}[31mfailing\u{1b}[0m   0     0     <none>   /m\\u{1b}[0m\r\n"
+    "#]]
+    .assert_eq(&format!("{coloured:?}\n"));
+    assert!(!seen(&[("TERM", "xterm"), ("NO_COLOR", "1")]).contains('\u{1b}'));
+    assert!(!seen(&[("TERM", "dumb")]).contains('\u{1b}'));
+    assert!(!transcript(&mut agent.podmux(&["get", "sources"]), b"").contains('\u{1b}'));
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_not_taken() {
+    let agent = Agent::start(|_, _| {
+        let length = (512 << 20) + 1;
+        Reply(200, vec![("content-length", length.to_string())], "{}".to_owned())
+    });
+    let told = transcript(&mut agent.podmux(&["get", "sources"]), b"");
+    assert!(told.ends_with(" sent too much: 536870912 bytes are taken at most\nexit 1\n"), "{told}");
+}
+
+#[test]
+fn completions_know_the_resources_and_the_flags() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = transcript(&mut podmux(&["completion", shell]), b"");
+        assert!(script.contains("field-selector") && script.contains("grace-period"), "{shell}");
+    }
+    let script = transcript(&mut podmux(&["completion", "bash"]), b"");
+    assert!(script.contains("pods sources updates"), "{script}");
 }
 
 #[test]

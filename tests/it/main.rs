@@ -11,6 +11,7 @@
     reason = "a test fails by panicking, says what it ran, is nobody's library, and has its expectations written by a tool"
 )]
 
+mod agent;
 mod cli;
 mod cli_agent;
 mod cli_apply;
@@ -20,6 +21,7 @@ mod cli_table;
 mod cli_yaml;
 mod client;
 mod config;
+mod conformance;
 mod db;
 mod db_damage;
 mod db_faults;
@@ -39,6 +41,7 @@ mod last_good;
 mod manifests;
 mod merge;
 mod mux;
+mod oracle;
 mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;
@@ -60,6 +63,7 @@ mod support;
 mod url;
 mod url_agent;
 mod url_faults;
+mod url_restart;
 mod validate;
 mod validation_corpus;
 mod yaml;

@@ -1,6 +1,6 @@
 //! `GET /updates`: the stream as lines and as events, gone on with, and lost by who is too slow.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -16,6 +16,7 @@ use crate::support::{
     files::soon,
     script::pod,
     server::{Setup, TestServer, manifest},
+    state::Dice,
     stream::Replica,
 };
 
@@ -129,6 +130,65 @@ async fn who_replays_the_lines_holds_what_is_wanted() {
     let listed: Vec<String> = list["items"].as_array().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(replica.pods.values().cloned().collect::<Vec<_>>(), listed);
     assert_eq!(listed.len(), 11);
+}
+
+/// A list of 15 possible pods, taken in pages while they come, change and go.
+async fn list_and_follow(dice: &mut Dice) {
+    let server = TestServer::start().await;
+    let write = async |dice: &mut Dice| {
+        let name = format!("p{:02}", dice.roll(15));
+        if dice.roll(3) == 0 {
+            let path = format!("/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0");
+            server.ask(&format!("DELETE {path}"), &[], "").await;
+        } else {
+            let pod = manifest(&name).replace("i:1", &format!("i:{}", dice.roll(3)));
+            assert_eq!(server.ask("POST /pods", &[], pod).await.code / 100, 2);
+        }
+    };
+    for _ in 0..12 {
+        write(dice).await;
+    }
+    let (mut held, mut token, mut version) = (BTreeMap::new(), String::new(), None);
+    loop {
+        let page = server.get(&format!("/pods?limit={}&continue={token}", 1 + dice.roll(4))).await.json();
+        version.get_or_insert(number(&page["metadata"]["resourceVersion"]));
+        held.extend(page["items"].as_array().unwrap().iter().map(|pod| (key(pod), pod.clone())));
+        page["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut token);
+        if token.is_empty() {
+            break;
+        }
+        for _ in 0..dice.roll(4) {
+            write(dice).await;
+        }
+    }
+    let now = server.get("/pods").await.json();
+    let last = number(&now["metadata"]["resourceVersion"]);
+    let mut reader = Reader::open(&server, &format!("?from={}", version.unwrap() + 1), &[]).await;
+    for _ in version.unwrap()..last {
+        let line = reader.line().await;
+        for pod in line["pods"].as_array().unwrap() {
+            match text(&line["op"]) {
+                "REMOVE" => drop(held.remove(&key(pod))),
+                _ => drop(held.insert(key(pod), pod.clone())),
+            }
+        }
+    }
+    assert_eq!(&held.into_values().collect::<Value>(), &now["items"]);
+}
+
+fn key(pod: &Value) -> String {
+    text(&pod["metadata"]["name"]).to_owned()
+}
+
+fn number(text: &Value) -> u64 {
+    text.as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn whoever_lists_in_pages_and_then_follows_the_updates_is_right() {
+    for seed in 0..30 {
+        list_and_follow(&mut Dice(seed)).await;
+    }
 }
 
 const EVENTS: (&str, &str) = ("accept", "text/html, text/event-stream;q=0.9");

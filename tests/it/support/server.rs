@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write as _,
+    future::pending,
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -38,7 +39,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::files::soon;
+use super::{
+    files::soon,
+    state::{Disk, State},
+};
 
 /// What a test wants other than usual.
 pub struct Setup {
@@ -46,11 +50,15 @@ pub struct Setup {
     pub bounds: Bounds,
     /// Whether the file source has spoken.
     pub file_seen: bool,
+    /// Where what is posted is stored; nowhere if absent.
+    pub disk: Option<Disk>,
+    /// Whether the merge loop is said to turn.
+    pub turns: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { bounds: Bounds::default(), file_seen: true }
+        Self { bounds: Bounds::default(), file_seen: true, disk: None, turns: true }
     }
 }
 
@@ -67,7 +75,7 @@ pub struct TestServer {
     /// What lives as long as the server: its tasks, and what the sinks have
     /// acknowledged. That is one sink, and nothing, so that what is deleted
     /// gracefully stays until its grace has run out.
-    _held: (JoinSet<()>, watch::Sender<Vec<Told>>),
+    _held: (JoinSet<()>, watch::Sender<Vec<Told>>, Option<State>),
 }
 
 impl TestServer {
@@ -80,7 +88,10 @@ impl TestServer {
         let (mux, turning) = Mux::new(&[SourceName::File, SourceName::Http]);
         let (acknowledged, seen) = watch::channel(vec![Told::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) = HttpSource::new(&node, None, &Stored::default(), channel, seen).unwrap();
+        let state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
+        let (db, empty) = (state.as_ref().map(|state| state.db.clone()), Stored::default());
+        let stored = state.as_ref().map_or(&empty, |state| &state.stored);
+        let (source, posts) = HttpSource::new(&node, db, stored, channel, seen).unwrap();
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, Sequence::fleeting(), setup.bounds);
         let stop = CancellationToken::new();
@@ -106,7 +117,7 @@ impl TestServer {
             sinks: Arc::new([Arc::new(move || of_sink.lock().unwrap().clone()) as Probe<SinkStatus>]),
             turns: Arc::new(move || {
                 let turning = turning.clone();
-                Box::pin(async move { turning.turns().await })
+                Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })
             }),
             stopping: stopping.clone(),
             started: clock::now(),
@@ -125,7 +136,7 @@ impl TestServer {
             stopping,
             stop,
             file: Mutex::new(Some(file)),
-            _held: (tasks, acknowledged),
+            _held: (tasks, acknowledged, state),
         };
         if setup.file_seen {
             server.file(|_| ()).await;
