@@ -235,6 +235,35 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
 }
 
 #[tokio::test]
+async fn what_shares_a_write_is_bounded_in_number_and_size_and_so_is_what_waits() {
+    for (commits, size, syncs) in [(1_200, 1, 4), (100, 100_000, 10)] {
+        let disk = Disk::default();
+        let (db, writer, _) = db::open_on(disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
+        let before = disk.platter().syncs;
+        let commit = |n: usize| {
+            let (db, change) = (db.clone(), set(Table::Posted, &format!("{n}"), vec![b'x'; size]));
+            tokio::spawn(async move { db.commit(vec![change]).await })
+        };
+        let waiting: Vec<_> = (0..commits).map(commit).collect();
+        let room = commits.min(1_000);
+        while db.waiting() < room {
+            tokio::task::yield_now().await;
+        }
+        // Every task has been polled by then: this one is the last in the queue.
+        tokio::spawn(async {}).await.unwrap();
+        assert_eq!(db.waiting(), room);
+        let writer = tokio::task::spawn_blocking(|| writer.run());
+        for commit in waiting {
+            soon(commit).await.unwrap().unwrap();
+        }
+        let done = disk.platter().syncs - before;
+        assert!(done >= syncs, "{done} syncs for {commits} commits");
+        drop(db);
+        soon(writer).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_sequence_goes_on_without_a_gap_after_a_clean_stop_and_skips_after_another() {
     async fn numbers(sequence: &mut Sequence, count: u64) -> Vec<u64> {
         let mut numbers = Vec::new();
