@@ -19,9 +19,12 @@ const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 
-pub(super) fn validate(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+/// Judges what the annotations of the pod at a path say.
+pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let path = pod.field("metadata");
     let path = path.field("annotations");
     let mut names: Option<BTreeSet<&str>> = None;
+    let mut has_profiles = false;
     for (key, value) in annotations {
         let value = value.as_str().unwrap_or_default();
         match key.as_str() {
@@ -30,10 +33,13 @@ pub(super) fn validate(annotations: &Object, spec: &Object, path: &FieldPath<'_>
                 judge.invalid(&path.key(key), value, "must be a 32bit integer");
             }
             // The API writes these two as fields of the annotations.
-            SECCOMP_OF_POD => seccomp(value, &path.field(key), judge),
-            key if key.starts_with(SECCOMP) => seccomp(value, &path.field(key), judge),
+            key if key == SECCOMP_OF_POD || key.starts_with(SECCOMP) => {
+                has_profiles = true;
+                seccomp(value, &path.field(key), judge);
+            }
             key => {
                 let Some(container) = key.strip_prefix(APP_ARMOR) else { continue };
+                has_profiles = true;
                 let names = names.get_or_insert_with(|| container_names(spec));
                 if !names.contains(container) {
                     judge.invalid(&path.key(key), container, "container not found");
@@ -44,6 +50,9 @@ pub(super) fn validate(annotations: &Object, spec: &Object, path: &FieldPath<'_>
                 }
             }
         }
+    }
+    if has_profiles {
+        agree(annotations, spec, &pod.field("spec"), judge);
     }
 }
 
@@ -81,7 +90,7 @@ fn tolerations(value: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
 }
 
 /// Refuses fields that say something else than the annotations for the same thing.
-pub(super) fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let has = |prefix: &str| annotations.keys().any(|key| key.starts_with(prefix));
     let pods = object(spec, "securityContext");
     if let (Some(annotation), Some(profile)) =

@@ -49,5 +49,6 @@ mod support;
 mod url;
 mod url_faults;
 mod validate;
+mod validation;
 mod validation_corpus;
 mod yaml;
