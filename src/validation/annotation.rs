@@ -80,13 +80,41 @@ fn seccomp(profile: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
 
 /// Tolerations as JSON in an annotation.
 fn tolerations(value: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    match serde_json::from_str(value) {
-        Ok(Value::Array(list)) if list.iter().all(|item| item.is_object() || item.is_null()) => {
-            scheduling::tolerations(&list.into(), &path.field(TOLERATIONS), judge);
-        }
-        Ok(Value::Null) => {}
-        _ => judge.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
+    let tolerations = match serde_json::from_str(value) {
+        Ok(Value::Null) => return,
+        Ok(Value::Array(list)) => list.into_iter().map(toleration).collect::<Option<Vec<Value>>>(),
+        _ => None,
+    };
+    match tolerations {
+        Some(list) => scheduling::tolerations(&list.into(), &path.field(TOLERATIONS), judge),
+        None => judge.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
     }
+}
+
+/// A toleration as Go reads it from JSON: the case of its fields does not
+/// matter, and what is empty is not there. Nothing if a field has another type.
+fn toleration(given: Value) -> Option<Value> {
+    let given = match given {
+        Value::Object(given) => given,
+        Value::Null => Object::new(),
+        _ => return None,
+    };
+    let mut toleration = Object::new();
+    for (field, value) in given {
+        let named = |name: &&&str| name.eq_ignore_ascii_case(&field);
+        let Some(name) = ["key", "operator", "value", "effect", "tolerationSeconds"].iter().find(named)
+        else {
+            continue;
+        };
+        match &value {
+            Value::Null => continue,
+            Value::String(_) if *name != "tolerationSeconds" => {}
+            Value::Number(seconds) if *name == "tolerationSeconds" && seconds.is_i64() => {}
+            _ => return None,
+        }
+        toleration.insert((*name).to_owned(), value);
+    }
+    Some(toleration.into())
 }
 
 /// Refuses fields that say something else than the annotations for the same thing.

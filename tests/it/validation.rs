@@ -565,6 +565,28 @@ fn a_duration_or_number_has_a_least_value() {
     assert_eq!(causes(json!({}), spec), [(field, "FieldValueInvalid")]);
 }
 
+#[test]
+fn tolerations_in_an_annotation_are_read_as_go_reads_them() {
+    let causes = |value: &str| {
+        causes(json!({"annotations": {"scheduler.alpha.kubernetes.io/tolerations": value}}), json!({}))
+    };
+    for fine in [
+        "",
+        "null",
+        "[]",
+        r#"[{"Key": "a", "OPERATOR": "Exists", "more": 5}]"#,
+        r#"[{"operator": "Exists", "value": null}]"#,
+    ] {
+        assert_eq!(causes(fine), [], "{fine}");
+    }
+    let field = "metadata.annotations".to_owned();
+    for bad in ["{}", "[5]", "[", r#"[{"key": 5}]"#, r#"[{"tolerationSeconds": "1"}]"#] {
+        assert_eq!(causes(bad), [(field.clone(), "FieldValueInvalid")], "{bad}");
+    }
+    let field = "metadata.annotations.scheduler.alpha.kubernetes.io/tolerations[1].operator".to_owned();
+    assert_eq!(causes(r#"[{"operator": "Exists"}, null]"#), [(field, "FieldValueInvalid")]);
+}
+
 // What an empty list means is asked of the text, and not for ever: a look goes
 // the way from the text's beginning, and a text may have a hundred thousand containers.
 #[test]
