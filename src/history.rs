@@ -7,6 +7,7 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -19,7 +20,7 @@ use tokio::{
 use crate::{
     clock,
     db::{DbError, Sequence},
-    mux::{Notify, Updates},
+    mux::Updates,
     pod::{PodUpdate, SequencedUpdate},
     storage::{Merged, everything},
 };
@@ -117,6 +118,8 @@ pub struct History {
     ring: Arc<Mutex<Ring>>,
     news: watch::Sender<u64>,
     requests: mpsc::Receiver<oneshot::Sender<Snapshot>>,
+    /// Whether the stream goes on from an earlier run, of which it still has to take leave.
+    resumes: bool,
 }
 
 impl History {
@@ -125,14 +128,13 @@ impl History {
     /// If the stream goes on from an earlier run, it goes on with a SET of
     /// everything, so that whoever watched that run and goes on watching is right.
     #[must_use]
-    pub fn new(mut updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
+    pub fn new(updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
         let last = sequence.last();
-        updates.notify(if last == 0 { Notify::Incremental } else { Notify::Snapshot });
         let ring = Arc::new(Mutex::new(Ring { bounds, held: VecDeque::new(), bytes: 0, last }));
         let (news, seen) = watch::channel(last);
         let (ask, requests) = mpsc::channel(REQUESTS);
         let reader = HistoryReader { ring: ring.clone(), news: seen, ask };
-        (Self { updates, sequence, ring, news, requests }, reader)
+        (Self { updates, sequence, ring, news, requests, resumes: last > 0 }, reader)
     }
 
     /// Follows the updates until the mux has ended.
@@ -161,8 +163,11 @@ impl History {
         }
     }
 
-    fn record(&mut self, update: PodUpdate) {
-        self.updates.notify(Notify::Incremental);
+    fn record(&mut self, mut update: PodUpdate) {
+        if mem::take(&mut self.resumes) {
+            while self.updates.try_next().is_some() {}
+            update = everything(&self.updates.newest());
+        }
         let Some(seq) = self.sequence.take() else { return };
         lock(&self.ring).push(SequencedUpdate { seq, time: clock::now(), update });
         self.news.send_replace(seq);

@@ -298,11 +298,6 @@ impl Updates {
         Some(update)
     }
 
-    /// Has the consumer told in another way from now on.
-    pub fn notify(&mut self, notify: Notify) {
-        self.notify = notify;
-    }
-
     /// The view that was looked at last: where the updates lead that were given,
     /// once [`try_next`](Self::try_next) has no more.
     #[must_use]

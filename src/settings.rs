@@ -23,7 +23,7 @@ use crate::{
     pod::{NodeName, NodeNameError},
 };
 
-mod duration;
+pub(crate) mod duration;
 mod file;
 mod server;
 mod state;
@@ -34,6 +34,9 @@ pub type Environment = BTreeMap<String, String>;
 
 /// The variable that names a config file if `--config` does not.
 pub const CONFIG_VARIABLE: &str = "PODMUX_CONFIG";
+
+/// The variable that tells `get`, `apply` and `delete` where the agent is; nothing to the agent itself.
+pub const SERVER_VARIABLE: &str = "PODMUX_SERVER";
 
 /// Everything that a run of the agent is told from outside, validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -568,7 +571,9 @@ impl Layers<'_> {
 /// typing error, or what Kubernetes tells a container about a service called podmux.
 fn unknown_variables(environment: &Environment) -> Option<String> {
     let known = Key::ALL.map(Key::variable);
-    let ours = environment.keys().filter(|name| name.starts_with("PODMUX_") && *name != CONFIG_VARIABLE);
+    let others = [CONFIG_VARIABLE, SERVER_VARIABLE];
+    let ours =
+        environment.keys().filter(|name| name.starts_with("PODMUX_") && !others.contains(&name.as_str()));
     let unknown: Vec<&str> = ours.filter(|name| !known.contains(name)).map(String::as_str).collect();
     (!unknown.is_empty()).then(|| format!("no settings of this version, ignored: {}", unknown.join(", ")))
 }

@@ -18,12 +18,13 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
-    server::{self, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
+    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
     settings::{self, FileSettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
         SourceFailing, SourceStatus,
         file::{self, FileHandle, FileSource, FileStatus, Noticing},
+        good::Good,
         http::{HttpSource, Posts},
         url::{self, UrlHandle, UrlSource},
     },
@@ -68,8 +69,8 @@ pub(super) async fn wire(
     let (mux, turning) = Mux::new(&configured(settings));
     let mut wiring = Wiring::new(settings, stop, crew, mux)?;
     wiring.sinks()?;
-    let file = wiring.file()?;
-    let url = wiring.url()?;
+    let file = wiring.file().await?;
+    let url = wiring.url().await?;
     let credentials = wiring.http(file.as_ref(), url.as_ref()).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
@@ -160,8 +161,28 @@ impl<'a> Wiring<'a> {
         Preparation { source, node: self.settings.node_name.clone(), generate: None, namespace: None }
     }
 
-    fn file(&mut self) -> anyhow::Result<Option<FileHandle>> {
-        let Some(given) = &self.settings.file else { return Ok(None) };
+    /// What a source gave when all was well with it.
+    fn last_good(&mut self, source: SourceName) -> Good {
+        let node = self.settings.node_name.clone();
+        match &self.db {
+            Some(db) => Good::new(source, node, db.clone(), &mut self.stored),
+            None => Good::none(source, node),
+        }
+    }
+
+    /// What a source left that is not configured any more is not to come back
+    /// when it is configured again.
+    async fn forget(&mut self, source: SourceName) {
+        let mut good = self.last_good(source);
+        good.restored().iter().for_each(|(origin, _)| good.forget(origin));
+        good.finish().await;
+    }
+
+    async fn file(&mut self) -> anyhow::Result<Option<FileHandle>> {
+        let Some(given) = &self.settings.file else {
+            self.forget(SourceName::File).await;
+            return Ok(None);
+        };
         let channel = self.mux.channel(SourceName::File).context("the file source has its channel")?;
         let settings = file::FileSettings {
             check_frequency: given.check_frequency,
@@ -169,6 +190,7 @@ impl<'a> Wiring<'a> {
             ..file::FileSettings::new(&given.path, self.preparation(SourceName::File))
         };
         let (source, handle) = FileSource::new(settings, channel);
+        let source = source.with_last_good(self.last_good(SourceName::File));
         let stop = self.stop.clone();
         self.crew.spawn("source file", async {
             source.run(stop).await;
@@ -177,8 +199,11 @@ impl<'a> Wiring<'a> {
         Ok(Some(handle))
     }
 
-    fn url(&mut self) -> anyhow::Result<Option<UrlHandle>> {
-        let Some(given) = &self.settings.url else { return Ok(None) };
+    async fn url(&mut self) -> anyhow::Result<Option<UrlHandle>> {
+        let Some(given) = &self.settings.url else {
+            self.forget(SourceName::Url).await;
+            return Ok(None);
+        };
         let channel = self.mux.channel(SourceName::Url).context("the url source has its channel")?;
         let identity = given
             .client_certificate
@@ -193,6 +218,7 @@ impl<'a> Wiring<'a> {
             ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
         };
         let (source, handle) = UrlSource::new(settings, channel);
+        let source = source.with_last_good(self.last_good(SourceName::Url));
         let stop = self.stop.clone();
         self.crew.spawn("source url", async {
             source.run(stop).await;
@@ -219,7 +245,8 @@ impl<'a> Wiring<'a> {
             Ok(())
         });
         let reread = server.reread();
-        let router = server::router(self.view(posts, file, url));
+        let view = View { connections: server.stats(), ..self.view(posts, file, url) };
+        let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
         let (idle, last) = (self.idle.take(), ended.clone());
@@ -261,6 +288,7 @@ impl<'a> Wiring<'a> {
             }),
             stopping: self.stop.clone(),
             started: clock::now(),
+            connections: ConnectionStats::default(),
         }
     }
 

@@ -15,9 +15,19 @@ use clap::{
 
 use crate::settings::{CONFIG_VARIABLE, Environment, Key};
 
+pub mod age;
+mod apply;
 mod completion;
+mod connection;
+mod delete;
+mod get;
+mod manifests;
 mod run;
+pub mod status;
+pub mod table;
+mod terminal;
 mod validate;
+pub mod yaml;
 
 /// Pods from every source of a node, as one ordered stream of updates
 ///
@@ -36,6 +46,8 @@ const EXAMPLES: &str = "\
 Examples:
   podmux run --pod-manifest-path /etc/kubernetes/manifests
   podmux validate /etc/kubernetes/manifests
+  podmux apply -f web.yaml
+  podmux get pods -A --watch
   podmux completion bash > /etc/bash_completion.d/podmux
 
 Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.";
@@ -44,6 +56,9 @@ Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that s
 enum Command {
     Run(Box<run::Args>),
     Validate(validate::Args),
+    Get(get::Args),
+    Apply(apply::Args),
+    Delete(delete::Args),
     Completion(completion::Args),
 }
 
@@ -94,6 +109,9 @@ pub fn main(
     match cli.command {
         Command::Run(args) => run::run(*args, environment),
         Command::Validate(args) => validate::run(&args, &environment),
+        Command::Get(args) => get::run(&args, &environment),
+        Command::Apply(args) => apply::run(&args, &environment),
+        Command::Delete(args) => delete::run(&args, &environment),
         Command::Completion(args) => completion::run(&args),
     }
 }

@@ -46,6 +46,8 @@ use self::{socket::Socket, tls::Tls};
 
 /// How many answers of a request may be redirects, as with Go's `http.Client`.
 const MAX_REDIRECTS: usize = 10;
+/// The largest head of an answer, in bytes.
+const MAX_HEAD: usize = 64 * 1024;
 /// For how long an unused connection is kept: less than servers keep it, so that
 /// none is closed under a request.
 const IDLE: Duration = Duration::from_secs(4);
@@ -237,6 +239,7 @@ where
     legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
+        .http1_max_buf_size(MAX_HEAD)
         .build(connector)
 }
 

@@ -57,12 +57,12 @@ impl fmt::Display for NodeName {
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f2d_1c5e_8a43_4b7f_9e10_3c58_d7a2_b964);
 
 /// The annotation that holds a pod's content hash, as the kubelet calls it.
-pub(super) const HASH: &str = "kubernetes.io/config.hash";
+pub const HASH: &str = "kubernetes.io/config.hash";
 
 /// The UID of a pod that came without one: a version-5 UUID of where it runs
 /// and what it is called. So an edit of the manifest is an update of the same
 /// pod, and neither the file's name nor a release of podmux matters.
-pub(super) fn uid(source: SourceName, node: &NodeName, namespace: &str, name: &str) -> String {
+pub(crate) fn uid(source: SourceName, node: &NodeName, namespace: &str, name: &str) -> String {
     let text = format!("{source}/{node}/{namespace}/{name}");
     Uuid::new_v5(&NAMESPACE, text.as_bytes()).hyphenated().to_string()
 }

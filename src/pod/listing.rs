@@ -372,10 +372,16 @@ impl ListingBuilder {
         self.found.keys().chain(self.refusals.keys().filter(|origin| !self.found.contains_key(*origin)))
     }
 
+    /// The pods of an origin, losers included.
+    #[must_use]
+    pub fn found(&self, origin: &Origin) -> &[Arc<Pod>] {
+        self.found.get(origin).map_or(&[], Vec::as_slice)
+    }
+
     /// How many pods an origin has, losers included.
     #[must_use]
     pub fn pods_of(&self, origin: &Origin) -> usize {
-        self.found.get(origin).map_or(0, Vec::len)
+        self.found(origin).len()
     }
 
     /// The listing as it is now. Later edits do not change it.

@@ -9,8 +9,10 @@ use serde_json::{Map, Value};
 
 use super::{Digest, NodeName, SourceName};
 
-const SOURCE: &str = "kubernetes.io/config.source";
-const SEEN: &str = "kubernetes.io/config.seen";
+/// The annotation that says which source a pod is of.
+pub const SOURCE: &str = "kubernetes.io/config.source";
+/// The annotation that says when its source first saw a pod.
+pub const SEEN: &str = "kubernetes.io/config.seen";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// `namespace/name`, the key of a pod on a node. Ordered as that text.
@@ -176,6 +178,30 @@ impl Prepared {
         self.object.get("metadata")?.get(field)
     }
 
+    /// The value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.metadata("annotations")?.get(name)?.as_str()
+    }
+
+    /// Sets an annotation, or takes it away.
+    pub fn set_annotation(&mut self, name: &str, value: Option<&str>) {
+        let Some(Value::Object(metadata)) = self.object.get_mut("metadata") else { return };
+        let annotations = metadata.entry("annotations").or_insert_with(|| Map::new().into());
+        if let Value::Object(annotations) = annotations {
+            match value {
+                Some(value) => drop(annotations.insert(name.to_owned(), value.into())),
+                None => drop(annotations.remove(name)),
+            }
+        }
+    }
+
+    /// Sets the status to that of a pod that nobody has begun to run.
+    pub fn reset_status(&mut self) {
+        let status = Map::from_iter([("phase".to_owned(), "Pending".into())]);
+        self.object.insert("status".to_owned(), status.into());
+    }
+
     /// Binds the pod to a node: `spec.nodeName`.
     pub fn set_node(&mut self, node: &NodeName) {
         if let Some(Value::Object(spec)) = self.object.get_mut("spec") {
@@ -201,10 +227,10 @@ impl Prepared {
         &self.object
     }
 
-    /// The pod as it would be told, but for the source's marks.
+    /// The pod as a source tells it that saw it first at this time.
     #[must_use]
-    pub fn unmarked(&self) -> Pod {
-        Pod::freeze(&self.object, self.key.clone())
+    pub fn told_by(&self, source: SourceName, seen: Timestamp) -> Pod {
+        self.clone().stamp(source, &seen_now(seen))
     }
 
     /// Puts the source's marks in and freezes the pod.

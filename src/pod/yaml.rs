@@ -37,6 +37,15 @@ pub fn to_json(text: &str) -> Result<Value, Problem> {
     Ok(one(text)?.map_or(Value::Null, |node| node.to_json()))
 }
 
+/// Reads a text in YAML or JSON as its documents, without the empty ones.
+///
+/// # Errors
+/// What is wrong with the text, with its position.
+pub fn values(text: &str) -> Result<Vec<Value>, Problem> {
+    let documents = documents(text).map_err(|fault| problem(text, fault))?;
+    Ok(documents.iter().filter(|document| !document.is_null()).map(Node::to_json).collect())
+}
+
 /// Reads a text in YAML or JSON as one map and gives its fields; an empty text has none.
 ///
 /// # Errors

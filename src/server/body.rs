@@ -67,7 +67,7 @@ impl Format {
             "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" | "text/vnd.yaml" => {
                 Ok(Self::Yaml)
             }
-            "" | "application/octet-stream" | "text/plain" => Ok(Self::Unknown),
+            "" => Ok(Self::Unknown),
             "application/x-www-form-urlencoded" => Ok(Self::Form),
             _ => Err(unsupported(format!(
                 "the media type {given:?} is not known here: send application/json or application/yaml"
@@ -80,7 +80,7 @@ impl Format {
 #[derive(Debug)]
 pub(super) struct Input<'s> {
     /// The bytes.
-    pub(super) text: Vec<u8>,
+    pub(super) text: Bytes,
     /// What they are said to be.
     pub(super) format: Format,
     /// The leave to be large, as long as it is.
@@ -104,18 +104,21 @@ impl<'s> Input<'s> {
         if announced.is_some_and(|length| length > MAX_MANIFEST as u64) {
             return Err(too_large());
         }
-        let (mut text, mut permit) = (Vec::new(), None);
+        let (mut frames, mut length, mut permit) = (Vec::new(), 0, None);
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| cut_off(&error))?;
             let Ok(data) = frame.into_data() else { continue };
-            if text.len() + data.len() > MAX_MANIFEST {
+            length += data.len();
+            if length > MAX_MANIFEST {
                 return Err(too_large());
             }
-            if text.len() + data.len() > SMALL_BODY && permit.is_none() {
+            if length > SMALL_BODY && permit.is_none() {
                 permit = Some(large.acquire().await.map_err(|_| ApiError::stopping())?);
             }
-            text.extend_from_slice(&data);
+            frames.push(data);
         }
+        // Whoever has read the body before us gives it in one piece, which is not copied.
+        let text = if let [whole] = &frames[..] { whole.clone() } else { frames.concat().into() };
         Ok(Self { text, format, _large: permit })
     }
 }

@@ -80,14 +80,14 @@ pub(super) async fn serve(incoming: listen::Incoming, slot: Slot, shared: Arc<Sh
 async fn talk(incoming: listen::Incoming, progress: Arc<Progress>, shared: &Arc<Shared>) {
     let listen::Incoming { stream, reached } = incoming;
     let Shared { stats, limits, stop, .. } = &**shared;
-    let socket = Socket::new(stream, progress.clone(), stats.clone(), limits.stall, stop.clone());
+    let socket = Socket::new(stream, progress.clone(), stop.clone());
     let tls = shared.credentials.borrow().tls.clone().filter(|_| reached.is_some());
     let Some(tls) = tls else {
         return speak(socket, Way { reached, certified: false }, &progress, shared).await;
     };
     let shaken = tokio::select! {
         shaken = TlsAcceptor::from(tls.config).accept(socket) => shaken,
-        () = progress.overdue(limits) => return stats.refuse(Refusal::Handshake),
+        _ = progress.overdue(limits) => return stats.refuse(Refusal::Handshake),
         () = stop.cancelled() => return,
     };
     match shaken {
@@ -116,9 +116,9 @@ where
     let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
     tokio::select! {
         ended = connection.as_mut() => return log_end(ended),
-        () = progress.overdue(&shared.limits) => {
-            if progress.is_asking() {
-                shared.stats.refuse(Refusal::Headers);
+        why = progress.overdue(&shared.limits) => {
+            if let Some(why) = why {
+                shared.stats.refuse(why);
             }
             connection.as_mut().graceful_shutdown();
             tokio::select! {
@@ -194,7 +194,7 @@ async fn answer(request: Request<Incoming>, way: Way, progress: &Arc<Progress>, 
         },
     };
     debug!(%method, path, status = response.status().as_u16(), "answered");
-    response.map(|body| Body::new(Answering { body, _asked: asked }))
+    response.map(|body| Body::new(Answering { body, asked }))
 }
 
 /// A handler's answer; if it panics, that is an answer, too, and only its own request's.
@@ -221,7 +221,7 @@ impl Future for Unpanicked {
 /// An answer on its way; the request ends with it.
 struct Answering {
     body: Body,
-    _asked: Asked,
+    asked: Asked,
 }
 
 impl hyper::body::Body for Answering {
@@ -232,7 +232,13 @@ impl hyper::body::Body for Answering {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        // Who asks for a piece has sent those before.
+        self.asked.taken();
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(frame, Poll::Ready(Some(_))) {
+            self.asked.given();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -127,11 +127,12 @@ impl CredentialFiles {
         self.token.iter().chain(pair).chain(&self.client_ca).map(PathBuf::as_path)
     }
 
-    /// Reads them all. It blocks.
-    pub(super) fn read(&self) -> Result<Credentials, CredentialError> {
+    /// Reads them all, and says what they looked like before they were read. It blocks.
+    pub(super) fn read(&self) -> Result<(Stamp, Credentials), CredentialError> {
+        let stamp = self.stamp();
         let token = self.token.as_deref().map(read_token).transpose()?;
         let tls = self.tls.as_ref().map(|tls| read_tls(tls, self.client_ca.as_deref())).transpose()?;
-        Ok(Credentials { token, tls, certificates: self.client_ca.is_some() })
+        Ok((stamp, Credentials { token, tls, certificates: self.client_ca.is_some() }))
     }
 
     /// What changes when a file does: a write, a rename, a symbolic link that
@@ -139,20 +140,34 @@ impl CredentialFiles {
     fn stamp(&self) -> Stamp {
         let stamp = |path| {
             let file = fs::metadata(path).ok()?;
-            let changed = (file.ctime(), file.ctime_nsec());
-            Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec(), changed))
+            Some(FileStamp {
+                file: (file.dev(), file.ino()),
+                size: file.size(),
+                written: (file.mtime(), file.mtime_nsec()),
+                changed: (file.ctime(), file.ctime_nsec()),
+            })
         };
         self.paths().map(stamp).collect()
     }
 }
 
-type Stamp = Vec<Option<(u64, u64, u64, i64, i64, (i64, i64))>>;
+/// What the files look like from outside; `None` for one that is not there.
+pub(super) type Stamp = Vec<Option<FileStamp>>;
 
-/// Reads the files again when they have changed, and when asked to. What cannot
-/// be used leaves everything as it was: the files of a certificate and its key
-/// never change in the same instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FileStamp {
+    file: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// Reads the files again when they have changed since they looked like that, and
+/// when asked to. What cannot be used leaves everything as it was: the files of a
+/// certificate and its key never change in the same instant.
 pub(super) async fn keep_fresh(
     files: CredentialFiles,
+    mut seen: Stamp,
     credentials: watch::Sender<Arc<Credentials>>,
     asked: Arc<Notify>,
     every: Duration,
@@ -160,46 +175,34 @@ pub(super) async fn keep_fresh(
     if files.paths().next().is_none() {
         return std::future::pending().await;
     }
-    let mut seen = None;
     let mut failing = false;
     loop {
-        let last = seen.clone();
-        let now = files.clone();
-        let look = spawn_blocking(move || {
-            let stamp = now.stamp();
-            let changed = last.as_ref() != Some(&stamp);
-            (stamp, (changed || failing).then(|| now.read()))
-        });
-        // It fails only if it panics, and then the next look tells more.
-        if let Ok((stamp, read)) = look.await {
-            // What was read at the start is read once more, for it may have changed since.
-            let first = seen.replace(stamp).is_none();
-            match read {
-                Some(Ok(fresh)) => {
-                    credentials.send_replace(Arc::new(fresh));
-                    if failing {
-                        info!("the server's token and certificates: recovered");
-                    } else if !first {
-                        info!("the server's token and certificates are read anew");
-                    }
-                    failing = false;
-                }
-                Some(Err(error)) => {
-                    if !failing {
-                        let error = chain(&error);
-                        warn!(
-                            error,
-                            "the server's token and certificates cannot be used; those from before stay"
-                        );
-                    }
-                    failing = true;
-                }
-                None => {}
+        let at_once = tokio::select! {
+            () = sleep(every) => false,
+            () = asked.notified() => true,
+        };
+        let (files, last) = (files.clone(), seen.clone());
+        let look = move || (at_once || failing || files.stamp() != last).then(|| files.read());
+        // The files may stand on a network that hangs. If it panics, the log has it.
+        match spawn_blocking(look).await.ok().flatten() {
+            None => {}
+            Some(Ok((stamp, fresh))) => {
+                seen = stamp;
+                credentials.send_replace(Arc::new(fresh));
+                let how = if failing { "recovered" } else { "read anew" };
+                info!("the server's token and certificates: {how}");
+                failing = false;
             }
-        }
-        tokio::select! {
-            () = sleep(every) => {}
-            () = asked.notified() => seen = seen.map(|_| Vec::new()),
+            Some(Err(error)) => {
+                if !failing {
+                    let error = chain(&error);
+                    warn!(
+                        error,
+                        "the server's token and certificates cannot be used; those from before stay"
+                    );
+                }
+                failing = true;
+            }
         }
     }
 }

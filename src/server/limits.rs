@@ -28,7 +28,8 @@ pub struct Limits {
     /// The same for these first bytes, which have a share of their own: large
     /// bodies do not crowd small ones out.
     pub small_bodies: usize,
-    /// How long a client may take no byte of an answer that waits for it.
+    /// How long a client may take nothing of an answer of which there is more; it
+    /// is cut off after between one and two times this.
     pub stall: Duration,
     /// How long requests have to end after the server was asked to stop.
     pub drain: Duration,

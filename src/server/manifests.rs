@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
 use uuid::Uuid;
 
 use super::{
-    body::{Format, Input},
-    routes::{Asked, Server},
+    body::{Format, Input, SMALL_BODY},
+    routes::{Asked, Server, apart},
     status::ApiError,
 };
 use crate::{
@@ -42,9 +42,7 @@ impl FieldValidation {
             "" | "Warn" => Ok(Self::Warn),
             "Strict" => Ok(Self::Strict),
             "Ignore" => Ok(Self::Ignore),
-            other => Err(ApiError::bad_request(format!(
-                "invalid fieldValidation {other:?}: Strict, Warn and Ignore are the values there are"
-            ))),
+            other => Err(ApiError::no_such_value("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
         }
     }
 }
@@ -52,6 +50,7 @@ impl FieldValidation {
 /// The pods of a body, and the warnings that its answer bears.
 pub(super) struct Given {
     pub(super) pods: Vec<Prepared>,
+    pub(super) has_list: bool,
     pub(super) warnings: HeaderMap,
 }
 
@@ -73,27 +72,24 @@ pub(super) async fn read(
         source: SourceName::Http,
         node: server.view.node.clone(),
         generate: Some(suffix),
-        namespace: asked.part("namespace").map(str::to_owned),
+        // On podmux's own paths the query may say what Kubernetes' paths say themselves.
+        namespace: asked
+            .part("namespace")
+            .or(Some(asked.option("namespace")).filter(|namespace| !namespace.is_empty()))
+            .map(str::to_owned),
     };
     let format = input.format;
-    let decoded = if input.text.len() > super::body::SMALL_BODY {
-        // A large body takes long to decode, and the runtime has few threads.
-        let text = input.text;
-        let decoding = tokio::task::spawn_blocking(move || decode(&text, format, &preparation));
-        decoding.await.map_err(|_| {
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "decoding the body failed")
-        })?
-    } else {
-        decode(&input.text, format, &preparation)
-    };
-    let Manifest { pods, warnings } =
+    let text = input.text.clone();
+    let decode = move || decode(&text, format, &preparation);
+    let decoded = if input.text.len() > SMALL_BODY { apart(decode).await? } else { decode() };
+    let Manifest { pods, has_list, warnings } =
         decoded.map_err(|refusal| refused(&refusal, format, asked.part("name")))?;
     if validation == FieldValidation::Strict {
         strict(&warnings)?;
     }
     let warnings =
         if validation == FieldValidation::Ignore { HeaderMap::new() } else { headers_of(&warnings) };
-    Ok(Given { pods, warnings })
+    Ok(Given { pods, has_list, warnings })
 }
 
 fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Manifest, Refusal> {

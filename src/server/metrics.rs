@@ -19,7 +19,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use super::{View, health, routes::Server, sources, status::ApiError, updates::MAX_WATCHERS};
+use super::{Refusal, View, health, routes::Server, sources, status::ApiError, updates::MAX_WATCHERS};
 use crate::{clock, storage::SourceState};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -77,14 +77,17 @@ pub(super) async fn scrape(State(server): State<Arc<Server>>) -> Result<Response
     agent(&mut registry, view, now);
     source(&mut registry, view, now);
     sink(&mut registry, view, now);
-    let snapshot = view.history.snapshot().await.ok_or_else(ApiError::stopping)?;
     let watchers = MAX_WATCHERS - server.watchers.available_permits();
-    set(&mut registry, "updates_seq", "The number of the last update of /updates", snapshot.seq);
+    // Everything else is told even if nobody knows this.
+    if let Ok(snapshot) = server.snapshot().await {
+        set(&mut registry, "updates_seq", "The number of the last update of /updates", snapshot.seq);
+    }
     set(&mut registry, "updates_watchers", "How many watch /updates", watchers as u64);
     let requests = server.requests.clone();
     registry.register("http_requests", "Requests that were answered", requests.answered);
     let help = "Time to the head of the answer";
     registry.register_with_unit("http_request_duration", help, Unit::Seconds, requests.took);
+    connections(&mut registry, view);
     let mut body = String::new();
     text::encode(&mut body, &registry).map_err(|error| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", format!("no metrics: {error}"))
@@ -182,6 +185,19 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
         "How often a sink has failed to take the update in hand",
         attempts,
     );
+}
+
+fn connections(registry: &mut Registry, view: &View) {
+    let stats = &view.connections;
+    set(registry, "connections", "Connections that are open", stats.open() as u64);
+    let (accepted, refused) = (Counter::<u64>::default(), Family::<Labels<1>, Counter>::default());
+    accepted.inc_by(stats.accepted());
+    registry.register("connections_accepted", "Connections that were ever accepted", accepted);
+    for reason in Refusal::ALL {
+        let labels = [("reason", reason.label().to_owned())];
+        refused.get_or_create(&labels).inc_by(stats.refused(reason));
+    }
+    registry.register("http_refusals", "Connections and requests that were refused or cut off", refused);
 }
 
 fn whole(number: usize) -> i64 {

@@ -43,7 +43,6 @@ pub use self::{
     credentials::CredentialError,
     limits::Limits,
     listen::BindError,
-    page::{Page, PageRequest},
     routes::router,
     select::Selector,
     stats::{ConnectionStats, Refusal},
@@ -73,6 +72,8 @@ pub struct View {
     pub stopping: CancellationToken,
     /// When the agent was started.
     pub started: Timestamp,
+    /// What the transport has seen.
+    pub connections: ConnectionStats,
 }
 
 /// Asks somebody how they are.

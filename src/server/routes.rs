@@ -1,6 +1,6 @@
 //! The paths and what answers them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -12,7 +12,7 @@ use axum::{
 };
 use http::{HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 use super::{
     View,
@@ -21,6 +21,7 @@ use super::{
     status::ApiError,
     updates::{self, MAX_WATCHERS},
 };
+use crate::history::Snapshot;
 
 /// What every handler shares.
 pub(super) struct Server {
@@ -31,6 +32,32 @@ pub(super) struct Server {
     pub(super) watchers: Arc<Semaphore>,
     /// What was asked and answered so far.
     pub(super) requests: metrics::Requests,
+}
+
+/// How long the history may take to say where the stream is. It may be waiting
+/// for a disk that hangs, and then nobody should wait with it.
+const HISTORY: Duration = Duration::from_secs(5);
+
+/// What the history answers.
+///
+/// # Errors
+/// 503 if it has ended, or does not answer.
+pub(super) async fn answered<T>(asked: impl Future<Output = Option<T>>) -> Result<T, ApiError> {
+    match timeout(HISTORY, asked).await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(ApiError::stopping()),
+        Err(_) => {
+            let message = "the update history does not answer; is the disk of the state directory well?";
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(5))
+        }
+    }
+}
+
+impl Server {
+    /// What all sources want, and where in the update stream that is.
+    pub(super) async fn snapshot(&self) -> Result<Snapshot, ApiError> {
+        answered(self.view.history.snapshot()).await
+    }
 }
 
 /// Every path of the server. It neither authenticates nor limits: that is for
@@ -50,6 +77,8 @@ pub fn router(view: View) -> Router {
         .route("/api", get(async || answer(&api_versions())))
         .route("/apis", get(async || answer(&api_groups())))
         .route("/api/v1", get(async || answer(&api_resources())))
+        .route("/openapi/v3", get(async || answer(&openapi_index())))
+        .route("/openapi/v3/api/v1", get(async || answer(&openapi())))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
@@ -76,9 +105,19 @@ async fn unknown_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 }
 
+/// Does work that takes long on a thread of its own, for the runtime has few.
+pub(super) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    spawn_blocking(work).await.map_err(|_| {
+        let message = "the agent failed at this request; its log says how";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    })
+}
+
 /// An answer in JSON.
 pub(super) fn answer(value: &Value) -> Response {
-    json_text(StatusCode::OK, value.to_string()).into_response()
+    json_text(StatusCode::OK, format!("{value}\n")).into_response()
 }
 
 /// An answer of a text that is JSON already.
@@ -156,8 +195,7 @@ pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool,
     let mut dry = false;
     for value in values {
         if value != "All" {
-            let message = format!("invalid dryRun {value:?}: All is the only value there is");
-            return Err(ApiError::bad_request(message));
+            return Err(ApiError::no_such_value("dryRun", value, &["All"]));
         }
         dry = true;
     }
@@ -188,6 +226,24 @@ fn api_resources() -> Value {
             "verbs": ["create", "delete", "get", "list", "update"],
             "shortNames": ["po"], "categories": ["all"],
         }],
+    })
+}
+
+fn openapi_index() -> Value {
+    json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})
+}
+
+/// The one thing that kubectl looks for before it creates anything: that the
+/// server validates fields itself. It looks at PATCH of all methods
+/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not served.
+fn openapi() -> Value {
+    json!({
+        "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},
+        "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {
+            "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
+            "responses": {"405": {"description": "not served"}},
+            "x-kubernetes-group-version-kind": {"group": "", "kind": "Pod", "version": "v1"},
+        }}},
     })
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -15,7 +15,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::limits::Limits;
+use super::{limits::Limits, stats::Refusal};
+
+/// After how long a client that does not take what waits for it counts as one
+/// that takes no part.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// What a connection is doing, seen by those who judge it. Cheap to note.
 #[derive(Debug)]
@@ -23,8 +27,13 @@ pub(super) struct Progress {
     turn: watch::Sender<Turn>,
     /// How many requests the server is working on: whole ones, not yet answered.
     working: AtomicUsize,
-    /// Whether bytes wait for the client to take them.
+    /// Whether bytes wait in the socket for the client to take them.
     blocked: AtomicBool,
+    /// The answers of which a piece has not gone out, each with the time since.
+    /// In HTTP/2 a client can refuse the bytes of one answer, and take others.
+    held: Mutex<HashMap<u64, Instant>>,
+    /// How many requests there were so far.
+    requests: AtomicU64,
     begun: Instant,
     /// When the last byte came or went, in milliseconds after `begun`.
     last: AtomicU64,
@@ -50,6 +59,8 @@ impl Progress {
             turn: watch::Sender::new(Turn::Asking(begun)),
             working: AtomicUsize::new(0),
             blocked: AtomicBool::new(false),
+            held: Mutex::default(),
+            requests: AtomicU64::new(0),
             begun,
             last: AtomicU64::new(0),
             gone: CancellationToken::new(),
@@ -92,7 +103,7 @@ impl Progress {
                 _ => Turn::Asked(1),
             };
         });
-        Asked(self.clone())
+        Asked { progress: self.clone(), number: self.requests.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// The server works until the guard is dropped, and the client can do nothing but wait.
@@ -101,32 +112,33 @@ impl Progress {
         Working(self.clone())
     }
 
-    /// Waits until the client has taken too long to ask.
-    pub(super) async fn overdue(&self, limits: &Limits) {
+    /// Waits until the client has taken too long for its part, and says for
+    /// which; not to ask again is nobody's fault.
+    pub(super) async fn overdue(&self, limits: &Limits) -> Option<Refusal> {
         let mut turns = self.turn.subscribe();
         loop {
-            let deadline = match *turns.borrow_and_update() {
-                Turn::Asking(since) => Some(since + limits.headers),
-                Turn::Idle(since) => Some(since + limits.idle),
-                Turn::Asked(_) => None,
-            };
-            let late = async {
-                match deadline {
-                    Some(deadline) => sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
+            let turn = *turns.borrow_and_update();
+            let (deadline, why) = match turn {
+                Turn::Asking(since) => (since + limits.headers, Some(Refusal::Headers)),
+                Turn::Idle(since) => (since + limits.idle, None),
+                Turn::Asked(_) => (Instant::now() + limits.stall, Some(Refusal::Stalled)),
             };
             tokio::select! {
-                () = late => return,
+                () = sleep_until(deadline) => {
+                    if !matches!(turn, Turn::Asked(_)) || self.stalls_for(limits.stall) {
+                        return why;
+                    }
+                }
                 // Its sender is our own.
                 _ = turns.changed() => {}
             }
         }
     }
 
-    /// Whether the client has begun to ask and has not finished.
-    pub(super) fn is_asking(&self) -> bool {
-        matches!(*self.turn.borrow(), Turn::Asking(_))
+    /// Whether a piece of an answer has not gone out for so long.
+    fn stalls_for(&self, time: Duration) -> bool {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.values().any(|since| since.elapsed() >= time)
     }
 
     /// How much a connection is missed if it is closed: the least first. Nobody
@@ -136,18 +148,38 @@ impl Progress {
         if asked && self.working.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let takes_part = asked && !self.blocked.load(Ordering::Relaxed);
+        let takes_part = asked && !self.blocked.load(Ordering::Relaxed) && !self.stalls_for(SLOW);
         Some((takes_part, self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed))))
     }
 }
 
 /// A request that is being read, worked on or answered.
 #[derive(Debug)]
-pub(super) struct Asked(Arc<Progress>);
+pub(super) struct Asked {
+    progress: Arc<Progress>,
+    number: u64,
+}
+
+impl Asked {
+    /// A piece of the answer is given away to be sent.
+    pub(super) fn given(&self) {
+        self.held().insert(self.number, Instant::now());
+    }
+
+    /// What was given is sent, as far as it went to the kernel or to HTTP/2's buffer.
+    pub(super) fn taken(&self) {
+        self.held().remove(&self.number);
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.progress.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.0.turn.send_modify(|turn| {
+        self.taken();
+        self.progress.turn.send_modify(|turn| {
             *turn = match turn {
                 Turn::Asked(requests) if *requests > 1 => Turn::Asked(*requests - 1),
                 _ => Turn::Idle(Instant::now()),

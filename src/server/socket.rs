@@ -1,11 +1,10 @@
-//! A client's socket: what moves on it is noted, what stalls is ended, and its end loses nothing.
+//! A client's socket: what moves on it is noted, and its end loses nothing.
 
 use std::{
     io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use tokio::{
@@ -14,21 +13,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    limits::LINGER,
-    listen::Stream,
-    slots::Progress,
-    stats::{ConnectionStats, Refusal},
-};
+use super::{limits::LINGER, listen::Stream, slots::Progress};
 
 /// A client's socket.
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
     progress: Arc<Progress>,
-    stats: ConnectionStats,
-    stall: Duration,
-    /// Runs while bytes wait for the client to take them.
-    stalled: Option<Pin<Box<Sleep>>>,
     /// Runs from our end of the conversation to the client's.
     lingering: Option<Pin<Box<Sleep>>>,
     /// When it is cancelled, nobody lingers.
@@ -36,28 +26,18 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(
-        stream: Box<dyn Stream>,
-        progress: Arc<Progress>,
-        stats: ConnectionStats,
-        stall: Duration,
-        ended: CancellationToken,
-    ) -> Self {
-        Self { stream, progress, stats, stall, stalled: None, lingering: None, ended }
+    pub(super) fn new(stream: Box<dyn Stream>, progress: Arc<Progress>, ended: CancellationToken) -> Self {
+        Self { stream, progress, lingering: None, ended }
     }
 
-    /// Notes what became of a write, and ends one that waits too long.
-    fn written<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Notes what became of a write.
+    fn note<T>(&self, written: Poll<T>) -> Poll<T> {
         if written.is_ready() {
-            self.stalled = None;
             self.progress.went();
-            return written;
+        } else {
+            self.progress.waits();
         }
-        self.progress.waits();
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.stall)));
-        ready!(stalled.as_mut().poll(cx));
-        self.stats.refuse(Refusal::Stalled);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not take its answer")))
+        written
     }
 }
 
@@ -79,7 +59,7 @@ impl AsyncRead for Socket {
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.written(cx, written)
+        self.note(written)
     }
 
     fn poll_write_vectored(
@@ -88,7 +68,7 @@ impl AsyncWrite for Socket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.written(cx, written)
+        self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::{
     connection::{self, Shared},
-    credentials::{self, CredentialError, CredentialFiles, Credentials},
+    credentials::{self, CredentialError, CredentialFiles, Credentials, Stamp},
     intake::Intake,
     limits::Limits,
     listen::{self, BindError, Listener},
@@ -51,6 +51,7 @@ pub struct Server {
     node: NodeName,
     limits: Limits,
     files: CredentialFiles,
+    stamp: Stamp,
     credentials: watch::Sender<Arc<Credentials>>,
     reread: Arc<Notify>,
     stats: ConnectionStats,
@@ -75,7 +76,7 @@ impl Server {
     /// listened on, and how to mend that.
     pub async fn bind(settings: &ServerSettings, node: NodeName, limits: Limits) -> Result<Self, StartError> {
         let files = CredentialFiles::new(settings);
-        let credentials = watch::Sender::new(Arc::new(files.read()?));
+        let (stamp, credentials) = files.read()?;
         let mut listeners = Vec::new();
         for address in &settings.listen {
             listeners.push(Listener::bind(address).await?);
@@ -88,7 +89,8 @@ impl Server {
             node,
             limits,
             files,
-            credentials,
+            stamp,
+            credentials: watch::Sender::new(Arc::new(credentials)),
             reread: Arc::default(),
             stats: ConnectionStats::default(),
         })
@@ -119,7 +121,7 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, every connection is cut off.
     pub async fn run(self, router: Router, stop: CancellationToken) {
-        let Self { listeners, addresses, node, limits, files, credentials, reread, stats } = self;
+        let Self { listeners, addresses, node, limits, files, stamp, credentials, reread, stats } = self;
         for address in &addresses {
             info!(%address, "listening");
         }
@@ -138,7 +140,7 @@ impl Server {
         for listener in listeners {
             accepting.spawn(accept(listener, slots.clone(), shared.clone()));
         }
-        let fresh = credentials::keep_fresh(files, credentials, reread, limits.reread);
+        let fresh = credentials::keep_fresh(files, stamp, credentials, reread, limits.reread);
         tokio::select! {
             () = fresh => {}
             () = stop.cancelled() => {}

@@ -18,7 +18,7 @@ const UNITS: [(&str, u64); 8] = [
 ///
 /// # Errors
 /// What is wrong with it, in words that follow the place where it was said.
-pub(super) fn read(text: &str, bounds: &RangeInclusive<Duration>) -> Result<Duration, String> {
+pub(crate) fn read(text: &str, bounds: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let Some(duration) = parse(text) else {
         let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         return Err(if number {

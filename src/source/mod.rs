@@ -1,6 +1,7 @@
 //! Doors in.
 
 pub mod file;
+pub mod good;
 pub mod http;
 pub mod url;
 

@@ -55,6 +55,9 @@ fn help_says_what_there_is_with_defaults_and_variables() {
         Commands:
           run         Run the agent: read manifests, tell every change in order
           validate    Check manifests as the agent would take them
+          get         Show pods, sources or updates of a running agent
+          apply       Create or replace pods on a running agent
+          delete      Delete pods of a running agent
           completion  Print completions for a shell
 
         Options:
@@ -76,6 +79,9 @@ fn help_says_what_there_is_with_defaults_and_variables() {
         Commands:
           run         Run the agent: read manifests, tell every change in order
           validate    Check manifests as the agent would take them
+          get         Show pods, sources or updates of a running agent
+          apply       Create or replace pods on a running agent
+          delete      Delete pods of a running agent
           completion  Print completions for a shell
 
         Options:
@@ -88,6 +94,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
         Examples:
           podmux run --pod-manifest-path /etc/kubernetes/manifests
           podmux validate /etc/kubernetes/manifests
+          podmux apply -f web.yaml
+          podmux get pods -A --watch
           podmux completion bash > /etc/bash_completion.d/podmux
 
         Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.
@@ -452,6 +460,9 @@ fn without_a_command_there_is_help_and_a_refusal() {
         ! Commands:
         !   run         Run the agent: read manifests, tell every change in order
         !   validate    Check manifests as the agent would take them
+        !   get         Show pods, sources or updates of a running agent
+        !   apply       Create or replace pods on a running agent
+        !   delete      Delete pods of a running agent
         !   completion  Print completions for a shell
         ! 
         ! Options:

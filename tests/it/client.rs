@@ -136,6 +136,16 @@ async fn what_is_no_http_is_no_answer() {
 }
 
 #[tokio::test]
+async fn a_head_has_a_bound() {
+    let web = Web::start(Reply::ok("").header("X-Long", &"x".repeat(60 * 1024))).await;
+    assert_eq!(text(soon(client().send(get(&web.url))).await.unwrap()).await, "");
+    // What has come in one read is looked at before it is counted.
+    web.say(Reply::ok("").header("X-Long", &"x".repeat(3 * 64 * 1024)));
+    let error = fails(&client(), get(&web.url)).await;
+    assert_eq!(error.source().unwrap().to_string(), "message head is too large", "{error}");
+}
+
+#[tokio::test]
 async fn a_body_has_a_bound_whether_its_length_is_known_or_not() {
     let web = Web::start(Reply::ok(vec![b'x'; LIMIT])).await;
     assert_eq!(text(soon(client().send(get(&web.url))).await.unwrap()).await.len(), LIMIT);
@@ -173,9 +183,11 @@ async fn the_deadline_is_for_the_head_and_for_a_whole_body() {
     let error = fails(&client, get(&web.url)).await.to_string();
     assert!(error.ends_with("did not answer completely within 200ms"), "{error}");
     // A body that is read bit by bit has none.
+    let timeout = Duration::from_secs(1);
+    let client = Client::new(ClientSettings { timeout, ..ClientSettings::default() }).unwrap();
     let mut body = soon(client.send(get(&web.url))).await.unwrap().into_body();
     let mut got = 0;
-    while got < 20 {
+    while got < 75 {
         got += soon(body.chunk()).await.unwrap().unwrap().len();
     }
 }

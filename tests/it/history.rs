@@ -14,6 +14,7 @@ use crate::support::{process::PATIENCE, script::pod, stream::Replica};
 
 /// A source, a mux and a history.
 struct Stream {
+    mux: Mux,
     channel: SourceChannel,
     wanted: ListingBuilder,
     reader: HistoryReader,
@@ -22,12 +23,17 @@ struct Stream {
 
 impl Stream {
     fn start(bounds: Bounds) -> Self {
-        let (mux, turning) = Mux::new(&[SourceName::Http]);
+        Self::numbered(bounds, Sequence::fleeting())
+    }
+
+    /// Beside it there is a source of which nothing is ever heard.
+    fn numbered(bounds: Bounds, sequence: Sequence) -> Self {
+        let (mux, turning) = Mux::new(&[SourceName::Http, SourceName::Url]);
         tokio::spawn(turning.run());
-        let (history, reader) = History::new(mux.updates(Notify::Incremental), Sequence::fleeting(), bounds);
+        let (history, reader) = History::new(mux.updates(Notify::Incremental), sequence, bounds);
         let task = tokio::spawn(async { history.run().await.unwrap() });
         let channel = mux.channel(SourceName::Http).unwrap();
-        Self { channel, wanted: ListingBuilder::new(SourceName::Http), reader, task }
+        Self { mux, channel, wanted: ListingBuilder::new(SourceName::Http), reader, task }
     }
 
     /// Wants these pods, and no others, from now on. Returns where the stream is then.
@@ -126,12 +132,29 @@ async fn the_history_is_bounded_in_bytes_but_for_the_newest_update() {
 }
 
 #[tokio::test]
+async fn a_stream_that_goes_on_from_an_earlier_run_begins_with_everything() {
+    let mut earlier = Sequence::fleeting();
+    for _ in 0..7 {
+        earlier.take().unwrap();
+    }
+    let mut stream = Stream::numbered(Bounds::default(), earlier);
+    // Who watched the earlier run to its end goes on watching.
+    let mut watcher = stream.reader.watch(8).unwrap();
+    assert_eq!(stream.reader.watch(7).unwrap_err(), Gone { asked: 7, first: 8, next: 8 });
+    stream.want("a b").await;
+    let set = next(&mut watcher).await.unwrap().unwrap();
+    assert_eq!((set.seq, set.update.op, set.update.pods.len()), (8, Op::Set, 2));
+    stream.want("a").await;
+    assert_eq!(next(&mut watcher).await.unwrap().unwrap().update.op, Op::Remove);
+}
+
+#[tokio::test]
 async fn the_history_ends_with_the_mux_and_watchers_hear_all_of_it() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
     let mut watcher = stream.reader.watch(1).unwrap();
-    let Stream { channel, reader, task, .. } = stream;
-    drop(channel);
+    let Stream { mux, channel, reader, task, .. } = stream;
+    drop((channel, mux.channel(SourceName::Url)));
     task.await.unwrap();
     assert_eq!(next(&mut watcher).await.unwrap().unwrap().seq, 1);
     assert!(next(&mut watcher).await.unwrap().is_none());

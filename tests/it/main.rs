@@ -11,9 +11,17 @@
     reason = "a test fails by panicking, says what it ran, is nobody's library, and has its expectations written by a tool"
 )]
 
+mod agent;
 mod cli;
+mod cli_agent;
+mod cli_apply;
+mod cli_delete;
+mod cli_get;
+mod cli_table;
+mod cli_yaml;
 mod client;
 mod config;
+mod conformance;
 mod db;
 mod db_damage;
 mod db_faults;
@@ -29,9 +37,11 @@ mod histories;
 mod history;
 mod hostile_sink;
 mod jsonl;
+mod last_good;
 mod manifests;
 mod merge;
 mod mux;
+mod oracle;
 mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;
@@ -41,13 +51,19 @@ mod server_errors;
 mod server_lists;
 mod server_pods;
 mod server_state;
+mod server_transport;
+mod server_transport_auth;
+mod server_transport_listen;
+mod server_transport_tls;
 mod server_updates;
 mod settings;
 mod shutdown;
 mod supervise;
 mod support;
 mod url;
+mod url_agent;
 mod url_faults;
+mod url_restart;
 mod validate;
 mod validation;
 mod validation_corpus;

@@ -80,7 +80,8 @@ fn answer(result: Result<Vec<Written>, WriteError>) -> String {
         Ok(written) => {
             let one = |w: &Written| {
                 let pod = w.pod.typed().unwrap().metadata;
-                format!("{} {} at {}", w.pod.key(), w.outcome.as_str(), pod.resource_version.unwrap())
+                let version = pod.resource_version.map(|version| format!(" at {version}"));
+                format!("{} {}{}", w.pod.key(), w.outcome.as_str(), version.unwrap_or_default())
             };
             written.iter().map(one).collect::<Vec<_>>().join(", ")
         }
@@ -164,9 +165,77 @@ async fn a_write_is_taken_whole_or_not_at_all() {
 async fn a_dry_run_answers_and_changes_nothing() {
     let agent = Agent::start(Manners::Takes).await;
     let dry = agent.posts.write(Write::Apply(vec![pod("a#")]), true).await;
-    assert_eq!(answer(dry), "default/a created at 1");
+    assert_eq!(answer(dry), "default/a created");
     assert!(agent.posts.all().is_empty());
     assert_eq!(agent.tell(Write::Apply(vec![pod("b#")])).await, "default/b created at 1");
+    let dry = agent.posts.write(Write::Apply(vec![pod("b#=i:2")]), true).await;
+    assert_eq!(answer(dry), "default/b configured at 1", "at the version that it has");
+}
+
+#[tokio::test]
+async fn what_was_read_can_be_put_back_and_nothing_changes() {
+    let agent = Agent::start(Manners::Takes).await;
+    let hashed = |hash: &str| {
+        let mut pod = pod("a#");
+        pod.set_annotation("kubernetes.io/config.hash", Some(hash));
+        pod
+    };
+    agent.write(Write::Create(hashed("of what was written"))).await.unwrap();
+    let text = agent.posts.get(&PodKey::new("default", "a")).unwrap().text().clone();
+    assert!(String::from_utf8_lossy(&text).contains("config.seen"));
+    let mut read = podmux::pod::Prepared::from_json(&text).unwrap();
+    read.set_annotation("kubernetes.io/config.hash", Some("with its defaults"));
+    assert_eq!(agent.tell(Write::Replace(read.clone())).await, "default/a unchanged at 1");
+    read.set_metadata("resourceVersion", Some("0".into()));
+    read.set_annotation("a", Some("b"));
+    assert_eq!(agent.tell(Write::Replace(read)).await, "default/a configured at 2", "0 is any version");
+}
+
+#[tokio::test]
+async fn what_is_not_the_authors_to_say_is_not_taken_from_them() {
+    let agent = Agent::start(Manners::Takes).await;
+    let mut given = pod("a#%Running!");
+    given.set_metadata("generation", Some(7.into()));
+    let pod = agent.write(Write::Create(given)).await.unwrap()[0].pod.typed().unwrap();
+    assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Pending"));
+    assert_eq!((pod.metadata.generation, pod.metadata.deletion_timestamp), (Some(1), None));
+    let generation = |written: Vec<Written>| written[0].pod.typed().unwrap().metadata.generation;
+    assert_eq!(
+        generation(agent.write(Write::Apply(vec![crate::support::script::pod("a#+l:1")])).await.unwrap()),
+        Some(1)
+    );
+    assert_eq!(
+        generation(agent.write(Write::Apply(vec![crate::support::script::pod("a#=i:2")])).await.unwrap()),
+        Some(2)
+    );
+}
+
+#[tokio::test]
+async fn each_of_the_writes_that_share_a_commit_is_answered_with_its_own_state() {
+    let agent = Agent::start(Manners::Takes).await;
+    let images =
+        futures_of(&agent, (0..20).map(|number| Write::Apply(vec![pod(&format!("a#=i:{number}"))]))).await;
+    for (number, written) in images.into_iter().enumerate() {
+        let spec = written.unwrap()[0].pod.typed().unwrap().spec.unwrap();
+        assert_eq!(spec.containers[0].image.as_deref(), Some(&*format!("i:{number}")));
+    }
+}
+
+/// All writes at once.
+async fn futures_of(
+    agent: &Agent,
+    writes: impl Iterator<Item = Write>,
+) -> Vec<Result<Vec<Written>, WriteError>> {
+    let mut tasks = Vec::new();
+    for write in writes {
+        let posts = agent.posts.clone();
+        tasks.push(tokio::spawn(async move { posts.write(write, false).await }));
+    }
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(timeout(PATIENCE, task).await.unwrap().unwrap());
+    }
+    answers
 }
 
 #[tokio::test]
@@ -217,6 +286,10 @@ async fn a_deleted_pod_goes_when_its_grace_has_run_out_whatever_the_sink_does() 
     );
     assert_eq!(
         agent.tell(Write::Create(pod("a#"))).await,
+        "error: pods \"a\" already exists: it is being deleted; try again when it is gone"
+    );
+    assert_eq!(
+        agent.tell(Write::Replace(pod("a#"))).await,
         "error: pods \"a\" is being deleted; try again when it is gone"
     );
     agent.mux.merged().wait_for(podmux::storage::Merged::is_empty).await.unwrap();
@@ -246,7 +319,9 @@ async fn grace_0_erases_at_once() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     agent.diary.wait_for(|diary| diary.replica.pods.len() == 1).await.unwrap();
-    assert_eq!(agent.tell(delete("default/a", Some(0))).await, "default/a deleted at 1");
+    let gone = agent.write(delete("default/a", Some(0))).await.unwrap();
+    assert_eq!(gone[0].outcome.as_str(), "deleted");
+    assert_eq!(gone[0].pod.deletion_grace_period_seconds(), Some(0), "as an API server answers");
     assert!(agent.mux.merged().borrow().is_empty());
     agent
         .told(

@@ -96,7 +96,7 @@ const LAW: &[Row] = &[
         "+thiserror", "+tokio::sync", "+tokio::select", "+tokio::time", "+tracing",
         "+crate::history", "+crate::pod", "+crate::clock", "+crate::db",
         "+crate::storage::Merged", "+crate::storage::everything",
-        "+crate::mux::Updates", "+crate::mux::Notify",
+        "+crate::mux::Updates",
     ]]),
     ("client", &[ASYNC, &[
         "+base64", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+rustls", "+tower_service",
@@ -617,7 +617,7 @@ fn a_room_sees_of_another_what_its_row_says() {
     check("src/mux.rs", "fn f() { tokio::spawn(g()); }", &["2: the room `mux` may not use `tokio::spawn`"]);
     check(
         "src/db/mod.rs",
-        "use crate::{pod::Pod, source::http};",
+        "use crate::{db::Change, source::http};",
         &["2: the room `db` may not use `crate::source::http`"],
     );
     check("src/sink/mod.rs", "use crate::PodUpdate;", &["2: the room `sink` may not use `crate::PodUpdate`"]);

@@ -1,5 +1,7 @@
 //! Lists: selectors and pages.
 
+use std::fmt::Write as _;
+
 use expect_test::{Expect, expect};
 use podmux::{
     pod::{Pod, Prepared},
@@ -23,6 +25,14 @@ fn labelled(name: &str, labels: &[(&str, &str)]) -> Value {
     })
 }
 
+/// A text as it stands in a query.
+fn encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        write!(out, "%{byte:02x}").unwrap();
+        out
+    })
+}
+
 /// Which of a few pods each selector selects, or what is wrong with it.
 async fn check(option: &str, selectors: &[&str], expect: &Expect) {
     let server = TestServer::start().await;
@@ -40,13 +50,13 @@ async fn check(option: &str, selectors: &[&str], expect: &Expect) {
     server.file_pod("mine.yaml", pod("mine%Running")).await;
     let mut out = String::new();
     for selector in selectors {
-        let encoded: String = selector.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let encoded = encoded(selector);
         let reply = server.get(&format!("/pods?{option}={encoded}")).await;
         let said = match reply.code {
             200 => reply.names().join(" "),
             code => format!("{code} {}", reply.json()["message"].as_str().unwrap()),
         };
-        out.push_str(&format!("{selector} → {said}\n"));
+        writeln!(out, "{selector} → {said}").unwrap();
     }
     expect.assert_eq(&out);
 }
@@ -242,7 +252,7 @@ async fn pages(server: &TestServer, query: &str) -> Vec<Value> {
     let (mut pages, mut token) = (Vec::new(), String::new());
     loop {
         let page = server.get(&format!("/pods?{query}&continue={token}")).await.json();
-        token = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+        page["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut token);
         pages.push(page);
         if token.is_empty() {
             return pages;

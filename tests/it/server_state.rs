@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use expect_test::{Expect, expect};
+use expect_test::{Expect, expect, expect_file};
 use podmux::{
     clock,
     pod::{Origin, Problem, Refusal, RejectionReason, Stage},
@@ -152,6 +152,16 @@ async fn an_agent_that_stops_is_not_ready_and_one_whose_loop_has_ended_not_alive
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_does_not_turn_is_not_waited_for() {
+    let server = TestServer::with(Setup { turns: false, ..Setup::default() }).await;
+    let get = async |path: &str| server.ask_inside(&format!("GET {path}"), &[], "").await;
+    let live = get("/livez").await;
+    assert_eq!(live.code, 503);
+    assert_eq!(live.text(), "[-]merge-loop failed: it has not turned for 5s\nlivez check failed\n");
+    assert_eq!((get("/healthz").await.code, get("/readyz").await.code), (503, 200));
+}
+
 #[tokio::test]
 async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
     let server = TestServer::start().await;
@@ -176,88 +186,9 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
         "watching".clone_into(&mut status.detail);
         status.last_success = Some("2026-11-21T09:00:00Z".parse().unwrap());
     }
-    check(
-        &server,
-        "/sources",
-        &expect![[r#"
-        200 application/json
-        {
-          "apiVersion": "podmux/v1",
-          "items": [
-            {
-              "detail": "watching",
-              "lastSuccess": "2026-11-21T09:00:00Z",
-              "name": "file",
-              "pods": 1,
-              "problems": [
-                {
-                  "details": [
-                    {
-                      "column": 5,
-                      "detail": "Required value",
-                      "field": "spec.containers[0].image",
-                      "line": 3,
-                      "reason": "FieldValueRequired",
-                      "severity": "error"
-                    },
-                    {
-                      "column": 5,
-                      "detail": "unknown field, ignored",
-                      "field": "spec.foo",
-                      "line": 4,
-                      "severity": "warning"
-                    }
-                  ],
-                  "message": "3:5: spec.containers[0].image: Required value",
-                  "origin": "/etc/podmux/bad.yaml",
-                  "reason": "Invalid"
-                },
-                {
-                  "message": "permission denied",
-                  "origin": "/etc/podmux/secret.yaml",
-                  "reason": "Unreadable"
-                },
-                {
-                  "message": "the name is taken by the pod in /etc/podmux/1.yaml; rename one of them",
-                  "origin": "/etc/podmux/2.yaml",
-                  "pod": "default/web",
-                  "reason": "DuplicateName",
-                  "winner": {
-                    "origin": "/etc/podmux/1.yaml",
-                    "pod": "default/web",
-                    "source": "file"
-                  }
-                }
-              ],
-              "state": "synced",
-              "target": "/etc/podmux"
-            },
-            {
-              "detail": "",
-              "name": "http",
-              "pods": 1,
-              "problems": [
-                {
-                  "message": "the name is held by a pod of source file; rename one of them",
-                  "origin": "default/web",
-                  "pod": "default/web",
-                  "reason": "Conflict",
-                  "winner": {
-                    "origin": "/etc/podmux/1.yaml",
-                    "pod": "default/web",
-                    "source": "file"
-                  }
-                }
-              ],
-              "state": "synced",
-              "target": "posted pods, in memory only"
-            }
-          ],
-          "kind": "SourceList"
-        }
-    "#]],
-    )
-    .await;
+    let sources = server.get("/sources").await;
+    expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sources.txt")]
+        .assert_eq(&sources.golden());
     let failing =
         SourceFailing { since: "2026-11-21T09:00:00Z".parse().unwrap(), attempts: 3, error: "gone".into() };
     server.file_status.lock().unwrap().failing = Some(failing);
@@ -271,6 +202,16 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
         }
     "#]]
     .assert_eq(&format!("{:#}\n", source["failing"]));
+}
+
+#[tokio::test]
+async fn a_manifest_of_a_hundred_problems_shows_twenty() {
+    let server = TestServer::start().await;
+    let refusal = Refusal { stage: Stage::Decode, problems: vec![Problem::error("bad"); 100] };
+    server.file_refuses("bad.yaml", RejectionReason::Refused(Arc::new(refusal))).await;
+    let problem = server.get("/sources").await.json()["items"][0]["problems"][0].clone();
+    assert_eq!(problem["details"].as_array().unwrap().len(), 20);
+    assert_eq!(problem["message"], "bad (and 99 more errors)");
 }
 
 #[tokio::test]
@@ -312,72 +253,8 @@ async fn metrics_are_open_metrics() {
         !line.starts_with("podmux_http_request_duration_seconds_") && !line.starts_with("podmux_start")
     });
     lines.sort_unstable();
-    expect![[r##"
-        # HELP podmux_build What runs here.
-        # HELP podmux_http_request_duration_seconds Time to the head of the answer.
-        # HELP podmux_http_requests Requests that were answered.
-        # HELP podmux_pods Pods that are wanted, by the source that wants them.
-        # HELP podmux_ready Whether /readyz says ok.
-        # HELP podmux_sink_acknowledged_seq The last update that a sink has acknowledged.
-        # HELP podmux_sink_busy_seconds For how long a sink has been busy with one update; 0 if it is not.
-        # HELP podmux_sink_failed_attempts How often a sink has failed to take the update in hand.
-        # HELP podmux_sink_failing_seconds For how long a sink has been failing; 0 if it is not.
-        # HELP podmux_source_failed_attempts How often a source has failed since it last succeeded.
-        # HELP podmux_source_failing_seconds For how long a source has been failing; 0 if it is not.
-        # HELP podmux_source_rejections What was not taken, by source and reason.
-        # HELP podmux_source_state How far a source has come: 1 for the state it is in.
-        # HELP podmux_start_time_seconds When the agent was started, since 1970.
-        # HELP podmux_updates_seq The number of the last update of /updates.
-        # HELP podmux_updates_watchers How many watch /updates.
-        # TYPE podmux_build info
-        # TYPE podmux_http_request_duration_seconds histogram
-        # TYPE podmux_http_requests counter
-        # TYPE podmux_pods gauge
-        # TYPE podmux_ready gauge
-        # TYPE podmux_sink_acknowledged_seq gauge
-        # TYPE podmux_sink_busy_seconds gauge
-        # TYPE podmux_sink_failed_attempts gauge
-        # TYPE podmux_sink_failing_seconds gauge
-        # TYPE podmux_source_failed_attempts gauge
-        # TYPE podmux_source_failing_seconds gauge
-        # TYPE podmux_source_rejections gauge
-        # TYPE podmux_source_state gauge
-        # TYPE podmux_start_time_seconds gauge
-        # TYPE podmux_updates_seq gauge
-        # TYPE podmux_updates_watchers gauge
-        # UNIT podmux_http_request_duration_seconds seconds
-        # UNIT podmux_sink_busy_seconds seconds
-        # UNIT podmux_sink_failing_seconds seconds
-        # UNIT podmux_source_failing_seconds seconds
-        # UNIT podmux_start_time_seconds seconds
-        podmux_build_info{version="0.1.0",node="node1"} 1
-        podmux_http_requests_total{method="GET",route="/api/v1/namespaces/{namespace}/pods/{name}",code="404"} 2
-        podmux_http_requests_total{method="GET",route="none",code="404"} 1
-        podmux_http_requests_total{method="POST",route="/pods",code="201"} 1
-        podmux_http_requests_total{method="POST",route="/pods",code="400"} 1
-        podmux_http_requests_total{method="other",route="/pods",code="405"} 1
-        podmux_pods{source="file"} 1
-        podmux_pods{source="http"} 0
-        podmux_ready 1
-        podmux_sink_acknowledged_seq{sink="test"} 7
-        podmux_sink_busy_seconds{sink="test"} 0.0
-        podmux_sink_failed_attempts{sink="test"} 0
-        podmux_sink_failing_seconds{sink="test"} 0.0
-        podmux_source_failed_attempts{source="file"} 0
-        podmux_source_failed_attempts{source="http"} 0
-        podmux_source_failing_seconds{source="file"} 0.0
-        podmux_source_failing_seconds{source="http"} 0.0
-        podmux_source_rejections{source="file",reason="Unreadable"} 1
-        podmux_source_rejections{source="http",reason="Conflict"} 1
-        podmux_source_state{source="file",state="restored"} 0
-        podmux_source_state{source="file",state="synced"} 1
-        podmux_source_state{source="file",state="waiting"} 0
-        podmux_source_state{source="http",state="restored"} 0
-        podmux_source_state{source="http",state="synced"} 1
-        podmux_source_state{source="http",state="waiting"} 0
-        podmux_updates_seq 5
-        podmux_updates_watchers 0
-    "##]].assert_eq(&(lines.join("\n") + "\n"));
+    expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics.txt")]
+        .assert_eq(&(lines.join("\n") + "\n"));
 }
 
 #[tokio::test]

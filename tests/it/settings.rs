@@ -368,6 +368,8 @@ fn variables_that_no_setting_reads_are_one_warning() {
         ("PODMUX_SINKS", "jsonl"),
         ("PODMUX_NODE_NAME", "a"),
         ("PODMUX_PORT", ""),
+        // For the commands that ask an agent.
+        ("PODMUX_SERVER", "unix:/s"),
         ("HOME", "/"),
     ]);
     let settings = Settings::load(&flags(&[(Key::PodManifestPath, "a")]), &said).unwrap();

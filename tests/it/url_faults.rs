@@ -180,13 +180,28 @@ async fn invalid_pods_are_refused() {
     let pod = |version: &str, spec: &str| {
         format!("{version}kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - image: i:2\n{spec}")
     };
-    let named = "    name: c\n";
+    let (v1, named) = ("apiVersion: v1\n", "    name: c\n");
     for (manifest, said) in [
         (pod("", named), "1:1: apiVersion: Required value: apiVersion: v1 is expected"),
         (
             pod("apiVersion: v1betta2\n", named),
             "1:13: apiVersion: the version is \"v1betta2\"; v1 is expected",
         ),
+        (
+            pod(v1, &format!("{named}  volumes:\n  - name: _INVALID_\n    emptyDir: {{}}\n")),
+            "10:11: spec.volumes[0].name: Invalid value: \"_INVALID_\"",
+        ),
+        (
+            pod(
+                v1,
+                &format!(
+                    "{named}  volumes:\n  - {{name: vol, emptyDir: {{}}}}\n  - {{name: vol, emptyDir: {{}}}}\n"
+                ),
+            ),
+            "11:12: spec.volumes[1].name: Duplicate value: \"vol\"",
+        ),
+        (pod(v1, "    name: \"\"\n"), "8:11: spec.containers[0].name: Required value"),
+        (pod(v1, "    name: _INVALID_\n"), "8:11: spec.containers[0].name: Invalid value: \"_INVALID_\""),
     ] {
         web.say(Reply::ok(manifest));
         source.hear_nothing().await;
@@ -220,6 +235,8 @@ async fn a_slow_body_and_a_mute_server_are_given_up_in_time() {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut settings = settings(&web.url);
     settings.timeout = Duration::from_millis(300);
+    // A busy machine may be that slow itself; the next poll will do.
+    settings.check_frequency = Duration::from_millis(20);
     let mut source = Polled::start_with(settings, |source| source);
     source.hear("ADD: web=i:1").await;
     let trickle = [Step::Send("#".into()), Step::Pause(Duration::from_millis(20))];
@@ -285,6 +302,21 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     ours.client("node");
     source.hear("ADD: web=i:1").await;
     soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
+}
+
+#[tokio::test]
+async fn sighup_reads_certificates_anew_even_if_all_is_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let ours = Authority::new(directory.path(), "ours");
+    let web = Web::start_tls(ours.server("localhost", None), Reply::ok(pod("web", "i:1"))).await;
+    let mut settings = settings(&web.url);
+    settings.ca_file = Some(ours.ca_file.clone());
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    // Whoever takes a CA away wants it to be trusted no more.
+    fs::copy(Authority::new(directory.path(), "other").ca_file, &ours.ca_file).unwrap();
+    source.hear_nothing().await;
+    assert!(source.error().contains("name the file of the right CA"), "{}", source.error());
 }
 
 #[test]
@@ -360,7 +392,7 @@ fn a_pod_with_the_uid_of_another_is_said_once() {
 async fn a_poll_that_is_asked_for_while_one_is_under_way_is_another_one() {
     let web = Web::start(Reply::mute()).await;
     let mut settings = settings(&web.url);
-    settings.timeout = Duration::from_millis(300);
+    settings.timeout = Duration::from_secs(2);
     let mut source = Polled::start_with(settings, |source| source);
     web.asked(1).await;
     web.say(Reply::ok(pod("web", "i:1")));

@@ -8,7 +8,7 @@
 use std::{
     fmt::Write as _,
     fs::{self, File},
-    io::{Read as _, Write as _},
+    io::Write as _,
     path::Path,
     process::Stdio,
 };
@@ -18,7 +18,10 @@ use rustix::fs::{CWD, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{cli::transcript, support::process::podmux};
+use crate::{
+    cli::transcript,
+    support::process::{self, podmux},
+};
 
 const GOOD: &str = "\
 apiVersion: v1
@@ -577,26 +580,9 @@ fn names_and_texts_from_outside_cannot_speak_to_the_terminal() {
 
 /// What appears on a terminal to which the output, the log or both go.
 fn on_a_terminal(dir: &Path, variables: &[(&str, &str)]) -> String {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&ours).unwrap();
-    unlockpt(&ours).unwrap();
-    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
-    let theirs = File::options().read(true).write(true).open(name).unwrap();
-    let mut command = podmux(&[]);
-    command.args(["validate", "."]).current_dir(dir).envs(variables.iter().copied());
-    let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
-    // The command keeps the terminal's other end open as long as it lives.
-    drop(command);
-    let mut text = Vec::new();
-    let mut ours = File::from(ours);
-    let mut part = [0; 4096];
-    // A terminal ends with an error (EIO) when nobody holds its other end.
-    while let Ok(count @ 1..) = ours.read(&mut part) {
-        text.extend_from_slice(&part[..count]);
-    }
-    child.wait().unwrap();
-    String::from_utf8(text).unwrap()
+    let mut command = podmux(&["validate", "."]);
+    command.current_dir(dir).envs(variables.iter().copied());
+    process::on_a_terminal(command)
 }
 
 #[test]

@@ -27,11 +27,11 @@ struct Tally {
     earlier: usize,
 }
 
-type Causes = BTreeSet<(String, String)>;
+pub type Causes = BTreeSet<(String, String)>;
 
 /// The (field, reason) pairs that validation gave. Of a list the kubelet tells
 /// the first bad item only, without its place.
-fn causes(refusal: &Refusal) -> Causes {
+pub fn causes(refusal: &Refusal) -> Causes {
     let pair = |problem: &podmux::pod::Problem| {
         let field = problem.field.as_deref()?;
         let field = match field.strip_prefix("items[") {

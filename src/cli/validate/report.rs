@@ -11,7 +11,10 @@ use serde_json::{Map, Value};
 
 use super::{Checked, OutputArg};
 use crate::{
-    cli::{Failure, Output},
+    cli::{
+        Failure, Output,
+        terminal::{BOLD, Shown, YELLOW, colours, styled},
+    },
     pod::{Prepared, Problem, Severity, Stage},
     settings::Environment,
 };
@@ -32,13 +35,11 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(form: OutputArg, verbose: bool, environment: &Environment) -> Self {
-        let plain = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty())
-            || environment.get("TERM").is_some_and(|term| term == "dumb");
         Self {
             output: Output::new(),
             form,
             verbose,
-            colour: !plain && io::stdout().is_terminal(),
+            colour: colours(&io::stdout(), environment),
             progress: io::stderr().is_terminal(),
             good: 0,
             bad: 0,
@@ -109,18 +110,14 @@ impl Report {
             Some((line, column)) => format!("{}:{line}:{column}", Shown(path)),
             None => Shown(path).to_string(),
         };
-        let mut parts = vec![self.styled("1", &place)];
+        let mut parts = vec![styled(self.colour, BOLD, &place)];
         if problem.severity == Severity::Warning {
-            parts.push(self.styled("1;33", "warning"));
+            parts.push(styled(self.colour, YELLOW, "warning"));
         }
         parts.extend(problem.field.as_deref().map(|field| Shown(field).to_string()));
         parts.extend(problem.reason.map(str::to_owned));
         parts.push(Shown(&problem.detail).to_string());
         parts.join(": ") + "\n"
-    }
-
-    fn styled(&self, style: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
     fn json(&mut self, checked: &Checked) -> Result<(), Failure> {
@@ -185,21 +182,5 @@ impl<'a> From<&'a Problem> for ProblemObject<'a> {
             reason: problem.reason,
             detail: &problem.detail,
         }
-    }
-}
-
-/// Text from outside as it may reach a terminal: on one line, control characters escaped.
-struct Shown<'a>(&'a str);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            if character.is_control() {
-                write!(f, "{}", character.escape_default())?;
-            } else {
-                write!(f, "{character}")?;
-            }
-        }
-        Ok(())
     }
 }

@@ -134,6 +134,8 @@ pub(super) struct Patience {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
+    /// Restored from an earlier run, and not met yet in this one.
+    Restored,
     /// Read. The stat is kept if the file had come to rest by then; without it
     /// a second write in the same tick of the clock could not be told from the first.
     Read(Option<Stamp>),
@@ -164,6 +166,9 @@ pub(super) struct Entries {
     populated: bool,
     /// Whether everything has been scanned once.
     scanned: bool,
+    /// Whether a file that was restored has been met: then the directory is the
+    /// one that the earlier run knew. One without any may be a bare mount point.
+    recognised: bool,
     by_name: BTreeMap<OsString, Entry>,
     /// The names that are unsettled or gone.
     pending: BTreeSet<OsString>,
@@ -176,9 +181,16 @@ impl Entries {
             place: Place::Unknown,
             populated: false,
             scanned: false,
+            recognised: false,
             by_name: BTreeMap::new(),
             pending: BTreeSet::new(),
         }
+    }
+
+    /// Says that an earlier run knew a file. It is waited for as for one that was
+    /// there just now.
+    pub(super) fn restore(&mut self, name: &OsStr) {
+        self.set(name, State::Restored);
     }
 
     /// Says how long it is between two scans from now on.
@@ -257,7 +269,11 @@ impl Entries {
         match (why, before) {
             (Why::Complete, _) | (Why::Scan | Why::Touched, Some(State::Failed)) => Read,
             (Why::Created, _) => Is(State::Open { met: None }),
-            (Why::Scan, None) if !self.scanned && stamp.rested(moment.wall, self.patience.quiet) => Read,
+            (Why::Scan, None | Some(State::Restored))
+                if !self.scanned && stamp.rested(moment.wall, self.patience.quiet) =>
+            {
+                Read
+            }
             (_, Some(same @ State::Read(Some(known)))) if known == stamp => Is(same),
             (Why::Touched, Some(State::Read(Some(known)))) if known.agrees(&stamp) => {
                 Is(State::Read(Some(stamp)))
@@ -303,6 +319,11 @@ impl Entries {
 
     /// Ends a scan of everything: whatever it did not meet is not there.
     pub(super) fn scanned(&mut self, met: &BTreeSet<OsString>, now: Instant) {
+        if let (false, true, Place::Directory(here)) = (self.scanned, self.recognised, self.place) {
+            for entry in self.by_name.values_mut() {
+                entry.home.get_or_insert(here);
+            }
+        }
         self.scanned = true;
         let missed: Vec<OsString> =
             self.by_name.keys().filter(|name| !met.contains(*name)).cloned().collect();
@@ -329,7 +350,7 @@ impl Entries {
         match entry.state {
             State::Unsettled { due, .. } => Some(due),
             State::Gone { since } => Some(since + self.patience_with(name, entry)?),
-            State::Read(_) | State::Failed | State::Open { .. } => None,
+            State::Restored | State::Read(_) | State::Failed | State::Open { .. } => None,
         }
     }
 
@@ -365,6 +386,7 @@ impl Entries {
 
     /// Sets the state of a file that is there.
     fn settle_in(&mut self, name: &OsStr, state: State) {
+        self.recognised |= matches!(self.by_name.get(name), Some(Entry { state: State::Restored, .. }));
         self.set(name, state);
         if let (Place::Directory(here), Some(entry)) = (self.place, self.by_name.get_mut(name)) {
             entry.home = Some(here);

@@ -33,7 +33,12 @@ use self::{
     watch::{Inbox, News},
     worker::{Outcome, Worker},
 };
-use crate::{clock, mux::SourceChannel, pod::decode::Preparation};
+use super::good::Good;
+use crate::{
+    clock,
+    mux::SourceChannel,
+    pod::{SourceName, decode::Preparation},
+};
 
 /// How often everything is scanned where no watch is to be had.
 const POLL: Duration = Duration::from_secs(1);
@@ -117,6 +122,8 @@ pub struct FileStatus {
     pub waiting: usize,
     /// How many manifests or pods were not taken.
     pub rejected: usize,
+    /// Why what is good now cannot be kept for the next start, if it cannot.
+    pub unkept: Option<Arc<str>>,
     /// The last rescan that is complete, by its number.
     rescanned: u64,
 }
@@ -170,6 +177,7 @@ pub struct FileSource {
     channel: SourceChannel,
     inbox: Arc<Inbox>,
     worker: Option<Box<Worker>>,
+    good: Good,
     asked: level::Receiver<Asked>,
     status: level::Sender<FileStatus>,
 }
@@ -184,9 +192,30 @@ impl FileSource {
         let inbox = Arc::new(Inbox::default());
         // It fails for an empty path only, which then is looked at as it is, and is missing.
         let absolute = path::absolute(&settings.path).unwrap_or_else(|_| settings.path.clone());
+        let good = Good::none(SourceName::File, settings.preparation.node.clone());
         let worker = Some(Box::new(Worker::new(settings, absolute, inbox.clone())));
-        let source = Self { channel, inbox, worker, asked, status };
+        let source = Self { channel, inbox, worker, good, asked, status };
         (source, FileHandle { asked: ask, status: seen })
+    }
+
+    /// The same with what was good in an earlier run, which is pushed at once,
+    /// and kept up to date from now on.
+    ///
+    /// What is missing, unreadable or broken at the start is treated as if it
+    /// had become so just now.
+    #[must_use]
+    pub fn with_last_good(mut self, mut good: Good) -> Self {
+        if let Some(worker) = &mut self.worker {
+            let (listing, others) = worker.restore(good.restored());
+            for origin in &others {
+                good.forget(origin);
+            }
+            if let Some(listing) = listing {
+                self.channel.push(listing);
+            }
+        }
+        self.good = good;
+        self
     }
 
     /// Scans, watches and pushes until `stop` is cancelled.
@@ -198,6 +227,14 @@ impl FileSource {
     /// # Panics
     /// If a step panics, with its panic.
     pub async fn run(mut self, stop: CancellationToken) {
+        self.work(stop).await;
+        let Self { channel, good, .. } = self;
+        // Nobody waits for what is written last.
+        drop(channel);
+        good.finish().await;
+    }
+
+    async fn work(&mut self, stop: CancellationToken) {
         let mut schedule = Schedule::new(Instant::now());
         let mut answering = None;
         loop {
@@ -206,6 +243,10 @@ impl FileSource {
                 () = stop.cancelled() => return,
                 () = self.inbox.wait() => {}
                 Ok(()) = self.asked.changed() => {}
+                () = self.good.write() => {
+                    self.tell_good();
+                    continue;
+                }
                 () = time::sleep_until(schedule.next()) => {}
             }
             let began = Instant::now();
@@ -225,7 +266,7 @@ impl FileSource {
                 answering = Some(asked);
             }
             let settled = outcome.settled;
-            self.tell(outcome);
+            self.tell(outcome).await;
             if let Some(asked) = answering.take_if(|_| settled) {
                 if stop.run_until_cancelled(self.channel.merged()).await.is_none() {
                     return;
@@ -254,7 +295,17 @@ impl FileSource {
         }
     }
 
-    fn tell(&self, outcome: Outcome) {
+    fn tell_good(&self) {
+        let unkept = self.good.trouble();
+        self.status.send_if_modified(|status| mem::replace(&mut status.unkept, unkept.clone()) != unkept);
+    }
+
+    async fn tell(&mut self, outcome: Outcome) {
+        for (origin, pods) in outcome.good {
+            self.good.put(&origin, pods);
+        }
+        // It is on its way to the disk before anybody hears of it.
+        self.good.begin().await;
         if let Some(listing) = outcome.listing {
             self.channel.push(listing);
         }
@@ -267,6 +318,7 @@ impl FileSource {
             files: outcome.files,
             waiting: outcome.waiting,
             rejected: outcome.rejected,
+            unkept: self.good.trouble(),
             rescanned: self.status.borrow().rescanned,
         };
         self.status.send_if_modified(|before| {

@@ -23,7 +23,8 @@ use super::{
     watch::{Inbox, Interest, News, Watch, What},
 };
 use crate::pod::{
-    Listing, ListingBuilder, Origin, PodKey, Problem, Refusal, RejectionReason, Severity, SourceName, Stage,
+    Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity,
+    SourceName, Stage,
     decode::{MAX_MANIFEST, Manifest},
 };
 
@@ -44,6 +45,8 @@ const MAX_TARGETS: usize = 256;
 pub(super) struct Outcome {
     /// The listing, if it is to be pushed.
     pub(super) listing: Option<Listing>,
+    /// Whose pods are others now, for the last good: by absolute path.
+    pub(super) good: Vec<(Origin, Vec<Arc<Pod>>)>,
     /// When some file is to be looked at again.
     pub(super) next_due: Option<Instant>,
     /// Whether something calls for a scan of everything.
@@ -81,6 +84,7 @@ pub(super) struct Worker {
     scanned: Option<Timestamp>,
     trouble: Option<Arc<str>>,
     changed: bool,
+    good: Vec<(Origin, Vec<Arc<Pod>>)>,
     began: Option<Instant>,
     handed_out: bool,
     rejected: usize,
@@ -108,6 +112,7 @@ impl Worker {
             scanned: None,
             trouble: None,
             changed: false,
+            good: Vec::new(),
             began: None,
             handed_out: false,
             rejected: 0,
@@ -115,6 +120,24 @@ impl Worker {
             duplicates: BTreeMap::new(),
             settings,
         }
+    }
+
+    /// Takes what was good in an earlier run for what is there, until it has been
+    /// looked at. Gives the listing of it, if there is any, and the origins
+    /// that are none of this path's.
+    pub(super) fn restore(&mut self, good: Vec<(Origin, Vec<Prepared>)>) -> (Option<Listing>, Vec<Origin>) {
+        let (now, mut others) = (crate::clock::now(), Vec::new());
+        for (path, pods) in good {
+            match self.name_of(Path::new(path.as_str())) {
+                Some(name) => {
+                    self.entries.restore(&name);
+                    self.builder.put(&self.origin(&name), pods, now);
+                }
+                None => others.push(path),
+            }
+        }
+        let listing = self.builder.restored_listing();
+        ((!listing.is_empty()).then_some(listing), others)
     }
 
     /// Takes over what may change while the source runs. Manifests that are
@@ -132,6 +155,7 @@ impl Worker {
             let reason = refusal.reason.clone();
             if matches!(reason, RejectionReason::Refused(_)) {
                 self.builder.remove(&origin);
+                self.note_good(self.name_at(&origin).to_owned().as_os_str());
                 self.builder.refuse(&origin, reason);
                 self.changed = true;
             }
@@ -183,6 +207,7 @@ impl Worker {
     fn outcome(&mut self) -> Outcome {
         Outcome {
             listing: self.listing(),
+            good: mem::take(&mut self.good),
             next_due: self.entries.next_due(),
             wants_scan: self.wants_scan,
             scanned: self.scanned.take(),
@@ -424,10 +449,12 @@ impl Worker {
         let origin = self.origin(name);
         let mended = self.builder.refusal(&origin).is_some();
         let pods = manifest.pods.len();
-        if !self.builder.put(&origin, manifest.pods, crate::clock::now()) {
+        if self.builder.put(&origin, manifest.pods, crate::clock::now()) {
+            self.changed = true;
+            self.note_good(name);
+        } else if self.entries.is_scanned() {
             return;
         }
-        self.changed = true;
         for warning in manifest.warnings {
             warn!(source = "file", path = %origin, "{origin}:{warning}");
         }
@@ -451,6 +478,7 @@ impl Worker {
         let invalid = matches!(reason, RejectionReason::Refused(_));
         if invalid && self.settings.on_invalid == OnInvalid::Remove {
             self.builder.remove(&origin);
+            self.note_good(name);
         }
         self.builder.refuse(&origin, reason);
         self.changed = true;
@@ -463,6 +491,7 @@ impl Worker {
         let origin = self.origin(name);
         if self.builder.remove(&origin) {
             self.changed = true;
+            self.note_good(name);
             debug!(source = "file", path = %origin, "the manifest is gone");
         }
     }
@@ -477,6 +506,29 @@ impl Worker {
             text.push_str(&chunk.invalid().escape_ascii().to_string());
         }
         Origin::from(text.as_str())
+    }
+
+    fn name_at<'o>(&self, origin: &'o Origin) -> &'o OsStr {
+        let path = Path::new(origin.as_str());
+        if path == self.settings.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
+    }
+
+    /// Notes for the last good what a file gives now. A path that is no text is not kept.
+    fn note_good(&mut self, name: &OsStr) {
+        let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
+        if let Some(path) = path.to_str() {
+            self.good.push((Origin::from(path), self.builder.found(&self.origin(name)).to_vec()));
+        }
+    }
+
+    /// The name under which a file goes that has this absolute path.
+    fn name_of(&self, path: &Path) -> Option<OsString> {
+        let name = path.file_name().filter(|_| path.parent() == Some(&self.path));
+        match name {
+            Some(name) if NameKind::of(name) == NameKind::Manifest => Some(name.to_owned()),
+            _ if path == self.path => Some(OsString::new()),
+            _ => None,
+        }
     }
 
     fn path_of(&self, name: &OsStr) -> PathBuf {
@@ -553,10 +605,7 @@ impl Worker {
     }
 
     fn is_gone(&self, origin: &Origin) -> bool {
-        let path = Path::new(origin.as_str());
-        let name =
-            if path == self.settings.path { OsStr::new("") } else { path.file_name().unwrap_or_default() };
-        self.entries.is_gone(name)
+        self.entries.is_gone(self.name_at(origin))
     }
 }
 

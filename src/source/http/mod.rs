@@ -144,7 +144,10 @@ pub enum ObstacleKind {
     /// There is none of that name.
     #[error("not found")]
     NotFound,
-    /// It is being deleted; its name is free when it is gone.
+    /// There is one of that name, and it is being deleted.
+    #[error("already exists: it is being deleted; try again when it is gone")]
+    NotGoneYet,
+    /// It is being deleted, and is not changed any more.
     #[error("is being deleted; try again when it is gone")]
     Terminating,
     /// Another posted pod has its UID.
@@ -326,7 +329,6 @@ impl HttpSource {
             };
             answers.push((settled, answer));
         }
-        let before = self.posted.borrow().clone();
         // Until this is done nobody is answered: a refusal, too, may be owed to
         // a write that is not durable yet.
         let mut done = self.commit(&next, steps.iter().filter_map(record::change).collect()).await;
@@ -334,9 +336,8 @@ impl HttpSource {
             self.adopt(next, &steps);
             done = self.channel.merged().await.then_some(()).ok_or(DbError::Ended);
         }
-        let after = self.posted.borrow().clone();
-        let mut steps = steps.iter();
-        let mut begin = 0;
+        let written = if done.is_ok() { told(&steps, &self.posted.borrow()) } else { Vec::new() };
+        let (mut written, mut begin) = (written.into_iter(), 0);
         for (settled, answer) in answers {
             let result = match (settled, &done) {
                 (_, Err(DbError::Ended)) => Err(WriteError::Stopping),
@@ -344,8 +345,7 @@ impl HttpSource {
                 (Settled::Not(error), Ok(())) => Err(error),
                 (Settled::Dry(written), Ok(())) => Ok(written),
                 (Settled::Taken(end), Ok(())) => {
-                    let mine = steps.by_ref().take(end - mem::replace(&mut begin, end));
-                    Ok(mine.map(|step| told(step, &before, &after)).collect())
+                    Ok(written.by_ref().take(end - mem::replace(&mut begin, end)).collect())
                 }
             };
             // Who asked may have gone away; that changes nothing.
@@ -386,7 +386,7 @@ impl HttpSource {
     /// Lets a set be the set, and pushes it.
     fn adopt(&mut self, set: Set, steps: &[Step]) {
         self.set = set;
-        for Step { key, outcome, posted } in steps {
+        for Step { key, outcome, posted, .. } in steps {
             let origin = Origin::from(key.as_str());
             if *outcome == Outcome::Deleted {
                 self.builder.remove(&origin);
@@ -444,7 +444,7 @@ impl HttpSource {
             .iter()
             .filter_map(|key| {
                 let posted = next.erase(key)?;
-                Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted })
+                Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted, before: None })
             })
             .collect();
         if self.commit(&next, released.iter().map(record::erasure).collect()).await.is_err() {
@@ -470,19 +470,27 @@ impl HttpSource {
 
 /// A pod of an earlier run, as a step of this one.
 fn restored(posted: &set::Posted) -> Step {
-    Step { key: posted.pod.key().clone(), outcome: Outcome::Unchanged, posted: posted.clone() }
+    Step { key: posted.pod.key().clone(), outcome: Outcome::Unchanged, posted: posted.clone(), before: None }
 }
 
-/// What a dry run answers.
+/// What a dry run answers: at the version that the pod has, for it gets no other.
 fn untold(step: &Step) -> Written {
-    Written { outcome: step.outcome, pod: Arc::new(step.posted.pod.unmarked()) }
+    let mut posted = step.posted.clone();
+    posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
+    Written { outcome: step.outcome, pod: Arc::new(posted.pod.told_by(SourceName::Http, posted.seen)) }
 }
 
-/// What a write answers: the pod as it is told, or was told last.
-fn told(step: &Step, before: &OrdMap<PodKey, Arc<Pod>>, after: &OrdMap<PodKey, Arc<Pod>>) -> Written {
-    let known = after.get(&step.key).or_else(|| before.get(&step.key)).cloned();
-    let pod = known.unwrap_or_else(|| Arc::new(step.posted.pod.unmarked()));
-    Written { outcome: step.outcome, pod }
+/// What writes answer, for each step the pod as it was after it.
+fn told(steps: &[Step], now: &OrdMap<PodKey, Arc<Pod>>) -> Vec<Written> {
+    // Nearly always that is the pod as it is now.
+    let last: HashMap<&PodKey, usize> = steps.iter().enumerate().map(|(at, step)| (&step.key, at)).collect();
+    let pod = |(at, step): (usize, &Step)| {
+        let now = now.get(&step.key).filter(|_| last.get(&step.key) == Some(&at)).cloned();
+        let posted = &step.posted;
+        let pod = now.unwrap_or_else(|| Arc::new(posted.pod.told_by(SourceName::Http, posted.seen)));
+        Written { outcome: step.outcome, pod }
+    };
+    steps.iter().enumerate().map(pod).collect()
 }
 
 /// An error with its cause, on one line.

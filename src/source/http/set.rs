@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{Obstacle, ObstacleKind, Outcome, Preconditions, Write};
-use crate::pod::{PodKey, Prepared};
+use crate::pod::{PodKey, Prepared, SEEN, SOURCE, identity::HASH};
 
 /// The grace of a pod that says none: the API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
@@ -14,6 +14,8 @@ const LONGEST_GRACE: i64 = 100 * 365 * 24 * 3600;
 /// Fields of the metadata that a client may send and only the source gives.
 const SERVER_FIELDS: [&str; 5] =
     ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "selfLink"];
+/// What the source says of itself; a pod that was read here has it when it comes back.
+const MARKS: [&str; 2] = [SOURCE, SEEN];
 
 /// A posted pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +52,8 @@ pub(super) struct Step {
     pub(super) outcome: Outcome,
     /// The pod as it is then; as it was last if it is gone.
     pub(super) posted: Posted,
+    /// The version that it had before, if it was there.
+    pub(super) before: Option<String>,
 }
 
 /// The posted pods. O(1) to clone, so a write is tried on a copy.
@@ -119,8 +123,9 @@ impl Trial<'_> {
         self.obstacles.push(Obstacle { key: key.clone(), what });
     }
 
-    fn step(&mut self, outcome: Outcome, posted: Posted) {
-        self.steps.push(Step { key: posted.pod.key().clone(), outcome, posted });
+    fn step(&mut self, outcome: Outcome, posted: Posted, before: Option<&Posted>) {
+        let before = before.map(|before| before.text("resourceVersion").to_owned());
+        self.steps.push(Step { key: posted.pod.key().clone(), outcome, posted, before });
     }
 
     fn apply(&mut self, mut pod: Prepared) {
@@ -148,7 +153,7 @@ impl Trial<'_> {
         let key = pod.key().clone();
         match self.set.pods.get(&key) {
             Some(posted) if posted.deadline().is_some() => {
-                return self.refuse(&key, ObstacleKind::Terminating);
+                return self.refuse(&key, ObstacleKind::NotGoneYet);
             }
             Some(_) => return self.refuse(&key, ObstacleKind::AlreadyExists),
             None => {}
@@ -158,9 +163,10 @@ impl Trial<'_> {
         } else if let Some(holder) = self.set.by_uid.get(pod.uid()).cloned() {
             return self.refuse(&key, ObstacleKind::UidInUse(holder));
         }
-        SERVER_FIELDS.iter().for_each(|field| pod.set_metadata(field, None));
+        take_over(&mut pod);
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
-        self.store(Outcome::Created, Posted { pod, seen: self.now });
+        pod.set_metadata("generation", Some(1.into()));
+        self.store(Outcome::Created, Posted { pod, seen: self.now }, None);
     }
 
     fn replace(&mut self, mut pod: Prepared) {
@@ -169,22 +175,26 @@ impl Trial<'_> {
             return self.refuse(&key, ObstacleKind::NotFound);
         };
         let said = |field: &str| pod.metadata(field).and_then(Value::as_str).map(str::to_owned);
-        let asked = Preconditions { uid: said("uid"), resource_version: said("resourceVersion") };
+        // As at an API server, 0 is any version.
+        let version = said("resourceVersion").filter(|version| version != "0");
+        let asked = Preconditions { uid: said("uid"), resource_version: version };
         if !self.holds(&old, &asked) {
             return;
         }
         if old.deadline().is_some() {
             return self.refuse(&key, ObstacleKind::Terminating);
         }
-        SERVER_FIELDS.iter().for_each(|field| pod.set_metadata(field, None));
-        for field in ["uid", "creationTimestamp", "resourceVersion"] {
+        take_over(&mut pod);
+        for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
-        if pod == old.pod {
-            self.step(Outcome::Unchanged, old);
-        } else {
-            self.store(Outcome::Configured, Posted { pod, seen: old.seen });
+        if alike(&pod, &old.pod) {
+            return self.step(Outcome::Unchanged, old.clone(), Some(&old));
         }
+        if pod.object().get("spec") != old.pod.object().get("spec") {
+            next_generation(&mut pod);
+        }
+        self.store(Outcome::Configured, Posted { pod, seen: old.seen }, Some(&old));
     }
 
     fn delete(&mut self, key: PodKey, grace: Option<i64>, preconditions: &Preconditions) {
@@ -198,24 +208,24 @@ impl Trial<'_> {
             let spec = old.pod.object().get("spec");
             spec.and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64()).unwrap_or(DEFAULT_GRACE)
         };
-        let grace = match grace.or_else(|| old.deadline().is_none().then(own)) {
-            None => return self.step(Outcome::Terminating, old),
-            Some(0) => {
-                self.set.erase(&key);
-                self.set.version += 1;
-                return self.step(Outcome::Deleted, old);
-            }
-            Some(grace) if grace < 0 => 1,
-            Some(grace) => grace.min(LONGEST_GRACE),
+        let Some(grace) = grace.or_else(|| old.deadline().is_none().then(own)) else {
+            return self.step(Outcome::Terminating, old.clone(), Some(&old));
         };
+        let grace = if grace < 0 { 1 } else { grace.min(LONGEST_GRACE) };
         let deadline = self.now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
-        if old.deadline().is_some_and(|before| before <= deadline) {
-            return self.step(Outcome::Terminating, old);
+        if grace > 0 && old.deadline().is_some_and(|before| before <= deadline) {
+            return self.step(Outcome::Terminating, old.clone(), Some(&old));
         }
-        let mut posted = old;
+        let mut posted = old.clone();
         posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
         posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
-        self.store(Outcome::Terminating, posted);
+        if grace == 0 {
+            self.set.erase(&key);
+            self.set.version += 1;
+            return self.step(Outcome::Deleted, posted, Some(&old));
+        }
+        next_generation(&mut posted.pod);
+        self.store(Outcome::Terminating, posted, Some(&old));
     }
 
     /// Whether a write's preconditions hold; refuses it if not.
@@ -232,12 +242,35 @@ impl Trial<'_> {
         true
     }
 
-    fn store(&mut self, outcome: Outcome, mut posted: Posted) {
+    fn store(&mut self, outcome: Outcome, mut posted: Posted, before: Option<&Posted>) {
         self.set.version += 1;
         posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
         self.set.insert(posted.clone());
-        self.step(outcome, posted);
+        self.step(outcome, posted, before);
     }
+}
+
+/// Takes out of a pod what is not its author's to say.
+fn take_over(pod: &mut Prepared) {
+    SERVER_FIELDS.iter().for_each(|field| pod.set_metadata(field, None));
+    MARKS.iter().for_each(|mark| pod.set_annotation(mark, None));
+    pod.reset_status();
+}
+
+/// Whether a pod says the same as one that is stored. The hash is over what was
+/// written, defaults left out; a pod that was read here comes back with them.
+fn alike(pod: &Prepared, stored: &Prepared) -> bool {
+    pod == stored || {
+        let mut pod = pod.clone();
+        pod.set_annotation(HASH, stored.annotation(HASH));
+        pod == *stored
+    }
+}
+
+/// Counts a change of what is wanted: of the spec, or that it is to end.
+fn next_generation(pod: &mut Prepared) {
+    let generation = pod.metadata("generation").and_then(Value::as_i64).unwrap_or(1);
+    pod.set_metadata("generation", Some((generation + 1).into()));
 }
 
 /// A time as the API writes it: whole seconds, UTC.

@@ -10,6 +10,7 @@ mod fetch;
 use std::{error::Error, fmt, mem, panic, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Uri};
+use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch as level,
     task,
@@ -20,7 +21,7 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
-use super::{SourceFailing, SourceStatus};
+use super::{SourceFailing, SourceStatus, good::Good};
 use crate::{
     client::{Identity, shown},
     clock,
@@ -146,9 +147,9 @@ impl UrlHandle {
     }
 }
 
-/// What the pods in use were made of.
+/// What the pods in use were made of, in this run.
 #[derive(Clone, Debug)]
-struct Good {
+struct Known {
     sha256: [u8; 32],
     validators: Validators,
 }
@@ -162,7 +163,8 @@ pub struct UrlSource {
     origin: Origin,
     fetcher: Fetcher,
     builder: ListingBuilder,
-    good: Option<Good>,
+    known: Option<Known>,
+    last_good: Good,
     /// What was pushed last.
     pushed: Option<Listing>,
     /// The errors of this outage that were said.
@@ -178,9 +180,10 @@ impl UrlSource {
     pub fn new(settings: UrlSettings, channel: SourceChannel) -> (Self, UrlHandle) {
         let target = shown(&settings.url);
         let origin = Origin::from(&*target);
-        let status = SourceStatus { target, detail: detail(&settings), ..SourceStatus::default() };
+        let status = SourceStatus { target, detail: polling(&settings), ..SourceStatus::default() };
         let (status, seen) = level::channel(status);
         let (fetched, done) = level::channel(0);
+        let last_good = Good::none(SourceName::Url, settings.preparation.node.clone());
         let (ask, asked) = level::channel(Asked { fetches: 0, settings: settings.clone() });
         let source = Self {
             channel,
@@ -188,7 +191,8 @@ impl UrlSource {
             origin,
             fetcher: Fetcher::default(),
             builder: ListingBuilder::new(SourceName::Url),
-            good: None,
+            known: None,
+            last_good,
             pushed: None,
             said: Vec::new(),
             asked,
@@ -198,18 +202,53 @@ impl UrlSource {
         (source, UrlHandle { asked: ask, fetched: done, status: seen })
     }
 
+    /// The same with what was good in an earlier run, which is pushed at once,
+    /// and kept up to date from now on.
+    ///
+    /// Whether the URL still says so is asked without conditions: the pods may
+    /// have been prepared by an earlier release.
+    #[must_use]
+    pub fn with_last_good(mut self, mut last_good: Good) -> Self {
+        let ours = kept_under(&self.settings.url);
+        for (url, pods) in last_good.restored() {
+            if url == ours {
+                self.builder.put(&self.origin, pods, clock::now());
+                let listing = self.builder.restored_listing();
+                self.channel.push(listing.clone());
+                self.pushed = Some(listing);
+            } else {
+                last_good.forget(&url);
+            }
+        }
+        self.last_good = last_good;
+        self
+    }
+
     /// Polls and pushes until `stop` is cancelled, which also ends a poll that
-    /// is under way. Nothing is pushed before the first good answer.
+    /// is under way. Nothing but what was restored is pushed before the first
+    /// good answer.
     ///
     /// # Panics
     /// If decoding a body panics, with its panic.
     pub async fn run(mut self, stop: CancellationToken) {
+        self.work(stop).await;
+        let Self { channel, last_good, .. } = self;
+        // Nobody waits for what is written last.
+        drop(channel);
+        last_good.finish().await;
+    }
+
+    async fn work(&mut self, stop: CancellationToken) {
         let mut next = Instant::now();
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 Ok(()) = self.asked.changed() => {}
+                () = self.last_good.write() => {
+                    self.tell_detail();
+                    continue;
+                }
                 () = time::sleep_until(next) => {}
             }
             let Asked { fetches, settings } = self.asked.borrow_and_update().clone();
@@ -242,18 +281,17 @@ impl UrlSource {
     }
 
     async fn ask(&mut self) -> Result<(), UrlError> {
-        let known = self.known().cloned();
-        match self.fetcher.fetch(&self.settings, known.as_ref()).await? {
-            Answer::Unchanged => self.believe(),
+        let validators = self.validators().cloned();
+        match self.fetcher.fetch(&self.settings, validators.as_ref()).await? {
+            Answer::Unchanged => {}
             Answer::Body(Fetched { sha256, validators, .. }) if self.is_taken(&sha256) => {
-                self.good = Some(Good { sha256, validators });
-                self.believe();
+                self.known = Some(Known { sha256, validators });
             }
             Answer::Body(Fetched { body, sha256, validators }) => {
                 let preparation = self.settings.preparation.clone();
                 let decoding = task::spawn_blocking(move || validation::manifest(&body, &preparation));
                 match decoding.await {
-                    Ok(Ok(manifest)) => self.accept(manifest, Good { sha256, validators }),
+                    Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, validators }).await,
                     Ok(Err(refusal)) => return Err(self.refuse(refusal)),
                     Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
                     // The runtime is being shut down.
@@ -266,23 +304,16 @@ impl UrlSource {
 
     /// What a change is asked against. Nothing while a refusal stands: the good
     /// body that takes it back may be the one that is known.
-    fn known(&self) -> Option<&Validators> {
-        let pinned = |good: &&Good| self.settings.sha256.is_none_or(|pin| pin == good.sha256);
-        let good = self.good.as_ref().filter(pinned).filter(|_| self.builder.refusal(&self.origin).is_none());
-        good.map(|good| &good.validators)
+    fn validators(&self) -> Option<&Validators> {
+        let pinned = |known: &&Known| self.settings.sha256.is_none_or(|pin| pin == known.sha256);
+        let known = self.known.as_ref().filter(pinned);
+        known.filter(|_| self.builder.refusal(&self.origin).is_none()).map(|known| &known.validators)
     }
 
     /// Whether this body is what the pods in use were made of, and nothing came between.
     fn is_taken(&self, sha256: &[u8; 32]) -> bool {
-        let same = self.good.as_ref().is_some_and(|good| good.sha256 == *sha256);
+        let same = self.known.as_ref().is_some_and(|known| known.sha256 == *sha256);
         same && self.builder.refusal(&self.origin).is_none()
-    }
-
-    /// The pods in use are what the URL says now.
-    fn believe(&mut self) {
-        if !self.is_live() {
-            self.push();
-        }
     }
 
     /// Whether the mux has heard what the URL says in this run.
@@ -290,16 +321,19 @@ impl UrlSource {
         self.pushed.as_ref().is_some_and(|listing| !listing.is_restored())
     }
 
-    fn accept(&mut self, manifest: Manifest, good: Good) {
+    async fn accept(&mut self, manifest: Manifest, known: Known) {
         let origin = &self.origin;
         let pods = manifest.pods.len();
         let changed = self.builder.put(origin, manifest.pods, clock::now());
-        self.good = Some(good);
+        self.known = Some(known);
         if changed {
             for warning in manifest.warnings {
                 warn!(source = "url", path = %origin, "{origin}:{warning}");
             }
             debug!(source = "url", path = %origin, pods, "the manifests were taken");
+            self.last_good.put(&kept_under(&self.settings.url), self.builder.found(origin).to_vec());
+            // It is on its way to the disk before anybody hears of it.
+            self.last_good.begin().await;
         }
         if changed || !self.is_live() {
             self.push();
@@ -336,10 +370,11 @@ impl UrlSource {
     fn tell_success(&mut self) {
         let path = &self.origin;
         let mut failed = None;
+        let detail = self.detail();
         self.status.send_modify(|status| {
             failed = status.failing.take();
             status.last_success = Some(clock::now());
-            status.detail = detail(&self.settings);
+            status.detail = detail;
         });
         self.said.clear();
         if let Some(SourceFailing { attempts, .. }) = failed {
@@ -348,16 +383,30 @@ impl UrlSource {
         }
     }
 
+    fn tell_detail(&self) {
+        let detail = self.detail();
+        self.status.send_if_modified(|status| mem::replace(&mut status.detail, detail.clone()) != detail);
+    }
+
+    /// How it works just now.
+    fn detail(&self) -> String {
+        let polling = polling(&self.settings);
+        self.last_good.trouble().map_or(polling.clone(), |trouble| {
+            format!("{polling}; what is good cannot be kept for the next start: {trouble}")
+        })
+    }
+
     fn tell_failure(&mut self, error: &UrlError) {
         let path = &self.origin;
         let text = chain(error);
+        let detail = self.detail();
         self.status.send_modify(|status| {
             let before = status.failing.take();
             let (since, attempts) =
                 before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
             let failing = SourceFailing { since, attempts: attempts + 1, error: text.as_str().into() };
             status.failing = Some(failing);
-            status.detail = detail(&self.settings);
+            status.detail = detail;
         });
         let pods_kept = self.builder.pods_of(path);
         let what = match error {
@@ -386,8 +435,15 @@ impl UrlSource {
     }
 }
 
-fn detail(settings: &UrlSettings) -> String {
+fn polling(settings: &UrlSettings) -> String {
     format!("polling every {:?}", settings.check_frequency)
+}
+
+/// Under which name the last good of a URL is kept: without its secrets, but
+/// another query is another name.
+fn kept_under(url: &Uri) -> Origin {
+    let digest = |query: &str| format!("?sha256={}", hex(Sha256::digest(query).into()));
+    Origin::from(&*format!("{}{}", shown(url), url.query().map(digest).unwrap_or_default()))
 }
 
 /// An error and its causes in one line.

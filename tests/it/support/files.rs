@@ -10,11 +10,12 @@ use std::{
 
 use podmux::{
     mux::{Mux, Notify, Updates},
-    pod::{NodeName, PodUpdate, SourceName, decode::Preparation},
+    pod::{NodeName, Pod, PodUpdate, SourceName, decode::Preparation},
     source::file::{FileHandle, FileSettings, FileSource, FileStatus},
 };
 use tempfile::TempDir;
 use tokio::{
+    sync::oneshot,
     task::{JoinHandle, spawn_blocking},
     time::timeout,
 };
@@ -110,18 +111,39 @@ pub struct Running {
     pub source: JoinHandle<()>,
     path: PathBuf,
     markers: usize,
+    /// Dropped when the source may run.
+    gate: Option<oneshot::Sender<()>>,
 }
 
 impl Running {
     pub fn start(settings: FileSettings) -> Self {
+        Self::hold(settings, |source| source).go()
+    }
+
+    /// A source that is given more than its settings, and does not run yet.
+    pub fn hold(settings: FileSettings, more: impl FnOnce(FileSource) -> FileSource) -> Self {
         let (mux, turn) = Mux::new(&[SourceName::File]);
         let path = settings.path.clone();
         let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
+        let source = more(source);
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
-        let source = tokio::spawn(source.run(stop.clone()));
+        let (gate, opened) = oneshot::channel();
+        let source = tokio::spawn({
+            let stop = stop.clone();
+            async {
+                let _ = opened.await;
+                source.run(stop).await;
+            }
+        });
         let updates = mux.updates(Notify::Incremental);
-        Self { handle, updates, mux, stop, source, path, markers: 0 }
+        Self { handle, updates, mux, stop, source, path, markers: 0, gate: Some(gate) }
+    }
+
+    /// Lets a source run that was held.
+    pub fn go(mut self) -> Self {
+        self.gate = None;
+        self
     }
 
     /// The next update, as `OP: name=image …`.
@@ -144,6 +166,13 @@ impl Running {
         }
         removed.sort();
         assert_eq!(removed.join(" "), expected);
+    }
+
+    /// The pods that are wanted once everything has been looked at, as `name=image …`.
+    pub async fn wanted(&self) -> String {
+        assert!(soon(self.handle.rescanned()).await);
+        let merged = self.mux.merged().borrow().clone();
+        merged.iter().map(|(_, entry)| describe(entry.pod())).collect::<String>().trim_start().to_owned()
     }
 
     /// Waits until the status is as it should be.
@@ -195,10 +224,12 @@ impl Running {
 
 /// An update as `OP: name=image …`.
 pub fn line(update: &PodUpdate) -> String {
-    let describe = |pod: &std::sync::Arc<podmux::pod::Pod>| {
-        let object: serde_json::Value = serde_json::from_slice(pod.text()).unwrap();
-        let name = pod.key().name().strip_suffix("-node").unwrap_or(pod.key().name()).to_owned();
-        format!(" {name}={}", object["spec"]["containers"][0]["image"].as_str().unwrap())
-    };
-    format!("{}:{}", update.op, update.pods.iter().map(describe).collect::<String>())
+    let pods = update.pods.iter().map(|pod| describe(pod));
+    format!("{}:{}", update.op, pods.collect::<String>())
+}
+
+fn describe(pod: &Pod) -> String {
+    let object: serde_json::Value = serde_json::from_slice(pod.text()).unwrap();
+    let name = pod.key().name().strip_suffix("-node").unwrap_or(pod.key().name());
+    format!(" {name}={}", object["spec"]["containers"][0]["image"].as_str().unwrap())
 }

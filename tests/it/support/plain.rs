@@ -1,8 +1,7 @@
-//! A plain HTTP/1.1 client over a Unix socket or TCP: blocking, one connection, nothing clever.
+//! A plain HTTP/1.1 client over a Unix socket: blocking, one connection, nothing clever.
 
 use std::{
-    io::{self, BufRead as _, BufReader, Read, Write},
-    net::TcpStream,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     os::unix::net::UnixStream,
     path::Path,
     time::Duration,
@@ -13,18 +12,13 @@ use serde_json::Value;
 /// Longer than any answer takes but on a machine that stands still.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Both ways of a connection.
-pub trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
-
 /// A connection that is kept open.
-pub struct Connection(BufReader<Box<dyn Stream>>);
+pub struct Connection(BufReader<UnixStream>);
 
 /// What was answered.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub code: u16,
-    pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
@@ -42,14 +36,7 @@ impl Connection {
     pub fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(BufReader::new(Box::new(stream))))
-    }
-
-    pub fn tcp(address: &str) -> io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_nodelay(true)?;
-        Ok(Self(BufReader::new(Box::new(stream))))
+        Ok(Self(BufReader::new(stream)))
     }
 
     /// One request, and its answer whole.
@@ -62,6 +49,15 @@ impl Connection {
         request.extend_from_slice(body);
         self.0.get_mut().write_all(&request)?;
         self.answer()
+    }
+
+    /// The first line of an answer that has no end.
+    pub fn first_line(&mut self, path: &str) -> io::Result<String> {
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        while !self.line()?.is_empty() {}
+        let size = self.line()?;
+        assert!(usize::from_str_radix(&size, 16).is_ok(), "no chunk, but {size:?}");
+        self.line()
     }
 
     fn answer(&mut self) -> io::Result<Answer> {
@@ -88,7 +84,7 @@ impl Connection {
         } else if let Some(length) = header("content-length") {
             self.take(length.parse().map_err(io::Error::other)?, &mut body)?;
         }
-        Ok(Answer { code, headers, body })
+        Ok(Answer { code, body })
     }
 
     fn take(&mut self, size: usize, body: &mut Vec<u8>) -> io::Result<()> {

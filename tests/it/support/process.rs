@@ -1,6 +1,7 @@
 //! The real binary, run as a user runs it.
 
 use std::{
+    fs::File,
     io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read, Write as _, pipe},
     path::Path,
     process::{Child, Command, Stdio},
@@ -13,6 +14,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{OFlags, fcntl_setfl},
     process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
 };
 
 use super::stream::Replica;
@@ -145,6 +147,27 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
+/// What appears on a terminal to which a command's stdout and stderr go.
+pub fn on_a_terminal(mut command: Command) -> String {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let theirs = File::options().read(true).write(true).open(name).unwrap();
+    let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
+    // The command keeps the terminal's other end open as long as it lives.
+    drop(command);
+    let mut text = Vec::new();
+    let mut ours = File::from(ours);
+    let mut part = [0; 4096];
+    // A terminal ends with an error (EIO) when nobody holds its other end.
+    while let Ok(count @ 1..) = ours.read(&mut part) {
+        text.extend_from_slice(&part[..count]);
+    }
+    child.wait().unwrap();
+    String::from_utf8(text).unwrap()
+}
+
 /// The exit code, or 128 and the signal as a shell counts.
 fn exit_code(child: &mut Child) -> i32 {
     use std::os::unix::process::ExitStatusExt as _;
@@ -192,7 +215,7 @@ impl Lines {
         found.unwrap_or_else(|| panic!("no {what}:\n{}", said.lines.join("\n")))
     }
 
-    fn wait_for_end(&self) {
+    pub fn wait_for_end(&self) {
         let said = self.0.0.lock().unwrap();
         let (said, _) = self.0.1.wait_timeout_while(said, PATIENCE, |said| said.reading).unwrap();
         assert!(!said.reading, "the pipe stays open");

@@ -334,7 +334,16 @@ impl Authority {
 
     /// The files of a client's certificate and of its key.
     pub fn client(&self, name: &str) -> (PathBuf, PathBuf) {
-        let (cert, key) = self.issue(name, ExtendedKeyUsagePurpose::ClientAuth);
+        self.files(name, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// The files of a server's certificate and of its key.
+    pub fn server_files(&self, name: &str) -> (PathBuf, PathBuf) {
+        self.files(name, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    fn files(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (PathBuf, PathBuf) {
+        let (cert, key) = self.issue(name, purpose);
         let files = ["crt", "key"].map(|end| self.directory.join(format!("{name}.{end}")));
         fs::write(&files[0], cert.pem()).unwrap();
         fs::write(&files[1], key.serialize_pem()).unwrap();

@@ -1,0 +1,250 @@
+//! The agent whole, as its users have it: the real binary with its socket, its state and its stream.
+
+use std::{fs, path::PathBuf};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    plain::Connection,
+    process::{Process, full_pipe, podmux, wait_for},
+};
+
+/// A place for an agent: its manifests, its state and its socket.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(place.path("manifests")).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, more: &[&str]) -> std::process::Command {
+        let path = |name: &str| self.path(name).display().to_string();
+        let (manifests, state, socket) = (path("manifests"), path("state"), format!("unix:{}", path("s")));
+        let mut args = vec!["run", "--node-name", "node1", "--pod-manifest-path", &manifests];
+        args.extend(["--state-dir", &state, "--listen", &socket]);
+        args.extend(more);
+        podmux(&args)
+    }
+
+    /// A running agent that is ready.
+    fn start(&self) -> (Process, Connection) {
+        let agent = Process::start(&mut self.command(&[]));
+        let connection = self.connect();
+        (agent, connection)
+    }
+
+    fn connect(&self) -> Connection {
+        wait_for(|| {
+            let mut connection = Connection::unix(&self.path("s")).ok()?;
+            (connection.ask("GET", "/readyz", b"").ok()?.code == 200).then_some(connection)
+        })
+    }
+
+    fn write(&self, file: &str, pod: &Value) {
+        fs::write(self.path("staged"), pod.to_string()).unwrap();
+        fs::rename(self.path("staged"), self.path("manifests").join(file)).unwrap();
+    }
+}
+
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "registry.example/i:1"}]},
+    })
+}
+
+fn ask(connection: &mut Connection, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let answer = connection.ask(method, path, body.as_bytes()).unwrap();
+    (answer.code, answer.json())
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect()
+}
+
+fn end(agent: Process) -> String {
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    log
+}
+
+#[test]
+fn what_is_posted_is_told_and_there_again_after_a_restart() {
+    let place = Place::new();
+    let (agent, mut connection) = place.start();
+    let (code, answer) = ask(&mut connection, "POST", "/pods", &pod("web"));
+    assert_eq!((code, &answer["items"][0]["result"]), (201, &json!("created")));
+    let uid = &answer["items"][0]["pod"]["metadata"]["uid"];
+    agent.holds("the posted pod", |replica| replica.pods.contains_key("default/web"));
+    end(agent);
+
+    let (agent, mut connection) = place.start();
+    let (_, list) = ask(&mut connection, "GET", "/pods", &Value::Null);
+    assert_eq!(names(&list), ["web"]);
+    assert_eq!(&list["items"][0]["metadata"]["uid"], uid);
+    agent.holds("the posted pod", |replica| replica.pods.contains_key("default/web"));
+    end(agent);
+}
+
+#[test]
+fn a_file_wins_a_posted_name_and_gives_it_back() {
+    let place = Place::new();
+    let (agent, mut connection) = place.start();
+    ask(&mut connection, "POST", "/pods", &pod("web-node1"));
+    place.write("web.json", &pod("web"));
+    let key = "default/web-node1";
+    agent.holds("the file's pod", |replica| {
+        replica.pods.get(key).is_some_and(|text| text.contains(r#""kubernetes.io/config.source":"file""#))
+    });
+    let (_, sources) = ask(&mut connection, "GET", "/sources", &Value::Null);
+    let problem = &sources["items"][1]["problems"][0];
+    assert_eq!((&problem["reason"], &problem["pod"]), (&json!("Conflict"), &json!(key)), "{sources}");
+    let (code, _) = ask(&mut connection, "POST", "/pods", &pod("web-node1"));
+    assert_eq!(code, 403, "it is held by another source");
+
+    fs::remove_file(place.path("manifests/web.json")).unwrap();
+    agent.holds("the posted pod again", |replica| {
+        replica.pods.get(key).is_some_and(|text| text.contains(r#""kubernetes.io/config.source":"http""#))
+    });
+    end(agent);
+}
+
+#[test]
+fn the_update_stream_goes_on_where_it_stopped() {
+    let place = Place::new();
+    let (agent, mut connection) = place.start();
+    ask(&mut connection, "POST", "/pods", &pod("a"));
+    let seq = |connection: &mut Connection| -> u64 {
+        let (_, list) = ask(connection, "GET", "/pods", &Value::Null);
+        list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    };
+    let before = seq(&mut connection);
+    end(agent);
+
+    // Clean: no number is skipped, and the first one is a SET of everything.
+    let (agent, mut connection) = place.start();
+    ask(&mut connection, "POST", "/pods", &pod("b"));
+    let after = seq(&mut connection);
+    assert!(after > before && after < before + 10, "{after} after {before}");
+    let (code, _) = ask(&mut connection, "GET", &format!("/updates?from={before}"), &Value::Null);
+    assert_eq!(code, 410, "what the earlier run told is not held");
+    let mut watching = place.connect();
+    let line = watching.first_line(&format!("/updates?from={}", before + 1)).unwrap();
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((line["op"].as_str(), line["seq"].as_u64()), (Some("SET"), Some(before + 1)));
+    agent.signal(Signal::KILL);
+    agent.ends();
+
+    // Unclean: numbers are skipped, and none is given twice.
+    let (agent, mut connection) = place.start();
+    assert!(seq(&mut connection) > after);
+    end(agent);
+}
+
+#[test]
+fn a_directory_that_is_missing_at_boot_kills_nothing() {
+    let place = Place::new();
+    place.write("web.json", &pod("web"));
+    let (agent, _) = place.start();
+    agent.holds("the file's pod", |replica| replica.pods.contains_key("default/web-node1"));
+    end(agent);
+
+    fs::rename(place.path("manifests"), place.path("unmounted")).unwrap();
+    let (agent, mut connection) = place.start();
+    agent.holds("the last good pod", |replica| replica.pods.contains_key("default/web-node1"));
+    assert_eq!(names(&ask(&mut connection, "GET", "/pods", &Value::Null).1), ["web-node1"]);
+    agent.logs("has vanished");
+    end(agent);
+
+    // And a half-written manifest does not either.
+    fs::rename(place.path("unmounted"), place.path("manifests")).unwrap();
+    fs::write(place.path("manifests/web.json"), r#"{"apiVersion": "v1", "ki"#).unwrap();
+    let (agent, _) = place.start();
+    agent.holds("the last good pod", |replica| replica.pods.contains_key("default/web-node1"));
+    agent.logs("refused");
+    let log = end(agent);
+    assert!(!log.contains("REMOVE"), "{log}");
+}
+
+#[test]
+fn a_file_that_is_gone_at_boot_is_removed_from_the_view() {
+    let place = Place::new();
+    place.write("web.json", &pod("web"));
+    place.write("db.json", &pod("db"));
+    let (agent, _) = place.start();
+    agent.holds("both pods", |replica| replica.pods.len() == 2);
+    end(agent);
+    fs::remove_file(place.path("manifests/web.json")).unwrap();
+    let (agent, mut connection) = place.start();
+    agent.holds("the pod that is left", |replica| {
+        replica.pods.len() == 1 && replica.pods.contains_key("default/db-node1")
+    });
+    assert_eq!(names(&ask(&mut connection, "GET", "/pods", &Value::Null).1), ["db-node1"]);
+    end(agent);
+}
+
+#[test]
+fn what_cannot_be_used_refuses_the_start_in_one_line() {
+    let refused = |command: &mut std::process::Command, say: &[&str]| {
+        let (code, log) = Process::start(command).ends();
+        assert_eq!((code, log.lines().count()), (2, 1), "{log}");
+        for text in say {
+            assert!(log.contains(text), "{text}: {log}");
+        }
+    };
+    let place = Place::new();
+    let (agent, _) = place.start();
+    let other = format!("unix:{}", place.path("other").display());
+    let state = place.path("state").display().to_string();
+    let mut second = podmux(&["run", "--node-name", "node1", "--state-dir", &state, "--listen", &other]);
+    refused(&mut second, &["another podmux", "state"]);
+    let state = place.path("other-state").display().to_string();
+    let elsewhere =
+        |listen: &str| podmux(&["run", "--node-name", "node1", "--state-dir", &state, "--listen", listen]);
+    refused(&mut elsewhere(&format!("unix:{}", place.path("s").display())), &["somebody answers there"]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = port.local_addr().unwrap().to_string();
+    refused(&mut elsewhere(&address), &[&address, "another program does"]);
+    end(agent);
+
+    fs::remove_dir_all(place.path("state")).unwrap();
+    fs::write(place.path("state"), "somebody's notes").unwrap();
+    refused(&mut place.command(&[]), &["state"]);
+    assert_eq!(fs::read_to_string(place.path("state")).unwrap(), "somebody's notes");
+}
+
+#[test]
+fn it_answers_while_a_sink_drains_and_says_that_it_is_stopping() {
+    let place = Place::new();
+    let (reader, writer) = full_pipe();
+    let agent = Process::start(place.command(&["--shutdown-grace", "5m"]).stdout(writer));
+    let mut connection = wait_for(|| {
+        let mut connection = Connection::unix(&place.path("s")).ok()?;
+        (connection.ask("GET", "/livez", b"").ok()?.code == 200).then_some(connection)
+    });
+    assert_eq!(ask(&mut connection, "POST", "/pods", &pod("a")).0, 201, "whatever the sink does");
+    agent.signal(Signal::TERM);
+    agent.logs("stopping");
+    wait_for(|| (connection.ask("GET", "/readyz", b"").unwrap().code == 503).then_some(()));
+    wait_for(|| (ask(&mut connection, "POST", "/pods", &pod("b")).0 == 503).then_some(()));
+    drop(connection);
+    // The sink's reader comes back, takes what is pending, and it ends.
+    let stdout = crate::support::process::Lines::default();
+    stdout.read(reader);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    stdout.wait_for_end();
+    assert!(stdout.text().contains(r#""name":"a""#));
+}

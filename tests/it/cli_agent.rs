@@ -1,0 +1,385 @@
+//! `podmux get`, `apply` and `delete` against a real agent, over its Unix socket.
+#![allow(clippy::too_many_lines, reason = "golden texts are as long as what a person sees")]
+
+use std::{fs, path::Path, process::Command};
+
+use expect_test::{Expect, expect};
+use podmux::pod::yaml::to_json;
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    cli::transcript,
+    support::{
+        files::pod,
+        process::{Process, podmux, podmux_run, wait_for},
+        stream::Replica,
+        web::Authority,
+    },
+};
+
+/// A real agent with a directory of manifests.
+struct Real {
+    dir: TempDir,
+    agent: Process,
+}
+
+impl Real {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let manifests = dir.path().join("m");
+        fs::create_dir(&manifests).unwrap();
+        let text = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (socket, state) = (format!("unix:{}", text("s")), text("state"));
+        let agent =
+            Process::start(&mut podmux_run(&manifests, &["--listen", &socket, "--state-dir", &state]));
+        agent.logs("listening");
+        Self { dir, agent }
+    }
+
+    fn podmux(&self, args: &[&str]) -> Command {
+        let mut command = podmux(args);
+        command.env("PODMUX_SERVER", format!("unix:{}", self.dir.path().join("s").display()));
+        command.current_dir(&self.dir);
+        command
+    }
+
+    /// What a person sees, but for ages, this test's own directory, and how wide
+    /// the columns are because of these.
+    fn told(&self, args: &[&str], stdin: &str) -> String {
+        let told = transcript(&mut self.podmux(args), stdin.as_bytes());
+        let told = told.replace(&*self.dir.path().to_string_lossy(), "DIR");
+        let is_age = |word: &str| word.ends_with('s') && word[..word.len() - 1].parse::<u64>().is_ok();
+        let shown = |line: &str| {
+            let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+            cells.map(|cell| if is_age(cell) { "AGO" } else { cell }).collect::<Vec<_>>().join("   ") + "\n"
+        };
+        told.lines().map(shown).collect()
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
+    fn check(&self, args: &[&str], stdin: &str, expected: Expect) {
+        expected.assert_eq(&self.told(args, stdin));
+    }
+
+    fn ends(self) {
+        self.agent.signal(Signal::TERM);
+        let (code, log) = self.agent.ends();
+        assert_eq!(code, 0, "{log}");
+    }
+}
+
+#[test]
+fn a_pod_is_applied_seen_and_deleted() {
+    let real = Real::start();
+    real.check(
+        &["get", "pods"],
+        "",
+        expect![[r#"
+        ! No resources found in default namespace.
+        exit 0
+    "#]],
+    );
+    real.check(
+        &["apply", "-f", "-"],
+        &pod("web", "i"),
+        expect![[r#"
+        pod/web created
+        exit 0
+    "#]],
+    );
+    real.check(
+        &["apply", "-f", "-"],
+        &pod("web", "i"),
+        expect![[r#"
+        pod/web unchanged
+        exit 0
+    "#]],
+    );
+    real.check(
+        &["apply", "-f", "-", "--dry-run=server"],
+        &pod("web", "i:2"),
+        expect![[r#"
+        pod/web configured (server dry run)
+        exit 0
+    "#]],
+    );
+    real.check(
+        &["apply", "-f", "-"],
+        &pod("web", "i:2"),
+        expect![[r#"
+        pod/web configured
+        exit 0
+    "#]],
+    );
+    real.check(
+        &["apply", "-f", "-", "-n", "staging"],
+        &pod("web", "i"),
+        expect![[r#"
+        pod/web created
+        exit 0
+    "#]],
+    );
+    real.check(
+        &["get", "pods", "-A"],
+        "",
+        expect![[r#"
+            NAMESPACE   NAME   SOURCE   STATUS   AGE
+            default   web   http   Pending   AGO
+            staging   web   http   Pending   AGO
+            exit 0
+        "#]],
+    );
+    real.check(
+        &["delete", "pod", "web"],
+        "",
+        expect![[r#"
+        pod "web" deleted
+        exit 0
+    "#]],
+    );
+    real.check(
+        &["get", "pod", "web"],
+        "",
+        expect![[r#"
+        ! Error from server (NotFound): pods "web" not found
+        exit 1
+    "#]],
+    );
+    real.check(
+        &["delete", "pod", "web"],
+        "",
+        expect![[r#"
+        ! Error from server (NotFound): pods "web" not found
+        exit 1
+    "#]],
+    );
+    real.ends();
+}
+
+#[test]
+fn what_is_shown_can_be_applied_again() {
+    let real = Real::start();
+    real.told(&["apply", "-f", "-"], &pod("web", "i"));
+    for form in ["yaml", "json"] {
+        let shown = real.podmux(&["get", "pod", "web", "-o", form]).output().unwrap().stdout;
+        let shown = String::from_utf8(shown).unwrap();
+        assert_eq!(real.told(&["apply", "-f", "-"], &shown), "pod/web unchanged\nexit 0\n");
+    }
+    let list = real.podmux(&["get", "pods", "-o", "yaml"]).output().unwrap().stdout;
+    let list = String::from_utf8(list).unwrap();
+    assert_eq!(real.told(&["apply", "-f", "-"], &list), "pod/web unchanged\nexit 0\n");
+    let json = real.podmux(&["get", "pods", "-o", "json"]).output().unwrap().stdout;
+    assert_eq!(to_json(&list).unwrap(), serde_json::from_slice::<Value>(&json).unwrap());
+    assert_eq!(real.told(&["delete", "-f", "-", "--now"], &list), "pod \"web\" deleted\nexit 0\n");
+    real.ends();
+}
+
+#[test]
+fn sources_say_who_has_a_name_and_why() {
+    let real = Real::start();
+    real.told(&["apply", "-f", "-"], &pod("web-node1", "posted"));
+    fs::write(real.dir.path().join("m/bad.yaml"), "kind: Pod\napiVersion: v2\n").unwrap();
+    real.agent.logs("bad.yaml");
+    // The file takes the name; the posted pod waits.
+    fs::write(real.dir.path().join("m/web.yaml"), pod("web", "i")).unwrap();
+    real.agent.holds("the file's pod", |held| {
+        held.pods.get("default/web-node1").is_some_and(|pod| pod.contains(r#"config.source":"file""#))
+    });
+    real.check(&["get", "sources"], "", expect![[r#"
+        NAME   STATE   PODS   PROBLEMS   LAST-SUCCESS   TARGET
+        file   synced   1   1   AGO   DIR/m
+        http   synced   0   1   AGO   posted pods, stored
+
+        SOURCE   POD   REASON   WINNER   ORIGIN   MESSAGE
+        file   <none>   Invalid   <none>   DIR/m/bad.yaml   2:13: apiVersion: the version is "v2"; v1 is expected
+        http   default/web-node1   Conflict   file (DIR/m/web.yaml)   default/web-node1   the name is held by a pod of source file; rename one of them
+        exit 0
+    "#]]);
+    real.check(
+        &["get", "pods"],
+        "",
+        expect![[r#"
+            NAME   SOURCE   STATUS   AGE
+            web-node1   file   Pending   AGO
+            exit 0
+        "#]],
+    );
+    real.check(&["apply", "-f", "-"], &pod("web-node1", "again"), expect![[r#"
+        ! Error from server (Forbidden): error when applying "STDIN": pods "web-node1" is forbidden: it is held by source file (from DIR/m/web.yaml): change it there
+        exit 1
+    "#]]);
+    // Its DELETE removes the stored one, and the file's stays.
+    real.check(
+        &["delete", "pod", "web-node1"],
+        "",
+        expect![[r#"
+        pod "web-node1" deleted
+        exit 0
+    "#]],
+    );
+    wait_for(|| (!real.told(&["get", "sources"], "").contains("Conflict")).then_some(()));
+    real.check(&["delete", "pod", "web-node1"], "", expect![[r#"
+        ! Error from server (Forbidden): pods "web-node1" is forbidden: it is held by source file (from DIR/m/web.yaml): change it there
+        exit 1
+    "#]]);
+    real.ends();
+}
+
+#[test]
+fn what_is_wrong_with_a_manifest_is_told_field_by_field() {
+    let real = Real::start();
+    let bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: Web_1}\nspec:\n  containers:\n  - {name: c, imag: i}\n  - {name: c, image: 5}\n";
+    real.check(&["apply", "-f", "-"], bad, expect![[r#"
+        ! Error from server (Invalid): error when applying "STDIN": the body is invalid
+        ! * spec.containers[1].image: must be a text, but is the number 5: put it in quotes (line 7, column 22)
+        exit 1
+    "#]]);
+    real.check(
+        &["apply", "-f", "-"],
+        "kind: Job\napiVersion: v1\n",
+        expect![[r#"
+        ! Error from server (Invalid): error when applying "STDIN": the body is invalid
+        ! * kind: the kind is "Job"; Pod, PodList or List is expected (line 1, column 7)
+        exit 1
+    "#]],
+    );
+    real.check(&["apply", "-f", "-"], "a: [", expect![[r#"
+        ! Error from server (BadRequest): error when applying "STDIN": the body cannot be read: 1:4: unclosed bracket '['
+        exit 1
+    "#]]);
+    let unknown = pod("web", "i") + "    imag: x\n";
+    real.check(
+        &["apply", "-f", "-"],
+        &unknown,
+        expect![[r#"
+        pod/web created
+        ! Warning: unknown field "spec.containers[0].imag"; did you mean image?
+        exit 0
+    "#]],
+    );
+    real.check(&["apply", "-f", "-", "--validate=strict"], &unknown, expect![[r#"
+        ! Error from server (BadRequest): error when applying "STDIN": strict decoding error: unknown field "spec.containers[0].imag"; did you mean image?
+        exit 1
+    "#]]);
+    real.check(
+        &["get", "pods", "-l", "a in ("],
+        "",
+        expect![[r#"
+        ! Error from server (BadRequest): unable to parse labelSelector: found '', expected: ',' or ')'
+        exit 1
+    "#]],
+    );
+    real.ends();
+}
+
+#[test]
+fn a_watcher_sees_every_change_and_ends_with_the_agent() {
+    let real = Real::start();
+    real.told(&["apply", "-f", "-"], &pod("a", "i"));
+    let pods =
+        Process::start(&mut real.podmux(&["get", "pods", "-w", "--output-watch-events", "--no-headers"]));
+    let updates = Process::start(&mut real.podmux(&["get", "updates", "--from", "1", "-o", "jsonl"]));
+    wait_for(|| pods.stdout.text().contains("ADDED").then_some(()));
+    real.told(&["apply", "-f", "-"], &pod("b", "i"));
+    real.told(&["apply", "-f", "-"], &pod("b", "i:2"));
+    fs::write(real.dir.path().join("m/c.yaml"), pod("c", "i")).unwrap();
+    wait_for(|| pods.stdout.text().contains("c-node1").then_some(()));
+    real.told(&["delete", "pod", "b"], "");
+    wait_for(|| pods.stdout.text().contains("Removed").then_some(()));
+    let wanted = ["default/a", "default/c-node1"];
+    updates.holds("the pods that are left", |held| held.pods.keys().eq(wanted));
+
+    // An agent that stops ends its streams, and that is no failure.
+    real.ends();
+    let seen = pods.stdout.text();
+    let shown = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words[..words.len() - 1].join(" ") + "\n"
+    };
+    // A deletion that is done with at once may not be seen under way.
+    let seen: String = seen.lines().map(shown).filter(|line| !line.contains("Terminating")).collect();
+    expect![[r#"
+        ADDED a http Pending
+        ADDED b http Pending
+        MODIFIED b http Pending
+        ADDED c-node1 file Pending
+        DELETED b http Removed
+    "#]]
+    .assert_eq(&seen);
+    assert_eq!(pods.ends(), (0, String::new()));
+    let stream = updates.stdout.text();
+    assert_eq!(updates.ends(), (0, String::new()));
+    assert_eq!(Replica::of(&stream).pods.len(), 2);
+}
+
+#[test]
+fn selectors_select_while_watching() {
+    let real = Real::start();
+    let labelled =
+        |name: &str, app: &str| pod(name, "i").replace("spec:", &format!("  labels: {{app: {app}}}\nspec:"));
+    let selected = [
+        "get",
+        "pods",
+        "-w",
+        "-o",
+        "name",
+        "-l",
+        "app=web",
+        "--field-selector",
+        "metadata.namespace=default",
+    ];
+    real.told(&["apply", "-f", "-"], &labelled("first", "web"));
+    let watching = Process::start(&mut real.podmux(&selected));
+    wait_for(|| watching.stdout.text().contains("pod/first").then_some(()));
+    real.told(&["apply", "-f", "-"], &labelled("other", "db"));
+    real.told(&["apply", "-f", "-"], &labelled("second", "web"));
+    wait_for(|| watching.stdout.text().contains("pod/second").then_some(()));
+    assert_eq!(watching.stdout.text(), "pod/first\npod/second");
+    watching.signal(Signal::TERM);
+    watching.ends();
+    real.ends();
+}
+
+#[test]
+fn an_agent_behind_tls_is_asked_with_a_token_or_a_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ca, clients) = (Authority::new(dir.path(), "ca"), Authority::new(dir.path(), "clients"));
+    let (cert, key) = ca.server_files("127.0.0.1");
+    let (own_cert, own_key) = clients.client("operator");
+    let token = dir.path().join("token");
+    fs::write(&token, "s3cret\n").unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (cert, key, token, ca) = (text(&cert), text(&key), text(&token), text(&ca.ca_file));
+    let (clients, own_cert, own_key) = (text(&clients.ca_file), text(&own_cert), text(&own_key));
+    let mut run = podmux(&["run", "--listen", "127.0.0.1:0", "--state-dir", "none", "--node-name", "node1"]);
+    run.args(["--tls-cert-file", &cert, "--tls-private-key-file", &key]);
+    run.args(["--client-ca-file", &clients, "--token-file", &token]);
+    let agent = Process::start(&mut run);
+    let line = agent.logs("listening");
+    let port = line.split("127.0.0.1:").nth(1).unwrap().split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let server = format!("https://127.0.0.1:{port}");
+
+    let get = |args: &[&str]| {
+        let told = transcript(&mut podmux(&[&["get", "sources", "-o", "name"], args].concat()), b"");
+        told.replace(port, "PORT")
+    };
+    let good = "source/http\nexit 0\n";
+    assert_eq!(get(&["--server", &server, "--ca-file", &ca, "--token-file", &token]), good);
+    let certificate = ["--client-cert", &own_cert, "--client-key", &own_key];
+    assert_eq!(get(&[&["--server", &server, "--ca-file", &ca], &certificate[..]].concat()), good);
+    let mut seen = get(&["--server", &server, "--ca-file", &ca]);
+    seen += &get(&["--server", &server, "--ca-file", &clients, "--token-file", &token]);
+    expect![[r#"
+        ! Error from server (Unauthorized): the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN, or a client certificate
+        ! podmux: say who you are with --token-file, or with --client-cert and --client-key
+        exit 1
+        ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by a CA that is not trusted here; name the file of the right CA
+        exit 1
+    "#]].assert_eq(&seen);
+    let open = get(&["--server", &format!("http://127.0.0.1:{port}")]);
+    assert!(open.starts_with("! podmux: 127.0.0.1:PORT ") && open.ends_with("exit 1\n"), "{open}");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+}

@@ -1,0 +1,497 @@
+//! `podmux apply`: which manifests it finds, how it sends them, what it tells of the answers.
+#![allow(clippy::too_many_lines, reason = "golden texts are as long as what a person sees")]
+
+use std::{fs, path::Path, process::Command};
+
+use expect_test::{Expect, expect};
+use podmux::pod::decode::MAX_MANIFEST;
+use serde_json::{Value, json};
+
+use crate::{
+    cli::transcript,
+    support::{
+        agent::{Agent, Asked, Reply},
+        files::pod,
+        process::{on_a_terminal, podmux},
+    },
+};
+
+/// What a person sees, and what the agent was asked.
+fn check(agent: &Agent, command: &mut Command, stdin: &str, expected: &Expect) {
+    let before = agent.lines().len();
+    let told = transcript(command, stdin.as_bytes());
+    expected.assert_eq(&(told + "--\n" + &agent.lines()[before..]));
+}
+
+/// An agent that takes every manifest, whose pods are named after what is in it.
+fn takes(asked: &Asked, before: usize) -> Reply {
+    let text = String::from_utf8_lossy(&asked.body).into_owned();
+    if text.contains("bad") {
+        let cause = |field: &str, message: &str| json!({ "reason": "FieldValueRequired", "field": field, "message": message });
+        let mut status: Value =
+            serde_json::from_str(&Reply::status(422, "Invalid", "the body is invalid: [a, b]").2).unwrap();
+        status["details"]["causes"] =
+            vec![cause("spec.containers", "Required value (line 3, column 1)"), cause("", "no field")].into();
+        return Reply::json(422, &status);
+    }
+    if text.contains("held") {
+        let why = "it is held by source file (from /m/held.yaml): change it there";
+        return Reply::status(403, "Forbidden", &format!("pods \"held\" is forbidden: {why}"));
+    }
+    let results = ["created", "configured", "unchanged"];
+    let name = text.lines().find_map(|line| line.trim().strip_prefix("name: ")).unwrap_or("x").to_owned();
+    let item = json!({ "result": results[before % 3], "pod": { "kind": "Pod", "apiVersion": "v1", "metadata": { "name": name } } });
+    let mut items = vec![item];
+    if text.contains("two") {
+        items.push(json!({ "result": "created", "pod": { "metadata": { "name": "second" } } }));
+    }
+    Reply::json(
+        201,
+        &json!({ "kind": "PodWriteList", "apiVersion": "podmux/v1", "metadata": {}, "items": items }),
+    )
+}
+
+fn write(dir: &Path, name: &str, text: &str) {
+    let path = dir.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn each_pod_is_told_as_kubectl_tells_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "web.yaml", &pod("web", "i"));
+    let agent = Agent::start(takes);
+    let apply = |args: &[&str]| {
+        let mut command = agent.podmux(&[&["apply", "-f", "web.yaml"], args].concat());
+        command.current_dir(&dir);
+        command
+    };
+    check(
+        &agent,
+        &mut apply(&[]),
+        "",
+        &expect![[r#"
+        pod/web created
+        exit 0
+        --
+        POST /pods
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&[]),
+        "",
+        &expect![[r#"
+        pod/web configured
+        exit 0
+        --
+        POST /pods
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["--dry-run=server", "--validate=strict"]),
+        "",
+        &expect![[r#"
+        pod/web unchanged (server dry run)
+        exit 0
+        --
+        POST /pods?dryRun=All&fieldValidation=Strict
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-o", "name", "--validate=ignore"]),
+        "",
+        &expect![[r#"
+        pod/web
+        exit 0
+        --
+        POST /pods?fieldValidation=Ignore
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-o", "json"]),
+        "",
+        &expect![[r#"
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "web"
+            }
+        }
+        exit 0
+        --
+        POST /pods
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-o", "yaml", "-f", "web.yaml"]),
+        "",
+        &expect![[r#"
+        apiVersion: v1
+        items:
+        - apiVersion: v1
+          kind: Pod
+          metadata:
+            name: web
+        - apiVersion: v1
+          kind: Pod
+          metadata:
+            name: web
+        kind: List
+        metadata:
+          resourceVersion: ""
+        exit 0
+        --
+        POST /pods
+        POST /pods
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-o", "jsonl"]),
+        "",
+        &expect![[r#"
+        {"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"}}
+        exit 0
+        --
+        POST /pods
+    "#]],
+    );
+}
+
+#[test]
+fn the_bytes_go_as_they_are_and_are_called_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let texts: [(&str, &str, &[u8]); 5] = [
+        ("a.yaml", "application/yaml", b"# a comment\nname: a\r\n"),
+        ("b.json", "application/json", b"\n { \"a\" : 1e3 }\n"),
+        // Neither the name nor the look makes it JSON.
+        ("c.json", "application/yaml", b"{a: 1, }"),
+        ("d.txt", "application/yaml", b"\xff\x00"),
+        ("e", "application/yaml", b""),
+    ];
+    let agent = Agent::start(takes);
+    for (name, _, text) in &texts {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let files = texts.iter().flat_map(|(name, ..)| ["-f", *name]);
+    let args: Vec<&str> = ["apply"].into_iter().chain(files).collect();
+    let output = agent.podmux(&args).current_dir(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let asked = agent.asked();
+    assert_eq!(asked.len(), texts.len());
+    for (asked, (name, media_type, text)) in asked.iter().zip(texts) {
+        assert_eq!(asked.line, "POST /pods", "{name}");
+        assert!(
+            asked.headers.contains(&format!("content-type: {media_type}\n")),
+            "{name}: {}",
+            asked.headers
+        );
+        assert_eq!(asked.body, text, "{name}");
+    }
+}
+
+#[test]
+fn one_bad_manifest_does_not_stop_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "m/1-web.yaml", &pod("web", "i"));
+    write(dir.path(), "m/2-bad.yaml", "bad");
+    write(dir.path(), "m/3-held.yaml", "held");
+    write(dir.path(), "m/4-two.yaml", &pod("two", "i"));
+    let agent = Agent::start(takes);
+    check(
+        &agent,
+        agent.podmux(&["apply", "-f", "m"]).current_dir(&dir),
+        "",
+        &expect![[r#"
+        pod/web created
+        pod/two created
+        pod/second created
+        ! Error from server (Invalid): error when applying "m/2-bad.yaml": the body is invalid
+        ! * spec.containers: Required value (line 3, column 1)
+        ! * no field
+        ! Error from server (Forbidden): error when applying "m/3-held.yaml": pods "held" is forbidden: it is held by source file (from /m/held.yaml): change it there
+        exit 1
+        --
+        POST /pods
+        POST /pods
+        POST /pods
+        POST /pods
+    "#]],
+    );
+}
+
+#[test]
+fn directories_are_read_as_kubectl_reads_them() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["b.yaml", "a.yml", "c.json", "d.txt", "e.yaml~", ".f.yaml", "sub/g.yaml", "sub/deep/h.yaml"]
+    {
+        write(dir.path(), &format!("m/{name}"), &pod(&name.replace(['/', '.', '~'], "-"), "i"));
+    }
+    std::os::unix::fs::symlink("../m/d.txt", dir.path().join("m/link.yaml")).unwrap();
+    std::os::unix::fs::symlink("..", dir.path().join("m/sub/circle.yaml")).unwrap();
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    let agent = Agent::start(takes);
+    let apply = |args: &[&str]| {
+        let mut command = agent.podmux(&[&["apply", "-o", "name"], args].concat());
+        command.current_dir(&dir);
+        command
+    };
+    check(
+        &agent,
+        &mut apply(&["-f", "m"]),
+        "",
+        &expect![[r#"
+        pod/-f-yaml
+        pod/a-yml
+        pod/b-yaml
+        pod/c-json
+        pod/d-txt
+        exit 0
+        --
+        POST /pods
+        POST /pods
+        POST /pods
+        POST /pods
+        POST /pods
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-R", "-f", "m"]),
+        "",
+        &expect![[r#"
+        pod/-f-yaml
+        pod/a-yml
+        pod/b-yaml
+        pod/c-json
+        pod/d-txt
+        pod/sub-deep-h-yaml
+        pod/sub-g-yaml
+        exit 0
+        --
+        POST /pods
+        POST /pods
+        POST /pods
+        POST /pods
+        POST /pods
+        POST /pods
+        POST /pods
+    "#]],
+    );
+    // A file that is named is read, whatever it is called.
+    check(
+        &agent,
+        &mut apply(&["-f", "m/d.txt"]),
+        "",
+        &expect![[r#"
+        pod/d-txt
+        exit 0
+        --
+        POST /pods
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-f", "-"]),
+        &pod("piped", "i"),
+        &expect![[r#"
+        pod/piped
+        exit 0
+        --
+        POST /pods
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-f", "-", "-f", "m/d.txt", "-f", "-"]),
+        "",
+        &expect![[r#"
+        ! podmux: - is given twice, and standard input can be read once
+        exit 2
+        --
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-f", "m", "-f", "missing"]),
+        "",
+        &expect![[r#"
+        ! podmux: missing: No such file or directory
+        exit 2
+        --
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-f", "empty"]),
+        "",
+        &expect![[r#"
+        ! podmux: empty: no manifests in it: *.json, *.yaml and *.yml are taken
+        exit 2
+        --
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&["-f", "https://example.com/web.yaml"]),
+        "",
+        &expect![[r#"
+        ! podmux: https://example.com/web.yaml: a URL is not fetched here; try curl -L https://example.com/web.yaml | podmux … -f -
+        exit 2
+        --
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply(&[]),
+        "",
+        &expect![[r#"
+        ! podmux: which manifests? give -f PATH, or -f - for standard input
+        exit 2
+        --
+    "#]],
+    );
+}
+
+#[test]
+fn a_namespace_is_for_pods_that_say_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = pod("web", "i").replace("name: web", "name: web\n  namespace: staging");
+    write(dir.path(), "web.yaml", &staging);
+    write(dir.path(), "broken.yaml", "a: [");
+    let agent = Agent::start(takes);
+    let apply = |namespace| {
+        let mut command = agent.podmux(&["apply", "-f", "web.yaml", "-f", "broken.yaml", "-n", namespace]);
+        command.current_dir(&dir);
+        command
+    };
+    check(
+        &agent,
+        &mut apply("staging"),
+        "",
+        &expect![[r#"
+        pod/web created
+        pod/x configured
+        exit 0
+        --
+        POST /pods?namespace=staging
+        POST /pods?namespace=staging
+    "#]],
+    );
+    check(
+        &agent,
+        &mut apply("other"),
+        "",
+        &expect![[r#"
+        pod/x unchanged
+        ! podmux: web.yaml: a pod in it is in the namespace "staging", not in "other": leave out -n
+        exit 1
+        --
+        POST /pods?namespace=other
+    "#]],
+    );
+}
+
+#[test]
+fn a_manifest_that_is_too_large_is_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "m/large.yaml", &" ".repeat(MAX_MANIFEST + 1));
+    write(dir.path(), "m/web.yaml", &pod("web", "i"));
+    let agent = Agent::start(takes);
+    check(
+        &agent,
+        agent.podmux(&["apply", "-f", "m"]).current_dir(&dir),
+        "",
+        &expect![[r#"
+        pod/web created
+        ! podmux: m/large.yaml: too large: a manifest has 10485760 bytes at most; split it
+        exit 1
+        --
+        POST /pods
+    "#]],
+    );
+    write(dir.path(), "m/large.yaml", &" ".repeat(MAX_MANIFEST));
+    let output = agent.podmux(&["apply", "-f", "m/large.yaml"]).current_dir(&dir).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(agent.asked().last().unwrap().body.len(), MAX_MANIFEST);
+}
+
+#[test]
+fn progress_is_for_terminals_that_see_no_results() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        write(dir.path(), &format!("m/{name}.yaml"), &pod(name, "i"));
+    }
+    let agent = Agent::start(takes);
+    let seen = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_podmux")]).env_clear();
+        command.current_dir(&dir).env("PODMUX_SERVER", agent.server());
+        on_a_terminal(command)
+    };
+    let clear = "\r\u{1b}[K";
+    let step = |done| format!("{clear}{done} of 3 manifests{clear}");
+    assert_eq!(seen("exec \"$0\" apply -f m > /dev/null"), [step(0), step(1), step(2)].concat());
+    assert_eq!(seen("exec \"$0\" apply -f m/a.yaml > /dev/null"), "");
+    assert!(!seen("exec \"$0\" apply -f m").contains("of 3"));
+}
+
+#[test]
+fn an_agent_that_goes_away_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "a.yaml", &pod("a", "i"));
+    let server = format!("unix:{}/none", dir.path().display());
+    let mut apply = podmux(&["apply", "-f", "a.yaml", "-f", "a.yaml", "--server", &server]);
+    let told = transcript(apply.current_dir(&dir), b"").replace(&dir.path().display().to_string(), "DIR");
+    expect![[r#"
+        ! podmux: there is no socket DIR/none; is the server running, and is this its socket?
+        exit 1
+    "#]]
+    .assert_eq(&told);
+}
+
+#[test]
+fn help_says_what_there_is() {
+    expect![[r#"
+        Create or replace pods on a running agent
+
+        Usage: podmux apply [OPTIONS]
+
+        Options:
+          -f, --filename <PATH>  A manifest, a directory of *.json, *.yaml and *.yml, or - for standard
+                                 input; may be repeated
+          -R, --recursive        Directories with all that is below them
+          -n, --namespace <NS>   The namespace of pods that say none
+              --dry-run <HOW>    Say what would be done: server asks the agent, which changes nothing
+                                 [default: none] [possible values: none, server]
+              --validate <HOW>   What to do about fields that nobody knows and keys that stand twice
+                                 [default: warn] [possible values: strict, warn, ignore]
+          -o, --output <FORM>    The form of the output: a line for each pod if absent [possible values:
+                                 json, yaml, name, jsonl]
+          -h, --help             Print help (see more with '--help')
+
+        Connection:
+              --server <ADDRESS>    The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH
+                                    [default: unix:/run/podmux/podmux.sock if it is there, else
+                                    http://127.0.0.1:10240] [env: PODMUX_SERVER]
+              --token-file <FILE>   A file with the token that the agent wants
+                                    [env: PODMUX_TOKEN_FILE]
+              --ca-file <FILE>      The CA of the agent's certificate, if it is none of the system's
+              --client-cert <FILE>  A certificate that says who you are, with --client-key
+              --client-key <FILE>   The private key of --client-cert
+        exit 0
+    "#]]
+    .assert_eq(&transcript(&mut podmux(&["apply", "-h"]), b""));
+    let told = transcript(&mut podmux(&["apply", "--help"]), b"");
+    assert!(
+        told.contains("\nExamples:\n  podmux apply -f web.yaml\n") && told.ends_with("exit 0\n"),
+        "{told}"
+    );
+}

@@ -1,0 +1,224 @@
+//! TLS: the server's certificate and its change, clients' certificates, and what is refused.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use expect_test::expect;
+use http::header::AUTHORIZATION;
+use podmux::{
+    server::{Limits, Refusal},
+    settings::{CertificateFiles, ServerSettings},
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+};
+use tokio::{io::AsyncReadExt as _, net::TcpStream};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::support::{
+    logs::logged,
+    served::{SOON, Served, ask, ask_http2, bind, chain, get_of, loopback, raw, try_ask, until},
+    web::Authority,
+};
+
+/// A server's certificate for a name, in files that stay where they are.
+fn install(directory: &Path, from: (PathBuf, PathBuf)) -> CertificateFiles {
+    let files = CertificateFiles { certificate: directory.join("tls.crt"), key: directory.join("tls.key") };
+    fs::rename(from.0, &files.certificate).unwrap();
+    fs::rename(from.1, &files.key).unwrap();
+    files
+}
+
+/// A client that trusts one authority, and may have a certificate.
+fn client(trusts: &Authority, own: Option<&(PathBuf, PathBuf)>, protocols: &[&str]) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&trusts.ca_file).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => builder
+            .with_client_auth_cert(
+                vec![CertificateDer::from_pem_file(certificate).unwrap()],
+                PrivateKeyDer::from_pem_file(key).unwrap(),
+            )
+            .unwrap(),
+    };
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    TlsConnector::from(Arc::new(config))
+}
+
+async fn connect(served: &Served, client: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from("podmux.example").unwrap();
+    client.connect(name, served.connect().await).await
+}
+
+#[tokio::test]
+async fn tls_is_spoken_in_both_versions_of_http() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Authority::new(dir.path(), "ca");
+    let tls = install(dir.path(), ca.server_files("podmux.example"));
+    let served = Served::start(&ServerSettings { tls: Some(tls), ..loopback() }, Limits::default()).await;
+    let stream = connect(&served, &client(&ca, None, &[])).await.unwrap();
+    assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Anybody");
+    let stream = connect(&served, &client(&ca, None, &["h2", "http/1.1"])).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    // The names in the certificate are the server's own.
+    let mut request = get_of("/hello");
+    request.headers_mut().remove("host");
+    *request.uri_mut() = "https://podmux.example/hello".parse().unwrap();
+    assert_eq!(ask_http2(stream, request).await.line(), "200 hello");
+    let stream = connect(&served, &client(&ca, None, &[])).await.unwrap();
+    let mut request = get_of("/hello");
+    request.headers_mut().insert("host", "other.example".parse().unwrap());
+    assert_eq!(ask(stream, request).await.status, 403);
+    served.ends().await;
+}
+
+#[tokio::test]
+async fn whoever_does_not_speak_tls_gets_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Authority::new(dir.path(), "ca");
+    let tls = install(dir.path(), ca.server_files("podmux.example"));
+    let limits = Limits { headers: SOON, ..Limits::default() };
+    let served = Served::start(&ServerSettings { tls: Some(tls), ..loopback() }, limits).await;
+    let answer = raw(served.connect().await, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert!(!answer.contains("hello"), "{answer}");
+    served.refused(Refusal::Handshake, 1).await;
+    // Silence, and the beginning of a handshake.
+    for (times, text) in [(2, ""), (3, "\u{16}\u{3}\u{1}")] {
+        raw(served.connect().await, text).await;
+        served.refused(Refusal::Handshake, times).await;
+    }
+    // The handshake alone is no request.
+    let mut stream = connect(&served, &client(&ca, None, &[])).await.unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    served.refused(Refusal::Headers, 1).await;
+    served.ends().await;
+}
+
+#[tokio::test]
+async fn a_client_is_known_by_its_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ca, clients, strangers) = (
+        Authority::new(dir.path(), "ca"),
+        Authority::new(dir.path(), "clients"),
+        Authority::new(dir.path(), "strangers"),
+    );
+    let token = dir.path().join("token");
+    fs::write(&token, "s3cret-token").unwrap();
+    let settings = ServerSettings {
+        tls: Some(install(dir.path(), ca.server_files("podmux.example"))),
+        client_ca_file: Some(clients.ca_file.clone()),
+        token_file: Some(token),
+        ..loopback()
+    };
+    for settings in [ServerSettings { token_file: None, ..settings.clone() }, settings] {
+        let served = Served::start(&settings, Limits::default()).await;
+        let known = client(&ca, Some(&clients.client("alice")), &[]);
+        let stream = connect(&served, &known).await.unwrap();
+        assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Known");
+
+        let stranger = client(&ca, Some(&strangers.client("mallory")), &[]);
+        let refused = match connect(&served, &stranger).await {
+            // In TLS 1.3 the client learns it with the first answer.
+            Ok(stream) => try_ask(stream, get_of("/livez")).await.is_err(),
+            Err(_) => true,
+        };
+        assert!(refused);
+        served.refused(Refusal::Handshake, 1).await;
+
+        let nobody = client(&ca, None, &[]);
+        let stream = connect(&served, &nobody).await.unwrap();
+        assert_eq!(ask(stream, get_of("/who")).await.status, 401);
+        let stream = connect(&served, &nobody).await.unwrap();
+        assert_eq!(ask(stream, get_of("/livez")).await.line(), "200 ok");
+        let mut request = get_of("/who");
+        request.headers_mut().insert(AUTHORIZATION, "Bearer s3cret-token".parse().unwrap());
+        let stream = connect(&served, &nobody).await.unwrap();
+        let with_token = ask(stream, request).await.status;
+        assert_eq!(with_token, if settings.token_file.is_some() { 200 } else { 401 });
+        served.ends().await;
+    }
+}
+
+#[test]
+fn a_new_certificate_is_shown_from_when_both_files_are_there() {
+    logged(async |log| {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (Authority::new(dir.path(), "old"), Authority::new(dir.path(), "new"));
+        let tls = install(dir.path(), old.server_files("podmux.example"));
+        let limits = Limits { reread: SOON / 10, ..Limits::default() };
+        let served = Served::start(&ServerSettings { tls: Some(tls.clone()), ..loopback() }, limits).await;
+        let (trusts_old, trusts_new) = (client(&old, None, &[]), client(&new, None, &[]));
+        let kept = connect(&served, &trusts_old).await.unwrap();
+        assert!(connect(&served, &trusts_new).await.is_err());
+
+        // The certificate comes first, and does not go with the key that is still there.
+        let (certificate, key) = new.server_files("podmux.example");
+        fs::rename(certificate, &tls.certificate).unwrap();
+        until("it is told", || log.lines_with("cannot be used").len() == 1).await;
+        assert!(connect(&served, &trusts_old).await.is_ok(), "the old pair stays");
+        fs::rename(key, &tls.key).unwrap();
+        until("it is read", || log.lines_with("recovered").len() == 1).await;
+        let stream = connect(&served, &trusts_new).await.unwrap();
+        assert_eq!(ask(stream, get_of("/hello")).await.line(), "200 hello");
+        assert!(connect(&served, &trusts_old).await.is_err());
+        // Who was connected stays so.
+        assert_eq!(ask(kept, get_of("/hello")).await.line(), "200 hello");
+
+        fs::write(&tls.certificate, "no certificate").unwrap();
+        until("it is told", || log.lines_with("cannot be used").len() == 2).await;
+        assert!(connect(&served, &trusts_new).await.is_ok());
+        served.ends().await;
+    });
+}
+
+#[tokio::test]
+async fn certificates_that_cannot_be_used_are_refused_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Authority::new(dir.path(), "ca");
+    let (certificate, key) = ca.server_files("podmux.example");
+    let (_, other_key) = ca.client("other");
+    let (missing, empty) = (dir.path().join("missing"), dir.path().join("empty"));
+    fs::write(&empty, "").unwrap();
+    let pair = |certificate: &Path, key: &Path| {
+        Some(CertificateFiles { certificate: certificate.to_owned(), key: key.to_owned() })
+    };
+    let mut told = String::new();
+    for (tls, client_ca_file) in [
+        (pair(&missing, &key), None),
+        (pair(&certificate, &missing), None),
+        (pair(&empty, &key), None),
+        (pair(&certificate, &empty), None),
+        (pair(&key, &key), None),
+        (pair(&certificate, &certificate), None),
+        (pair(&certificate, &other_key), None),
+        (pair(&certificate, &key), Some(missing.clone())),
+        (pair(&certificate, &key), Some(empty.clone())),
+    ] {
+        let settings = ServerSettings { tls, client_ca_file, ..loopback() };
+        let error = bind(&settings, Limits::default()).await.unwrap_err();
+        told += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
+        told += "\n";
+    }
+    expect![[r#"
+        TLS certificate DIR/missing: cannot be read: No such file or directory (os error 2)
+        TLS private key DIR/missing: cannot be read: No such file or directory (os error 2)
+        TLS certificate DIR/empty: there is no certificate in PEM in it
+        TLS private key DIR/empty: there is no private key in PEM in it (an encrypted one is none)
+        TLS certificate DIR/podmux.example.key: there is no certificate in PEM in it
+        TLS private key DIR/podmux.example.crt: there is no private key in PEM in it (an encrypted one is none)
+        TLS certificate DIR/podmux.example.crt: it does not go with the key in DIR/other.key: keys may not be consistent: KeyMismatch
+        client CA file DIR/missing: cannot be read: No such file or directory (os error 2)
+        client CA file DIR/empty: there is no certificate in PEM in it
+    "#]].assert_eq(&told);
+}

@@ -1,0 +1,297 @@
+//! The server's transport under test: a router that shows what reaches it, and real clients.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{Extension, Router, body::Body, routing::get};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{body::Frame, client::conn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use podmux::{
+    pod::NodeName,
+    server::{Caller, ConnectionStats, Limits, Refusal, Reread, Server, StartError},
+    settings::{Listen, ServerSettings},
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::process::PATIENCE;
+
+/// Bounds that make a test quick where time is what is tested.
+pub const SOON: Duration = Duration::from_millis(200);
+
+/// A server that runs.
+pub struct Served {
+    pub addresses: Vec<Listen>,
+    pub stats: ConnectionStats,
+    pub reread: Reread,
+    pub work: Work,
+    pub stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+/// What the test router's handlers do, seen from outside.
+#[derive(Clone)]
+pub struct Work {
+    /// `/wait` answers for each permit that is added.
+    pub leave: Arc<Semaphore>,
+    /// How many requests have reached `/wait`.
+    pub waiting: Arc<AtomicU64>,
+    /// How many bytes of `/endless` were asked for.
+    pub poured: Arc<AtomicU64>,
+    /// How many streams of `/endless` there are.
+    pub pouring: Arc<AtomicU64>,
+}
+
+/// One TCP port of loopback, and nothing else.
+pub fn loopback() -> ServerSettings {
+    ServerSettings { listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())], ..ServerSettings::default() }
+}
+
+/// One Unix socket, and nothing else.
+pub fn unix(path: &Path) -> ServerSettings {
+    ServerSettings { listen: vec![Listen::Unix(path.to_owned())], ..ServerSettings::default() }
+}
+
+pub async fn bind(settings: &ServerSettings, limits: Limits) -> Result<Server, StartError> {
+    Server::bind(settings, NodeName::new("node1").unwrap(), limits).await
+}
+
+/// An error and its causes, as they are printed at the edge.
+pub fn chain(error: &StartError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+impl Served {
+    pub async fn start(settings: &ServerSettings, limits: Limits) -> Self {
+        let server = bind(settings, limits).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let work = Work {
+            leave: Arc::new(Semaphore::new(0)),
+            waiting: Arc::default(),
+            poured: Arc::default(),
+            pouring: Arc::default(),
+        };
+        let (addresses, stats, reread) = (server.addresses().to_vec(), server.stats(), server.reread());
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(server.run(router(work.clone()), stop.clone()));
+        Self { addresses, stats, reread, work, stop, running }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        match &self.addresses[0] {
+            Listen::Tcp(address) => *address,
+            Listen::Unix(path) => panic!("{}", path.display()),
+        }
+    }
+
+    pub async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address()).await.unwrap()
+    }
+
+    /// A GET over a fresh TCP connection.
+    pub async fn get(&self, path: &str) -> Answer {
+        ask(self.connect().await, get_of(path)).await
+    }
+
+    /// Waits until so many were refused for a reason.
+    pub async fn refused(&self, why: Refusal, times: u64) {
+        until(&format!("{times} × {why:?}"), || self.stats.refused(why) >= times).await;
+        assert_eq!(self.stats.refused(why), times, "{why:?}");
+    }
+
+    /// Asks it to stop, and waits for its end.
+    pub async fn ends(self) {
+        self.stop.cancel();
+        timeout(PATIENCE, self.running).await.expect("it does not end").unwrap();
+    }
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, so: impl Fn() -> bool) {
+    let look = async {
+        while !so() {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+fn router(work: Work) -> Router {
+    let (wait, endless) = (work.clone(), work);
+    let wait = async move || {
+        wait.waiting.fetch_add(1, Ordering::SeqCst);
+        wait.leave.acquire().await.unwrap().forget();
+        "done"
+    };
+    let endless = async move || {
+        endless.pouring.fetch_add(1, Ordering::SeqCst);
+        Body::new(Endless(endless))
+    };
+    Router::new()
+        .route("/hello", get(async || "hello").post(async |body: Bytes| body.len().to_string()))
+        .route("/livez", get(async || "ok"))
+        .route("/who", get(async |Extension(caller): Extension<Caller>| format!("{caller:?}")))
+        .route("/wait", get(wait.clone()).post(async move |_: Bytes| wait().await))
+        .route("/endless", get(endless))
+        .route("/silent", get(async || Body::new(Silent)))
+        .route("/panic", get(async || -> &'static str { panic!("as a handler should not") }))
+}
+
+/// A body that always has more.
+struct Endless(Work);
+
+impl hyper::body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
+        const PIECE: &[u8] = &[b'.'; 4096];
+        self.0.poured.fetch_add(PIECE.len() as u64, Ordering::SeqCst);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(PIECE)))))
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        self.0.pouring.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A body that has nothing yet, for ever.
+struct Silent;
+
+impl hyper::body::Body for Silent {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
+        Poll::Pending
+    }
+}
+
+/// What a client was answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    async fn read(response: Response<hyper::body::Incoming>) -> Self {
+        let (head, body) = response.into_parts();
+        let text = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        Self { status: head.status.as_u16(), headers: head.headers, text }
+    }
+
+    /// Status and body in a line.
+    pub fn line(&self) -> String {
+        format!("{} {}", self.status, self.text.trim_end())
+    }
+}
+
+pub fn get_of(path: &str) -> Request<Full<Bytes>> {
+    Request::get(path).header("host", "localhost").body(Full::default()).unwrap()
+}
+
+pub fn post_of(path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+    Request::post(path).header("host", "localhost").body(Full::new(body.into())).unwrap()
+}
+
+/// A client's end of HTTP/1.
+pub async fn http1<S>(stream: S) -> conn::http1::SendRequest<Full<Bytes>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (client, connection) = conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A client's end of HTTP/2.
+pub async fn http2<S>(stream: S) -> conn::http2::SendRequest<Full<Bytes>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (client, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// One request over HTTP/1 and its answer.
+pub async fn ask<S>(stream: S, request: Request<Full<Bytes>>) -> Answer
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    try_ask(stream, request).await.unwrap()
+}
+
+/// The same where the connection may fail.
+pub async fn try_ask<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Answer, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = async { Ok(Answer::read(http1(stream).await.send_request(request).await?).await) };
+    timeout(PATIENCE, answer).await.expect("no answer")
+}
+
+/// One request over HTTP/2 and its answer.
+pub async fn ask_http2<S>(stream: S, request: Request<Full<Bytes>>) -> Answer
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = async { Answer::read(http2(stream).await.send_request(request).await.unwrap()).await };
+    timeout(PATIENCE, answer).await.expect("no answer")
+}
+
+/// Sends a text as it is, and reads all that comes until the server ends the connection.
+pub async fn raw<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, text: &str) -> String {
+    stream.write_all(text.as_bytes()).await.unwrap();
+    rest(stream).await
+}
+
+/// All that comes until the server ends the connection.
+pub async fn rest<S: AsyncRead + Unpin>(mut stream: S) -> String {
+    let mut answer = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the connection stays");
+    // A reset is an end, too.
+    let _ = read;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Status line and body of an answer that was read raw.
+pub fn gist(answer: &str) -> String {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+    format!("{} {}", head.lines().next().unwrap_or_default(), body.trim_end())
+}

@@ -1,0 +1,77 @@
+//! `podmux run --manifest-url`: the real binary at a real web server.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use crate::support::{
+    files::pod,
+    process::{Process, podmux},
+    web::{Reply, Web},
+};
+
+fn run(args: &[&str]) -> Process {
+    let mut all = vec!["run", "--node-name", "node1", "--listen", "none"];
+    all.extend(args);
+    Process::start(&mut podmux(&all))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timely_shutdown_url() {
+    let web = Web::start(Reply::mute()).await;
+    let agent = run(&["--state-dir", "none", "--manifest-url", &web.url]);
+    web.asked(1).await;
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.ends_with("stopped"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_polls_reloads_and_keeps_secrets() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let url = web.at("/pods?token=s3cret").replace("http://", "http://user:s3cret@");
+    let configure = |secret: &str| {
+        let text = format!(
+            "manifestUrl: \"{url}\"\nmanifestUrlHeader: [\"X-Token: {secret}\"]\nhttpCheckFrequency: 1h\n"
+        );
+        fs::write(&config, text).unwrap();
+    };
+    configure("s3cret-1");
+    let agent = run(&["--state-dir", "none", "--config", config.to_str().unwrap(), "-vvv"]);
+    agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    assert_eq!(web.seen()[0].header("x-token"), "s3cret-1");
+
+    web.say(Reply::new(503, "s3cret"));
+    configure("s3cret-2");
+    agent.signal(Signal::HUP);
+    agent.logs("the server answered 503 Service Unavailable");
+    assert_eq!(web.asked(2).await[1].header("x-token"), "s3cret-2");
+
+    web.say(Reply::ok(pod("web", "i:2")));
+    agent.signal(Signal::HUP);
+    agent.logs("recovered");
+    agent.holds("the update", |held| held.pods["default/web-node1"].contains("i:2"));
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_starts_while_the_url_is_down_has_its_pods() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let args = ["--state-dir", state.to_str().unwrap(), "--manifest-url", &web.url];
+    for _ in 0..2 {
+        let agent = run(&args);
+        agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+        agent.signal(Signal::TERM);
+        let (code, log) = agent.ends();
+        assert_eq!(code, 0, "{log}");
+        web.say(Reply::new(503, "busy"));
+    }
+}
