@@ -79,6 +79,8 @@ pub struct Manifest {
     /// Its pods, prepared, in the order of the text; at least one, unless the
     /// text is an explicit empty list.
     pub pods: Vec<Prepared>,
+    /// Whether one of its documents is a list.
+    pub has_list: bool,
     /// What its author probably did not mean: unknown fields, duplicate keys.
     pub warnings: Vec<Problem>,
 }
@@ -283,6 +285,7 @@ impl Reading<'_, '_> {
         match self.stage {
             Some(stage) => Err(refusal(stage, problems)),
             None => Ok(Manifest {
+                has_list: self.lists > 0,
                 pods: self.items.into_iter().map(|item| item.prepared).collect(),
                 warnings: problems,
             }),

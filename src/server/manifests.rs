@@ -42,9 +42,7 @@ impl FieldValidation {
             "" | "Warn" => Ok(Self::Warn),
             "Strict" => Ok(Self::Strict),
             "Ignore" => Ok(Self::Ignore),
-            other => Err(ApiError::bad_request(format!(
-                "invalid fieldValidation {other:?}: Strict, Warn and Ignore are the values there are"
-            ))),
+            other => Err(ApiError::no_such_value("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
         }
     }
 }
@@ -52,6 +50,7 @@ impl FieldValidation {
 /// The pods of a body, and the warnings that its answer bears.
 pub(super) struct Given {
     pub(super) pods: Vec<Prepared>,
+    pub(super) has_list: bool,
     pub(super) warnings: HeaderMap,
 }
 
@@ -83,14 +82,14 @@ pub(super) async fn read(
     let text = input.text.clone();
     let decode = move || decode(&text, format, &preparation);
     let decoded = if input.text.len() > SMALL_BODY { apart(decode).await? } else { decode() };
-    let Manifest { pods, warnings } =
+    let Manifest { pods, has_list, warnings } =
         decoded.map_err(|refusal| refused(&refusal, format, asked.part("name")))?;
     if validation == FieldValidation::Strict {
         strict(&warnings)?;
     }
     let warnings =
         if validation == FieldValidation::Ignore { HeaderMap::new() } else { headers_of(&warnings) };
-    Ok(Given { pods, warnings })
+    Ok(Given { pods, has_list, warnings })
 }
 
 fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Manifest, Refusal> {

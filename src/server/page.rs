@@ -44,17 +44,19 @@ pub(super) struct Page {
 }
 
 impl PageRequest {
-    /// Reads `limit` and `continue`; empty is absent, and a limit of 0 is none.
+    /// Reads `limit` and `continue`; empty is absent.
     ///
     /// # Errors
     /// 400 if the limit is no number or the token none of ours.
     pub(super) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
         let limit = match limit {
             "" => 0,
-            limit => limit.parse::<usize>().map_err(|_| {
+            limit => limit.parse::<i64>().map_err(|_| {
                 ApiError::bad_request(format!("invalid limit {limit:?}: a number of pods is expected"))
             })?,
         };
+        // As at the API, less than one is no limit.
+        let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
         let token = match token {
             "" => None,
             token => Some(Token::read(token).ok_or_else(|| {
@@ -63,7 +65,12 @@ impl PageRequest {
                 )
             })?),
         };
-        Ok(Self { limit: (limit > 0).then_some(limit), token })
+        Ok(Self { limit, token })
+    }
+
+    /// Whether it is a later page of a list.
+    pub(super) fn goes_on(&self) -> bool {
+        self.token.is_some()
     }
 
     /// Cuts the page out of the pods that are wanted at a number of the update

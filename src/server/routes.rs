@@ -34,25 +34,29 @@ pub(super) struct Server {
     pub(super) requests: metrics::Requests,
 }
 
-/// How long a snapshot may take. The history may be waiting for a disk that
-/// hangs, and then nobody should wait with it.
-const SNAPSHOT: Duration = Duration::from_secs(5);
+/// How long the history may take to say where the stream is. It may be waiting
+/// for a disk that hangs, and then nobody should wait with it.
+const HISTORY: Duration = Duration::from_secs(5);
+
+/// What the history answers.
+///
+/// # Errors
+/// 503 if it has ended, or does not answer.
+pub(super) async fn answered<T>(asked: impl Future<Output = Option<T>>) -> Result<T, ApiError> {
+    match timeout(HISTORY, asked).await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(ApiError::stopping()),
+        Err(_) => {
+            let message = "the update history does not answer; is the disk of the state directory well?";
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(5))
+        }
+    }
+}
 
 impl Server {
     /// What all sources want, and where in the update stream that is.
-    ///
-    /// # Errors
-    /// 503 if the history has ended, or does not answer.
     pub(super) async fn snapshot(&self) -> Result<Snapshot, ApiError> {
-        match timeout(SNAPSHOT, self.view.history.snapshot()).await {
-            Ok(Some(snapshot)) => Ok(snapshot),
-            Ok(None) => Err(ApiError::stopping()),
-            Err(_) => {
-                let message = "the update history does not answer; is the disk of the state directory well?";
-                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
-                    .retry_after(5))
-            }
-        }
+        answered(self.view.history.snapshot()).await
     }
 }
 
@@ -191,8 +195,7 @@ pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool,
     let mut dry = false;
     for value in values {
         if value != "All" {
-            let message = format!("invalid dryRun {value:?}: All is the only value there is");
-            return Err(ApiError::bad_request(message));
+            return Err(ApiError::no_such_value("dryRun", value, &["All"]));
         }
         dry = true;
     }

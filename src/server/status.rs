@@ -83,6 +83,17 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    /// 422: an option has a value that there is not.
+    #[must_use]
+    pub fn no_such_value(option: &str, value: &str, values: &[&str]) -> Self {
+        let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}")).cause(
+            "FieldValueNotSupported",
+            why,
+            option,
+        )
+    }
+
     /// 404: there is no such pod.
     #[must_use]
     pub fn no_such_pod(name: &str) -> Self {

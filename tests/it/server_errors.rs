@@ -140,7 +140,7 @@ spec:
     let strict = server.ask("POST /pods?fieldValidation=Strict", &[], body).await;
     golden("400-strict", &strict);
     assert!(server.posts.all().is_empty());
-    golden("400-field-validation", &server.ask("POST /pods?fieldValidation=Loose", &[], body).await);
+    golden("422-field-validation", &server.ask("POST /pods?fieldValidation=Loose", &[], body).await);
     let warned = server.ask("POST /pods", &[], body).await;
     let mut text = format!("{}\n", warned.code);
     for warning in warned.header("warning") {
@@ -231,8 +231,8 @@ async fn what_does_not_fit_together_is_400_or_409() {
     golden("409-delete-precondition", &delete("", r#"{"preconditions":{"resourceVersion":"77"}}"#).await);
     golden("400-delete-options", &delete("", r#"{"gracePeriodSeconds":"soon"}"#).await);
     golden("400-delete-grace", &delete("?gracePeriodSeconds=soon", "").await);
-    golden("400-dry-run", &delete("?dryRun=Some", "").await);
-    golden("400-dry-run-body", &delete("", r#"{"dryRun":["Some"]}"#).await);
+    golden("422-dry-run", &delete("?dryRun=Some", "").await);
+    golden("422-dry-run-body", &delete("", r#"{"dryRun":["Some"]}"#).await);
     assert_eq!(delete("", "").await.code, 200, "it is terminating now");
     golden("409-terminating", &create(manifest("web")).await);
     golden("409-terminating-replace", &replace(manifest("web")).await);
@@ -251,7 +251,7 @@ async fn lists_that_cannot_be_made_are_400_or_504() {
     golden("400-label-name", &get("labelSelector=-a").await);
     golden("400-field-selector", &get("fieldSelector=status.phase").await);
     golden("400-field-unknown", &get("fieldSelector=spec.foo%3D1").await);
-    golden("400-limit", &get("limit=-1").await);
+    golden("400-limit", &get("limit=many").await);
     golden("400-continue", &get("continue=abc").await);
     golden("400-list-version", &get("resourceVersion=abc").await);
     golden("504-list-version", &get("resourceVersion=100").await);
@@ -321,4 +321,18 @@ async fn of_a_thousand_causes_two_hundred_are_told() {
     assert_eq!(reply.code, 403);
     assert_eq!(reply.json()["details"]["causes"].as_array().unwrap().len(), 200);
     assert_eq!(reply.json()["message"].as_str().unwrap().len(), 4096);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_history_that_hangs_keeps_nobody_waiting() {
+    let server = TestServer::with(Setup { history: false, ..Setup::default() }).await;
+    let ask = async |line: &str, body: String| server.ask_inside(line, &[], body).await;
+    golden("503-history", &ask("GET /pods", String::new()).await);
+    assert_eq!(ask("GET /updates", String::new()).await.code, 503);
+    // What can be done without it is done.
+    let written = ask("POST /pods", manifest("web")).await;
+    assert_eq!((written.code, &written.json()["metadata"]["resourceVersion"]), (201, &"".into()));
+    assert_eq!(ask("GET /api/v1/namespaces/default/pods/web", String::new()).await.code, 200);
+    let metrics = ask("GET /metrics", String::new()).await;
+    assert_eq!((metrics.code, metrics.text().contains("podmux_updates_seq ")), (200, false));
 }

@@ -1,6 +1,6 @@
 //! The server's bounds: what a client may take of it, and that nobody is in another's way.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{fs, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 use expect_test::expect;
 use http::Request;
@@ -9,6 +9,7 @@ use podmux::server::{Limits, Refusal};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
+    task::yield_now,
     time::{Instant, sleep, sleep_until, timeout},
 };
 
@@ -99,6 +100,62 @@ async fn headers_have_a_bound() {
 }
 
 #[tokio::test]
+async fn headers_and_requests_have_a_bound_in_http_2() {
+    let served = Served::start(&loopback(), Limits::default()).await;
+    let of = |path: &str| Request::get(format!("http://localhost{path}")).body(Full::default()).unwrap();
+    let mut request = of("/hello");
+    for number in 0..65 {
+        let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
+        request.headers_mut().insert(name, "a".repeat(1024).parse().unwrap());
+    }
+    assert_eq!(ask_http2(served.connect().await, request).await.status, 431);
+
+    let mut client = http2(served.connect().await).await;
+    // By its first answer the client knows how many it may ask at a time.
+    assert_eq!(client.send_request(of("/hello")).await.unwrap().status(), 200);
+    let asked: Vec<_> = (0..40)
+        .map(|_| {
+            let (mut client, request) = (client.clone(), of("/wait"));
+            tokio::spawn(async move { client.send_request(request).await.unwrap().status() })
+        })
+        .collect();
+    until("all that may be are there", || served.work.waiting.load(Ordering::SeqCst) >= 32).await;
+    assert_eq!(served.get("/hello").await.line(), "200 hello");
+    assert_eq!(served.work.waiting.load(Ordering::SeqCst), 32);
+    served.work.leave.add_permits(asked.len());
+    for asked in asked {
+        assert_eq!(asked.await.unwrap(), 200);
+    }
+    served.ends().await;
+}
+
+/// What the kernel will do next for a connection: 2 is to see whether the other
+/// side is still there, in so many hundredths of a second.
+fn timer(local: SocketAddr, remote: SocketAddr) -> (u8, u64) {
+    let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let ports = (format!(":{:04X}", local.port()), format!(":{:04X}", remote.port()));
+    let row = table.lines().find(|row| {
+        let mut fields = row.split_whitespace().skip(1);
+        fields.next().is_some_and(|field| field.ends_with(&ports.0))
+            && fields.next().is_some_and(|field| field.ends_with(&ports.1))
+    });
+    let timer = row.unwrap().split_whitespace().nth(5).unwrap();
+    let (kind, after) = timer.split_once(':').unwrap();
+    (kind.parse().unwrap(), u64::from_str_radix(after, 16).unwrap())
+}
+
+#[tokio::test]
+async fn a_client_that_is_silent_is_asked_whether_it_is_still_there() {
+    let served = Served::start(&loopback(), Limits::default()).await;
+    let stream = served.connect().await;
+    until("it is accepted", || served.stats.accepted() == 1).await;
+    let (kind, after) = timer(served.address(), stream.local_addr().unwrap());
+    assert_eq!(kind, 2);
+    assert!(after <= 60 * 100, "{after}");
+    served.ends().await;
+}
+
+#[tokio::test]
 async fn a_body_that_comes_too_slowly_is_refused() {
     let limits = Limits { body_time: SOON, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
@@ -155,6 +212,13 @@ async fn a_body_has_a_largest_size() {
     // One byte more: it is told although the client has yet to send it all.
     let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 10 * MIB + 1])).await;
     too_large.assert_eq(&answer.line());
+    // Whoever sends it all the same, and reads only then, is not cut off before.
+    let mut stream = served.connect().await;
+    let head = format!("POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", 11 * MIB);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b'.'; 11 * MIB]).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert!(rest(stream).await.starts_with("HTTP/1.1 413"));
     // Nobody needs to send what is announced to be too large.
     let announced =
         "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10485761\r\nExpect: 100-continue\r\n\r\n";
@@ -164,7 +228,7 @@ async fn a_body_has_a_largest_size() {
     let mut request = post_of("/hello", vec![b'.'; 11 * MIB]);
     request.headers_mut().insert("transfer-encoding", "chunked".parse().unwrap());
     too_large.assert_eq(&ask(served.connect().await, request).await.line());
-    served.refused(Refusal::BodySize, 3).await;
+    served.refused(Refusal::BodySize, 4).await;
     served.ends().await;
 }
 
@@ -336,7 +400,11 @@ async fn nobody_is_cut_off_while_the_server_works_for_them() {
     }
     until("both are worked on", || served.work.waiting.load(Ordering::SeqCst) == 2).await;
     let third = tokio::spawn(try_ask(served.connect().await, get_of("/hello")));
-    // One of the three makes room: nobody who waits for us, so it has to be one that is done.
+    // All run on this thread: by now the third has been seen, and has to wait.
+    for _ in 0..1000 {
+        yield_now().await;
+    }
+    assert_eq!((served.stats.accepted(), served.stats.refused(Refusal::Room)), (2, 0));
     served.work.leave.add_permits(1);
     assert_eq!(third.await.unwrap().unwrap().line(), "200 hello");
     served.work.leave.add_permits(1);

@@ -1,7 +1,7 @@
 //! Where the server listens: ports and Unix sockets, and what is refused at the start.
 
 use std::{
-    fs,
+    fs::{self, File},
     os::unix::{
         fs::{MetadataExt as _, PermissionsExt as _},
         net::UnixListener,
@@ -14,6 +14,7 @@ use podmux::{
     server::Limits,
     settings::{Listen, ServerSettings},
 };
+use rustix::fs::{FlockOperation, flock};
 use tokio::net::{TcpListener, UnixStream};
 
 use crate::support::served::{Served, ask, bind, chain, get_of, loopback, unix};
@@ -89,6 +90,22 @@ async fn a_unix_socket_is_replaced_only_if_nobody_answers_there() {
     assert!(refusal(&unix(&path)).await.contains("somebody answers there"));
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
     served.ends().await;
+}
+
+#[tokio::test]
+async fn of_two_that_start_at_once_one_gets_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("podmux.sock");
+    // Dead, so that both would replace it.
+    drop(UnixListener::bind(&path).unwrap());
+    let inode = fs::metadata(&path).unwrap().ino();
+    // This is what the other one does first.
+    let lock = File::open(dir.path()).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    assert!(refusal(&unix(&path)).await.contains("somebody answers there"));
+    assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+    drop(lock);
+    Served::start(&unix(&path), Limits::default()).await.ends().await;
 }
 
 #[tokio::test]

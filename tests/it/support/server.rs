@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use axum::Router;
+use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -38,6 +38,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use tower_service::Service as _;
 
 use super::{
     files::soon,
@@ -54,17 +55,21 @@ pub struct Setup {
     pub disk: Option<Disk>,
     /// Whether the merge loop is said to turn.
     pub turns: bool,
+    /// Whether the history does its work.
+    pub history: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { bounds: Bounds::default(), file_seen: true, disk: None, turns: true }
+        Self { bounds: Bounds::default(), file_seen: true, disk: None, turns: true, history: true }
     }
 }
 
 /// A running server with a posted set and a file source that does what the test says.
 pub struct TestServer {
     pub address: SocketAddr,
+    /// What answers there.
+    pub router: Router,
     pub posts: Posts,
     pub history: HistoryReader,
     pub file_status: Arc<Mutex<SourceStatus>>,
@@ -98,7 +103,12 @@ impl TestServer {
         let mut tasks = JoinSet::new();
         tasks.spawn(turning.run());
         tasks.spawn(source.run(stop.clone()));
-        tasks.spawn(async { history.run().await.unwrap() });
+        tasks.spawn(async move {
+            if setup.history {
+                history.run().await.unwrap();
+            }
+            pending::<()>().await;
+        });
 
         let (file_status, sink_status) =
             (Arc::<Mutex<SourceStatus>>::default(), Arc::<Mutex<SinkStatus>>::default());
@@ -125,12 +135,14 @@ impl TestServer {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tasks.spawn(serve(listener, router(view)));
+        let router = router(view);
+        tasks.spawn(serve(listener, router.clone()));
         let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
         let server = Self {
             address,
             posts,
             history: reader,
+            router,
             file_status,
             sink_status,
             stopping,
@@ -182,6 +194,24 @@ impl TestServer {
         .await
     }
 
+    /// The same without a connection, for tests that hold the time: while a
+    /// socket is waited for, time that is held would run on.
+    pub async fn ask_inside(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {
+        let (parts, body) = self.open_inside(line, headers, body).await.into_parts();
+        let body = soon(body.collect()).await.unwrap().to_bytes().to_vec();
+        Reply { code: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    pub async fn open_inside(
+        &self,
+        line: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> Response<Body> {
+        let request = request(line, headers, body.into());
+        soon(self.router.clone().call(request)).await.unwrap()
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         self.ask(&format!("GET {path}"), &[], "").await
     }
@@ -193,18 +223,22 @@ impl TestServer {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Response<Incoming> {
-        let (method, path) = line.split_once(' ').unwrap();
-        let mut request = Request::builder().method(method).uri(path).header("host", "podmux");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Full::new(body.into())).unwrap();
+        let request = request(line, headers, Full::new(body.into()));
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
     }
+}
+
+fn request<B>(line: &str, headers: &[(&str, &str)], body: B) -> Request<B> {
+    let (method, path) = line.split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(path).header("host", "podmux");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(body).unwrap()
 }
 
 async fn serve(listener: TcpListener, router: Router) {
