@@ -49,6 +49,38 @@ async fn conforms(namespace: &str, deliberate: &[Deliberate], talk: impl AsyncFn
     compare(&kubernetes, &podmux, deliberate);
 }
 
+/// What the other tests of the real thing rely on.
+#[tokio::test]
+async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() {
+    let Some(apiserver) = Apiserver::start() else { return };
+    let mut side = Side::kubernetes(&apiserver);
+    let made = side.aside("POST /api/v1/namespaces/default/pods", &pod("web")).await;
+    assert_eq!(made.code, 201, "{}", made.json);
+    let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
+    assert_eq!(side.aside("PUT /api/v1/namespaces/default/pods/web", &labelled).await.code, 200);
+    let compacted = apiserver.command("compact");
+    assert!(compacted["revision"].as_u64() > made.metadata("resourceVersion").parse().ok(), "{compacted}");
+    assert_eq!(apiserver.command("restart"), json!({"done": "restart"}));
+    let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
+    assert_eq!(read.metadata("uid"), made.metadata("uid"));
+    let watch = format!(
+        "GET /api/v1/pods?watch=1&timeoutSeconds=5&resourceVersion={}",
+        made.metadata("resourceVersion")
+    );
+    let gone = side.aside(&watch, &Value::Null).await;
+    assert_eq!(
+        (&gone.json["type"], &gone.json["object"]["code"]),
+        (&json!("ERROR"), &json!(410)),
+        "{}",
+        gone.json
+    );
+    apiserver.command("stop");
+    assert!(std::net::TcpStream::connect(apiserver.at.url.trim_start_matches("https://")).is_err());
+    apiserver.command("start");
+    let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
+    assert_eq!(read.code, 200);
+}
+
 /// A pod on a node: one without would be deleted without grace.
 fn pod(name: &str) -> Value {
     json!({
@@ -197,7 +229,6 @@ async fn a_body_that_is_no_pod_is_refused() {
 #[tokio::test]
 async fn an_unknown_field_is_told_or_refused_as_asked() {
     let meant = [
-        ("a bad generateName", "422 Invalid", "no name is generated for what is refused"),
         ("both in YAML", "201", "YAML's duplicate keys are told as JSON's are"),
         ("several", "201", "the warning says which field may have been meant"),
         ("another case", "201", "the warning says which field may have been meant"),
@@ -232,8 +263,10 @@ async fn an_unknown_field_is_told_or_refused_as_asked() {
 
 #[tokio::test]
 async fn an_invalid_pod_is_refused_with_its_causes() {
-    let meant =
-        [("replace it by what is not", "422 Invalid", "any change of a spec is allowed, so none is a cause")];
+    let meant = [
+        ("a bad generateName", "422 Invalid", "no name is generated for what is refused"),
+        ("replace it by what is not", "422 Invalid", "any change of a spec is allowed, so none is a cause"),
+    ];
     conforms("invalid", &meant, async |side, pods| {
         let post = format!("POST {pods}");
         side.send("no name", &post, &with("", &json!({"name": null}), &no())).await;
