@@ -10,11 +10,13 @@ use podmux::{
         good::Good,
     },
 };
+use rustix::process::Signal;
 
 use crate::support::{
     files::{Place, Running, pod, settings, soon},
     logs::logged,
     namespace::inside,
+    process::{Process, podmux},
     state::{Deed, Disk, ENOSPC, Fault, State},
 };
 
@@ -349,4 +351,37 @@ async fn a_row_that_nobody_understands_is_left_out() {
     assert_eq!(run.source.wanted().await, "a=i:1 c=i:1");
     run.end().await;
     assert_eq!(node.rows().await, ["a.yaml", "c.yaml", "url/http://example.com"]);
+}
+
+#[test]
+fn a_node_that_boots_without_its_directory_has_its_pods() {
+    let place = Place::directory();
+    place.write("web.yaml", &pod("web", "i:1"));
+    let (manifests, state) = (place.path(), place.beside("state"));
+    let [manifests, state] = [&manifests, &state].map(|path| path.to_str().unwrap());
+    let args = ["run", "--node-name", "node", "--listen", "none", "--state-dir", state];
+    let start = || Process::start(podmux(&args).args(["--pod-manifest-path", manifests]));
+    let has_web = |agent: &Process| {
+        agent.holds("the pod", |held| held.pods.contains_key("default/web-node"));
+    };
+    let agent = start();
+    has_web(&agent);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+
+    fs::rename(manifests, place.beside("away")).unwrap();
+    let agent = start();
+    has_web(&agent);
+    agent.logs("has vanished; what it gave is kept for 60s");
+    // Nor does a second agent get at it.
+    let (code, log) = start().ends();
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("another podmux works on the state directory"), "{log}");
+    agent.signal(Signal::KILL);
+    agent.ends();
+
+    let agent = start();
+    has_web(&agent);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
 }
