@@ -101,7 +101,8 @@ async fn unknown_path(uri: Uri) -> ApiError {
 }
 
 async fn unknown_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("the server does not allow {method} on {}", uri.path());
+    let hint = if method == Method::PATCH { "; PUT takes whole pods, and so does POST /pods" } else { "" };
+    let message = format!("the server does not allow {method} on {}{hint}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 }
 
