@@ -30,13 +30,8 @@ impl Agent {
     }
 }
 
-/// Why podmux answers 400 where the apiserver answers 422.
-const OPTIONS: &str = "a bad option is a bad request; the apiserver takes it for an invalid object";
 /// Why podmux answers 422 where the apiserver answers 400.
 const TYPES: &str = "the answer names all that is wrong with its fields, and not in Go's words";
-
-/// What is to be mended of generations.
-const GENERATION: &str = "to be mended: a generation rises with the first DELETE, also with grace 0, and not when that is shortened";
 
 /// Leads the same talk with both, in a namespace of its own, and compares what
 /// they say. podmux has no namespaces that would have to be made.
@@ -52,6 +47,38 @@ async fn conforms(namespace: &str, deliberate: &[Deliberate], talk: impl AsyncFn
     let mut podmux = Side::podmux(&agent.url);
     talk(&mut podmux, &pods).await;
     compare(&kubernetes, &podmux, deliberate);
+}
+
+/// What the other tests of the real thing rely on.
+#[tokio::test]
+async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() {
+    let Some(apiserver) = Apiserver::start() else { return };
+    let mut side = Side::kubernetes(&apiserver);
+    let made = side.aside("POST /api/v1/namespaces/default/pods", &pod("web")).await;
+    assert_eq!(made.code, 201, "{}", made.json);
+    let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
+    assert_eq!(side.aside("PUT /api/v1/namespaces/default/pods/web", &labelled).await.code, 200);
+    let compacted = apiserver.command("compact");
+    assert!(compacted["revision"].as_u64() > made.metadata("resourceVersion").parse().ok(), "{compacted}");
+    assert_eq!(apiserver.command("restart"), json!({"done": "restart"}));
+    let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
+    assert_eq!(read.metadata("uid"), made.metadata("uid"));
+    let watch = format!(
+        "GET /api/v1/pods?watch=1&timeoutSeconds=5&resourceVersion={}",
+        made.metadata("resourceVersion")
+    );
+    let gone = side.aside(&watch, &Value::Null).await;
+    assert_eq!(
+        (&gone.json["type"], &gone.json["object"]["code"]),
+        (&json!("ERROR"), &json!(410)),
+        "{}",
+        gone.json
+    );
+    apiserver.command("stop");
+    assert!(std::net::TcpStream::connect(apiserver.at.url.trim_start_matches("https://")).is_err());
+    apiserver.command("start");
+    let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
+    assert_eq!(read.code, 200);
 }
 
 /// A pod on a node: one without would be deleted without grace.
@@ -125,12 +152,7 @@ async fn a_pod_is_created() {
 
 #[tokio::test]
 async fn a_dry_run_changes_nothing() {
-    let meant = [
-        ("another value", "400 BadRequest", OPTIONS),
-        ("no value", "400 BadRequest", OPTIONS),
-        ("delete by another body", "400 BadRequest", OPTIONS),
-        ("delete at once", "200", GENERATION),
-    ];
+    let meant = [];
     conforms("dry", &meant, async |side, pods| {
         side.send("create", &format!("POST {pods}?dryRun=All"), &pod("web")).await;
         side.ask("it is not there", &format!("GET {pods}/web")).await;
@@ -164,12 +186,6 @@ async fn a_body_that_is_no_pod_is_refused() {
         ("another kind", "422 Invalid", TYPES),
         ("an unknown kind", "422 Invalid", TYPES),
         ("an unknown version", "422 Invalid", TYPES),
-        ("a list", "201", "to be mended: one item of a list is taken for the pod"),
-        (
-            "an unknown media type",
-            "409 AlreadyExists",
-            "to be mended: text/plain is read as if no type were given",
-        ),
         ("a resourceVersion", "400 BadRequest", "the apiserver says the same with a 500"),
     ];
     conforms("bodies", &meant, async |side, pods| {
@@ -213,7 +229,6 @@ async fn a_body_that_is_no_pod_is_refused() {
 #[tokio::test]
 async fn an_unknown_field_is_told_or_refused_as_asked() {
     let meant = [
-        ("none of these", "400 BadRequest", OPTIONS),
         ("both in YAML", "201", "YAML's duplicate keys are told as JSON's are"),
         ("several", "201", "the warning says which field may have been meant"),
         ("another case", "201", "the warning says which field may have been meant"),
@@ -249,13 +264,7 @@ async fn an_unknown_field_is_told_or_refused_as_asked() {
 #[tokio::test]
 async fn an_invalid_pod_is_refused_with_its_causes() {
     let meant = [
-        ("a bad name", "422 Invalid", "to be mended: details.name is missing"),
-        ("a long name", "422 Invalid", "to be mended: details.name is missing"),
-        ("a bad generateName", "422 Invalid", "to be mended: details.name is missing"),
-        ("no containers", "422 Invalid", "to be mended: details.name is missing"),
-        ("no spec", "422 Invalid", "to be mended: details.name is missing"),
-        ("several", "422 Invalid", "to be mended: details.name is missing"),
-        ("a bad finalizer", "422 Invalid", "to be mended: details.name is missing"),
+        ("a bad generateName", "422 Invalid", "no name is generated for what is refused"),
         ("replace it by what is not", "422 Invalid", "any change of a spec is allowed, so none is a cause"),
     ];
     conforms("invalid", &meant, async |side, pods| {
@@ -340,15 +349,12 @@ async fn a_pod_is_replaced() {
 #[tokio::test]
 async fn a_pod_is_deleted_with_grace() {
     let meant = [
-        ("delete sooner", "200", GENERATION),
-        ("delete later", "200", GENERATION),
         ("replace", "409 Conflict", "a pod that is being deleted is not replaced"),
         ("with a negative grace", "200", "it was not replaced"),
         ("at once", "200", "it was not replaced"),
         ("create under the old name", "201", "it was not replaced"),
         ("a pod with a short grace", "200", "it was not replaced"),
         ("a pod without grace", "200", "it was not replaced"),
-        ("its own grace", "200", "to be mended: an empty number is taken for none"),
     ];
     conforms("graceful", &meant, async |side, pods| {
         let web = format!("{pods}/web");
@@ -386,14 +392,6 @@ async fn a_delete_has_options() {
     let meant = [
         ("another UID", "409 Conflict", "here the apiserver says Pod for pods"),
         ("another version", "409 Conflict", "here the apiserver says Pod for pods"),
-        ("a body of another media type", "200", "to be mended: it is read as if no type were given"),
-        ("a body of another kind", "200", "to be mended: a Pod is taken for options"),
-        ("a propagation policy that is none", "200", "to be mended: it is not looked at"),
-        ("all options", "409 Conflict", "to be mended: it was deleted before"),
-        ("a body and a query", "200", GENERATION),
-        ("a body of YAML", "200", GENERATION),
-        ("an unknown option", "200", GENERATION),
-        ("no options", "200", GENERATION),
     ];
     conforms("options", &meant, async |side, pods| {
         let web = format!("DELETE {pods}/web");
@@ -527,13 +525,7 @@ async fn pods_are_selected_by_fields() {
 
 #[tokio::test]
 async fn a_list_comes_in_pages() {
-    let meant = [
-        ("a negative limit", "400 BadRequest", "a slip; the apiserver takes it for no limit"),
-        ("matching in no way", "200", "to be mended: resourceVersionMatch is not looked at"),
-        ("matching without a version", "200", "to be mended: resourceVersionMatch is not looked at"),
-        ("a token and a version", "200", "to be mended: the token alone counts"),
-        ("one pod at a version that is none", "400 BadRequest", "the apiserver says 500"),
-    ];
+    let meant = [("one pod at a version that is none", "400 BadRequest", "the apiserver says 500")];
     conforms("pages", &meant, async |side, pods| {
         side.ask("an empty list", &format!("GET {pods}")).await;
         for name in ["e", "a", "c", "d", "b"] {

@@ -409,7 +409,7 @@ fn random_texts_get_the_kubelets_verdict() {
                 1 => lines.insert(index, line),
                 2 => lines[index] = format!(" {line}"),
                 3 => lines[index] = line.strip_prefix(' ').unwrap_or(&line).to_owned(),
-                4 => lines[index].insert_str(at, *random.pick(&BITS)),
+                4 => lines[index].insert_str(at, random.pick::<&str>(&BITS)),
                 5 => lines[index].truncate(at),
                 _ => {
                     let end = line.find(": ").map_or(0, |colon| colon + 2);

@@ -287,7 +287,8 @@ pub fn compare(kubernetes: &Side, podmux: &Side, deliberate: &[Deliberate]) {
             None if theirs.shape != ours.shape => differences("", &theirs.shape, &ours.shape),
             Some(_) if theirs.shape == ours.shape => Some("it does not differ any more".to_owned()),
             Some((_, answer, why)) if *answer != summary(&ours.shape) => {
-                Some(format!("podmux is to answer {answer} ({why})"))
+                let how = differences("", &theirs.shape, &ours.shape).unwrap_or_default();
+                Some(format!("podmux is to answer {answer} ({why})\n{how}"))
             }
             _ => None,
         };

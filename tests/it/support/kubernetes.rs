@@ -26,7 +26,7 @@ fn program(name: &str) -> Option<PathBuf> {
         "NOT TESTED: {name} is not there. Use tests/run, or {VARIABLE}=$(tests/kubernetes/build) cargo test"
     );
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
-    writeln!(io::stderr(), "{missing}").unwrap();
+    io::stderr().write_all(format!("{missing}\n").as_bytes()).unwrap();
     None
 }
 

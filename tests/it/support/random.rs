@@ -1,6 +1,6 @@
 //! Random choices from a seed: a case that failed comes again under its number.
 
-/// A small generator (SplitMix64). It is no secret's source.
+/// A small generator (`SplitMix64`). It is no secret's source.
 pub struct Random(u64);
 
 impl Random {
