@@ -6,6 +6,7 @@
 //!
 //! * [`pod`]: the nouns. [`Pod`](pod::Pod), [`Listing`](pod::Listing),
 //!   [`PodUpdate`](pod::PodUpdate), and the way from a manifest's text to a prepared pod.
+//! * [`validation`]: what the API server would refuse of a pod, and what only it could resolve.
 //! * [`storage`]: the heart. [`PodStorage`](storage::PodStorage) merges listings into
 //!   one view, [`updates`](storage::updates) gives the way from one view to the next.
 //! * [`mux`]: the sources' channels, the loop that owns the storage, the consumers' updates.
