@@ -15,6 +15,7 @@ use crate::{
     pod::{
         Prepared, Problem, Refusal, Severity, SourceName, Stage,
         decode::{Manifest, Preparation},
+        yaml,
     },
     validation,
 };
@@ -42,7 +43,12 @@ impl FieldValidation {
             "" | "Warn" => Ok(Self::Warn),
             "Strict" => Ok(Self::Strict),
             "Ignore" => Ok(Self::Ignore),
-            other => Err(ApiError::no_such_value("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
+            other => Err(ApiError::no_such_value(
+                asked.options_kind(),
+                "fieldValidation",
+                other,
+                &["Ignore", "Warn", "Strict"],
+            )),
         }
     }
 }
@@ -83,7 +89,7 @@ pub(super) async fn read(
     let decode = move || decode(&text, format, &preparation);
     let decoded = if input.text.len() > SMALL_BODY { apart(decode).await? } else { decode() };
     let Manifest { pods, has_list, warnings } =
-        decoded.map_err(|refusal| refused(&refusal, format, asked.part("name")))?;
+        decoded.map_err(|refusal| refused(&refusal, format, name_in(&input.text).as_deref()))?;
     if validation == FieldValidation::Strict {
         strict(&warnings)?;
     }
@@ -139,6 +145,16 @@ fn refused(refusal: &Refusal, format: Format, name: Option<&str>) -> ApiError {
         status = status.cause(error.reason.unwrap_or("FieldValueInvalid"), message, field);
     }
     status
+}
+
+/// The name of the pod that a refused body is about, if it is about one. A
+/// large body is not read again for that.
+fn name_in(text: &[u8]) -> Option<String> {
+    let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
+    let body = yaml::to_json(text).ok()?;
+    let metadata = body.get("metadata")?;
+    let name = metadata.get("name").or_else(|| metadata.get("generateName"))?;
+    name.as_str().map(str::to_owned)
 }
 
 /// All of them in one text, in brackets if they are several, as the API does.

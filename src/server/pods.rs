@@ -15,7 +15,7 @@ use super::{
     body::{Format, Input, Pieces, items},
     manifests::{self, Given},
     page::{Page, PageRequest},
-    routes::{Asked, Server, apart, dry_run, json_text},
+    routes::{Asked, Server, apart, json_text},
     select::Selector,
     status::ApiError,
 };
@@ -65,18 +65,21 @@ fn at_version(asked: &Asked, goes_on: bool, seq: u64) -> Result<(), ApiError> {
     }
     let rule = asked.option("resourceVersionMatch");
     if !matches!(rule, "" | "Exact" | "NotOlderThan") {
-        return Err(ApiError::no_such_value("resourceVersionMatch", rule, &["Exact", "NotOlderThan"]));
+        return Err(ApiError::no_such_value(
+            asked.options_kind(),
+            "resourceVersionMatch",
+            rule,
+            &["Exact", "NotOlderThan"],
+        ));
     }
     let Some(wanted) = wanted else {
         if rule.is_empty() {
             return Ok(());
         }
         let why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
-        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why).cause(
-            "FieldValueForbidden",
-            why,
-            "resourceVersionMatch",
-        ));
+        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
+            .about(asked.options_kind(), "")
+            .cause("FieldValueForbidden", why, "resourceVersionMatch"));
     };
     if wanted > seq {
         let message = format!("Too large resource version: {wanted}, current: {seq}");
@@ -278,7 +281,10 @@ pub(super) async fn delete(State(server): Shared, asked: Asked, headers: HeaderM
     let input = Input::read(&headers, body, &server.large_bodies).await?;
     let options = DeleteOptions::read(&input.text, input.format)?;
     options.check_policy(&asked)?;
-    let dry = asked.dry_run()? | dry_run(options.dry_run.iter().map(String::as_str))?;
+    let dry = asked.dry_run()? | asked.reads_dry_run(options.dry_run.iter().map(String::as_str))?;
+    if asked.options("gracePeriodSeconds").next() == Some("") {
+        return Err(ApiError::bad_request("invalid gracePeriodSeconds \"\": a number is expected"));
+    }
     let grace = options.grace_period_seconds.or(asked.number("gracePeriodSeconds")?);
     if server.view.posts.get(&key).is_none() {
         free(&server, iter::once(&key))?;
@@ -339,7 +345,7 @@ impl DeleteOptions {
         if policy.is_empty() || POLICIES.contains(&policy) {
             return Ok(());
         }
-        Err(ApiError::no_such_value("propagationPolicy", policy, &POLICIES))
+        Err(ApiError::no_such_value(asked.options_kind(), "propagationPolicy", policy, &POLICIES))
     }
 }
 

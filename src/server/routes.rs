@@ -101,7 +101,8 @@ async fn unknown_path(uri: Uri) -> ApiError {
 }
 
 async fn unknown_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("the server does not allow {method} on {}", uri.path());
+    let hint = if method == Method::PATCH { "; PUT takes whole pods, and so does POST /pods" } else { "" };
+    let message = format!("the server does not allow {method} on {}{hint}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 }
 
@@ -132,6 +133,7 @@ pub(super) fn json_text<T>(
 pub(super) struct Asked {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
+    method: Method,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {
@@ -147,7 +149,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
         }
         let Query(query) = Query::try_from_uri(&parts.uri)
             .map_err(|error| ApiError::bad_request(format!("the query cannot be read: {error}")))?;
-        Ok(Self { path, query })
+        Ok(Self { path, query, method: parts.method.clone() })
     }
 }
 
@@ -186,20 +188,30 @@ impl Asked {
 
     /// Whether nothing is to be changed: `dryRun=All`.
     pub(super) fn dry_run(&self) -> Result<bool, ApiError> {
-        dry_run(self.options("dryRun"))
+        self.reads_dry_run(self.options("dryRun"))
     }
-}
 
-/// Reads the values of `dryRun`.
-pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, ApiError> {
-    let mut dry = false;
-    for value in values {
-        if value != "All" {
-            return Err(ApiError::no_such_value("dryRun", value, &["All"]));
+    /// Reads the values of `dryRun`, wherever they were said.
+    pub(super) fn reads_dry_run<'v>(&self, values: impl Iterator<Item = &'v str>) -> Result<bool, ApiError> {
+        let mut dry = false;
+        for value in values {
+            if value != "All" {
+                return Err(ApiError::no_such_value(self.options_kind(), "dryRun", value, &["All"]));
+            }
+            dry = true;
         }
-        dry = true;
+        Ok(dry)
     }
-    Ok(dry)
+
+    /// What the API calls the options of the request's verb.
+    pub(super) fn options_kind(&self) -> &'static str {
+        match self.method {
+            Method::POST => "CreateOptions",
+            Method::PUT => "UpdateOptions",
+            Method::DELETE => "DeleteOptions",
+            _ => "ListOptions",
+        }
+    }
 }
 
 fn paths() -> Value {

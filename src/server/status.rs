@@ -83,15 +83,13 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    /// 422: an option has a value that there is not.
+    /// 422: of a verb's options (`CreateOptions`) one has a value that there is not.
     #[must_use]
-    pub fn no_such_value(option: &str, value: &str, values: &[&str]) -> Self {
+    pub fn no_such_value(options: &'static str, option: &str, value: &str, values: &[&str]) -> Self {
         let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}")).cause(
-            "FieldValueNotSupported",
-            why,
-            option,
-        )
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
+            .about(options, "")
+            .cause("FieldValueNotSupported", why, option)
     }
 
     /// 404: there is no such pod.

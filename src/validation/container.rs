@@ -229,18 +229,9 @@ fn running(
         }
         ("lifecycle", Value::Object(lifecycle), _) => handler::lifecycle(lifecycle, path, pod, judge),
         ("livenessProbe" | "startupProbe", Value::Object(probe), _) => {
-            handler::probe(probe, path, judge);
-            if let Some(threshold) = number(probe, "successThreshold").filter(|threshold| *threshold != 1) {
-                judge.invalid(&path.field("successThreshold"), threshold, "must be 1");
-            }
+            handler::probe(probe, false, path, judge);
         }
-        ("readinessProbe", Value::Object(probe), _) => {
-            handler::probe(probe, path, judge);
-            if let Some(grace) = number(probe, "terminationGracePeriodSeconds") {
-                let why = "must not be set for readinessProbes";
-                judge.invalid(&path.field("terminationGracePeriodSeconds"), grace, why);
-            }
-        }
+        ("readinessProbe", Value::Object(probe), _) => handler::probe(probe, true, path, judge),
         ("resizePolicy", list, Role::Init) => each_object(list, path, |path, policy| {
             if text(policy, "restartPolicy") == "RestartContainer" {
                 let why = "an init container that is no sidecar is not restarted";

@@ -85,13 +85,7 @@ const WINDOWS_SIGNALS: [&str; 2] = ["SIGKILL", "SIGTERM"];
 pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     for field in ["postStart", "preStop"] {
         if let Some(handler) = object(lifecycle, field) {
-            self::handler(
-                handler,
-                &["exec", "httpGet", "tcpSocket", "sleep"],
-                &path.field(field),
-                pod.grace,
-                judge,
-            );
+            self::handler(handler, &path.field(field), pod.grace, judge);
         }
     }
     if let Some(signal) = given_text(lifecycle, "stopSignal") {
@@ -105,43 +99,58 @@ pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>,
     }
 }
 
-pub(super) fn probe(probe: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], path, None, judge);
+/// Judges a probe; those of liveness and of the start succeed once.
+pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    handler(probe, path, None, judge);
     for (field, value) in probe {
         let Some(number) = value.as_i64() else { continue };
+        let path = path.field(field);
         if field == "terminationGracePeriodSeconds" {
             if number <= 0 {
-                judge.invalid(&path.field(field), number, "must be greater than 0");
+                judge.invalid(&path, number, "must be greater than 0");
+            }
+            if is_readiness {
+                judge.invalid(&path, number, "must not be set for readinessProbes");
             }
         } else {
-            judge.not_negative(&path.field(field), number);
+            judge.not_negative(&path, number);
+            if field == "successThreshold" && number != 1 && !is_readiness {
+                judge.invalid(&path, number, "must be 1");
+            }
         }
     }
 }
 
+/// The ways to act on a container, in the order in which the API takes the first.
+const ACTIONS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
+
 /// One way to act on a container: of those given the first is judged, and the rest is one too many.
-fn handler(
-    handler: &Object,
-    kinds: &[&'static str],
-    path: &FieldPath<'_>,
-    grace: Option<i64>,
-    judge: &mut Judge<'_>,
-) {
-    let given = || kinds.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
-    let Some((kind, action)) = given().next() else {
-        return judge.required(path, "must specify a handler type");
-    };
-    let path_of_kind = path.field(kind);
-    match kind {
-        "exec" if list(action, "command").is_empty() => judge.required(&path_of_kind.field("command"), ""),
-        "httpGet" => http_get(action, &path_of_kind, judge),
-        "tcpSocket" => port(action, &path_of_kind.field("port"), judge),
-        "grpc" => port_number(number(action, "port").unwrap_or_default(), &path_of_kind.field("port"), judge),
-        "sleep" => sleep(action, &path_of_kind, grace, judge),
-        _ => {}
+fn handler(handler: &Object, path: &FieldPath<'_>, grace: Option<i64>, judge: &mut Judge<'_>) {
+    // All else in a probe is numbers, and a hook has nothing else.
+    let mut given = handler.iter().filter_map(|(kind, action)| Some((kind.as_str(), action.as_object()?)));
+    match (given.next(), given.next()) {
+        (None, _) => judge.required(path, "must specify a handler type"),
+        (Some((kind, action)), None) => self::action(kind, action, &path.field(kind), grace, judge),
+        _ => {
+            let mut given = ACTIONS.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
+            if let Some((kind, action)) = given.next() {
+                self::action(kind, action, &path.field(kind), grace, judge);
+            }
+            for (kind, _) in given {
+                judge.forbidden(&path.field(kind), ONE_HANDLER);
+            }
+        }
     }
-    for (kind, _) in given().skip(1) {
-        judge.forbidden(&path.field(kind), ONE_HANDLER);
+}
+
+fn action(kind: &str, action: &Object, path: &FieldPath<'_>, grace: Option<i64>, judge: &mut Judge<'_>) {
+    match kind {
+        "exec" if list(action, "command").is_empty() => judge.required(&path.field("command"), ""),
+        "httpGet" => http_get(action, path, judge),
+        "tcpSocket" => port(action, &path.field("port"), judge),
+        "grpc" => port_number(number(action, "port").unwrap_or_default(), &path.field("port"), judge),
+        "sleep" => sleep(action, path, grace, judge),
+        _ => {}
     }
 }
 

@@ -128,7 +128,7 @@ fn managed_fields(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
         if manager.len() > MAX_MANAGER {
             judge.too_long(&path.field("manager"), MAX_MANAGER);
         }
-        if manager.chars().any(char::is_control) {
+        if manager.chars().any(|c| c.is_control() || (c.is_whitespace() && c != ' ')) {
             judge.invalid(&path.field("manager"), manager, "must be printable");
         }
         if text(managed, "subresource").len() > MAX_SUBRESOURCE {

@@ -31,7 +31,7 @@ pub(super) fn mounts(
 ) {
     let devices = places(container, "volumeDevices", "devicePath");
     let privileged =
-        object(container, "securityContext").is_some_and(|context| is_true(context, "privileged"));
+        || object(container, "securityContext").is_some_and(|context| is_true(context, "privileged"));
     let device_paths: BTreeSet<&str> = devices.values().copied().collect();
     let mut taken = BTreeSet::new();
     each_object(list, path, |path, mount| {
@@ -54,8 +54,11 @@ pub(super) fn mounts(
                 "must not already exist as a path in volumeDevices",
             );
         }
-        sub_paths(mount, path, judge);
-        propagation(mount, privileged, &path.unnamed(), judge);
+        let is_plain = |field: &String| matches!(field.as_str(), "name" | "mountPath" | "readOnly");
+        if !mount.keys().all(is_plain) {
+            sub_paths(mount, path, judge);
+            propagation(mount, privileged(), &path.unnamed(), judge);
+        }
     });
 }
 

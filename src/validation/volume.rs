@@ -1,6 +1,9 @@
 //! A pod's volumes: their names, and that each has one source.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::LazyCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::{
     fields::{Object, list, object, objects, text},
@@ -75,7 +78,7 @@ pub(super) fn validate<'v>(
 ) -> Volumes<'v> {
     let mut good = BTreeMap::new();
     let has_account = !text(spec, "serviceAccountName").is_empty();
-    let claims = claims_to_come(spec, pod_name);
+    let claims = LazyCell::new(|| claims_to_come(spec, pod_name));
     objects(path, spec, "volumes", |path, volume| {
         let (faults, name, name_path) = (judge.faults(), text(volume, "name"), path.field("name"));
         let kind = source(volume, pod_name, path, judge);
@@ -109,7 +112,7 @@ fn beyond_the_host(
     volume: &Object,
     path: &FieldPath<'_>,
     has_account: bool,
-    claims: &BTreeSet<String>,
+    claims: &LazyCell<BTreeSet<String>, impl FnOnce() -> BTreeSet<String>>,
     judge: &mut Judge<'_>,
 ) {
     let claim = object(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));

@@ -65,5 +65,6 @@ mod url_agent;
 mod url_faults;
 mod url_restart;
 mod validate;
+mod validation;
 mod validation_corpus;
 mod yaml;

@@ -122,3 +122,25 @@ fn the_texts_of_the_yaml_corpus_are_refused_for_the_kubelets_reasons() {
     let expected = Tally { accepted: 147, same_causes: 33, earlier: 265, ..Tally::default() };
     assert_eq!(run("yaml.jsonl.gz"), expected);
 }
+
+/// A prepared pod is a manifest too, of a POSTed pod: what the agent shows it takes.
+#[test]
+fn every_accepted_pod_of_the_corpus_is_accepted_again_as_it_was_prepared() {
+    let mut again = 0;
+    for case in corpus("pods.jsonl.gz").iter().filter(|case| case["stage"].is_null()) {
+        let mut preparation = Preparation {
+            source: SourceName::File,
+            node: NodeName::new("node1").unwrap(),
+            generate: None,
+            namespace: None,
+        };
+        let first = manifest(case["data"].as_str().unwrap().as_bytes(), &preparation).unwrap();
+        preparation.source = SourceName::Http;
+        for pod in &first.pods {
+            let text = serde_json::to_vec(pod.object()).unwrap();
+            let second = manifest(&text, &preparation).unwrap_or_else(|why| panic!("{}: {why}", case["id"]));
+            again += second.pods.len();
+        }
+    }
+    assert_eq!(again, 1633);
+}
