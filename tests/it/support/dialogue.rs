@@ -273,8 +273,9 @@ fn status(status: &Value) -> Value {
     })
 }
 
-/// A difference that is meant: the label, what podmux answers (`409 Conflict`;
-/// without a reason for what is no `Status`), and why.
+/// A difference that is meant: the label, what differs, and why. What differs is
+/// podmux's code and reason (`409 Conflict`; without a reason for what is no
+/// `Status`), or, where these are the same, the places.
 pub type Deliberate = (&'static str, &'static str, &'static str);
 
 /// Fails unless both sides said the same, but for what is meant to differ, which must.
@@ -286,9 +287,10 @@ pub fn compare(kubernetes: &Side, podmux: &Side, deliberate: &[Deliberate]) {
         let problem = match meant {
             None if theirs.shape != ours.shape => differences("", &theirs.shape, &ours.shape),
             Some(_) if theirs.shape == ours.shape => Some("it does not differ any more".to_owned()),
-            Some((_, answer, why)) if *answer != summary(&ours.shape) => {
+            Some((_, what, why)) if *what != summary(&theirs.shape, &ours.shape) => {
                 let how = differences("", &theirs.shape, &ours.shape).unwrap_or_default();
-                Some(format!("podmux is to answer {answer} ({why})\n{how}"))
+                let is = summary(&theirs.shape, &ours.shape);
+                Some(format!("meant is {what:?} ({why}), but it is {is:?}:\n{how}"))
             }
             _ => None,
         };
@@ -308,9 +310,17 @@ pub fn compare(kubernetes: &Side, podmux: &Side, deliberate: &[Deliberate]) {
     assert!(problems.is_empty(), "{problems}");
 }
 
-fn summary(shape: &Value) -> String {
-    let reason = shape["body"]["reason"].as_str().unwrap_or_default();
-    format!("{} {reason}", shape["code"]).trim_end().to_owned()
+fn summary(theirs: &Value, ours: &Value) -> String {
+    let answer = |shape: &Value| {
+        let reason = shape["body"]["reason"].as_str().unwrap_or_default();
+        format!("{} {reason}", shape["code"]).trim_end().to_owned()
+    };
+    if answer(theirs) != answer(ours) {
+        return answer(ours);
+    }
+    let places = differences("", theirs, ours).unwrap_or_default();
+    let places = places.lines().filter_map(|line| line.split('`').nth(1));
+    places.map(|place| place.trim_start_matches(".body")).collect::<Vec<_>>().join(" ")
 }
 
 /// Where two values differ, all places.
