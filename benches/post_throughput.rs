@@ -1,6 +1,8 @@
 //! post-throughput: pods POSTed by 1 and by 64 clients, each durable before its 2xx.
 //!
 //! `cargo bench --bench post_throughput`; a number as argument is the seconds of each run.
+//! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) a real kube-apiserver
+//! is measured in the same run; it can only be asked over TLS.
 //! Appends of 4 KiB with fdatasync on the same disk are measured in the same run.
 #![allow(
     missing_docs,
@@ -13,20 +15,34 @@
     reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
 )]
 
+#[path = "../tests/it/support/kubernetes.rs"]
+mod kubernetes;
 #[path = "../tests/it/support/plain.rs"]
 mod plain;
 mod support;
 
 use std::{
+    env,
     fs::File,
+    io::{Read, Write},
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
+use kubernetes::Apiserver;
 use plain::Connection;
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
 use support::{appends, median, number_argument, pod, wants_figures};
 
 fn main() {
@@ -46,13 +62,34 @@ fn main() {
 fn measure(directory: &Path, clients: usize, time: Duration) {
     let socket = directory.join(format!("s{clients}"));
     let mut agent = start(directory, &socket, clients);
+    post("post-throughput", clients, time, || connect(&socket));
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    // Said by its absence: most who measure podmux have no use for it.
+    if env::var_os("PODMUX_KUBERNETES").is_some() {
+        let apiserver = Apiserver::start().unwrap();
+        let connect = || connect_to(&apiserver);
+        let namespace = r#"{"metadata": {"name": "bench"}}"#;
+        let made = connect().ask("POST", "/api/v1/namespaces", namespace.as_bytes()).unwrap();
+        assert_eq!(made.code, 201, "{}", made.text());
+        post("kube-apiserver", clients, time, connect);
+    }
+}
+
+/// Clients that post one pod after the other, and how many they made.
+fn post<S: Read + Write>(
+    name: &str,
+    clients: usize,
+    time: Duration,
+    connect: impl Fn() -> Connection<S> + Sync,
+) {
     let over = AtomicBool::new(false);
     let begin = Instant::now();
     let created: usize = thread::scope(|scope| {
         let work = |client: usize| {
-            let (socket, over) = (&socket, &over);
+            let (connect, over) = (&connect, &over);
             move || {
-                let mut connection = connect(socket);
+                let mut connection = connect();
                 let mut created = 0;
                 while !over.load(Ordering::Relaxed) {
                     let body = pod(&format!("pod-{client}-{created}"), 0).to_string();
@@ -70,9 +107,7 @@ fn measure(directory: &Path, clients: usize, time: Duration) {
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
     let rate = f64::from(u32::try_from(created).unwrap()) / begin.elapsed().as_secs_f64();
-    println!("post-throughput/{clients:<8} {rate:>9.0} pods a second, each durable");
-    agent.kill().unwrap();
-    agent.wait().unwrap();
+    println!("{:<24} {rate:>9.0} pods a second, each durable", format!("{name}/{clients}"));
 }
 
 /// The agent, with a sink that costs nothing: the stream is measured elsewhere.
@@ -98,4 +133,22 @@ fn connect(socket: &Path) -> Connection {
         }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A connection to the apiserver, as its admin.
+fn connect_to(apiserver: &Apiserver) -> Connection<StreamOwned<ClientConnection, TcpStream>> {
+    let address = apiserver.at.url.trim_start_matches("https://");
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&apiserver.at.ca).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let server = ServerName::try_from("127.0.0.1").unwrap();
+    let session = ClientConnection::new(Arc::new(config), server).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let headers = format!("Host: {address}\r\nAuthorization: Bearer {}\r\n", apiserver.at.token);
+    Connection::over(StreamOwned::new(session, stream), headers)
 }

@@ -127,10 +127,10 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let connection = Connection::new(&args.connection, environment)?;
     let mut apply = Apply { args, connection, output: Output::new(), pods: Vec::new() };
     block_on(async {
-        let progress = Progress::new();
+        let progress = Progress::new(found.len());
         let mut code = 0;
         for (done, path) in found.iter().enumerate() {
-            progress.step(done, found.len(), "manifests");
+            progress.step(done, "manifests");
             let taken = apply.file(path).await;
             progress.end();
             code |= u8::from(!taken?);

@@ -234,6 +234,9 @@ impl Connection {
     /// Tells what the server refused; `doing` says at what.
     pub(super) fn refused(&self, status: &Status, doing: Option<&str>) {
         self.say(&status.told(doing));
+        if status.code == 401 {
+            self.say("podmux: say who you are with --token-file, or with --client-cert and --client-key");
+        }
     }
 
     /// A line on standard error.
@@ -317,19 +320,20 @@ pub(super) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
 
 /// How far a command with many steps is, on a terminal and only there.
 pub(super) struct Progress {
+    of: usize,
     shown: bool,
 }
 
 impl Progress {
     /// Nothing is shown where results go to the same terminal: they tell it themselves.
-    pub(super) fn new() -> Self {
-        Self { shown: io::stderr().is_terminal() && !io::stdout().is_terminal() }
+    pub(super) fn new(of: usize) -> Self {
+        Self { of, shown: of > 1 && io::stderr().is_terminal() && !io::stdout().is_terminal() }
     }
 
     /// So much is done.
-    pub(super) fn step(&self, done: usize, of: usize, what: &str) {
-        if self.shown && of > 1 {
-            let _ = write!(io::stderr(), "\r\x1b[K{done} of {of} {what}");
+    pub(super) fn step(&self, done: usize, what: &str) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K{done} of {} {what}", self.of);
         }
     }
 

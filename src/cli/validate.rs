@@ -76,7 +76,7 @@ enum OutputArg {
 const ABOUT: &str = "\
 Check manifests as the agent would take them
 
-Decodes, defaults and prepares each manifest like the agent's source does; no agent is needed. \
+Decodes, defaults, prepares and validates each manifest like the agent's source does; no agent is needed. \
 Prints every problem as FILE:LINE:COLUMN: FIELD: REASON: detail, without the parts that are not \
 known, and nothing if all is good.";
 

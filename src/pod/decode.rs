@@ -43,7 +43,12 @@ pub struct Faults<'f, 't> {
     findings: &'f mut Findings<'t>,
     document: &'f Node<'f>,
     stage: &'f mut Option<Stage>,
+    looks: &'f mut usize,
 }
+
+/// How often checks may look into a text for what is not in its pods: each time
+/// the way there is gone from the text's beginning. Real pods need no look at all.
+pub const MAX_LOOKS: usize = 1_000;
 
 impl Faults<'_, '_> {
     /// Refuses the pod at a stage. The problem is made only if it is told: of
@@ -54,10 +59,12 @@ impl Faults<'_, '_> {
     }
 
     /// Whether an empty list or map was written at a path: a prepared pod does
-    /// not tell it from nothing, and some rules of the API do.
+    /// not tell it from nothing, and some rules of the API do. After
+    /// [`MAX_LOOKS`] looks it is taken for nothing.
     #[must_use]
-    pub fn is_given_empty(&self, path: &FieldPath<'_>) -> bool {
-        path.is_empty_in(self.document)
+    pub fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
+        *self.looks += 1;
+        *self.looks <= MAX_LOOKS && path.is_empty_in(self.document)
     }
 
     /// Warns of what the pod's author probably did not mean.
@@ -72,6 +79,8 @@ pub struct Manifest {
     /// Its pods, prepared, in the order of the text; at least one, unless the
     /// text is an explicit empty list.
     pub pods: Vec<Prepared>,
+    /// Whether one of its documents is a list.
+    pub has_list: bool,
     /// What its author probably did not mean: unknown fields, duplicate keys.
     pub warnings: Vec<Problem>,
 }
@@ -109,6 +118,7 @@ pub fn manifest_checked(
         stage: None,
         items: Vec::new(),
         lists: 0,
+        looks: 0,
     };
     match yaml::documents(&text) {
         Ok(documents) => documents.iter().for_each(|document| reading.document(document)),
@@ -150,6 +160,7 @@ struct Reading<'r, 't> {
     stage: Option<Stage>,
     items: Vec<Item>,
     lists: usize,
+    looks: usize,
 }
 
 impl Reading<'_, '_> {
@@ -228,7 +239,8 @@ impl Reading<'_, '_> {
             return self.refuse(Stage::Name, at, &metadata.field("name"), problem);
         }
         let key = prepare(&mut pod, self.preparation);
-        let mut faults = Faults { findings: &mut self.findings, document, stage: &mut self.stage };
+        let Self { findings, stage, looks, .. } = self;
+        let mut faults = Faults { findings, document, stage, looks };
         (self.check)(&pod, path, &mut faults);
         // They are looked at (the API refuses what is wrong in them) and not kept.
         defaults::child(&mut pod, "metadata").remove("managedFields");
@@ -273,6 +285,7 @@ impl Reading<'_, '_> {
         match self.stage {
             Some(stage) => Err(refusal(stage, problems)),
             None => Ok(Manifest {
+                has_list: self.lists > 0,
                 pods: self.items.into_iter().map(|item| item.prepared).collect(),
                 warnings: problems,
             }),

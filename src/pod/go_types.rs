@@ -49,8 +49,8 @@ pub(super) enum Presence {
 impl Struct {
     /// The field of a name, which is case-sensitive.
     pub(super) fn field(&self, name: &str) -> Option<&'static Field> {
-        let order = |field: &Field| field.name.len().cmp(&name.len()).then_with(|| field.name.cmp(name));
-        self.0.binary_search_by(order).ok().map(|index| &self.0[index])
+        // A scan by length: quicker than a binary search, whose steps nothing can predict.
+        self.0.iter().find(|field| field.name.len() == name.len() && field.name == name)
     }
 }
 

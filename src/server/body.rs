@@ -67,7 +67,7 @@ impl Format {
             "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" | "text/vnd.yaml" => {
                 Ok(Self::Yaml)
             }
-            "" | "application/octet-stream" | "text/plain" => Ok(Self::Unknown),
+            "" => Ok(Self::Unknown),
             "application/x-www-form-urlencoded" => Ok(Self::Form),
             _ => Err(unsupported(format!(
                 "the media type {given:?} is not known here: send application/json or application/yaml"

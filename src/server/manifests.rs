@@ -7,14 +7,15 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
 use uuid::Uuid;
 
 use super::{
-    body::{Format, Input},
-    routes::{Asked, Server},
+    body::{Format, Input, SMALL_BODY},
+    routes::{Asked, Server, apart},
     status::ApiError,
 };
 use crate::{
     pod::{
         Prepared, Problem, Refusal, Severity, SourceName, Stage,
         decode::{Manifest, Preparation},
+        yaml,
     },
     validation,
 };
@@ -42,9 +43,12 @@ impl FieldValidation {
             "" | "Warn" => Ok(Self::Warn),
             "Strict" => Ok(Self::Strict),
             "Ignore" => Ok(Self::Ignore),
-            other => Err(ApiError::bad_request(format!(
-                "invalid fieldValidation {other:?}: Strict, Warn and Ignore are the values there are"
-            ))),
+            other => Err(ApiError::no_such_value(
+                asked.options_kind(),
+                "fieldValidation",
+                other,
+                &["Ignore", "Warn", "Strict"],
+            )),
         }
     }
 }
@@ -52,6 +56,7 @@ impl FieldValidation {
 /// The pods of a body, and the warnings that its answer bears.
 pub(super) struct Given {
     pub(super) pods: Vec<Prepared>,
+    pub(super) has_list: bool,
     pub(super) warnings: HeaderMap,
 }
 
@@ -74,27 +79,23 @@ pub(super) async fn read(
         node: server.view.node.clone(),
         generate: Some(suffix),
         // On podmux's own paths the query may say what Kubernetes' paths say themselves.
-        namespace: asked.part("namespace").or(asked.options("namespace").next()).map(str::to_owned),
+        namespace: asked
+            .part("namespace")
+            .or(Some(asked.option("namespace")).filter(|namespace| !namespace.is_empty()))
+            .map(str::to_owned),
     };
     let format = input.format;
-    let decoded = if input.text.len() > super::body::SMALL_BODY {
-        // A large body takes long to decode, and the runtime has few threads.
-        let text = input.text;
-        let decoding = tokio::task::spawn_blocking(move || decode(&text, format, &preparation));
-        decoding.await.map_err(|_| {
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "decoding the body failed")
-        })?
-    } else {
-        decode(&input.text, format, &preparation)
-    };
-    let Manifest { pods, warnings } =
-        decoded.map_err(|refusal| refused(&refusal, format, asked.part("name")))?;
+    let text = input.text.clone();
+    let decode = move || decode(&text, format, &preparation);
+    let decoded = if input.text.len() > SMALL_BODY { apart(decode).await? } else { decode() };
+    let Manifest { pods, has_list, warnings } =
+        decoded.map_err(|refusal| refused(&refusal, format, name_in(&input.text).as_deref()))?;
     if validation == FieldValidation::Strict {
         strict(&warnings)?;
     }
     let warnings =
         if validation == FieldValidation::Ignore { HeaderMap::new() } else { headers_of(&warnings) };
-    Ok(Given { pods, warnings })
+    Ok(Given { pods, has_list, warnings })
 }
 
 fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Manifest, Refusal> {
@@ -144,6 +145,16 @@ fn refused(refusal: &Refusal, format: Format, name: Option<&str>) -> ApiError {
         status = status.cause(error.reason.unwrap_or("FieldValueInvalid"), message, field);
     }
     status
+}
+
+/// The name of the pod that a refused body is about, if it is about one. A
+/// large body is not read again for that.
+fn name_in(text: &[u8]) -> Option<String> {
+    let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
+    let body = yaml::to_json(text).ok()?;
+    let metadata = body.get("metadata")?;
+    let name = metadata.get("name").or_else(|| metadata.get("generateName"))?;
+    name.as_str().map(str::to_owned)
 }
 
 /// All of them in one text, in brackets if they are several, as the API does.

@@ -77,9 +77,11 @@ pub(super) async fn scrape(State(server): State<Arc<Server>>) -> Result<Response
     agent(&mut registry, view, now);
     source(&mut registry, view, now);
     sink(&mut registry, view, now);
-    let snapshot = view.history.snapshot().await.ok_or_else(ApiError::stopping)?;
     let watchers = MAX_WATCHERS - server.watchers.available_permits();
-    set(&mut registry, "updates_seq", "The number of the last update of /updates", snapshot.seq);
+    // Everything else is told even if nobody knows this.
+    if let Ok(snapshot) = server.snapshot().await {
+        set(&mut registry, "updates_seq", "The number of the last update of /updates", snapshot.seq);
+    }
     set(&mut registry, "updates_watchers", "How many watch /updates", watchers as u64);
     let requests = server.requests.clone();
     registry.register("http_requests", "Requests that were answered", requests.answered);

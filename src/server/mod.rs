@@ -43,7 +43,6 @@ pub use self::{
     credentials::CredentialError,
     limits::Limits,
     listen::BindError,
-    page::{Page, PageRequest},
     routes::router,
     select::Selector,
     stats::{ConnectionStats, Refusal},

@@ -11,7 +11,7 @@ use crate::pod::{Entry, Pod, PodKey};
 
 /// What a list's request says about pages.
 #[derive(Clone, Debug, Default)]
-pub struct PageRequest {
+pub(super) struct PageRequest {
     /// How many pods at most; all if absent.
     limit: Option<usize>,
     /// Where the page before ended.
@@ -32,29 +32,31 @@ struct Token {
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Page {
+pub(super) struct Page {
     /// Its pods, by `namespace/name`.
-    pub pods: Vec<Arc<Pod>>,
+    pub(super) pods: Vec<Arc<Pod>>,
     /// `metadata.resourceVersion`.
-    pub seq: u64,
+    pub(super) seq: u64,
     /// `metadata.continue`: how to ask for the next one, if there is one.
-    pub next: Option<String>,
+    pub(super) next: Option<String>,
     /// `metadata.remainingItemCount`: how many pods come after, if that is known.
-    pub remaining: Option<usize>,
+    pub(super) remaining: Option<usize>,
 }
 
 impl PageRequest {
-    /// Reads `limit` and `continue`; empty is absent, and a limit of 0 is none.
+    /// Reads `limit` and `continue`; empty is absent.
     ///
     /// # Errors
     /// 400 if the limit is no number or the token none of ours.
-    pub fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
+    pub(super) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
         let limit = match limit {
             "" => 0,
-            limit => limit.parse::<usize>().map_err(|_| {
+            limit => limit.parse::<i64>().map_err(|_| {
                 ApiError::bad_request(format!("invalid limit {limit:?}: a number of pods is expected"))
             })?,
         };
+        // As at the API, less than one is no limit.
+        let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
         let token = match token {
             "" => None,
             token => Some(Token::read(token).ok_or_else(|| {
@@ -63,7 +65,12 @@ impl PageRequest {
                 )
             })?),
         };
-        Ok(Self { limit: (limit > 0).then_some(limit), token })
+        Ok(Self { limit, token })
+    }
+
+    /// Whether it is a later page of a list.
+    pub(super) fn goes_on(&self) -> bool {
+        self.token.is_some()
     }
 
     /// Cuts the page out of the pods that are wanted at a number of the update
@@ -71,7 +78,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// 410 if the token is of a later number: the stream began anew since.
-    pub fn cut<'e>(
+    pub(super) fn cut<'e>(
         &self,
         entries: impl Iterator<Item = (&'e PodKey, &'e Entry)>,
         selector: &Selector,

@@ -15,7 +15,7 @@ use super::{
     body::{Format, Input, Pieces, items},
     manifests::{self, Given},
     page::{Page, PageRequest},
-    routes::{Asked, Server, dry_run, json_text},
+    routes::{Asked, Server, apart, json_text},
     select::Selector,
     status::ApiError,
 };
@@ -43,19 +43,55 @@ pub(super) async fn list(State(server): Shared, asked: Asked) -> Handled {
     }
     let page = PageRequest::new(asked.option("limit"), asked.option("continue"))?;
     let selector = Selector::new(asked.option("labelSelector"), asked.option("fieldSelector"))?;
-    let snapshot = server.view.history.snapshot().await.ok_or_else(ApiError::stopping)?;
-    if let Some(wanted) = asked.number::<u64>("resourceVersion")?
-        && wanted > snapshot.seq
-    {
-        let message = format!("Too large resource version: {wanted}, current: {}", snapshot.seq);
+    let snapshot = server.snapshot().await?;
+    at_version(&asked, page.goes_on(), snapshot.seq)?;
+    let namespace = asked.part("namespace").map(str::to_owned);
+    let selects = !selector.is_empty();
+    let cut = move || {
+        let there = |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
+        let entries = snapshot.merged.iter().filter(|(key, _)| there(key));
+        page.cut(entries, &selector, snapshot.seq)
+    };
+    // To look into 100,000 pods takes a second.
+    Ok(pod_list(if selects { apart(cut).await?? } else { cut()? }))
+}
+
+/// Whether a list of this number of the update stream is what was asked for
+/// (`apimachinery/pkg/apis/meta/internalversion/validation`).
+fn at_version(asked: &Asked, goes_on: bool, seq: u64) -> Result<(), ApiError> {
+    let wanted = asked.number::<u64>("resourceVersion")?;
+    if goes_on && wanted.is_some_and(|wanted| wanted > 0) {
+        return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+    }
+    let rule = asked.option("resourceVersionMatch");
+    if !matches!(rule, "" | "Exact" | "NotOlderThan") {
+        return Err(ApiError::no_such_value(
+            asked.options_kind(),
+            "resourceVersionMatch",
+            rule,
+            &["Exact", "NotOlderThan"],
+        ));
+    }
+    let Some(wanted) = wanted else {
+        if rule.is_empty() {
+            return Ok(());
+        }
+        let why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
+        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
+            .about(asked.options_kind(), "")
+            .cause("FieldValueForbidden", why, "resourceVersionMatch"));
+    };
+    if wanted > seq {
+        let message = format!("Too large resource version: {wanted}, current: {seq}");
         return Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
             .cause("ResourceVersionTooLarge", "Too large resource version", "")
             .retry_after(1));
     }
-    let namespace = asked.part("namespace");
-    let there = |key: &PodKey| namespace.is_none_or(|namespace| key.namespace() == namespace);
-    let entries = snapshot.merged.iter().filter(|(key, _)| there(key));
-    Ok(pod_list(page.cut(entries, &selector, snapshot.seq)?))
+    if rule == "Exact" && wanted < seq {
+        let message = format!("the list of resource version {wanted} is not held, that of {seq} is");
+        return Err(ApiError::new(StatusCode::GONE, "Expired", message));
+    }
+    Ok(())
 }
 
 fn pod_list(page: Page) -> Response {
@@ -82,7 +118,9 @@ fn pod_list(page: Page) -> Response {
 /// A pod as it is: its own text.
 fn pod_answer(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
     let text = Bytes::from_owner(pod.text().clone());
-    (warnings, json_text(code, Body::from(text))).into_response()
+    let length = text.len() + 1;
+    let body = Pieces::body([text, Bytes::from_static(b"\n")].into_iter(), length);
+    (warnings, json_text(code, body)).into_response()
 }
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a pod, whosesoever it is. A
@@ -118,11 +156,11 @@ async fn write_set(
     write: impl FnOnce(Vec<Prepared>) -> Write,
 ) -> Handled {
     let dry = asked.dry_run()?;
-    let Given { pods, warnings } = manifests::read(server, asked, headers, body).await?;
+    let Given { pods, warnings, .. } = manifests::read(server, asked, headers, body).await?;
     free(server, pods.iter().map(Prepared::key))?;
     let written = server.view.posts.write(write(pods), dry).await.map_err(|error| unwritten(&error))?;
-    let snapshot = server.view.history.snapshot().await;
-    let seq = snapshot.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
+    // It is written, whether or not the history can say where.
+    let seq = server.snapshot().await.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
     let created = written.iter().any(|written| written.outcome == Outcome::Created);
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((warnings, json_text(code, write_list(&seq, written))).into_response())
@@ -156,8 +194,8 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
 /// `POST /api/v1/namespaces/{namespace}/pods`: a pod is created.
 pub(super) async fn create(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
     let dry = asked.dry_run()?;
-    let Given { pods, warnings } = manifests::read(&server, &asked, &headers, body).await?;
-    let pod = one(pods, &asked)?;
+    let Given { pods, has_list, warnings } = manifests::read(&server, &asked, &headers, body).await?;
+    let pod = one(pods, has_list, &asked)?;
     let metadata = pod.object().get("metadata");
     if metadata.and_then(|metadata| metadata.get("resourceVersion")).is_some() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
@@ -169,8 +207,8 @@ pub(super) async fn create(server: Shared, asked: Asked, headers: HeaderMap, bod
 /// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: a pod is replaced.
 pub(super) async fn replace(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
     let dry = asked.dry_run()?;
-    let Given { pods, warnings } = manifests::read(&server, &asked, &headers, body).await?;
-    let pod = one(pods, &asked)?;
+    let Given { pods, has_list, warnings } = manifests::read(&server, &asked, &headers, body).await?;
+    let pod = one(pods, has_list, &asked)?;
     let name = asked.part("name").unwrap_or_default();
     if pod.key().name() != name {
         return Err(ApiError::bad_request(format!(
@@ -183,8 +221,8 @@ pub(super) async fn replace(server: Shared, asked: Asked, headers: HeaderMap, bo
 }
 
 /// The one pod that Kubernetes' paths take at a time, in the namespace of the path.
-fn one(pods: Vec<Prepared>, asked: &Asked) -> Result<Prepared, ApiError> {
-    let Ok([pod]) = <[Prepared; 1]>::try_from(pods) else {
+fn one(pods: Vec<Prepared>, has_list: bool, asked: &Asked) -> Result<Prepared, ApiError> {
+    let (Ok([pod]), false) = (<[Prepared; 1]>::try_from(pods), has_list) else {
         let message = "the body is not one Pod; POST /pods takes lists and several documents";
         return Err(ApiError::bad_request(message));
     };
@@ -242,7 +280,11 @@ pub(super) async fn delete(State(server): Shared, asked: Asked, headers: HeaderM
     let key = key(&asked);
     let input = Input::read(&headers, body, &server.large_bodies).await?;
     let options = DeleteOptions::read(&input.text, input.format)?;
-    let dry = asked.dry_run()? | dry_run(options.dry_run.iter().map(String::as_str))?;
+    options.check_policy(&asked)?;
+    let dry = asked.dry_run()? | asked.reads_dry_run(options.dry_run.iter().map(String::as_str))?;
+    if asked.options("gracePeriodSeconds").next() == Some("") {
+        return Err(ApiError::bad_request("invalid gracePeriodSeconds \"\": a number is expected"));
+    }
     let grace = options.grace_period_seconds.or(asked.number("gracePeriodSeconds")?);
     if server.view.posts.get(&key).is_none() {
         free(&server, iter::once(&key))?;
@@ -256,15 +298,20 @@ pub(super) async fn delete(State(server): Shared, asked: Asked, headers: HeaderM
     Ok(pod_answer(StatusCode::OK, &written.pod, HeaderMap::new()))
 }
 
-/// What the body of a DELETE may say. The rest (propagationPolicy, …) is about
-/// objects that pods own, and a node has none.
+/// What the body of a DELETE may say.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct DeleteOptions {
+    kind: Option<String>,
     grace_period_seconds: Option<i64>,
     preconditions: Option<DeletePreconditions>,
     dry_run: Vec<String>,
+    /// About objects that the pod owns; a node has none. Nothing follows from it.
+    propagation_policy: Option<String>,
 }
+
+/// What `propagationPolicy` may say.
+const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -279,12 +326,26 @@ impl DeleteOptions {
             return Ok(Self::default());
         }
         let bad = |error: String| ApiError::bad_request(format!("the body is not DeleteOptions: {error}"));
-        if format == Format::Json {
-            return serde_json::from_slice(text).map_err(|error| bad(error.to_string()));
+        let options: Self = if format == Format::Json {
+            serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?
+        } else {
+            let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
+            let value = crate::pod::yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
+            serde_json::from_value(value).map_err(|error| bad(error.to_string()))?
+        };
+        match options.kind.as_deref() {
+            // Whoever sends a pod meant another verb.
+            Some(kind) if kind != "DeleteOptions" => Err(bad(format!("its kind is {kind:?}"))),
+            _ => Ok(options),
         }
-        let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
-        let value = crate::pod::yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
-        serde_json::from_value(value).map_err(|error| bad(error.to_string()))
+    }
+
+    fn check_policy(&self, asked: &Asked) -> Result<(), ApiError> {
+        let policy = self.propagation_policy.as_deref().unwrap_or(asked.option("propagationPolicy"));
+        if policy.is_empty() || POLICIES.contains(&policy) {
+            return Ok(());
+        }
+        Err(ApiError::no_such_value(asked.options_kind(), "propagationPolicy", policy, &POLICIES))
     }
 }
 

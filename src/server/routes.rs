@@ -1,6 +1,6 @@
 //! The paths and what answers them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -12,7 +12,7 @@ use axum::{
 };
 use http::{HeaderValue, Method, StatusCode, Uri, header::CONTENT_TYPE};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 use super::{
     View,
@@ -21,6 +21,7 @@ use super::{
     status::ApiError,
     updates::{self, MAX_WATCHERS},
 };
+use crate::history::Snapshot;
 
 /// What every handler shares.
 pub(super) struct Server {
@@ -31,6 +32,32 @@ pub(super) struct Server {
     pub(super) watchers: Arc<Semaphore>,
     /// What was asked and answered so far.
     pub(super) requests: metrics::Requests,
+}
+
+/// How long the history may take to say where the stream is. It may be waiting
+/// for a disk that hangs, and then nobody should wait with it.
+const HISTORY: Duration = Duration::from_secs(5);
+
+/// What the history answers.
+///
+/// # Errors
+/// 503 if it has ended, or does not answer.
+pub(super) async fn answered<T>(asked: impl Future<Output = Option<T>>) -> Result<T, ApiError> {
+    match timeout(HISTORY, asked).await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(ApiError::stopping()),
+        Err(_) => {
+            let message = "the update history does not answer; is the disk of the state directory well?";
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(5))
+        }
+    }
+}
+
+impl Server {
+    /// What all sources want, and where in the update stream that is.
+    pub(super) async fn snapshot(&self) -> Result<Snapshot, ApiError> {
+        answered(self.view.history.snapshot()).await
+    }
 }
 
 /// Every path of the server. It neither authenticates nor limits: that is for
@@ -74,13 +101,24 @@ async fn unknown_path(uri: Uri) -> ApiError {
 }
 
 async fn unknown_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("the server does not allow {method} on {}", uri.path());
+    let hint = if method == Method::PATCH { "; PUT takes whole pods, and so does POST /pods" } else { "" };
+    let message = format!("the server does not allow {method} on {}{hint}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+}
+
+/// Does work that takes long on a thread of its own, for the runtime has few.
+pub(super) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    spawn_blocking(work).await.map_err(|_| {
+        let message = "the agent failed at this request; its log says how";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    })
 }
 
 /// An answer in JSON.
 pub(super) fn answer(value: &Value) -> Response {
-    json_text(StatusCode::OK, value.to_string()).into_response()
+    json_text(StatusCode::OK, format!("{value}\n")).into_response()
 }
 
 /// An answer of a text that is JSON already.
@@ -95,6 +133,7 @@ pub(super) fn json_text<T>(
 pub(super) struct Asked {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
+    method: Method,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {
@@ -110,7 +149,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
         }
         let Query(query) = Query::try_from_uri(&parts.uri)
             .map_err(|error| ApiError::bad_request(format!("the query cannot be read: {error}")))?;
-        Ok(Self { path, query })
+        Ok(Self { path, query, method: parts.method.clone() })
     }
 }
 
@@ -149,21 +188,30 @@ impl Asked {
 
     /// Whether nothing is to be changed: `dryRun=All`.
     pub(super) fn dry_run(&self) -> Result<bool, ApiError> {
-        dry_run(self.options("dryRun"))
+        self.reads_dry_run(self.options("dryRun"))
     }
-}
 
-/// Reads the values of `dryRun`.
-pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, ApiError> {
-    let mut dry = false;
-    for value in values {
-        if value != "All" {
-            let message = format!("invalid dryRun {value:?}: All is the only value there is");
-            return Err(ApiError::bad_request(message));
+    /// Reads the values of `dryRun`, wherever they were said.
+    pub(super) fn reads_dry_run<'v>(&self, values: impl Iterator<Item = &'v str>) -> Result<bool, ApiError> {
+        let mut dry = false;
+        for value in values {
+            if value != "All" {
+                return Err(ApiError::no_such_value(self.options_kind(), "dryRun", value, &["All"]));
+            }
+            dry = true;
         }
-        dry = true;
+        Ok(dry)
     }
-    Ok(dry)
+
+    /// What the API calls the options of the request's verb.
+    pub(super) fn options_kind(&self) -> &'static str {
+        match self.method {
+            Method::POST => "CreateOptions",
+            Method::PUT => "UpdateOptions",
+            Method::DELETE => "DeleteOptions",
+            _ => "ListOptions",
+        }
+    }
 }
 
 fn paths() -> Value {

@@ -83,6 +83,15 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    /// 422: of a verb's options (`CreateOptions`) one has a value that there is not.
+    #[must_use]
+    pub fn no_such_value(options: &'static str, option: &str, value: &str, values: &[&str]) -> Self {
+        let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
+            .about(options, "")
+            .cause("FieldValueNotSupported", why, option)
+    }
+
     /// 404: there is no such pod.
     #[must_use]
     pub fn no_such_pod(name: &str) -> Self {
@@ -164,7 +173,9 @@ fn cut(mut text: String) -> String {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let json = HeaderValue::from_static("application/json");
-        let mut response = (self.code, [(CONTENT_TYPE, json)], self.to_json()).into_response();
+        let mut body = self.to_json();
+        body.push(b'\n');
+        let mut response = (self.code, [(CONTENT_TYPE, json)], body).into_response();
         if let Some(seconds) = self.details.retry_after_seconds {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }

@@ -24,7 +24,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::sleep};
 
 use super::{
     body::{Chunks, items},
-    routes::{Asked, Server},
+    routes::{Asked, Server, answered},
     status::ApiError,
 };
 use crate::{
@@ -116,7 +116,7 @@ pub(super) async fn watch(
     let history = &server.view.history;
     let watcher = match from {
         Some(from) => history.watch(from).map_err(|gone| expired(&gone))?,
-        None => history.watch_all().await.ok_or_else(ApiError::stopping)?,
+        None => answered(history.watch_all()).await?,
     };
     let body = Body::new(Stream { form, state: waiting(watcher, form), _permit: permit });
     let headers = [

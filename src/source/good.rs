@@ -20,7 +20,7 @@
 //! Only what changed is written, in small commits, one at a time: whoever
 //! commits beside it never waits for more than one of them. A source never
 //! waits for the disk. What cannot be written is said once, tried again with the
-//! next change or after [`RETRY`], and is in [`Good::trouble`] meanwhile.
+//! next change or after some seconds, and is in [`Good::trouble`] meanwhile.
 
 use std::{
     collections::BTreeMap,

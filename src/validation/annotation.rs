@@ -19,9 +19,12 @@ const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 
-pub(super) fn validate(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+/// Judges what the annotations of the pod at a path say.
+pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let path = pod.field("metadata");
     let path = path.field("annotations");
     let mut names: Option<BTreeSet<&str>> = None;
+    let mut has_profiles = false;
     for (key, value) in annotations {
         let value = value.as_str().unwrap_or_default();
         match key.as_str() {
@@ -30,10 +33,13 @@ pub(super) fn validate(annotations: &Object, spec: &Object, path: &FieldPath<'_>
                 judge.invalid(&path.key(key), value, "must be a 32bit integer");
             }
             // The API writes these two as fields of the annotations.
-            SECCOMP_OF_POD => seccomp(value, &path.field(key), judge),
-            key if key.starts_with(SECCOMP) => seccomp(value, &path.field(key), judge),
+            key if key == SECCOMP_OF_POD || key.starts_with(SECCOMP) => {
+                has_profiles = true;
+                seccomp(value, &path.field(key), judge);
+            }
             key => {
                 let Some(container) = key.strip_prefix(APP_ARMOR) else { continue };
+                has_profiles = true;
                 let names = names.get_or_insert_with(|| container_names(spec));
                 if !names.contains(container) {
                     judge.invalid(&path.key(key), container, "container not found");
@@ -44,6 +50,9 @@ pub(super) fn validate(annotations: &Object, spec: &Object, path: &FieldPath<'_>
                 }
             }
         }
+    }
+    if has_profiles {
+        agree(annotations, spec, &pod.field("spec"), judge);
     }
 }
 
@@ -71,18 +80,45 @@ fn seccomp(profile: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
 
 /// Tolerations as JSON in an annotation.
 fn tolerations(value: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    match serde_json::from_str(value) {
-        Ok(Value::Array(list)) if list.iter().all(|item| item.is_object() || item.is_null()) => {
-            let spec = Object::from_iter([("tolerations".to_owned(), list.into())]);
-            scheduling::tolerations(&spec, &path.field(TOLERATIONS), judge);
-        }
-        Ok(Value::Null) => {}
-        _ => judge.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
+    let tolerations = match serde_json::from_str(value) {
+        Ok(Value::Null) => return,
+        Ok(Value::Array(list)) => list.into_iter().map(toleration).collect::<Option<Vec<Value>>>(),
+        _ => None,
+    };
+    match tolerations {
+        Some(list) => scheduling::tolerations(&list.into(), &path.field(TOLERATIONS), judge),
+        None => judge.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
     }
 }
 
+/// A toleration as Go reads it from JSON: the case of its fields does not
+/// matter, and what is empty is not there. Nothing if a field has another type.
+fn toleration(given: Value) -> Option<Value> {
+    let given = match given {
+        Value::Object(given) => given,
+        Value::Null => Object::new(),
+        _ => return None,
+    };
+    let mut toleration = Object::new();
+    for (field, value) in given {
+        let named = |name: &&&str| name.eq_ignore_ascii_case(&field);
+        let Some(name) = ["key", "operator", "value", "effect", "tolerationSeconds"].iter().find(named)
+        else {
+            continue;
+        };
+        match &value {
+            Value::Null => continue,
+            Value::String(_) if *name != "tolerationSeconds" => {}
+            Value::Number(seconds) if *name == "tolerationSeconds" && seconds.is_i64() => {}
+            _ => return None,
+        }
+        toleration.insert((*name).to_owned(), value);
+    }
+    Some(toleration.into())
+}
+
 /// Refuses fields that say something else than the annotations for the same thing.
-pub(super) fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let has = |prefix: &str| annotations.keys().any(|key| key.starts_with(prefix));
     let pods = object(spec, "securityContext");
     if let (Some(annotation), Some(profile)) =

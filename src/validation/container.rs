@@ -1,10 +1,15 @@
 //! The containers of a pod: regular ones, those that run before, and those for looking inside.
 
-use std::collections::BTreeSet;
+use std::{
+    cell::{Cell, OnceCell},
+    collections::{BTreeMap, BTreeSet},
+};
+
+use serde_json::Value;
 
 use super::{
     environment,
-    fields::{Object, given_text, list, number, object, objects, text},
+    fields::{Object, each_object, list, number, object, objects, text},
     handler,
     judge::Judge,
     mount, resources, security, syntax,
@@ -14,6 +19,8 @@ use crate::pod::FieldPath;
 
 /// What a container is judged by beyond itself.
 pub(super) struct Pod<'v> {
+    pub(super) spec: &'v Object,
+    /// The volumes that the containers can have.
     pub(super) volumes: Volumes<'v>,
     /// The names of the pod's resource claims.
     pub(super) claims: BTreeSet<&'v str>,
@@ -25,6 +32,31 @@ pub(super) struct Pod<'v> {
     pub(super) host_users: bool,
     /// The name of the pod's operating system, if the pod says one.
     pub(super) os: Option<&'v str>,
+    /// All volumes, valid or not, once someone has asked for one.
+    pub(super) volumes_by_name: OnceCell<BTreeMap<&'v str, &'v Object>>,
+    /// Whether anything in the pod has options for Windows.
+    pub(super) has_windows_options: Cell<bool>,
+}
+
+impl<'v> Pod<'v> {
+    /// The last volume of a name, valid or not.
+    pub(super) fn volume(&self, name: &str) -> Option<&'v Object> {
+        let by_name = || {
+            let volumes = list(self.spec, "volumes").iter().filter_map(Value::as_object);
+            volumes.map(|volume| (text(volume, "name"), volume)).collect()
+        };
+        self.volumes_by_name.get_or_init(by_name).get(name).copied()
+    }
+}
+
+/// What a container is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Regular,
+    Init,
+    /// An init container that runs beside the others from then on.
+    Sidecar,
+    Ephemeral,
 }
 
 /// How many rules on restarts a container has at most.
@@ -44,8 +76,7 @@ const NOT_EPHEMERAL: [&str; 8] = [
     "restartPolicyRules",
 ];
 
-/// The fields of a container that belong to its running beside others.
-const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
+const ON_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 
 /// All containers of a pod, each with its path.
 pub(super) fn each<'v>(
@@ -58,72 +89,43 @@ pub(super) fn each<'v>(
     }
 }
 
-pub(super) fn validate(spec: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
-    regular(spec, &path.field("containers"), pod, judge);
-    init(spec, &path.field("initContainers"), pod, judge);
-    ephemeral(spec, &path.field("ephemeralContainers"), pod, judge);
-}
-
-fn regular(spec: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
-    if list(spec, "containers").is_empty() {
-        return judge.required(path, "");
-    }
+pub(super) fn regular(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     let (mut names, mut ports) = (BTreeSet::new(), BTreeSet::new());
-    objects(path, spec, "containers", |path, container| {
-        common(container, path, pod, judge);
+    each_object(containers, path, |path, container| {
+        validate(container, Role::Regular, path, pod, judge);
         let name = text(container, "name");
         if !names.insert(name) {
             judge.duplicate(&path.field("name"), name);
         }
-        handler::lifecycle_and_probes(container, path, pod, judge);
-        restart_policy(container, path, false, judge);
         host_ports(container, &path.field("ports"), &mut ports, judge);
     });
 }
 
-fn init(spec: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
-    let mut names = names(spec, "containers");
+pub(super) fn init(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+    let mut names = names(pod.spec, "containers");
     let first = path.index(0);
-    objects(path, spec, "initContainers", |path, container| {
-        common(container, path, pod, judge);
+    each_object(containers, path, |path, container| {
+        let is_sidecar = text(container, "restartPolicy") == "Always";
+        validate(container, if is_sidecar { Role::Sidecar } else { Role::Init }, path, pod, judge);
         let name = text(container, "name");
         if names.contains(name) {
             judge.duplicate(&path.field("name"), name);
         } else if !name.is_empty() {
             names.insert(name);
         }
-        restart_policy(container, path, true, judge);
         // They run one by one, so each has the host's ports for itself. The API
         // says the first container's path for all of them.
         host_ports(container, &first.field("ports"), &mut BTreeSet::new(), judge);
-        if text(container, "restartPolicy") == "Always" {
-            return handler::lifecycle_and_probes(container, path, pod, judge);
-        }
-        for field in ["lifecycle"].into_iter().chain(PROBES) {
-            if container.contains_key(field) {
-                let why = "may not be set for init containers without restartPolicy=Always";
-                judge.forbidden(&path.field(field), why);
-            }
-        }
-        objects(&path.field("resizePolicy"), container, "resizePolicy", |path, policy| {
-            if text(policy, "restartPolicy") == "RestartContainer" {
-                let why = "an init container that is no sidecar is not restarted";
-                judge.invalid(&path.field("restartPolicy"), "RestartContainer", why);
-            }
-        });
     });
 }
 
-fn ephemeral(spec: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
-    if list(spec, "ephemeralContainers").is_empty() {
-        return;
-    }
+pub(super) fn ephemeral(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     judge.forbidden(path, "cannot be set on create");
-    let mut others = names(spec, "containers");
-    others.extend(names(spec, "initContainers"));
+    let mut others = names(pod.spec, "containers");
+    others.extend(names(pod.spec, "initContainers"));
     let mut names = others.clone();
-    objects(path, spec, "ephemeralContainers", |path, container| {
-        common(container, path, pod, judge);
+    each_object(containers, path, |path, container| {
+        validate(container, Role::Ephemeral, path, pod, judge);
         let name = text(container, "name");
         if !names.insert(name) {
             judge.duplicate(&path.field("name"), name);
@@ -132,19 +134,18 @@ fn ephemeral(spec: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Jud
         if !target.is_empty() && !others.contains(target) {
             judge.not_found(&path.field("targetContainerName"), target);
         }
-        let why = "cannot be set for an Ephemeral Container";
         for field in NOT_EPHEMERAL {
             if judge.is_set(container, field, path) {
-                judge.forbidden(&path.field(field), why);
+                judge.forbidden(&path.field(field), ON_EPHEMERAL);
             }
         }
         if has_resources(container, path, judge) {
-            judge.forbidden(&path.field("resources"), why);
+            judge.forbidden(&path.field("resources"), ON_EPHEMERAL);
         }
         objects(&path.field("volumeMounts"), container, "volumeMounts", |path, mount| {
             for field in ["subPath", "subPathExpr"] {
                 if !text(mount, field).is_empty() {
-                    judge.forbidden(&path.field(field), why);
+                    judge.forbidden(&path.field(field), ON_EPHEMERAL);
                 }
             }
         });
@@ -152,9 +153,9 @@ fn ephemeral(spec: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Jud
 }
 
 /// Whether a container has resources; Go always writes them.
-fn has_resources(container: &Object, path: &FieldPath<'_>, judge: &Judge<'_>) -> bool {
+fn has_resources(container: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) -> bool {
     let path = path.field("resources");
-    let is_set = |resources| {
+    let is_set = |resources: &Object| {
         ["limits", "requests", "claims"].iter().any(|field| judge.is_set(resources, field, &path))
     };
     object(container, "resources").is_some_and(is_set)
@@ -164,34 +165,94 @@ fn names<'v>(spec: &'v Object, field: &str) -> BTreeSet<&'v str> {
     list(spec, field).iter().filter_map(|container| Some(text(container.as_object()?, "name"))).collect()
 }
 
-/// What holds for every container.
-fn common(container: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
-    let name = text(container, "name");
-    if name.is_empty() {
-        judge.required(&path.field("name"), "");
-    } else {
-        judge.check(&path.field("name"), name, syntax::label(name));
-    }
-    let image = text(container, "image");
-    if image.is_empty() {
+/// Judges what a container has, field by field.
+fn validate(container: &Object, role: Role, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+    if !container.contains_key("image") {
         judge.required(&path.field("image"), "");
-    } else if image.trim() != image {
-        judge.invalid(&path.field("image"), image, "must not have leading or trailing whitespace");
     }
-    let policy = text(container, "terminationMessagePolicy");
-    let supported = ["File", "FallbackToLogsOnError"];
-    judge.required_one_of(&path.field("terminationMessagePolicy"), policy, &supported);
-    pull_policy(text(container, "imagePullPolicy"), &path.field("imagePullPolicy"), judge);
-    ports(container, &path.field("ports"), judge);
-    environment::variables(container, &path.field("env"), judge);
-    environment::sources(container, &path.field("envFrom"), judge);
-    mount::validate(container, path, &pod.volumes, judge);
-    if let Some(requirements) = object(container, "resources") {
-        resources::of_container(requirements, &path.field("resources"), &pod.claims, judge);
+    for (field, value) in container {
+        part(container, field, value, path, pod, judge);
+        running(container, role, field, value, path, pod, judge);
     }
-    resize_policy(container, &path.field("resizePolicy"), pod.never_restarts, judge);
-    if let Some(context) = object(container, "securityContext") {
-        security::of_container(context, &path.field("securityContext"), pod.host_users, judge);
+}
+
+/// Judges a field that holds for every container alike.
+fn part(
+    container: &Object,
+    field: &str,
+    value: &Value,
+    container_path: &FieldPath<'_>,
+    pod: &Pod<'_>,
+    judge: &mut Judge<'_>,
+) {
+    let path = &container_path.field(field);
+    match (field, value) {
+        ("name", Value::String(name)) if name.is_empty() => judge.required(path, ""),
+        ("name", Value::String(name)) => judge.check(path, name, syntax::label(name)),
+        ("image", Value::String(image)) if image.trim() != image => {
+            judge.invalid(path, &**image, "must not have leading or trailing whitespace");
+        }
+        ("terminationMessagePolicy", Value::String(policy)) => {
+            judge.required_one_of(path, policy, &["File", "FallbackToLogsOnError"]);
+        }
+        ("imagePullPolicy", Value::String(policy)) => pull_policy(policy, path, judge),
+        ("ports", list) => ports(list, path, judge),
+        ("env", list) => environment::variables(list, path, pod, judge),
+        ("envFrom", list) => environment::sources(list, path, judge),
+        ("volumeMounts", list) => mount::mounts(list, container, path, &pod.volumes, judge),
+        ("volumeDevices", list) => mount::devices(list, container, path, &pod.volumes, judge),
+        ("resources", Value::Object(requirements)) if !requirements.is_empty() => {
+            resources::of_container(requirements, path, &pod.claims, judge);
+        }
+        ("resizePolicy", list) => resize_policy(list, path, pod.never_restarts, judge),
+        ("securityContext", Value::Object(context)) => security::of_container(context, path, pod, judge),
+        _ => {}
+    }
+}
+
+/// Judges a field that depends on what the container is for.
+fn running(
+    container: &Object,
+    role: Role,
+    field: &str,
+    value: &Value,
+    container_path: &FieldPath<'_>,
+    pod: &Pod<'_>,
+    judge: &mut Judge<'_>,
+) {
+    let path = &container_path.field(field);
+    match (field, value, role) {
+        // What it cannot have at all is told by the caller.
+        (_, _, Role::Ephemeral) => {}
+        ("lifecycle" | "livenessProbe" | "readinessProbe" | "startupProbe", _, Role::Init) => {
+            judge.forbidden(path, "may not be set for init containers without restartPolicy=Always");
+        }
+        ("lifecycle", Value::Object(lifecycle), _) => handler::lifecycle(lifecycle, path, pod, judge),
+        ("livenessProbe" | "startupProbe", Value::Object(probe), _) => {
+            handler::probe(probe, false, path, judge);
+        }
+        ("readinessProbe", Value::Object(probe), _) => handler::probe(probe, true, path, judge),
+        ("resizePolicy", list, Role::Init) => each_object(list, path, |path, policy| {
+            if text(policy, "restartPolicy") == "RestartContainer" {
+                let why = "an init container that is no sidecar is not restarted";
+                judge.invalid(&path.field("restartPolicy"), "RestartContainer", why);
+            }
+        }),
+        ("restartPolicy", Value::String(policy), _) => {
+            judge.one_of(path, policy, &["Always", "Never", "OnFailure"]);
+        }
+        ("restartPolicyRules", list, _) => {
+            let has_policy = container.contains_key("restartPolicy");
+            if !has_policy {
+                let why = "must specify restartPolicy when restart rules are used";
+                judge.required(&container_path.field("restartPolicy"), why);
+            }
+            // Without a policy an init container's rules are not looked at.
+            if has_policy || role == Role::Regular {
+                restart_rules(list, path, judge);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -199,9 +260,9 @@ pub(super) fn pull_policy(policy: &str, path: &FieldPath<'_>, judge: &mut Judge<
     judge.required_one_of(path, policy, &["Always", "IfNotPresent", "Never"]);
 }
 
-fn ports(container: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn ports(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let mut names = BTreeSet::new();
-    objects(path, container, "ports", |path, port| {
+    each_object(list, path, |path, port| {
         let name = text(port, "name");
         if !name.is_empty() {
             match syntax::port_name(name) {
@@ -240,9 +301,9 @@ fn host_ports<'v>(
     });
 }
 
-fn resize_policy(container: &Object, path: &FieldPath<'_>, never_restarts: bool, judge: &mut Judge<'_>) {
+fn resize_policy(list: &Value, path: &FieldPath<'_>, never_restarts: bool, judge: &mut Judge<'_>) {
     let mut resources = BTreeSet::new();
-    objects(path, container, "resizePolicy", |item, policy| {
+    each_object(list, path, |item, policy| {
         let path = item.unnamed();
         let (resource, restart) = (text(policy, "resourceName"), text(policy, "restartPolicy"));
         if !resources.insert(resource) {
@@ -256,36 +317,19 @@ fn resize_policy(container: &Object, path: &FieldPath<'_>, never_restarts: bool,
     });
 }
 
-fn restart_policy(container: &Object, path: &FieldPath<'_>, is_init: bool, judge: &mut Judge<'_>) {
-    let rules = list(container, "restartPolicyRules").len();
-    match given_text(container, "restartPolicy") {
-        Some(policy) => {
-            judge.one_of(&path.field("restartPolicy"), policy, &["Always", "Never", "OnFailure"]);
-        }
-        None if rules > 0 => {
-            judge.required(
-                &path.field("restartPolicy"),
-                "must specify restartPolicy when restart rules are used",
-            );
-        }
-        None => {}
+fn restart_rules(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let count = list.as_array().map_or(0, Vec::len);
+    if count > MAX_RESTART_RULES {
+        judge.too_many(path, count, MAX_RESTART_RULES);
     }
-    // Without a policy an init container's rules are not looked at.
-    if is_init && !container.contains_key("restartPolicy") {
-        return;
-    }
-    let path = path.field("restartPolicyRules");
-    if rules > MAX_RESTART_RULES {
-        judge.too_many(&path, rules, MAX_RESTART_RULES);
-    }
-    objects(&path, container, "restartPolicyRules", |path, rule| {
+    each_object(list, path, |path, rule| {
         judge.one_of(&path.field("action"), text(rule, "action"), &["Restart", "RestartAllContainers"]);
         let path = path.field("exitCodes");
         let Some(codes) = object(rule, "exitCodes") else {
             return judge.required(&path, "must be specified");
         };
         judge.one_of(&path.field("operator"), text(codes, "operator"), &["In", "NotIn"]);
-        let values = list(codes, "values").len();
+        let values = super::fields::list(codes, "values").len();
         if values > MAX_EXIT_CODES {
             judge.too_many(&path.field("values"), values, MAX_EXIT_CODES);
         }

@@ -1,7 +1,10 @@
 //! A container's environment variables, and where they take their values from.
 
+use serde_json::Value;
+
 use super::{
-    fields::{Object, object, objects, text},
+    container::Pod,
+    fields::{Object, each_object, object, text},
     judge::Judge,
     syntax,
 };
@@ -51,8 +54,8 @@ const RESOURCES: [&str; 6] = [
 const BYTE_DIVISORS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-pub(super) fn variables(container: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    objects(path, container, "env", |path, variable| {
+pub(super) fn variables(list: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+    each_object(list, path, |path, variable| {
         let name = text(variable, "name");
         if name.is_empty() {
             judge.required(&path.field("name"), "");
@@ -61,12 +64,12 @@ pub(super) fn variables(container: &Object, path: &FieldPath<'_>, judge: &mut Ju
         }
         if let Some(source) = object(variable, "valueFrom") {
             let has_value = !text(variable, "value").is_empty();
-            value_from(source, has_value, &path.field("valueFrom"), judge);
+            value_from(source, has_value, &path.field("valueFrom"), pod, judge);
         }
     });
 }
 
-fn value_from(source: &Object, has_value: bool, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn value_from(source: &Object, has_value: bool, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     let mut sources = 0;
     for (kind, source) in source {
         let Some(source) = source.as_object() else { continue };
@@ -75,7 +78,7 @@ fn value_from(source: &Object, has_value: bool, path: &FieldPath<'_>, judge: &mu
             "fieldRef" => field_reference(source, &VARIABLE_FIELDS, &path, judge),
             "resourceFieldRef" => resource_reference(source, false, &path, judge),
             "configMapKeyRef" | "secretKeyRef" => key_reference(source, &path, judge),
-            "fileKeyRef" => file_reference(source, &path, judge),
+            "fileKeyRef" => file_reference(source, &path, pod, judge),
             _ => continue,
         }
         sources += 1;
@@ -172,8 +175,8 @@ fn key_reference(reference: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>
     }
 }
 
-/// A key of a file in a volume.
-fn file_reference(reference: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+/// A key of a file in a volume, which must be one that the pod brings along empty.
+fn file_reference(reference: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     for (field, check) in [
         ("key", syntax::variable_name as fn(&str) -> syntax::Verdict),
         ("volumeName", syntax::label),
@@ -186,11 +189,17 @@ fn file_reference(reference: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_
             judge.check(&path.field(field), given, check(given));
         }
     }
+    let (name, path) = (text(reference, "volumeName"), path.field("volumeName"));
+    match pod.volume(name) {
+        None => judge.not_found(&path, name),
+        Some(volume) if volume.contains_key("emptyDir") => {}
+        Some(_) => judge.invalid(&path, name, "the volume must be an emptyDir"),
+    }
 }
 
 /// What a container takes all variables from.
-pub(super) fn sources(container: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    objects(path, container, "envFrom", |path, source| {
+pub(super) fn sources(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    each_object(list, path, |path, source| {
         let prefix = text(source, "prefix");
         if !prefix.is_empty() {
             judge.check(&path.field("prefix"), prefix, syntax::variable_name(prefix));
@@ -209,23 +218,5 @@ pub(super) fn sources(container: &Object, path: &FieldPath<'_>, judge: &mut Judg
         if count != 1 {
             judge.invalid(&path.unnamed(), "", "must specify one of: `configMapRef` or `secretRef`");
         }
-    });
-}
-
-/// The volume of a file with variables must be one that the pod brings along empty.
-pub(super) fn file_volumes(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    super::container::each(spec, path, |path, container| {
-        objects(&path.field("env"), container, "env", |path, variable| {
-            let source = object(variable, "valueFrom").and_then(|source| object(source, "fileKeyRef"));
-            let Some(reference) = source else { return };
-            let (path, name) = (path.field("valueFrom"), text(reference, "volumeName"));
-            let path = path.field("fileKeyRef");
-            let path = path.field("volumeName");
-            match super::volume::last_of_name(spec, name) {
-                None => judge.not_found(&path, name),
-                Some(volume) if volume.contains_key("emptyDir") => {}
-                Some(_) => judge.invalid(&path, name, "the volume must be an emptyDir"),
-            }
-        });
     });
 }

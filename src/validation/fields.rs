@@ -42,17 +42,28 @@ pub(super) fn list<'v>(object: &'v Object, field: &str) -> &'v [Value] {
     object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// The objects of a list, each with its path.
+pub(super) fn each_object<'v>(
+    list: &'v Value,
+    path: &FieldPath<'_>,
+    mut each: impl FnMut(&FieldPath<'_>, &'v Object),
+) {
+    for (index, item) in list.as_array().into_iter().flatten().enumerate() {
+        if let Value::Object(item) = item {
+            each(&path.index(index), item);
+        }
+    }
+}
+
 /// The objects of the list in a field, each with its path.
 pub(super) fn objects<'v>(
     list_path: &FieldPath<'_>,
     object: &'v Object,
     field: &str,
-    mut each: impl FnMut(&FieldPath<'_>, &'v Object),
+    each: impl FnMut(&FieldPath<'_>, &'v Object),
 ) {
-    for (index, item) in list(object, field).iter().enumerate() {
-        if let Value::Object(item) = item {
-            each(&list_path.index(index), item);
-        }
+    if let Some(list) = object.get(field) {
+        each_object(list, list_path, each);
     }
 }
 

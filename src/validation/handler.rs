@@ -82,44 +82,10 @@ const SIGNALS: [&str; 65] = [
 ];
 const WINDOWS_SIGNALS: [&str; 2] = ["SIGKILL", "SIGTERM"];
 
-pub(super) fn lifecycle_and_probes(
-    container: &Object,
-    path: &FieldPath<'_>,
-    pod: &Pod<'_>,
-    judge: &mut Judge<'_>,
-) {
-    if let Some(lifecycle) = object(container, "lifecycle") {
-        self::lifecycle(lifecycle, &path.field("lifecycle"), pod, judge);
-    }
-    for field in ["livenessProbe", "startupProbe"] {
-        if let Some(probe) = object(container, field) {
-            let path = path.field(field);
-            self::probe(probe, &path, judge);
-            if let Some(threshold) = number(probe, "successThreshold").filter(|threshold| *threshold != 1) {
-                judge.invalid(&path.field("successThreshold"), threshold, "must be 1");
-            }
-        }
-    }
-    if let Some(probe) = object(container, "readinessProbe") {
-        let path = path.field("readinessProbe");
-        self::probe(probe, &path, judge);
-        if let Some(grace) = number(probe, "terminationGracePeriodSeconds") {
-            let why = "must not be set for readinessProbes";
-            judge.invalid(&path.field("terminationGracePeriodSeconds"), grace, why);
-        }
-    }
-}
-
-fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     for field in ["postStart", "preStop"] {
         if let Some(handler) = object(lifecycle, field) {
-            self::handler(
-                handler,
-                &["exec", "httpGet", "tcpSocket", "sleep"],
-                &path.field(field),
-                pod.grace,
-                judge,
-            );
+            self::handler(handler, &path.field(field), pod.grace, judge);
         }
     }
     if let Some(signal) = given_text(lifecycle, "stopSignal") {
@@ -133,42 +99,58 @@ fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mu
     }
 }
 
-fn probe(probe: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], path, None, judge);
-    for field in
-        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
-    {
-        if let Some(number) = number(probe, field) {
-            judge.not_negative(&path.field(field), number);
+/// Judges a probe; those of liveness and of the start succeed once.
+pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    handler(probe, path, None, judge);
+    for (field, value) in probe {
+        let Some(number) = value.as_i64() else { continue };
+        let path = path.field(field);
+        if field == "terminationGracePeriodSeconds" {
+            if number <= 0 {
+                judge.invalid(&path, number, "must be greater than 0");
+            }
+            if is_readiness {
+                judge.invalid(&path, number, "must not be set for readinessProbes");
+            }
+        } else {
+            judge.not_negative(&path, number);
+            if field == "successThreshold" && number != 1 && !is_readiness {
+                judge.invalid(&path, number, "must be 1");
+            }
         }
-    }
-    if let Some(grace) = number(probe, "terminationGracePeriodSeconds").filter(|grace| *grace <= 0) {
-        judge.invalid(&path.field("terminationGracePeriodSeconds"), grace, "must be greater than 0");
     }
 }
 
+/// The ways to act on a container, in the order in which the API takes the first.
+const ACTIONS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
+
 /// One way to act on a container: of those given the first is judged, and the rest is one too many.
-fn handler(
-    handler: &Object,
-    kinds: &[&str],
-    path: &FieldPath<'_>,
-    grace: Option<i64>,
-    judge: &mut Judge<'_>,
-) {
-    let mut given = kinds.iter().filter_map(|kind| Some((*kind, path.field(kind), object(handler, kind)?)));
-    let Some((kind, first_path, action)) = given.next() else {
-        return judge.required(path, "must specify a handler type");
-    };
-    match kind {
-        "exec" if list(action, "command").is_empty() => judge.required(&first_path.field("command"), ""),
-        "httpGet" => http_get(action, &first_path, judge),
-        "tcpSocket" => port(action, &first_path.field("port"), judge),
-        "grpc" => port_number(number(action, "port").unwrap_or_default(), &first_path.field("port"), judge),
-        "sleep" => sleep(action, &first_path, grace, judge),
-        _ => {}
+fn handler(handler: &Object, path: &FieldPath<'_>, grace: Option<i64>, judge: &mut Judge<'_>) {
+    // All else in a probe is numbers, and a hook has nothing else.
+    let mut given = handler.iter().filter_map(|(kind, action)| Some((kind.as_str(), action.as_object()?)));
+    match (given.next(), given.next()) {
+        (None, _) => judge.required(path, "must specify a handler type"),
+        (Some((kind, action)), None) => self::action(kind, action, &path.field(kind), grace, judge),
+        _ => {
+            let mut given = ACTIONS.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
+            if let Some((kind, action)) = given.next() {
+                self::action(kind, action, &path.field(kind), grace, judge);
+            }
+            for (kind, _) in given {
+                judge.forbidden(&path.field(kind), ONE_HANDLER);
+            }
+        }
     }
-    for (_, path, _) in given {
-        judge.forbidden(&path, ONE_HANDLER);
+}
+
+fn action(kind: &str, action: &Object, path: &FieldPath<'_>, grace: Option<i64>, judge: &mut Judge<'_>) {
+    match kind {
+        "exec" if list(action, "command").is_empty() => judge.required(&path.field("command"), ""),
+        "httpGet" => http_get(action, path, judge),
+        "tcpSocket" => port(action, &path.field("port"), judge),
+        "grpc" => port_number(number(action, "port").unwrap_or_default(), &path.field("port"), judge),
+        "sleep" => sleep(action, path, grace, judge),
+        _ => {}
     }
 }
 

@@ -8,7 +8,7 @@ use crate::pod::{FieldPath, Problem, Stage, decode::Faults, quoted};
 /// Where a judge's problems go.
 trait Record {
     fn record(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String);
-    fn is_given_empty(&self, path: &FieldPath<'_>) -> bool;
+    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool;
 }
 
 impl Record for Faults<'_, '_> {
@@ -16,7 +16,7 @@ impl Record for Faults<'_, '_> {
         self.refuse(Stage::Validate, path, || Problem::error(detail()).because(reason));
     }
 
-    fn is_given_empty(&self, path: &FieldPath<'_>) -> bool {
+    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
         Faults::is_given_empty(self, path)
     }
 }
@@ -67,7 +67,7 @@ impl<'j> Judge<'j> {
     }
 
     /// Whether a field is set: it is there, or it was written as an empty list or map.
-    pub(super) fn is_set(&self, object: &Object, field: &str, path: &FieldPath<'_>) -> bool {
+    pub(super) fn is_set(&mut self, object: &Object, field: &str, path: &FieldPath<'_>) -> bool {
         object.contains_key(field) || self.record.is_given_empty(&path.field(field))
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    fields::{Object, is_true, list, number, object, objects, text, texts},
+    fields::{Object, each_object, is_true, text},
     judge::Judge,
     syntax,
 };
@@ -23,26 +23,23 @@ const HASH: &str = "kubernetes.io/config.hash";
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let prefix = text(metadata, "generateName");
-    if !prefix.is_empty() {
-        judge.check(&path.field("generateName"), prefix, syntax::subdomain_prefix(prefix));
+    for (field, value) in metadata {
+        let path = &path.field(field);
+        match (field.as_str(), value) {
+            ("name", Value::String(name)) => judge.check(path, name, syntax::subdomain(name)),
+            ("generateName", Value::String(prefix)) => {
+                judge.check(path, prefix, syntax::subdomain_prefix(prefix));
+            }
+            ("namespace", Value::String(namespace)) => judge.check(path, namespace, syntax::label(namespace)),
+            ("generation", generation) => judge.not_negative(path, generation.as_i64().unwrap_or_default()),
+            ("labels", Value::Object(labels)) => self::labels(labels, path, judge),
+            ("annotations", Value::Object(annotations)) => self::annotations(annotations, path, judge),
+            ("ownerReferences", list) => owners(list, path, judge),
+            ("finalizers", Value::Array(list)) => finalizers(list, path, judge),
+            ("managedFields", list) => managed_fields(list, path, judge),
+            _ => {}
+        }
     }
-    let name = text(metadata, "name");
-    judge.check(&path.field("name"), name, syntax::subdomain(name));
-    let namespace = text(metadata, "namespace");
-    judge.check(&path.field("namespace"), namespace, syntax::label(namespace));
-    if let Some(generation) = number(metadata, "generation") {
-        judge.not_negative(&path.field("generation"), generation);
-    }
-    if let Some(labels) = object(metadata, "labels") {
-        self::labels(labels, &path.field("labels"), judge);
-    }
-    if let Some(annotations) = object(metadata, "annotations") {
-        self::annotations(annotations, &path.field("annotations"), judge);
-    }
-    owners(metadata, &path.field("ownerReferences"), judge);
-    finalizers(metadata, &path.field("finalizers"), judge);
-    managed_fields(metadata, &path.field("managedFields"), judge);
 }
 
 /// Labels, or whatever is written as labels are. The API names the map and not the key.
@@ -73,9 +70,9 @@ pub(super) fn size(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge
     }
 }
 
-fn owners(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn owners(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let mut controllers = 0;
-    objects(path, metadata, "ownerReferences", |path, owner| {
+    each_object(list, path, |path, owner| {
         let path = path.unnamed();
         let version = text(owner, "apiVersion");
         // `group/version`, `version` alone for the group without a name, `/` for none.
@@ -103,8 +100,8 @@ fn owners(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     });
 }
 
-fn finalizers(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    for (index, finalizer) in list(metadata, "finalizers").iter().enumerate() {
+fn finalizers(list: &[Value], path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    for (index, finalizer) in list.iter().enumerate() {
         let finalizer = finalizer.as_str().unwrap_or_default();
         let at = path.index(index);
         judge.check(&at.unnamed(), finalizer, syntax::qualified(finalizer));
@@ -112,14 +109,14 @@ fn finalizers(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
             judge.invalid(&at, finalizer, "neither a standard finalizer nor a name with a domain in front");
         }
     }
-    let has = |name| texts(metadata, "finalizers").any(|finalizer| finalizer == name);
+    let has = |name: &str| list.iter().any(|finalizer| finalizer == name);
     if has("orphan") && has("foregroundDeletion") {
         judge.invalid(path, "orphan", "orphan and foregroundDeletion exclude each other");
     }
 }
 
-fn managed_fields(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    objects(path, metadata, "managedFields", |path, managed| {
+fn managed_fields(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    each_object(list, path, |path, managed| {
         let (operation, kind) = (text(managed, "operation"), text(managed, "fieldsType"));
         if !matches!(operation, "Apply" | "Update") {
             judge.invalid(&path.field("operation"), operation, "must be Apply or Update");
@@ -131,7 +128,7 @@ fn managed_fields(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>
         if manager.len() > MAX_MANAGER {
             judge.too_long(&path.field("manager"), MAX_MANAGER);
         }
-        if manager.chars().any(char::is_control) {
+        if manager.chars().any(|c| c.is_control() || (c.is_whitespace() && c != ' ')) {
             judge.invalid(&path.field("manager"), manager, "must be printable");
         }
         if text(managed, "subresource").len() > MAX_SUBRESOURCE {

@@ -58,11 +58,9 @@ fn check(pod: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
 
 fn validate(pod: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let (Some(metadata), Some(spec)) = (object(pod, "metadata"), object(pod, "spec")) else { return };
-    let (metadata_path, spec_path) = (path.field("metadata"), path.field("spec"));
-    metadata::validate(metadata, &metadata_path, judge);
-    spec::validate(spec, metadata, &spec_path, judge);
+    metadata::validate(metadata, &path.field("metadata"), judge);
+    spec::validate(spec, metadata, &path.field("spec"), judge);
     if let Some(annotations) = object(metadata, "annotations") {
-        annotation::validate(annotations, spec, &metadata_path, judge);
-        annotation::agree(annotations, spec, &spec_path, judge);
+        annotation::validate(annotations, spec, path, judge);
     }
 }

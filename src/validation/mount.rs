@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::{
-    fields::{Object, given_text, is_true, list, object, objects, text},
+    fields::{Object, each_object, given_text, is_true, list, object, text},
     judge::Judge,
     syntax,
     volume::Volumes,
@@ -19,32 +21,20 @@ fn places<'v>(container: &'v Object, list_field: &str, place: &str) -> BTreeMap<
     items.map(|item| (text(item, "name"), text(item, place))).collect()
 }
 
-pub(super) fn validate(
+/// The volumes that a container sees as directories.
+pub(super) fn mounts(
+    list: &Value,
     container: &Object,
     path: &FieldPath<'_>,
     volumes: &Volumes<'_>,
     judge: &mut Judge<'_>,
 ) {
     let devices = places(container, "volumeDevices", "devicePath");
-    mounts(container, &path.field("volumeMounts"), volumes, &devices, judge);
-    if !devices.is_empty() {
-        let mounts = places(container, "volumeMounts", "mountPath");
-        self::devices(container, &path.field("volumeDevices"), volumes, &mounts, judge);
-    }
-}
-
-fn mounts(
-    container: &Object,
-    path: &FieldPath<'_>,
-    volumes: &Volumes<'_>,
-    devices: &BTreeMap<&str, &str>,
-    judge: &mut Judge<'_>,
-) {
     let privileged =
-        object(container, "securityContext").is_some_and(|context| is_true(context, "privileged"));
+        || object(container, "securityContext").is_some_and(|context| is_true(context, "privileged"));
     let device_paths: BTreeSet<&str> = devices.values().copied().collect();
     let mut taken = BTreeSet::new();
-    objects(path, container, "volumeMounts", |path, mount| {
+    each_object(list, path, |path, mount| {
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
         judge.not_empty(&path.field("name"), name);
         if !volumes.has(name) {
@@ -64,8 +54,11 @@ fn mounts(
                 "must not already exist as a path in volumeDevices",
             );
         }
-        sub_paths(mount, path, judge);
-        propagation(mount, privileged, &path.unnamed(), judge);
+        let is_plain = |field: &String| matches!(field.as_str(), "name" | "mountPath" | "readOnly");
+        if !mount.keys().all(is_plain) {
+            sub_paths(mount, path, judge);
+            propagation(mount, privileged(), &path.unnamed(), judge);
+        }
     });
 }
 
@@ -110,16 +103,18 @@ fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, judge: &m
     }
 }
 
-fn devices(
+/// The volumes that a container sees as block devices.
+pub(super) fn devices(
+    list: &Value,
     container: &Object,
     path: &FieldPath<'_>,
     volumes: &Volumes<'_>,
-    mounts: &BTreeMap<&str, &str>,
     judge: &mut Judge<'_>,
 ) {
+    let mounts = places(container, "volumeMounts", "mountPath");
     let mount_paths: BTreeSet<&str> = mounts.values().copied().collect();
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
-    objects(path, container, "volumeDevices", |path, device| {
+    each_object(list, path, |path, device| {
         let (name, place) = (text(device, "name"), text(device, "devicePath"));
         let (name_path, place_path) = (path.field("name"), path.field("devicePath"));
         judge.not_empty(&name_path, name);

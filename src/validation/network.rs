@@ -1,7 +1,9 @@
 //! What a pod is called in the network, and how it finds others there.
 
+use serde_json::Value;
+
 use super::{
-    fields::{Object, given_text, is_true, list, number, object, objects, text, texts},
+    fields::{Object, each_object, is_true, list, number, objects, text, texts},
     judge::Judge,
     syntax,
 };
@@ -16,29 +18,21 @@ const MAX_SEARCH_BYTES: usize = 2048;
 /// The longest host name that Linux takes, in bytes.
 const MAX_HOST_NAME: usize = 64;
 
-pub(super) fn dns(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let policy = text(spec, "dnsPolicy");
+pub(super) fn dns_policy(policy: &str, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     judge.required_one_of(&path.field("dnsPolicy"), policy, &policies);
-    let path = path.field("dnsConfig");
-    let config = object(spec, "dnsConfig");
-    if policy == "None" {
-        let Some(config) = config else {
-            return judge.required(&path, "must provide `dnsConfig` when `dnsPolicy` is None");
-        };
-        if list(config, "nameservers").is_empty() {
-            let why = "must provide at least one DNS nameserver when `dnsPolicy` is None";
-            return judge.required(&path.field("nameservers"), why);
-        }
-    }
-    if let Some(config) = config {
-        dns_config(config, &path, judge);
+    if policy == "None" && !spec.contains_key("dnsConfig") {
+        judge.required(&path.field("dnsConfig"), "must provide `dnsConfig` when `dnsPolicy` is None");
     }
 }
 
-fn dns_config(config: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn dns_config(config: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let servers = path.field("nameservers");
-    if list(config, "nameservers").len() > MAX_NAME_SERVERS {
+    let count = list(config, "nameservers").len();
+    if count == 0 && text(spec, "dnsPolicy") == "None" {
+        return judge.required(&servers, "must provide at least one DNS nameserver when `dnsPolicy` is None");
+    }
+    if count > MAX_NAME_SERVERS {
         judge.invalid(&servers, "", "must not have more than 3 nameservers");
     }
     for (index, server) in texts(config, "nameservers").enumerate() {
@@ -67,8 +61,8 @@ fn dns_config(config: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     });
 }
 
-pub(super) fn hosts(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    objects(path, spec, "hostAliases", |path, alias| {
+pub(super) fn hosts(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    each_object(list, path, |path, alias| {
         let address = text(alias, "ip");
         judge.check(&path.field("ip"), address, syntax::address(address));
         let path = path.field("hostnames");
@@ -78,31 +72,21 @@ pub(super) fn hosts(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) 
     });
 }
 
-pub(super) fn names(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    for field in ["hostname", "subdomain"] {
-        let name = text(spec, field);
-        if !name.is_empty() {
-            judge.check(&path.field(field), name, syntax::label(name));
-        }
-    }
-    let Some(name) = given_text(spec, "hostnameOverride") else { return };
-    let path = path.field("hostnameOverride");
+/// The host name that the pod sees.
+pub(super) fn host_name(name: &str, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     for field in ["setHostnameAsFQDN", "hostNetwork"] {
         if is_true(spec, field) {
-            judge.forbidden(&path, &format!("may not be specified when {field} is true"));
+            judge.forbidden(path, &format!("may not be specified when {field} is true"));
         }
     }
     if name.len() > MAX_HOST_NAME {
-        judge.too_long(&path, MAX_HOST_NAME);
+        judge.too_long(path, MAX_HOST_NAME);
     }
-    judge.check(&path, name, syntax::subdomain(name));
+    judge.check(path, name, syntax::subdomain(name));
 }
 
 /// In the host's network a container's port is the host's.
 pub(super) fn host_ports(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    if !is_true(spec, "hostNetwork") {
-        return;
-    }
     objects(&path.field("containers"), spec, "containers", |path, container| {
         objects(&path.field("ports"), container, "ports", |path, port| {
             let host = number(port, "hostPort").unwrap_or_default();

@@ -1,26 +1,27 @@
 //! What a pod may not refer to on a node that has no API server to ask (`HasAPIObjectReference`).
 
-use super::fields::{Object, list, object, objects, text};
+use super::fields::{Object, each_object, object, objects, text};
 use crate::pod::{FieldPath, Problem, Stage, decode::Faults};
 
 /// Tells every reference of a pod's spec that only an API server could resolve.
 pub(super) fn references(spec: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
-    if !text(spec, "serviceAccountName").is_empty() {
-        refuse(&path.field("serviceAccountName"), "serviceaccounts", faults);
+    for (field, value) in spec {
+        let path = &path.field(field);
+        match field.as_str() {
+            "serviceAccountName" if value != "" => refuse(path, "serviceaccounts", faults),
+            "imagePullSecrets" => each_object(value, path, |path, secret| {
+                named(path, secret, "name", "secrets", faults);
+            }),
+            "containers" | "initContainers" | "ephemeralContainers" => {
+                each_object(value, path, |path, container| environment(path, container, faults));
+            }
+            "resourceClaims" if value.as_array().is_some_and(|claims| !claims.is_empty()) => {
+                refuse(path, "resourceclaims", faults);
+            }
+            "volumes" => each_object(value, path, |path, volume| volume_source(path, volume, faults)),
+            _ => {}
+        }
     }
-    let secrets = path.field("imagePullSecrets");
-    objects(&secrets, spec, "imagePullSecrets", |path, secret| {
-        named(path, secret, "name", "secrets", faults);
-    });
-    for containers in ["initContainers", "containers", "ephemeralContainers"] {
-        let path = path.field(containers);
-        objects(&path, spec, containers, |path, container| environment(path, container, faults));
-    }
-    if !list(spec, "resourceClaims").is_empty() {
-        refuse(&path.field("resourceClaims"), "resourceclaims", faults);
-    }
-    let volumes = path.field("volumes");
-    objects(&volumes, spec, "volumes", |path, volume| volume_source(path, volume, faults));
 }
 
 fn refuse(path: &FieldPath<'_>, resource: &str, faults: &mut Faults<'_, '_>) {

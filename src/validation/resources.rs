@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
+    container::Pod,
     fields::{Object, given_text, object, objects, text},
     judge::Judge,
     syntax::{self, Verdict},
@@ -56,30 +57,22 @@ pub(super) fn of_container(
 }
 
 /// Judges what running the pod costs beside its containers: the API takes it for limits.
-pub(super) fn overhead(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let Some(overhead) = object(spec, "overhead") else { return };
+pub(super) fn overhead(overhead: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let limits = Limits { amounts: Some(overhead), path: &path.named("limits") };
     limits_and_requests(&limits, None, path, container_name, judge);
 }
 
 /// Judges what the pod asks for as a whole.
-pub(super) fn of_pod(
-    spec: &Object,
-    path: &FieldPath<'_>,
-    on_windows: bool,
-    claims: &BTreeSet<&str>,
-    judge: &mut Judge<'_>,
-) {
-    let Some(requirements) = object(spec, "resources") else { return };
-    if on_windows {
+pub(super) fn of_pod(requirements: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+    if pod.os == Some("windows") {
         return judge.forbidden(path, "may not be set for a windows pod");
     }
     if judge.is_set(requirements, "claims", path) {
         judge.forbidden(&path.field("claims"), "claims may not be set for Resources at pod-level");
     }
     amounts(requirements, path, pod_name, judge);
-    claim_names(requirements, &path.field("claims"), claims, judge);
-    consistency(spec, requirements, path, judge);
+    claim_names(requirements, &path.field("claims"), &pod.claims, judge);
+    consistency(pod.spec, requirements, path, judge);
 }
 
 /// What judges the name of a resource.

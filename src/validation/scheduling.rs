@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::{
-    fields::{Object, given_text, list, number, object, objects, text, texts},
+    fields::{Object, each_object, given_text, list, number, object, objects, text, texts},
     judge::Judge,
     metadata, syntax,
 };
@@ -15,8 +17,7 @@ const NO_SELECTOR: &str = "must not be specified when labelSelector is not set";
 const NOT_AN_OPERATOR: &str = "not a valid selector operator";
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-pub(super) fn affinity(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let Some(affinity) = object(spec, "affinity") else { return };
+pub(super) fn affinity(affinity: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     if let Some(nodes) = object(affinity, "nodeAffinity") {
         node_affinity(nodes, &path.field("nodeAffinity"), judge);
     }
@@ -193,8 +194,8 @@ fn selected_keys(selector: &Object, matching: &[&str], path: &FieldPath<'_>, jud
     });
 }
 
-pub(super) fn tolerations(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    objects(path, spec, "tolerations", |path, toleration| {
+pub(super) fn tolerations(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    each_object(list, path, |path, toleration| {
         self::toleration(toleration, path, judge);
     });
 }
@@ -223,8 +224,8 @@ fn toleration(toleration: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) 
     }
 }
 
-pub(super) fn spread(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    objects(path, spec, "topologySpreadConstraints", |path, constraint| {
+pub(super) fn spread(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    each_object(list, path, |path, constraint| {
         let skew = number(constraint, "maxSkew").unwrap_or_default();
         if skew <= 0 {
             judge.invalid(&path.field("maxSkew"), skew, "must be greater than zero");
@@ -253,13 +254,13 @@ pub(super) fn spread(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>)
             label_selector(selector, &path.field("labelSelector"), judge);
         }
     });
-    repeated_constraints(spec, path, judge);
+    repeated_constraints(list, path, judge);
 }
 
 /// Of constraints with the same key and action all but the last are wrong.
-fn repeated_constraints(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn repeated_constraints(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let mut later = BTreeSet::new();
-    for (index, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate().rev() {
+    for (index, constraint) in list.as_array().map_or(&[][..], Vec::as_slice).iter().enumerate().rev() {
         let Some(constraint) = constraint.as_object() else { continue };
         let (key, action) = (text(constraint, "topologyKey"), text(constraint, "whenUnsatisfiable"));
         if !later.insert((key, action)) {
@@ -269,16 +270,16 @@ fn repeated_constraints(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'
     }
 }
 
-pub(super) fn readiness_gates(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    objects(path, spec, "readinessGates", |path, gate| {
+pub(super) fn readiness_gates(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    each_object(list, path, |path, gate| {
         let condition = text(gate, "conditionType");
         judge.check(&path.field("conditionType"), condition, syntax::qualified(condition));
     });
 }
 
-pub(super) fn scheduling_gates(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn scheduling_gates(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let mut seen = BTreeSet::new();
-    objects(path, spec, "schedulingGates", |path, gate| {
+    each_object(list, path, |path, gate| {
         let name = text(gate, "name");
         judge.check(path, name, syntax::qualified(name));
         if !seen.insert(name) {

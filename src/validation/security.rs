@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
+    container::Pod,
     fields::{Object, given_text, is_false, is_true, list, number, object, objects, text, texts},
     judge::Judge,
     syntax,
@@ -36,12 +37,12 @@ fn id_number(id: i64, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
 }
 
 /// The rights of a container.
-pub(super) fn of_container(context: &Object, path: &FieldPath<'_>, host_users: bool, judge: &mut Judge<'_>) {
+pub(super) fn of_container(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     id(context, "runAsUser", path, judge);
     id(context, "runAsGroup", path, judge);
     if let Some(mount) = given_text(context, "procMount") {
         judge.one_of(&path.field("procMount"), mount, &["Default", "Unmasked"]);
-        if host_users && mount == "Unmasked" {
+        if pod.host_users && mount == "Unmasked" {
             judge.invalid(&path.field("procMount"), mount, "`hostUsers` must be false to use `Unmasked`");
         }
     }
@@ -54,11 +55,11 @@ pub(super) fn of_container(context: &Object, path: &FieldPath<'_>, host_users: b
             judge.invalid(path, "privileged", "cannot be had with `allowPrivilegeEscalation` false");
         }
     }
-    profiles(context, path, judge);
+    profiles(context, path, pod, judge);
 }
 
 /// What is the same for containers and pods.
-fn profiles(context: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn profiles(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
     if let Some(profile) = object(context, "seccompProfile") {
         seccomp(profile, &path.field("seccompProfile"), judge);
     }
@@ -66,6 +67,7 @@ fn profiles(context: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
         app_armor(profile, &path.field("appArmorProfile"), judge);
     }
     if let Some(options) = object(context, "windowsOptions") {
+        pod.has_windows_options.set(true);
         windows_options(options, &path.field("windowsOptions"), judge);
     }
 }
@@ -157,20 +159,17 @@ fn is_windows_domain(domain: &str) -> bool {
 }
 
 /// The rights of a pod as a whole.
-pub(super) fn of_pod(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let Some(context) = object(spec, "securityContext") else { return };
+pub(super) fn of_pod(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+    if context.is_empty() {
+        return;
+    }
     for field in ["fsGroup", "runAsUser", "runAsGroup"] {
         id(context, field, path, judge);
     }
     for (index, group) in list(context, "supplementalGroups").iter().enumerate() {
         id_number(group.as_i64().unwrap_or_default(), &path.field("supplementalGroups").index(index), judge);
     }
-    if is_true(spec, "shareProcessNamespace") && is_true(spec, "hostPID") {
-        // The internal type has this field in here.
-        let path = path.named("shareProcessNamespace");
-        judge.invalid(&path, "true", "shareProcessNamespace and hostPID cannot both be enabled");
-    }
-    sysctls(spec, context, &path.field("sysctls"), judge);
+    sysctls(pod.spec, context, &path.field("sysctls"), judge);
     for (field, supported) in [
         ("fsGroupChangePolicy", &["Always", "OnRootMismatch"][..]),
         ("supplementalGroupsPolicy", &["Merge", "Strict"]),
@@ -180,7 +179,7 @@ pub(super) fn of_pod(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>)
             judge.one_of(&path.field(field), policy, supported);
         }
     }
-    profiles(context, path, judge);
+    profiles(context, path, pod, judge);
 }
 
 fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {

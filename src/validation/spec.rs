@@ -1,10 +1,15 @@
 //! A pod's spec: its parts in turn, and what holds for the pod as a whole.
 
-use std::collections::BTreeSet;
+use std::{
+    cell::{Cell, OnceCell},
+    collections::BTreeSet,
+};
+
+use serde_json::Value;
 
 use super::{
-    container, environment,
-    fields::{Object, given_text, is_false, list, number, object, objects, text},
+    container,
+    fields::{Object, given_text, is_false, is_true, list, number, object, objects, text},
     judge::Judge,
     metadata, network, os, resources, scheduling, security, syntax, volume,
 };
@@ -13,73 +18,104 @@ use crate::pod::FieldPath;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 pub(super) fn validate(spec: &Object, pod: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let os_name = object(spec, "os").map(|os| text(os, "name"));
-    let claims = resource_claims(spec, pod, &path.field("resourceClaims"), judge);
     let around = container::Pod {
+        spec,
         volumes: volume::validate(spec, text(pod, "name"), &path.field("volumes"), judge),
-        claims,
+        claims: resource_claims(spec, pod, &path.field("resourceClaims"), judge),
         grace: number(spec, "terminationGracePeriodSeconds"),
         never_restarts: text(spec, "restartPolicy") == "Never",
         host_users: !is_false(spec, "hostUsers"),
-        os: os_name,
+        os: object(spec, "os").map(|os| text(os, "name")),
+        volumes_by_name: OnceCell::new(),
+        has_windows_options: Cell::new(false),
     };
-    container::validate(spec, path, &around, judge);
-    environment::file_volumes(spec, path, judge);
-    resources::of_pod(spec, &path.field("resources"), os_name == Some("windows"), &around.claims, judge);
-    resources::overhead(spec, &path.field("overhead"), judge);
-    network::host_ports(spec, path, judge);
-    network::dns(spec, path, judge);
-    network::hosts(spec, &path.field("hostAliases"), judge);
-    network::names(spec, path, judge);
-    security::of_pod(spec, &path.field("securityContext"), judge);
-    os::validate(spec, path, judge);
-    os::host_processes(spec, path, judge);
-    os::own_users(spec, path, judge);
-    if let Some(labels) = object(spec, "nodeSelector") {
-        metadata::labels(labels, &path.field("nodeSelector"), judge);
+    if list(spec, "containers").is_empty() {
+        judge.required(&path.field("containers"), "");
     }
-    scheduling::affinity(spec, &path.field("affinity"), judge);
-    scheduling::tolerations(spec, &path.field("tolerations"), judge);
-    scheduling::spread(spec, &path.field("topologySpreadConstraints"), judge);
-    scheduling::readiness_gates(spec, &path.field("readinessGates"), judge);
-    scheduling::scheduling_gates(spec, &path.field("schedulingGates"), judge);
-    names_and_policies(spec, path, judge);
-    token_without_account(spec, path, judge);
+    // What is given is gone through once: looking for each field that there
+    // could be would cost more than all else.
+    for (field, value) in spec {
+        part(field, value, path, &around, judge);
+        name_or_policy(field, value, &path.field(field), judge);
+    }
+    if around.has_windows_options.get() {
+        os::host_processes(spec, path, judge);
+    }
 }
 
-fn names_and_policies(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let restart = text(spec, "restartPolicy");
-    judge.required_one_of(&path.field("restartPolicy"), restart, &["Always", "OnFailure", "Never"]);
-    for field in ["serviceAccountName", "nodeName", "priorityClassName"] {
-        let name = text(spec, field);
-        if !name.is_empty() {
-            judge.check(&path.field(field), name, syntax::subdomain(name));
+/// Judges one field of a spec that is made of others.
+fn part(
+    field: &str,
+    value: &Value,
+    spec_path: &FieldPath<'_>,
+    pod: &container::Pod<'_>,
+    judge: &mut Judge<'_>,
+) {
+    let path = &spec_path.field(field);
+    match (field, value) {
+        ("containers", list) => container::regular(list, path, pod, judge),
+        ("initContainers", list) => container::init(list, path, pod, judge),
+        ("ephemeralContainers", list) => container::ephemeral(list, path, pod, judge),
+        ("resources", Value::Object(resources)) => resources::of_pod(resources, path, pod, judge),
+        ("overhead", Value::Object(overhead)) => resources::overhead(overhead, path, judge),
+        ("hostNetwork", Value::Bool(true)) => network::host_ports(pod.spec, spec_path, judge),
+        ("hostUsers", Value::Bool(false)) => os::own_users(pod.spec, spec_path, judge),
+        ("dnsPolicy", Value::String(policy)) => network::dns_policy(policy, pod.spec, spec_path, judge),
+        ("dnsConfig", Value::Object(config)) => network::dns_config(config, pod.spec, path, judge),
+        ("hostAliases", list) => network::hosts(list, path, judge),
+        ("hostnameOverride", Value::String(name)) => network::host_name(name, pod.spec, path, judge),
+        ("securityContext", Value::Object(context)) => security::of_pod(context, path, pod, judge),
+        ("shareProcessNamespace", Value::Bool(true)) if is_true(pod.spec, "hostPID") => {
+            // The API's own type has this field in the security context.
+            let path = path.unnamed();
+            let path = path.named("securityContext");
+            let why = "shareProcessNamespace and hostPID cannot both be enabled";
+            judge.invalid(&path.named(field), "true", why);
         }
-    }
-    if let Some(class) = given_text(spec, "runtimeClassName") {
-        judge.check(&path.field("runtimeClassName"), class, syntax::subdomain(class));
-    }
-    if let Some(seconds) = number(spec, "activeDeadlineSeconds")
-        && !(1..=i64::from(i32::MAX)).contains(&seconds)
-    {
-        let why = "must be between 1 and 2147483647, inclusive";
-        judge.invalid(&path.field("activeDeadlineSeconds"), seconds, why);
-    }
-    if let Some(policy) = given_text(spec, "preemptionPolicy") {
-        let policies = ["PreemptLowerPriority", "Never"];
-        judge.required_one_of(&path.field("preemptionPolicy"), policy, &policies);
-    }
-    if let Some(group) = object(spec, "schedulingGroup") {
-        let path = path.field("schedulingGroup");
-        let path = path.field("podGroupName");
-        match given_text(group, "podGroupName") {
-            None => judge.invalid(&path, "", "must specify one of: `podGroupName`"),
-            Some(name) => judge.check(&path, name, syntax::subdomain(name)),
+        ("os", Value::Object(_)) => os::validate(pod.spec, spec_path, judge),
+        ("nodeSelector", Value::Object(labels)) => metadata::labels(labels, path, judge),
+        ("affinity", Value::Object(affinity)) => scheduling::affinity(affinity, path, judge),
+        ("tolerations", list) => scheduling::tolerations(list, path, judge),
+        ("topologySpreadConstraints", list) => scheduling::spread(list, path, judge),
+        ("readinessGates", list) => scheduling::readiness_gates(list, path, judge),
+        ("schedulingGates", list) => {
+            scheduling::scheduling_gates(list, path, judge);
+            // The kubelet assigns the node itself, so a gate is always one too many.
+            let why = "cannot be set until all schedulingGates have been cleared";
+            judge.forbidden(&spec_path.field("nodeName"), why);
         }
+        _ => {}
     }
-    // The kubelet assigns the node itself, so a gate is always one too many.
-    if !text(spec, "nodeName").is_empty() && !list(spec, "schedulingGates").is_empty() {
-        judge.forbidden(&path.field("nodeName"), "cannot be set until all schedulingGates have been cleared");
+}
+
+/// Judges one field of a spec that is a name, a number or one of a few words.
+fn name_or_policy(field: &str, value: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    match (field, value) {
+        ("restartPolicy", Value::String(policy)) => {
+            judge.required_one_of(path, policy, &["Always", "OnFailure", "Never"]);
+        }
+        ("preemptionPolicy", Value::String(policy)) => {
+            judge.required_one_of(path, policy, &["PreemptLowerPriority", "Never"]);
+        }
+        ("hostname" | "subdomain", Value::String(name)) => judge.check(path, name, syntax::label(name)),
+        (
+            "serviceAccountName" | "nodeName" | "priorityClassName" | "runtimeClassName",
+            Value::String(name),
+        ) => judge.check(path, name, syntax::subdomain(name)),
+        ("activeDeadlineSeconds", Value::Number(seconds)) => {
+            let seconds = seconds.as_i64().unwrap_or_default();
+            if !(1..=i64::from(i32::MAX)).contains(&seconds) {
+                judge.invalid(path, seconds, "must be between 1 and 2147483647, inclusive");
+            }
+        }
+        ("schedulingGroup", Value::Object(group)) => {
+            let path = path.field("podGroupName");
+            match given_text(group, "podGroupName") {
+                None => judge.invalid(&path, "", "must specify one of: `podGroupName`"),
+                Some(name) => judge.check(&path, name, syntax::subdomain(name)),
+            }
+        }
+        _ => {}
     }
 }
 
@@ -91,6 +127,9 @@ fn resource_claims<'v>(
     judge: &mut Judge<'_>,
 ) -> BTreeSet<&'v str> {
     let (mut seen, mut names) = (BTreeSet::new(), BTreeSet::new());
+    if !spec.contains_key("resourceClaims") {
+        return names;
+    }
     let is_mirror = object(pod, "annotations").is_some_and(|annotations| annotations.contains_key(MIRROR));
     objects(path, spec, "resourceClaims", |path, claim| {
         let name = text(claim, "name");
@@ -143,21 +182,4 @@ fn resource_claim<'v>(
             judge.check(&path.field(field), source, syntax::subdomain(source));
         }
     }
-}
-
-/// A token is one of an account.
-fn token_without_account(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    if !text(spec, "serviceAccountName").is_empty() {
-        return;
-    }
-    objects(&path.field("volumes"), spec, "volumes", |path, volume| {
-        let Some(projected) = object(volume, "projected") else { return };
-        let path = path.field("projected");
-        objects(&path.field("sources"), projected, "sources", |path, source| {
-            if source.contains_key("serviceAccountToken") {
-                let why = "must not be specified when serviceAccountName is not set";
-                judge.forbidden(&path.field("serviceAccountToken"), why);
-            }
-        });
-    });
 }

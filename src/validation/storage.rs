@@ -137,7 +137,7 @@ fn iscsi_name(name: &str) -> syntax::Verdict {
             && rest.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric())
     };
     let fine = if name.starts_with("iqn") {
-        name.match_indices("iqn.").any(|(at, _)| qualified_iscsi_name(&name[at + 4..]))
+        is_qualified_iscsi_name(name)
     } else if let Some(rest) = name.strip_prefix("eui") {
         identifier(rest, 16)
     } else if let Some(rest) = name.strip_prefix("naa") {
@@ -148,22 +148,33 @@ fn iscsi_name(name: &str) -> syntax::Verdict {
     if fine { Ok(()) } else { Err("must be an iSCSI name (iqn.2026-11.com.example:disk)") }
 }
 
-/// What follows `iqn.`: year and month, a domain, a colon and more.
-fn qualified_iscsi_name(rest: &str) -> bool {
-    let date = |text: &str| {
-        text.bytes()
-            .zip(*b"dddd-dd.")
-            .all(|(byte, kind)| if kind == b'd' { byte.is_ascii_digit() } else { byte == kind })
+/// Year, month, a domain, a colon and more: `iqn.2026-11.com.example:disk`. As in
+/// Go anything may stand before it. Goes through the name once.
+fn is_qualified_iscsi_name(name: &str) -> bool {
+    // White space is ASCII's here, as in Go's regular expressions.
+    let is_bad = |c| matches!(c, ',' | ';' | '*' | '&' | '$' | '|' | ' ' | '\t' | '\n' | '\r' | '\x0c');
+    let unique_from = name.rfind(is_bad).map_or(0, |at| at + 1);
+    let in_domain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let mut begin = 0;
+    name.match_indices(':').any(|(colon, _)| {
+        let front = &name[begin..colon];
+        begin = colon + 1;
+        let domain = &front[front.trim_end_matches(in_domain).len()..];
+        begin >= unique_from && begin < name.len() && has_dated_domain(domain)
+    })
+}
+
+/// Whether a date stands somewhere after `iqn.`, and a domain after that.
+fn has_dated_domain(text: &str) -> bool {
+    let is_date = |text: &[u8]| {
+        text.iter().zip(b"dddd-dd.").all(|(byte, kind)| match kind {
+            b'd' => byte.is_ascii_digit(),
+            kind => byte == kind,
+        })
     };
-    let Some((_, rest)) = rest.split_at_checked(8).filter(|(front, _)| date(front)) else { return false };
-    let Some((domain, unique)) = rest.split_once(':') else { return false };
-    // As Go's regular expressions have it, white space is ASCII's here.
-    let is_plain =
-        |c: char| !matches!(c, ',' | ';' | '*' | '&' | '$' | '|' | ' ' | '\t' | '\n' | '\r' | '\x0c');
-    !domain.is_empty()
-        && domain.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
-        && !unique.is_empty()
-        && unique.chars().all(is_plain)
+    let bytes = text.as_bytes();
+    text.match_indices("iqn.")
+        .any(|(at, _)| bytes.get(at + 4..at + 12).is_some_and(is_date) && bytes.len() > at + 12)
 }
 
 pub(super) fn glusterfs(source: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {

@@ -1,6 +1,9 @@
 //! A pod's volumes: their names, and that each has one source.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::LazyCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::{
     fields::{Object, list, object, objects, text},
@@ -25,12 +28,6 @@ impl Volumes<'_> {
         };
         self.0.get(name).is_some_and(|volume| is_claim(volume))
     }
-}
-
-/// The last volume of a name, valid or not.
-pub(super) fn last_of_name<'v>(spec: &'v Object, name: &str) -> Option<&'v Object> {
-    let volumes = list(spec, "volumes").iter().rev().filter_map(|volume| volume.as_object());
-    volumes.into_iter().find(|volume| text(volume, "name") == name)
 }
 
 /// What judges a source, at its path.
@@ -80,10 +77,11 @@ pub(super) fn validate<'v>(
     judge: &mut Judge<'_>,
 ) -> Volumes<'v> {
     let mut good = BTreeMap::new();
-    let claims = claims_to_come(spec, pod_name);
+    let has_account = !text(spec, "serviceAccountName").is_empty();
+    let claims = LazyCell::new(|| claims_to_come(spec, pod_name));
     objects(path, spec, "volumes", |path, volume| {
         let (faults, name, name_path) = (judge.faults(), text(volume, "name"), path.field("name"));
-        source(volume, pod_name, path, judge);
+        let kind = source(volume, pod_name, path, judge);
         if name.is_empty() {
             judge.required(&name_path, "");
         } else {
@@ -95,17 +93,42 @@ pub(super) fn validate<'v>(
         if judge.faults() == faults {
             good.insert(name, volume);
         }
-        let claim = object(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));
-        if let Some(claim) = claim.filter(|claim| claims.contains(*claim)) {
-            let path = path.field("persistentVolumeClaim");
-            judge.invalid(
-                &path.field("claimName"),
-                claim,
-                "an ephemeral volume of this pod makes this claim",
-            );
+        if kind == Kind::Other {
+            beyond_the_host(volume, path, has_account, &claims, judge);
         }
     });
     Volumes(good)
+}
+
+/// Whether a volume is one of the two that most pods have, about which there is no more to ask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    OnTheHost,
+    Other,
+}
+
+/// Judges what of a volume depends on the rest of the pod; no fault of the source itself.
+fn beyond_the_host(
+    volume: &Object,
+    path: &FieldPath<'_>,
+    has_account: bool,
+    claims: &LazyCell<BTreeSet<String>, impl FnOnce() -> BTreeSet<String>>,
+    judge: &mut Judge<'_>,
+) {
+    let claim = object(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));
+    if let Some(claim) = claim.filter(|claim| claims.contains(*claim)) {
+        let path = path.field("persistentVolumeClaim");
+        judge.invalid(&path.field("claimName"), claim, "an ephemeral volume of this pod makes this claim");
+    }
+    if let Some(projected) = object(volume, "projected").filter(|_| !has_account) {
+        let path = path.field("projected");
+        objects(&path.field("sources"), projected, "sources", |path, source| {
+            if source.contains_key("serviceAccountToken") {
+                let why = "must not be specified when serviceAccountName is not set";
+                judge.forbidden(&path.field("serviceAccountToken"), why);
+            }
+        });
+    }
 }
 
 /// The claims that the pod's own ephemeral volumes will make.
@@ -115,20 +138,22 @@ fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
     ephemeral.map(|volume| format!("{pod_name}-{}", text(volume, "name"))).collect()
 }
 
-fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    let kind_of = |field: &String| KINDS.iter().position(|(kind, ..)| kind == field);
-    let Some(first) = volume.keys().filter_map(kind_of).min() else {
-        return judge.required(path, "must specify a volume type");
-    };
-    for (field, source) in volume {
-        let (Some(index), Some(source)) = (kind_of(field), source.as_object()) else { continue };
-        let (kind, name, check) = KINDS[index];
-        let path = path.field(kind);
-        if index == first {
-            check(source, &path, judge);
-        } else {
-            judge.forbidden(&path.unnamed().named(name), "may not specify more than 1 volume type");
+fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) -> Kind {
+    let kind_of = |field: &str| KINDS.iter().position(|(kind, ..)| *kind == field);
+    let given = || volume.iter().filter_map(|(field, source)| Some((kind_of(field)?, source.as_object()?)));
+    let mut sources = given();
+    let (first, source) = match (sources.next(), sources.next()) {
+        (None, _) => {
+            judge.required(path, "must specify a volume type");
+            return Kind::Other;
         }
+        (Some(only), None) => only,
+        (Some(_), Some(_)) => too_many(given(), path, judge),
+    };
+    let (kind, _, check) = KINDS[first];
+    check(source, &path.field(kind), judge);
+    if matches!(kind, "emptyDir" | "hostPath") && volume.len() == 2 {
+        return Kind::OnTheHost;
     }
     let name = text(volume, "name");
     if let Some(iscsi) = object(volume, "iscsi")
@@ -139,10 +164,27 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Jud
             "with iscsi.initiatorName the name and iscsi.targetPortal have 63 characters together at most";
         judge.invalid(&path.field("name"), name, why);
     }
-    if KINDS[first].0 == "ephemeral" && !name.is_empty() {
+    if kind == "ephemeral" && !name.is_empty() {
         let claim = format!("{pod_name}-{name}");
         if let Err(why) = syntax::subdomain(&claim) {
             judge.invalid(&path.field("name"), name, &format!("the claim {claim:?} would be made: {why}"));
         }
     }
+    Kind::Other
+}
+
+/// Refuses all sources of a volume but the first in their order, and gives that.
+fn too_many<'v>(
+    given: impl Iterator<Item = (usize, &'v Object)>,
+    path: &FieldPath<'_>,
+    judge: &mut Judge<'_>,
+) -> (usize, &'v Object) {
+    let mut given: Vec<_> = given.collect();
+    given.sort_by_key(|(index, _)| *index);
+    for (index, _) in &given[1..] {
+        let (kind, name, _) = KINDS[*index];
+        let path = path.field(kind).unnamed();
+        judge.forbidden(&path.named(name), "may not specify more than 1 volume type");
+    }
+    given[0]
 }

@@ -356,9 +356,9 @@ fn help_says_what_there_is_with_defaults_and_variables() {
         &expect![[r#"
             Check manifests as the agent would take them
 
-            Decodes, defaults and prepares each manifest like the agent's source does; no agent is needed.
-            Prints every problem as FILE:LINE:COLUMN: FIELD: REASON: detail, without the parts that are not
-            known, and nothing if all is good.
+            Decodes, defaults, prepares and validates each manifest like the agent's source does; no agent is
+            needed. Prints every problem as FILE:LINE:COLUMN: FIELD: REASON: detail, without the parts that are
+            not known, and nothing if all is good.
 
             Usage: podmux validate [OPTIONS] <PATH>...
 

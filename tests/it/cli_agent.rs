@@ -1,7 +1,7 @@
 //! `podmux get`, `apply` and `delete` against a real agent, over its Unix socket.
 #![allow(clippy::too_many_lines, reason = "golden texts are as long as what a person sees")]
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use expect_test::{Expect, expect};
 use podmux::pod::yaml::to_json;
@@ -15,6 +15,7 @@ use crate::{
         files::pod,
         process::{Process, podmux, podmux_run, wait_for},
         stream::Replica,
+        web::Authority,
     },
 };
 
@@ -218,15 +219,11 @@ fn sources_say_who_has_a_name_and_why() {
         exit 0
     "#]],
     );
-    let told = wait_for(|| {
-        let told = real.told(&["delete", "pod", "web-node1"], "");
-        told.contains("Error").then_some(told)
-    });
-    expect![[r#"
+    wait_for(|| (!real.told(&["get", "sources"], "").contains("Conflict")).then_some(()));
+    real.check(&["delete", "pod", "web-node1"], "", expect![[r#"
         ! Error from server (Forbidden): pods "web-node1" is forbidden: it is held by source file (from DIR/m/web.yaml): change it there
         exit 1
-    "#]]
-    .assert_eq(&told);
+    "#]]);
     real.ends();
 }
 
@@ -343,4 +340,46 @@ fn selectors_select_while_watching() {
     watching.signal(Signal::TERM);
     watching.ends();
     real.ends();
+}
+
+#[test]
+fn an_agent_behind_tls_is_asked_with_a_token_or_a_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ca, clients) = (Authority::new(dir.path(), "ca"), Authority::new(dir.path(), "clients"));
+    let (cert, key) = ca.server_files("127.0.0.1");
+    let (own_cert, own_key) = clients.client("operator");
+    let token = dir.path().join("token");
+    fs::write(&token, "s3cret\n").unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (cert, key, token, ca) = (text(&cert), text(&key), text(&token), text(&ca.ca_file));
+    let (clients, own_cert, own_key) = (text(&clients.ca_file), text(&own_cert), text(&own_key));
+    let mut run = podmux(&["run", "--listen", "127.0.0.1:0", "--state-dir", "none", "--node-name", "node1"]);
+    run.args(["--tls-cert-file", &cert, "--tls-private-key-file", &key]);
+    run.args(["--client-ca-file", &clients, "--token-file", &token]);
+    let agent = Process::start(&mut run);
+    let line = agent.logs("listening");
+    let port = line.split("127.0.0.1:").nth(1).unwrap().split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let server = format!("https://127.0.0.1:{port}");
+
+    let get = |args: &[&str]| {
+        let told = transcript(&mut podmux(&[&["get", "sources", "-o", "name"], args].concat()), b"");
+        told.replace(port, "PORT")
+    };
+    let good = "source/http\nexit 0\n";
+    assert_eq!(get(&["--server", &server, "--ca-file", &ca, "--token-file", &token]), good);
+    let certificate = ["--client-cert", &own_cert, "--client-key", &own_key];
+    assert_eq!(get(&[&["--server", &server, "--ca-file", &ca], &certificate[..]].concat()), good);
+    let mut seen = get(&["--server", &server, "--ca-file", &ca]);
+    seen += &get(&["--server", &server, "--ca-file", &clients, "--token-file", &token]);
+    expect![[r#"
+        ! Error from server (Unauthorized): the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN, or a client certificate
+        ! podmux: say who you are with --token-file, or with --client-cert and --client-key
+        exit 1
+        ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by a CA that is not trusted here; name the file of the right CA
+        exit 1
+    "#]].assert_eq(&seen);
+    let open = get(&["--server", &format!("http://127.0.0.1:{port}")]);
+    assert!(open.starts_with("! podmux: 127.0.0.1:PORT ") && open.ends_with("exit 1\n"), "{open}");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
 }

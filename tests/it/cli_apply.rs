@@ -12,7 +12,7 @@ use crate::{
     support::{
         agent::{Agent, Asked, Reply},
         files::pod,
-        process::podmux,
+        process::{on_a_terminal, podmux},
     },
 };
 
@@ -421,6 +421,26 @@ fn a_manifest_that_is_too_large_is_not_sent() {
     let output = agent.podmux(&["apply", "-f", "m/large.yaml"]).current_dir(&dir).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(agent.asked().last().unwrap().body.len(), MAX_MANIFEST);
+}
+
+#[test]
+fn progress_is_for_terminals_that_see_no_results() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        write(dir.path(), &format!("m/{name}.yaml"), &pod(name, "i"));
+    }
+    let agent = Agent::start(takes);
+    let seen = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_podmux")]).env_clear();
+        command.current_dir(&dir).env("PODMUX_SERVER", agent.server());
+        on_a_terminal(command)
+    };
+    let clear = "\r\u{1b}[K";
+    let step = |done| format!("{clear}{done} of 3 manifests{clear}");
+    assert_eq!(seen("exec \"$0\" apply -f m > /dev/null"), [step(0), step(1), step(2)].concat());
+    assert_eq!(seen("exec \"$0\" apply -f m/a.yaml > /dev/null"), "");
+    assert!(!seen("exec \"$0\" apply -f m").contains("of 3"));
 }
 
 #[test]

@@ -201,11 +201,14 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "first", "x").await;
+    // The seal of the commit before may come between, and the file may grow.
+    let mut least = usize::MAX;
     for n in 0..30 {
         let before = disk.platter().syncs;
         state.put(Table::Posted, "again", format!("{n}")).await;
-        assert_eq!(disk.platter().syncs - before, 1);
+        least = least.min(disk.platter().syncs - before);
     }
+    assert_eq!(least, 1);
     state.close().await;
 
     // 100 wait before anybody writes.
@@ -227,11 +230,41 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
     for commit in waiting.drain(..) {
         soon(commit).await.unwrap().unwrap();
     }
-    // The commit, and one more if the file grew.
-    assert!(disk.platter().syncs - before <= 2, "{} syncs", disk.platter().syncs - before);
+    // The commit, one more if the file grew, and the seal.
+    let syncs = disk.platter().syncs - before;
+    assert!(syncs <= 3, "{syncs} syncs");
     drop(db);
     soon(writer).await.unwrap();
     assert_eq!(State::open_on(&disk).unwrap().stored.tables[&Table::Posted].len(), 102);
+}
+
+#[tokio::test]
+async fn what_shares_a_write_is_bounded_in_number_and_size_and_so_is_what_waits() {
+    for (commits, size, syncs) in [(1_200, 1, 4), (100, 100_000, 10)] {
+        let disk = Disk::default();
+        let (db, writer, _) = db::open_on(disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
+        let before = disk.platter().syncs;
+        let commit = |n: usize| {
+            let (db, change) = (db.clone(), set(Table::Posted, &format!("{n}"), vec![b'x'; size]));
+            tokio::spawn(async move { db.commit(vec![change]).await })
+        };
+        let waiting: Vec<_> = (0..commits).map(commit).collect();
+        let room = commits.min(1_000);
+        while db.waiting() < room {
+            tokio::task::yield_now().await;
+        }
+        // Every task has been polled by then: this one is the last in the queue.
+        tokio::spawn(async {}).await.unwrap();
+        assert_eq!(db.waiting(), room);
+        let writer = tokio::task::spawn_blocking(|| writer.run());
+        for commit in waiting {
+            soon(commit).await.unwrap().unwrap();
+        }
+        let done = disk.platter().syncs - before;
+        assert!(done >= syncs, "{done} syncs for {commits} commits");
+        drop(db);
+        soon(writer).await.unwrap();
+    }
 }
 
 #[tokio::test]

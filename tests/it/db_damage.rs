@@ -119,10 +119,21 @@ async fn a_damaged_file_that_was_closed_is_refused_or_right() {
 async fn a_damaged_file_of_a_killed_process_is_refused_or_right() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
-    let rows = write_history(&state).await;
-    let last = disk.bytes();
+    let mut rows = write_history(&state).await;
+    // A commit after which there is no seal yet: nothing but it was synced.
+    let mut dice = Dice(8);
+    let (last, syncs) = loop {
+        let before = disk.platter().syncs;
+        let changes = dice.changes();
+        soon(state.db.commit(changes.clone())).await.unwrap();
+        rows[0] = rows[1].clone();
+        apply(&mut rows[1], &changes);
+        let platter = disk.platter();
+        if platter.syncs == before + 1 {
+            break (platter.bytes.clone(), platter.syncs);
+        }
+    };
     // The seal follows when nobody writes.
-    let syncs = disk.platter().syncs;
     soon(async {
         while disk.platter().syncs == syncs {
             tokio::task::yield_now().await;

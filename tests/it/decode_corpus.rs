@@ -22,7 +22,7 @@ struct Tally {
 /// A pod as both sides compare it: through the typed decode, without what each
 /// side derives in its own way (the hash, a UID that was not given) and without
 /// managedFields, which podmux drops.
-fn comparable(mut pod: Value, given_uid: bool) -> Value {
+pub fn comparable(mut pod: Value, given_uid: bool) -> Value {
     let metadata = pod["metadata"].as_object_mut().unwrap();
     if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
         annotations.remove("kubernetes.io/config.hash");
@@ -74,7 +74,7 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-fn object(pod: &Prepared) -> Value {
+pub fn object(pod: &Prepared) -> Value {
     pod.object().clone().into()
 }
 

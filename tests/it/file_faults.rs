@@ -84,6 +84,23 @@ async fn a_bad_manifest_that_is_removed_takes_its_last_good_pods_with_it() {
     assert_eq!(source.rejections(), [""; 0]);
 }
 
+// Untested upstream: manifest valid → invalid → valid. TestInvalidPodFiltered
+#[tokio::test]
+async fn a_manifest_that_is_read_but_not_valid_keeps_its_pods() {
+    let place = Place::directory();
+    place.write("web.yaml", &pod("web", "i:1"));
+    let mut source = place.start();
+    source.hear("ADD: web=i:1").await;
+    place.write("web.yaml", &pod("web", "i:2").replace("name: c", "name: C"));
+    source.status(|status| status.rejected == 1).await;
+    source.hear_nothing().await;
+    let rejections = source.rejections();
+    assert!(rejections[0].contains("spec.containers[0].name: Invalid value"), "{rejections:?}");
+    place.write("web.yaml", &pod("web", "i:3"));
+    source.hear("UPDATE: web=i:3").await;
+    assert_eq!(source.rejections(), [""; 0]);
+}
+
 #[tokio::test]
 async fn a_manifest_over_the_bound_is_not_read() {
     let place = Place::directory();

@@ -125,7 +125,7 @@ async fn the_history_is_bounded_in_bytes_but_for_the_newest_update() {
     }
     let first = stream.reader.watch(1).unwrap_err().first;
     assert!((15..20).contains(&first), "{first}");
-    let many: String = (0..50).map(|index| format!("p{index} ")).collect();
+    let many = (0..50).map(|index| format!("p{index}")).collect::<Vec<_>>().join(" ");
     let seq = stream.want(&many).await;
     assert!(stream.reader.watch(seq).is_ok(), "larger than the bound, and the newest");
     assert!(stream.reader.watch(seq - 2).is_err());

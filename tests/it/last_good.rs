@@ -10,11 +10,13 @@ use podmux::{
         good::Good,
     },
 };
+use rustix::process::Signal;
 
 use crate::support::{
     files::{Place, Running, pod, settings, soon},
     logs::logged,
     namespace::inside,
+    process::{Process, podmux},
     state::{Deed, Disk, ENOSPC, Fault, State},
 };
 
@@ -62,6 +64,8 @@ impl Node {
 
     fn hold(&self) -> Run {
         let mut settings = settings(&self.place.path());
+        // What is removed in a test is not removed because time has passed.
+        settings.missing_grace = Duration::from_hours(1);
         (self.change)(&mut settings);
         let mut state = State::open_on(&self.disk).unwrap();
         let node = settings.preparation.node.clone();
@@ -105,7 +109,7 @@ async fn a_directory_that_is_missing_at_the_start_keeps_its_pods_for_the_grace()
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
     let status = run.source.status(|status| status.waiting == 3).await;
-    assert!(status.error.unwrap().contains("has vanished; what it gave is kept for 60s"));
+    assert!(status.error.unwrap().contains("has vanished; what it gave is kept for 3600s"));
 
     // It is mounted at last, with one change.
     fs::write(node.place.beside("away").join("b.yaml"), pod("b", "i:2")).unwrap();
@@ -318,16 +322,19 @@ async fn many_manifests_are_kept_in_small_commits() {
     for n in 0..300 {
         node.place.write(&format!("{n:03}.yaml"), &pod(&format!("pod{n:03}"), "i:1"));
     }
-    let run = node.start();
-    run.source.calm().await;
+    let Run { source, state } = node.hold();
     let before = node.disk.platter().syncs;
-    run.end().await;
-    assert_eq!(node.rows().await.len(), 300);
+    let source = source.go();
+    source.calm().await;
+    source.end().await;
     // 64 rows at most in each.
-    assert!(node.disk.platter().syncs >= 300 / 64, "{} {before}", node.disk.platter().syncs);
+    let syncs = node.disk.platter().syncs - before;
+    assert!(syncs >= 300 / 64, "{syncs} syncs");
+    state.close().await;
+    assert_eq!(node.rows().await.len(), 300);
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
-    let mut run = node.start();
-    assert_eq!(run.source.heard().await.split(' ').count(), 301);
+    let run = node.start();
+    assert_eq!(run.source.wanted().await.split(' ').count(), 300);
     run.end().await;
 }
 
@@ -344,4 +351,37 @@ async fn a_row_that_nobody_understands_is_left_out() {
     assert_eq!(run.source.wanted().await, "a=i:1 c=i:1");
     run.end().await;
     assert_eq!(node.rows().await, ["a.yaml", "c.yaml", "url/http://example.com"]);
+}
+
+#[test]
+fn a_node_that_boots_without_its_directory_has_its_pods() {
+    let place = Place::directory();
+    place.write("web.yaml", &pod("web", "i:1"));
+    let (manifests, state) = (place.path(), place.beside("state"));
+    let [manifests, state] = [&manifests, &state].map(|path| path.to_str().unwrap());
+    let args = ["run", "--node-name", "node", "--listen", "none", "--state-dir", state];
+    let start = || Process::start(podmux(&args).args(["--pod-manifest-path", manifests]));
+    let has_web = |agent: &Process| {
+        agent.holds("the pod", |held| held.pods.contains_key("default/web-node"));
+    };
+    let agent = start();
+    has_web(&agent);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+
+    fs::rename(manifests, place.beside("away")).unwrap();
+    let agent = start();
+    has_web(&agent);
+    agent.logs("has vanished; what it gave is kept for 60s");
+    // Nor does a second agent get at it.
+    let (code, log) = start().ends();
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("another podmux works on the state directory"), "{log}");
+    agent.signal(Signal::KILL);
+    agent.ends();
+
+    let agent = start();
+    has_web(&agent);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
 }

@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 
 use expect_test::expect_file;
 use http_body_util::BodyExt as _;
-use podmux::server::MAX_WATCHERS;
+use jiff::Timestamp;
+use podmux::{pod::Origin, server::MAX_WATCHERS};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{
     files::soon,
     script::pod,
     server::{Reply, Setup, TestServer, manifest},
+    state::{Deed, Disk, EIO, ENOSPC, Fault},
 };
 
 /// Compares an answer with the golden file of this name.
@@ -138,7 +140,7 @@ spec:
     let strict = server.ask("POST /pods?fieldValidation=Strict", &[], body).await;
     golden("400-strict", &strict);
     assert!(server.posts.all().is_empty());
-    golden("400-field-validation", &server.ask("POST /pods?fieldValidation=Loose", &[], body).await);
+    golden("422-field-validation", &server.ask("POST /pods?fieldValidation=Loose", &[], body).await);
     let warned = server.ask("POST /pods", &[], body).await;
     let mut text = format!("{}\n", warned.code);
     for warning in warned.header("warning") {
@@ -229,8 +231,8 @@ async fn what_does_not_fit_together_is_400_or_409() {
     golden("409-delete-precondition", &delete("", r#"{"preconditions":{"resourceVersion":"77"}}"#).await);
     golden("400-delete-options", &delete("", r#"{"gracePeriodSeconds":"soon"}"#).await);
     golden("400-delete-grace", &delete("?gracePeriodSeconds=soon", "").await);
-    golden("400-dry-run", &delete("?dryRun=Some", "").await);
-    golden("400-dry-run-body", &delete("", r#"{"dryRun":["Some"]}"#).await);
+    golden("422-dry-run", &delete("?dryRun=Some", "").await);
+    golden("422-dry-run-body", &delete("", r#"{"dryRun":["Some"]}"#).await);
     assert_eq!(delete("", "").await.code, 200, "it is terminating now");
     golden("409-terminating", &create(manifest("web")).await);
     golden("409-terminating-replace", &replace(manifest("web")).await);
@@ -249,7 +251,7 @@ async fn lists_that_cannot_be_made_are_400_or_504() {
     golden("400-label-name", &get("labelSelector=-a").await);
     golden("400-field-selector", &get("fieldSelector=status.phase").await);
     golden("400-field-unknown", &get("fieldSelector=spec.foo%3D1").await);
-    golden("400-limit", &get("limit=-1").await);
+    golden("400-limit", &get("limit=many").await);
     golden("400-continue", &get("continue=abc").await);
     golden("400-list-version", &get("resourceVersion=abc").await);
     golden("504-list-version", &get("resourceVersion=100").await);
@@ -286,4 +288,51 @@ async fn a_stopping_agent_is_503() {
     golden("503-write", &server.ask("POST /pods", &[], manifest("web")).await);
     golden("503-list", &server.get("/pods").await);
     golden("503-updates", &server.get("/updates").await);
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_nothing_refuses_writes_and_reads_go_on() {
+    let disk = Disk::default();
+    let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
+    assert_eq!(server.ask("POST /pods", &[], manifest("kept")).await.code, 201);
+    let fail = |errno| {
+        disk.platter().fault = Some(Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno });
+    };
+    fail(ENOSPC);
+    golden("507-full", &server.ask("POST /pods", &[], manifest("web")).await);
+    golden("507-delete", &server.ask("DELETE /api/v1/namespaces/default/pods/kept", &[], "").await);
+    fail(EIO);
+    golden("500-disk", &server.ask("PUT /pods", &[], manifest("web")).await);
+    assert_eq!(server.get("/pods").await.names(), ["default/kept"]);
+    let source = server.get("/sources").await.json()["items"][1].clone();
+    assert_eq!((&source["state"], &source["failing"]["attempts"]), (&"failing".into(), &3.into()));
+    disk.platter().fault = None;
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+}
+
+#[tokio::test]
+async fn of_a_thousand_causes_two_hundred_are_told() {
+    let server = TestServer::start().await;
+    let names: Vec<String> = (0..1000).map(|n| format!("p{n:03}")).collect();
+    let pods = names.iter().map(|name| pod(name)).collect();
+    server.file(|file| file.put(&Origin::from("all.yaml"), pods, Timestamp::UNIX_EPOCH)).await;
+    let bodies: Vec<String> = names.iter().map(|name| manifest(name)).collect();
+    let reply = server.ask("POST /pods", &[], bodies.join("\n---\n")).await;
+    assert_eq!(reply.code, 403);
+    assert_eq!(reply.json()["details"]["causes"].as_array().unwrap().len(), 200);
+    assert_eq!(reply.json()["message"].as_str().unwrap().len(), 4096);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_history_that_hangs_keeps_nobody_waiting() {
+    let server = TestServer::with(Setup { history: false, ..Setup::default() }).await;
+    let ask = async |line: &str, body: String| server.ask_inside(line, &[], body).await;
+    golden("503-history", &ask("GET /pods", String::new()).await);
+    assert_eq!(ask("GET /updates", String::new()).await.code, 503);
+    // What can be done without it is done.
+    let written = ask("POST /pods", manifest("web")).await;
+    assert_eq!((written.code, &written.json()["metadata"]["resourceVersion"]), (201, &"".into()));
+    assert_eq!(ask("GET /api/v1/namespaces/default/pods/web", String::new()).await.code, 200);
+    let metrics = ask("GET /metrics", String::new()).await;
+    assert_eq!((metrics.code, metrics.text().contains("podmux_updates_seq ")), (200, false));
 }

@@ -152,6 +152,16 @@ async fn an_agent_that_stops_is_not_ready_and_one_whose_loop_has_ended_not_alive
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_does_not_turn_is_not_waited_for() {
+    let server = TestServer::with(Setup { turns: false, ..Setup::default() }).await;
+    let get = async |path: &str| server.ask_inside(&format!("GET {path}"), &[], "").await;
+    let live = get("/livez").await;
+    assert_eq!(live.code, 503);
+    assert_eq!(live.text(), "[-]merge-loop failed: it has not turned for 5s\nlivez check failed\n");
+    assert_eq!((get("/healthz").await.code, get("/readyz").await.code), (503, 200));
+}
+
 #[tokio::test]
 async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
     let server = TestServer::start().await;
@@ -192,6 +202,16 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
         }
     "#]]
     .assert_eq(&format!("{:#}\n", source["failing"]));
+}
+
+#[tokio::test]
+async fn a_manifest_of_a_hundred_problems_shows_twenty() {
+    let server = TestServer::start().await;
+    let refusal = Refusal { stage: Stage::Decode, problems: vec![Problem::error("bad"); 100] };
+    server.file_refuses("bad.yaml", RejectionReason::Refused(Arc::new(refusal))).await;
+    let problem = server.get("/sources").await.json()["items"][0]["problems"][0].clone();
+    assert_eq!(problem["details"].as_array().unwrap().len(), 20);
+    assert_eq!(problem["message"], "bad (and 99 more errors)");
 }
 
 #[tokio::test]

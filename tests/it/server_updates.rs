@@ -1,13 +1,13 @@
 //! `GET /updates`: the stream as lines and as events, gone on with, and lost by who is too slow.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use podmux::{
     history::Bounds,
-    pod::{Origin, Prepared},
+    pod::{Origin, PodKey, Prepared},
     server::{KEEP_ALIVE, MAX_WATCHERS},
 };
 use serde_json::{Value, json};
@@ -16,20 +16,25 @@ use crate::support::{
     files::soon,
     script::pod,
     server::{Setup, TestServer, manifest},
+    state::Dice,
     stream::Replica,
 };
 
 /// A reader of a stream, piece by piece.
 struct Reader {
-    body: Incoming,
+    body: Body,
     read: Vec<u8>,
 }
 
 impl Reader {
+    fn of(body: impl hyper::body::Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + 'static) -> Self {
+        Self { body: Body::new(body), read: Vec::new() }
+    }
+
     async fn open(server: &TestServer, query: &str, headers: &[(&str, &str)]) -> Self {
         let answer = server.open(&format!("GET /updates{query}"), headers, "").await;
         assert_eq!(answer.status(), 200);
-        Self { body: answer.into_body(), read: Vec::new() }
+        Self::of(answer.into_body())
     }
 
     /// The text up to the next separator; `None` at the end.
@@ -131,6 +136,65 @@ async fn who_replays_the_lines_holds_what_is_wanted() {
     assert_eq!(listed.len(), 11);
 }
 
+/// A list of 15 possible pods, taken in pages while they come, change and go.
+async fn list_and_follow(dice: &mut Dice) {
+    let server = TestServer::start().await;
+    let write = async |dice: &mut Dice| {
+        let name = format!("p{:02}", dice.roll(15));
+        if dice.roll(3) == 0 {
+            let path = format!("/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0");
+            server.ask(&format!("DELETE {path}"), &[], "").await;
+        } else {
+            let pod = manifest(&name).replace("i:1", &format!("i:{}", dice.roll(3)));
+            assert_eq!(server.ask("POST /pods", &[], pod).await.code / 100, 2);
+        }
+    };
+    for _ in 0..12 {
+        write(dice).await;
+    }
+    let (mut held, mut token, mut version) = (BTreeMap::new(), String::new(), None);
+    loop {
+        let page = server.get(&format!("/pods?limit={}&continue={token}", 1 + dice.roll(4))).await.json();
+        version.get_or_insert(number(&page["metadata"]["resourceVersion"]));
+        held.extend(page["items"].as_array().unwrap().iter().map(|pod| (key(pod), pod.clone())));
+        page["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut token);
+        if token.is_empty() {
+            break;
+        }
+        for _ in 0..dice.roll(4) {
+            write(dice).await;
+        }
+    }
+    let now = server.get("/pods").await.json();
+    let last = number(&now["metadata"]["resourceVersion"]);
+    let mut reader = Reader::open(&server, &format!("?from={}", version.unwrap() + 1), &[]).await;
+    for _ in version.unwrap()..last {
+        let line = reader.line().await;
+        for pod in line["pods"].as_array().unwrap() {
+            match text(&line["op"]) {
+                "REMOVE" => drop(held.remove(&key(pod))),
+                _ => drop(held.insert(key(pod), pod.clone())),
+            }
+        }
+    }
+    assert_eq!(&held.into_values().collect::<Value>(), &now["items"]);
+}
+
+fn key(pod: &Value) -> String {
+    text(&pod["metadata"]["name"]).to_owned()
+}
+
+fn number(text: &Value) -> u64 {
+    text.as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn whoever_lists_in_pages_and_then_follows_the_updates_is_right() {
+    for seed in 0..30 {
+        list_and_follow(&mut Dice(seed)).await;
+    }
+}
+
 const EVENTS: (&str, &str) = ("accept", "text/html, text/event-stream;q=0.9");
 
 #[tokio::test]
@@ -139,7 +203,7 @@ async fn events_are_numbered_and_go_on_after_the_last_that_was_heard() {
     server.ask("POST /pods", &[], manifest("a")).await;
     let answer = server.open("GET /updates", &[EVENTS], "").await;
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
-    let mut reader = Reader { body: answer.into_body(), read: Vec::new() };
+    let mut reader = Reader::of(answer.into_body());
     let event = reader.event().await;
     let data = event.strip_prefix("id: 3\nevent: SET\ndata: ").unwrap_or_else(|| panic!("{event}"));
     assert_eq!(brief(&serde_json::from_str(data).unwrap()), "3 SET * a");
@@ -156,16 +220,18 @@ async fn events_are_numbered_and_go_on_after_the_last_that_was_heard() {
 #[tokio::test(start_paused = true)]
 async fn an_event_stream_is_never_silent_for_long_and_lines_are() {
     let server = TestServer::start().await;
-    let mut events = Reader::open(&server, "?from=3", &[EVENTS]).await;
-    let mut lines = Reader::open(&server, "?from=3", &[]).await;
+    let open = async |headers: &[(&str, &str)]| {
+        Reader::of(server.open_inside("GET /updates?from=3", headers, "").await.into_body())
+    };
+    let (mut events, mut lines) = (open(&[EVENTS]).await, open(&[]).await);
     for _ in 0..3 {
         let begin = tokio::time::Instant::now();
         assert_eq!(events.event().await, ": nothing new\n\n");
         assert!(begin.elapsed() <= KEEP_ALIVE + Duration::from_secs(1));
     }
-    server.ask("POST /pods", &[], manifest("a")).await;
+    server.file_pod("a.yaml", pod("a")).await;
     assert!(events.event().await.starts_with("id: 3\nevent: ADD\n"));
-    assert_eq!(lines.brief().await, "3 ADD http a", "and nothing before");
+    assert_eq!(lines.brief().await, "3 ADD file a", "and nothing before");
 }
 
 /// The nth state of a pod of so many bytes.
@@ -206,16 +272,27 @@ async fn who_is_too_slow_is_told_so_and_slows_nobody() {
 }
 
 #[tokio::test]
-async fn a_huge_update_goes_out_in_pieces() {
+async fn a_huge_update_goes_out_in_pieces_and_a_huge_pod_is_not_copied() {
     let server = TestServer::start().await;
-    let pods: Vec<_> = (0..2000).map(|n| pod(&format!("p{n:04}"))).collect();
+    let mut pods: Vec<_> = (0..2000).map(|n| pod(&format!("p{n:04}"))).collect();
+    pods.push(large(0, 1_000_000));
     server.file(|file| file.put(&Origin::from("all.yaml"), pods, jiff::Timestamp::UNIX_EPOCH)).await;
-    let mut reader = Reader::open(&server, "?from=3", &[]).await;
-    let first = reader.frame().await.unwrap();
-    assert!(first.len() <= 64 * 1024, "{}", first.len());
-    reader.read.extend(first);
-    let line = reader.line().await;
-    assert_eq!(line["pods"].as_array().unwrap().len(), 2000);
+    let snapshot = soon(server.history.snapshot()).await.unwrap();
+    let huge = snapshot.merged.get(&PodKey::new("default", "a")).unwrap().pod().text();
+    for path in ["GET /updates?from=3", "GET /pods"] {
+        let (mut body, mut text, mut uncopied) =
+            (server.open_inside(path, &[], "").await.into_body(), Vec::new(), 0);
+        while !text.ends_with(b"]}\n") {
+            let frame = soon(body.frame()).await.unwrap().unwrap().into_data().unwrap();
+            assert!(frame.len() <= 16 * 1024 || frame.as_ptr() == huge.as_ptr(), "{}", frame.len());
+            uncopied += u32::from(frame.as_ptr() == huge.as_ptr());
+            text.extend(frame);
+        }
+        assert_eq!(uncopied, 1);
+        let object: Value = serde_json::from_slice(&text).unwrap();
+        let pods = object.get("pods").or(object.get("items")).unwrap();
+        assert_eq!(pods.as_array().unwrap().len(), 2001);
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 fn run(args: &[&str]) -> Process {
-    let mut all = vec!["run", "--node-name", "node1", "--listen", "none", "--state-dir", "none"];
+    let mut all = vec!["run", "--node-name", "node1", "--listen", "none"];
     all.extend(args);
     Process::start(&mut podmux(&all))
 }
@@ -19,7 +19,7 @@ fn run(args: &[&str]) -> Process {
 #[tokio::test(flavor = "multi_thread")]
 async fn timely_shutdown_url() {
     let web = Web::start(Reply::mute()).await;
-    let agent = run(&["--manifest-url", &web.url]);
+    let agent = run(&["--state-dir", "none", "--manifest-url", &web.url]);
     web.asked(1).await;
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
@@ -40,7 +40,7 @@ async fn the_agent_polls_reloads_and_keeps_secrets() {
         fs::write(&config, text).unwrap();
     };
     configure("s3cret-1");
-    let agent = run(&["--config", config.to_str().unwrap(), "-vvv"]);
+    let agent = run(&["--state-dir", "none", "--config", config.to_str().unwrap(), "-vvv"]);
     agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
     assert_eq!(web.seen()[0].header("x-token"), "s3cret-1");
 
@@ -58,4 +58,20 @@ async fn the_agent_polls_reloads_and_keeps_secrets() {
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_starts_while_the_url_is_down_has_its_pods() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
+    let args = ["--state-dir", state.to_str().unwrap(), "--manifest-url", &web.url];
+    for _ in 0..2 {
+        let agent = run(&args);
+        agent.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+        agent.signal(Signal::TERM);
+        let (code, log) = agent.ends();
+        assert_eq!(code, 0, "{log}");
+        web.say(Reply::new(503, "busy"));
+    }
 }

@@ -146,6 +146,31 @@ fn a_manifest_that_is_no_yaml_is_told_where_it_breaks() {
     );
 }
 
+#[test]
+fn what_the_api_would_refuse_is_told_by_field_and_reason() {
+    let bad = GOOD.replace("name: web\n    image", "name: Web\n    imagePullPolicy: Perhaps\n    image");
+    let refers = format!("{GOOD}  volumes:\n  - name: v\n    configMap: {{name: m}}\n");
+    let files = [("bad.yaml", &*bad), ("refers.yaml", &*refers)];
+    check(
+        &files,
+        &["."],
+        &expect![[r#"
+        ./bad.yaml:7:11: spec.containers[0].name: FieldValueInvalid: Invalid value: "Web": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
+        ./bad.yaml:8:22: spec.containers[0].imagePullPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "IfNotPresent", "Never"
+        ./refers.yaml:11:16: spec.volumes[0].configMap: static pods may not reference configmaps (via configmap volumes): a node cannot resolve them alone
+        exit 1
+    "#]],
+    );
+    let dir = directory(&files);
+    let json = told(&dir, &["-o", "json", "."], b"");
+    let stages: Vec<Value> = json
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .map(|object| object["stage"].clone())
+        .collect();
+    assert_eq!(stages, ["validate", "reference"]);
+}
+
 const DOUBTFUL: &str = "\
 apiVersion: v1
 kind: Pod

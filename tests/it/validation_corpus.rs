@@ -27,11 +27,11 @@ struct Tally {
     earlier: usize,
 }
 
-type Causes = BTreeSet<(String, String)>;
+pub type Causes = BTreeSet<(String, String)>;
 
 /// The (field, reason) pairs that validation gave. Of a list the kubelet tells
 /// the first bad item only, without its place.
-fn causes(refusal: &Refusal) -> Causes {
+pub fn causes(refusal: &Refusal) -> Causes {
     let pair = |problem: &podmux::pod::Problem| {
         let field = problem.field.as_deref()?;
         let field = match field.strip_prefix("items[") {
@@ -121,4 +121,26 @@ fn the_pods_of_the_corpus_are_refused_for_the_kubelets_reasons() {
 fn the_texts_of_the_yaml_corpus_are_refused_for_the_kubelets_reasons() {
     let expected = Tally { accepted: 147, same_causes: 33, earlier: 265, ..Tally::default() };
     assert_eq!(run("yaml.jsonl.gz"), expected);
+}
+
+/// A prepared pod is a manifest too, of a POSTed pod: what the agent shows it takes.
+#[test]
+fn every_accepted_pod_of_the_corpus_is_accepted_again_as_it_was_prepared() {
+    let mut again = 0;
+    for case in corpus("pods.jsonl.gz").iter().filter(|case| case["stage"].is_null()) {
+        let mut preparation = Preparation {
+            source: SourceName::File,
+            node: NodeName::new("node1").unwrap(),
+            generate: None,
+            namespace: None,
+        };
+        let first = manifest(case["data"].as_str().unwrap().as_bytes(), &preparation).unwrap();
+        preparation.source = SourceName::Http;
+        for pod in &first.pods {
+            let text = serde_json::to_vec(pod.object()).unwrap();
+            let second = manifest(&text, &preparation).unwrap_or_else(|why| panic!("{}: {why}", case["id"]));
+            again += second.pods.len();
+        }
+    }
+    assert_eq!(again, 1633);
 }

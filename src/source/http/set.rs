@@ -80,11 +80,11 @@ impl Set {
     ) -> Result<Vec<Step>, Vec<Obstacle>> {
         let mut trial = Trial { set: self, now, uid, steps: Vec::new(), obstacles: Vec::new() };
         match write {
-            Write::Apply(pods) => pods.into_iter().for_each(|pod| trial.apply(pod)),
+            Write::Apply(pods) => trial.apply_all(pods),
             Write::ReplaceAll(pods) => trial.replace_all(pods),
             Write::Create(pod) => trial.create(pod),
             Write::Replace(pod) => trial.replace(pod),
-            Write::Delete { key, grace, preconditions } => trial.delete(key, grace, &preconditions),
+            Write::Delete { key, grace, preconditions } => trial.delete(&key, grace, &preconditions),
         }
         let Trial { steps, obstacles, .. } = trial;
         if obstacles.is_empty() { Ok(steps) } else { Err(obstacles) }
@@ -128,6 +128,12 @@ impl Trial<'_> {
         self.steps.push(Step { key: posted.pod.key().clone(), outcome, posted, before });
     }
 
+    fn apply_all(&mut self, pods: Vec<Prepared>) {
+        for pod in pods {
+            self.apply(pod);
+        }
+    }
+
     fn apply(&mut self, mut pod: Prepared) {
         // Whoever applies what was read before does not ask for that version.
         pod.set_metadata("resourceVersion", None);
@@ -145,8 +151,10 @@ impl Trial<'_> {
             gone.filter(|key| !self.set.terminating.contains(*key)).cloned().collect::<Vec<_>>()
         };
         // What goes first sets its UID free, if it goes at once.
-        gone.into_iter().for_each(|key| self.delete(key, None, &Preconditions::default()));
-        pods.into_iter().for_each(|pod| self.apply(pod));
+        for key in gone {
+            self.delete(&key, None, &Preconditions::default());
+        }
+        self.apply_all(pods);
     }
 
     fn create(&mut self, mut pod: Prepared) {
@@ -197,9 +205,9 @@ impl Trial<'_> {
         self.store(Outcome::Configured, Posted { pod, seen: old.seen }, Some(&old));
     }
 
-    fn delete(&mut self, key: PodKey, grace: Option<i64>, preconditions: &Preconditions) {
-        let Some(old) = self.set.pods.get(&key).cloned() else {
-            return self.refuse(&key, ObstacleKind::NotFound);
+    fn delete(&mut self, key: &PodKey, grace: Option<i64>, preconditions: &Preconditions) {
+        let Some(old) = self.set.pods.get(key).cloned() else {
+            return self.refuse(key, ObstacleKind::NotFound);
         };
         if !self.holds(&old, preconditions) {
             return;
@@ -219,12 +227,14 @@ impl Trial<'_> {
         let mut posted = old.clone();
         posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
         posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
+        if old.deadline().is_none() {
+            next_generation(&mut posted.pod);
+        }
         if grace == 0 {
-            self.set.erase(&key);
+            self.set.erase(key);
             self.set.version += 1;
             return self.step(Outcome::Deleted, posted, Some(&old));
         }
-        next_generation(&mut posted.pod);
         self.store(Outcome::Terminating, posted, Some(&old));
     }
 
@@ -252,8 +262,12 @@ impl Trial<'_> {
 
 /// Takes out of a pod what is not its author's to say.
 fn take_over(pod: &mut Prepared) {
-    SERVER_FIELDS.iter().for_each(|field| pod.set_metadata(field, None));
-    MARKS.iter().for_each(|mark| pod.set_annotation(mark, None));
+    for field in SERVER_FIELDS {
+        pod.set_metadata(field, None);
+    }
+    for mark in MARKS {
+        pod.set_annotation(mark, None);
+    }
     pod.reset_status();
 }
 

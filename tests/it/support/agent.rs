@@ -75,8 +75,13 @@ impl Agent {
     /// `podmux` with these arguments, told where this agent is.
     pub fn podmux(&self, args: &[&str]) -> Command {
         let mut command = podmux(args);
-        command.env("PODMUX_SERVER", format!("unix:{}", self.dir.path().join("s").display()));
+        command.env("PODMUX_SERVER", self.server());
         command
+    }
+
+    /// Where it is.
+    pub fn server(&self) -> String {
+        format!("unix:{}", self.dir.path().join("s").display())
     }
 
     /// What was asked so far.

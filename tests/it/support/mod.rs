@@ -1,12 +1,15 @@
 //! Builders and doubles that several tests use.
 
 pub mod agent;
+pub mod dialogue;
 pub mod files;
+pub mod kubernetes;
 pub mod logs;
 pub mod namespace;
 pub mod plain;
 pub mod polled;
 pub mod process;
+pub mod random;
 pub mod script;
 pub mod served;
 pub mod server;

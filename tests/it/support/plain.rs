@@ -1,7 +1,7 @@
-//! A plain HTTP/1.1 client over a Unix socket: blocking, one connection, nothing clever.
+//! A plain HTTP/1.1 client over a Unix socket or whatever stream: blocking, one connection, nothing clever.
 
 use std::{
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, BufRead as _, BufReader, Read, Write},
     os::unix::net::UnixStream,
     path::Path,
     time::Duration,
@@ -13,7 +13,11 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A connection that is kept open.
-pub struct Connection(BufReader<UnixStream>);
+pub struct Connection<S = UnixStream> {
+    stream: BufReader<S>,
+    /// What is sent with each request: whole lines.
+    headers: String,
+}
 
 /// What was answered.
 #[derive(Clone, Debug)]
@@ -36,24 +40,32 @@ impl Connection {
     pub fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(BufReader::new(stream)))
+        Ok(Self::over(stream, "Host: localhost\r\n".to_owned()))
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    /// A connection that stands, and the headers of each request: the host at least.
+    pub fn over(stream: S, headers: String) -> Self {
+        Self { stream: BufReader::new(stream), headers }
     }
 
     /// One request, and its answer whole.
     pub fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
         let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\n{}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.headers,
             body.len()
         )
         .into_bytes();
         request.extend_from_slice(body);
-        self.0.get_mut().write_all(&request)?;
+        self.stream.get_mut().write_all(&request)?;
         self.answer()
     }
 
     /// The first line of an answer that has no end.
     pub fn first_line(&mut self, path: &str) -> io::Result<String> {
-        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
         while !self.line()?.is_empty() {}
         let size = self.line()?;
         assert!(usize::from_str_radix(&size, 16).is_ok(), "no chunk, but {size:?}");
@@ -90,12 +102,12 @@ impl Connection {
     fn take(&mut self, size: usize, body: &mut Vec<u8>) -> io::Result<()> {
         let begin = body.len();
         body.resize(begin + size, 0);
-        self.0.read_exact(&mut body[begin..])
+        self.stream.read_exact(&mut body[begin..])
     }
 
     fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
-        if self.0.read_line(&mut line)? == 0 {
+        if self.stream.read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(line.trim_end().to_owned())

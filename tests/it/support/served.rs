@@ -216,7 +216,7 @@ impl Answer {
 
     /// Status and body in a line.
     pub fn line(&self) -> String {
-        format!("{} {}", self.status, self.text)
+        format!("{} {}", self.status, self.text.trim_end())
     }
 }
 
@@ -293,5 +293,5 @@ pub async fn rest<S: AsyncRead + Unpin>(mut stream: S) -> String {
 /// Status line and body of an answer that was read raw.
 pub fn gist(answer: &str) -> String {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
-    format!("{} {body}", head.lines().next().unwrap_or_default())
+    format!("{} {}", head.lines().next().unwrap_or_default(), body.trim_end())
 }

@@ -2,11 +2,12 @@
 
 use std::{
     fmt::Write as _,
+    future::pending,
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
-use axum::Router;
+use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -37,8 +38,12 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use tower_service::Service as _;
 
-use super::files::soon;
+use super::{
+    files::soon,
+    state::{Disk, State},
+};
 
 /// What a test wants other than usual.
 pub struct Setup {
@@ -46,17 +51,25 @@ pub struct Setup {
     pub bounds: Bounds,
     /// Whether the file source has spoken.
     pub file_seen: bool,
+    /// Where what is posted is stored; nowhere if absent.
+    pub disk: Option<Disk>,
+    /// Whether the merge loop is said to turn.
+    pub turns: bool,
+    /// Whether the history does its work.
+    pub history: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { bounds: Bounds::default(), file_seen: true }
+        Self { bounds: Bounds::default(), file_seen: true, disk: None, turns: true, history: true }
     }
 }
 
 /// A running server with a posted set and a file source that does what the test says.
 pub struct TestServer {
     pub address: SocketAddr,
+    /// What answers there.
+    pub router: Router,
     pub posts: Posts,
     pub history: HistoryReader,
     pub file_status: Arc<Mutex<SourceStatus>>,
@@ -67,7 +80,7 @@ pub struct TestServer {
     /// What lives as long as the server: its tasks, and what the sinks have
     /// acknowledged. That is one sink, and nothing, so that what is deleted
     /// gracefully stays until its grace has run out.
-    _held: (JoinSet<()>, watch::Sender<Vec<Told>>),
+    _held: (JoinSet<()>, watch::Sender<Vec<Told>>, Option<State>),
 }
 
 impl TestServer {
@@ -80,14 +93,22 @@ impl TestServer {
         let (mux, turning) = Mux::new(&[SourceName::File, SourceName::Http]);
         let (acknowledged, seen) = watch::channel(vec![Told::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) = HttpSource::new(&node, None, &Stored::default(), channel, seen).unwrap();
+        let state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
+        let (db, empty) = (state.as_ref().map(|state| state.db.clone()), Stored::default());
+        let stored = state.as_ref().map_or(&empty, |state| &state.stored);
+        let (source, posts) = HttpSource::new(&node, db, stored, channel, seen).unwrap();
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, Sequence::fleeting(), setup.bounds);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(turning.run());
         tasks.spawn(source.run(stop.clone()));
-        tasks.spawn(async { history.run().await.unwrap() });
+        tasks.spawn(async move {
+            if setup.history {
+                history.run().await.unwrap();
+            }
+            pending::<()>().await;
+        });
 
         let (file_status, sink_status) =
             (Arc::<Mutex<SourceStatus>>::default(), Arc::<Mutex<SinkStatus>>::default());
@@ -106,7 +127,7 @@ impl TestServer {
             sinks: Arc::new([Arc::new(move || of_sink.lock().unwrap().clone()) as Probe<SinkStatus>]),
             turns: Arc::new(move || {
                 let turning = turning.clone();
-                Box::pin(async move { turning.turns().await })
+                Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })
             }),
             stopping: stopping.clone(),
             started: clock::now(),
@@ -114,18 +135,20 @@ impl TestServer {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tasks.spawn(serve(listener, router(view)));
+        let router = router(view);
+        tasks.spawn(serve(listener, router.clone()));
         let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
         let server = Self {
             address,
             posts,
             history: reader,
+            router,
             file_status,
             sink_status,
             stopping,
             stop,
             file: Mutex::new(Some(file)),
-            _held: (tasks, acknowledged),
+            _held: (tasks, acknowledged, state),
         };
         if setup.file_seen {
             server.file(|_| ()).await;
@@ -171,6 +194,24 @@ impl TestServer {
         .await
     }
 
+    /// The same without a connection, for tests that hold the time: while a
+    /// socket is waited for, time that is held would run on.
+    pub async fn ask_inside(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {
+        let (parts, body) = self.open_inside(line, headers, body).await.into_parts();
+        let body = soon(body.collect()).await.unwrap().to_bytes().to_vec();
+        Reply { code: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    pub async fn open_inside(
+        &self,
+        line: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> Response<Body> {
+        let request = request(line, headers, body.into());
+        soon(self.router.clone().call(request)).await.unwrap()
+    }
+
     pub async fn get(&self, path: &str) -> Reply {
         self.ask(&format!("GET {path}"), &[], "").await
     }
@@ -182,18 +223,22 @@ impl TestServer {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Response<Incoming> {
-        let (method, path) = line.split_once(' ').unwrap();
-        let mut request = Request::builder().method(method).uri(path).header("host", "podmux");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Full::new(body.into())).unwrap();
+        let request = request(line, headers, Full::new(body.into()));
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
     }
+}
+
+fn request<B>(line: &str, headers: &[(&str, &str)], body: B) -> Request<B> {
+    let (method, path) = line.split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(path).header("host", "podmux");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(body).unwrap()
 }
 
 async fn serve(listener: TcpListener, router: Router) {

@@ -1,0 +1,624 @@
+//! Kubernetes' own paths answer as a real kube-apiserver does: the same requests to both.
+
+use std::{io::PipeReader, process::Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    dialogue::{Answer, Deliberate, Side, compare},
+    kubernetes::Apiserver,
+    process::{Process, full_pipe, podmux},
+};
+
+/// A running agent. Its sink never takes anything, so that a pod that is being
+/// deleted stays for its grace, as it does at an apiserver without a kubelet.
+struct Agent {
+    url: String,
+    _process: Process,
+    _unread: PipeReader,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let (unread, full) = full_pipe();
+        let mut run =
+            podmux(&["run", "--node-name", "node1", "--listen", "127.0.0.1:0", "--state-dir", "none"]);
+        let process = Process::start(run.stdout(Stdio::from(full)));
+        let line = process.logs("listening");
+        let (_, address) = line.rsplit_once("address=").unwrap();
+        Self { url: format!("http://{address}"), _process: process, _unread: unread }
+    }
+}
+
+/// Why podmux answers 422 where the apiserver answers 400.
+const TYPES: &str = "the answer names all that is wrong with its fields, and not in Go's words";
+
+/// Leads the same talk with both, in a namespace of its own, and compares what
+/// they say. podmux has no namespaces that would have to be made.
+async fn conforms(namespace: &str, deliberate: &[Deliberate], talk: impl AsyncFn(&mut Side, &str)) {
+    let Some(apiserver) = Apiserver::shared() else { return };
+    let mut kubernetes = Side::kubernetes(apiserver);
+    let made = json!({"metadata": {"name": namespace}});
+    let made = kubernetes.aside("POST /api/v1/namespaces", &made).await;
+    assert_eq!(made.code, 201, "{}", made.json);
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    talk(&mut kubernetes, &pods).await;
+    let agent = Agent::start();
+    let mut podmux = Side::podmux(&agent.url);
+    talk(&mut podmux, &pods).await;
+    compare(&kubernetes, &podmux, deliberate);
+}
+
+/// What the other tests of the real thing rely on.
+#[tokio::test]
+async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() {
+    let Some(apiserver) = Apiserver::start() else { return };
+    let mut side = Side::kubernetes(&apiserver);
+    let made = side.aside("POST /api/v1/namespaces/default/pods", &pod("web")).await;
+    assert_eq!(made.code, 201, "{}", made.json);
+    let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
+    assert_eq!(side.aside("PUT /api/v1/namespaces/default/pods/web", &labelled).await.code, 200);
+    let compacted = apiserver.command("compact");
+    assert!(compacted["revision"].as_u64() > made.metadata("resourceVersion").parse().ok(), "{compacted}");
+    assert_eq!(apiserver.command("restart"), json!({"done": "restart"}));
+    let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
+    assert_eq!(read.metadata("uid"), made.metadata("uid"));
+    let watch = format!(
+        "GET /api/v1/pods?watch=1&timeoutSeconds=5&resourceVersion={}",
+        made.metadata("resourceVersion")
+    );
+    let gone = side.aside(&watch, &Value::Null).await;
+    assert_eq!(
+        (&gone.json["type"], &gone.json["object"]["code"]),
+        (&json!("ERROR"), &json!(410)),
+        "{}",
+        gone.json
+    );
+    apiserver.command("stop");
+    assert!(std::net::TcpStream::connect(apiserver.at.url.trim_start_matches("https://")).is_err());
+    apiserver.command("start");
+    let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
+    assert_eq!(read.code, 200);
+}
+
+/// A pod on a node: one without would be deleted without grace.
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "i:1"}]},
+    })
+}
+
+/// The same with other metadata and spec, field by field.
+fn with(name: &str, metadata: &Value, spec: &Value) -> Value {
+    let mut pod = pod(name);
+    for (part, fields) in [("metadata", metadata), ("spec", spec)] {
+        for (field, value) in fields.as_object().unwrap() {
+            pod[part][field] = value.clone();
+        }
+    }
+    pod
+}
+
+fn no() -> Value {
+    json!({})
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const YAML: (&str, &str) = ("content-type", "application/yaml");
+
+#[tokio::test]
+async fn a_pod_is_created() {
+    let meant = [("create without a kind", "422 Invalid", "a manifest says what it is, wherever it is read")];
+    conforms("created", &meant, async |side, pods| {
+        let post = format!("POST {pods}");
+        side.send("create", &post, &pod("web")).await;
+        side.send("create again", &post, &pod("web")).await;
+        side.ask("read", &format!("GET {pods}/web")).await;
+        side.ask("read what is not there", &format!("GET {pods}/none")).await;
+        let full = with(
+            "full",
+            &json!({
+                "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["example.com/f"],
+                "generation": 7, "creationTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x",
+                "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 5,
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
+            }),
+            &json!({"hostNetwork": true, "terminationGracePeriodSeconds": 5}),
+        );
+        side.send("create with much metadata", &post, &full).await;
+        let mut status = pod("status");
+        status["status"] = json!({"phase": "Running", "podIP": "10.0.0.1"});
+        side.send("create with a status", &post, &status).await;
+        let yaml = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: yaml\nspec:\n  nodeName: node1\n  containers:\n  - {name: c, image: 'i:1'}\n";
+        side.ask_with("create from YAML", &post, &[YAML], yaml).await;
+        let charset = ("content-type", "application/json; charset=utf-8");
+        side.ask_with("create with a charset", &post, &[charset], pod("charset").to_string()).await;
+        side.ask_with("create without a media type", &post, &[], pod("untyped").to_string()).await;
+        let generated = with("", &json!({"name": null, "generateName": "gen-"}), &no());
+        side.send("create with generateName", &post, &generated).await;
+        let both = with("both", &json!({"generateName": "gen-"}), &no());
+        side.send("create with a name and generateName", &post, &both).await;
+        let long = with("", &json!({"name": null, "generateName": "g".repeat(100)}), &no());
+        side.send("create with a long generateName", &post, &long).await;
+        let mut bare = pod("bare");
+        bare.as_object_mut().unwrap().retain(|field, _| field != "kind" && field != "apiVersion");
+        side.send("create without a kind", &post, &bare).await;
+        let cluster_wide = "POST /api/v1/pods";
+        side.send("create without a namespace in the path", cluster_wide, &pod("nowhere")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let meant = [];
+    conforms("dry", &meant, async |side, pods| {
+        side.send("create", &format!("POST {pods}?dryRun=All"), &pod("web")).await;
+        side.ask("it is not there", &format!("GET {pods}/web")).await;
+        let generated = with("", &json!({"name": null, "generateName": "gen-"}), &no());
+        side.send("create with generateName", &format!("POST {pods}?dryRun=All"), &generated).await;
+        side.send("another value", &format!("POST {pods}?dryRun=Some"), &pod("web")).await;
+        side.send("both values", &format!("POST {pods}?dryRun=All&dryRun=All"), &pod("web")).await;
+        side.send("no value", &format!("POST {pods}?dryRun="), &pod("empty")).await;
+        side.send("create in earnest", &format!("POST {pods}"), &pod("web")).await;
+        side.send("create what is there", &format!("POST {pods}?dryRun=All"), &pod("web")).await;
+        let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
+        side.send("replace", &format!("PUT {pods}/web?dryRun=All"), &labelled).await;
+        side.ask("it is as it was", &format!("GET {pods}/web")).await;
+        side.ask("delete", &format!("DELETE {pods}/web?dryRun=All")).await;
+        side.send("delete by a body", &format!("DELETE {pods}/web"), &json!({"dryRun": ["All"]})).await;
+        side.send("delete by another body", &format!("DELETE {pods}/web"), &json!({"dryRun": ["Some"]}))
+            .await;
+        side.ask("delete at once", &format!("DELETE {pods}/web?dryRun=All&gracePeriodSeconds=0")).await;
+        side.ask("it is still as it was", &format!("GET {pods}/web")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_pod_is_refused() {
+    let meant = [
+        ("null", "400 BadRequest", "there is no pod in it, rather than one without anything"),
+        ("an empty object", "422 Invalid", "a manifest says what it is, wherever it is read"),
+        ("a field of the wrong type", "422 Invalid", TYPES),
+        ("a label that is a number", "422 Invalid", TYPES),
+        ("another kind", "422 Invalid", TYPES),
+        ("an unknown kind", "422 Invalid", TYPES),
+        ("an unknown version", "422 Invalid", TYPES),
+        ("a resourceVersion", "400 BadRequest", "the apiserver says the same with a 500"),
+    ];
+    conforms("bodies", &meant, async |side, pods| {
+        let post = format!("POST {pods}");
+        side.ask_with("no body", &post, &[JSON], "").await;
+        side.ask_with("JSON cut off", &post, &[JSON], "{\"kind\": \"Pod\", ").await;
+        side.ask_with("YAML said to be JSON", &post, &[JSON], "kind: Pod\n").await;
+        side.ask_with("broken YAML", &post, &[YAML], "kind: [Pod\n").await;
+        side.ask_with("an array", &post, &[JSON], "[]").await;
+        side.ask_with("a string", &post, &[JSON], "\"x\"").await;
+        side.ask_with("null", &post, &[JSON], "null").await;
+        side.ask_with("an empty object", &post, &[JSON], "{}").await;
+        let wrong = with("wrong", &no(), &json!({"containers": "none"}));
+        side.send("a field of the wrong type", &post, &wrong).await;
+        let number = with("number", &json!({"labels": {"a": 5}}), &no());
+        side.send("a label that is a number", &post, &number).await;
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {}});
+        side.send("another kind", &post, &service).await;
+        let unknown = json!({"apiVersion": "v1", "kind": "Bogus", "metadata": {"name": "s"}});
+        side.send("an unknown kind", &post, &unknown).await;
+        let version = json!({"apiVersion": "v9", "kind": "Pod", "metadata": {"name": "s"}});
+        side.send("an unknown version", &post, &version).await;
+        let list = json!({"apiVersion": "v1", "kind": "PodList", "items": [pod("a")]});
+        side.send("a list", &post, &list).await;
+        side.ask_with(
+            "an unknown media type",
+            &post,
+            &[("content-type", "text/plain")],
+            pod("a").to_string(),
+        )
+        .await;
+        side.ask_with("a broken media type", &post, &[("content-type", "json")], pod("a").to_string()).await;
+        let namespace = with("elsewhere", &json!({"namespace": "other"}), &no());
+        side.send("another namespace", &post, &namespace).await;
+        let version = with("versioned", &json!({"resourceVersion": "1"}), &no());
+        side.send("a resourceVersion", &post, &version).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unknown_field_is_told_or_refused_as_asked() {
+    let meant = [
+        ("both in YAML", "201", "YAML's duplicate keys are told as JSON's are"),
+        ("several", "201", "the warning says which field may have been meant"),
+        ("another case", "201", "the warning says which field may have been meant"),
+    ];
+    conforms("fields", &meant, async |side, pods| {
+        let unknown = |name: &str| with(name, &no(), &json!({"replicas": 3}));
+        side.send("by default", &format!("POST {pods}"), &unknown("default")).await;
+        side.send("warned of", &format!("POST {pods}?fieldValidation=Warn"), &unknown("warn")).await;
+        side.send("ignored", &format!("POST {pods}?fieldValidation=Ignore"), &unknown("ignore")).await;
+        side.send("refused", &format!("POST {pods}?fieldValidation=Strict"), &unknown("strict")).await;
+        side.send("none of these", &format!("POST {pods}?fieldValidation=Bogus"), &unknown("bogus")).await;
+        let mut several = unknown("several");
+        several["metadata"]["nickname"] = json!("x");
+        several["spec"]["containers"][0]["imag"] = json!("i:1");
+        several["colour"] = json!("red");
+        side.send("several", &format!("POST {pods}"), &several).await;
+        side.send("several refused", &format!("POST {pods}?fieldValidation=Strict"), &several).await;
+        let twice = |name: &str| pod(name).to_string().replace("\"metadata\":", "\"kind\":\"Pod\",\"metadata\":");
+        let strict = format!("POST {pods}?fieldValidation=Strict");
+        side.ask_with("twice the same field", &format!("POST {pods}"), &[JSON], twice("twice")).await;
+        side.ask_with("twice the same field, refused", &strict, &[JSON], twice("twice-strict")).await;
+        let yaml = |name: &str| format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels: {{a: b}}\n  labels: {{a: c}}\nspec:\n  nodeName: node1\n  containers:\n  - name: c\n    image: i:1\n    colour: red\n");
+        side.ask_with("both in YAML", &format!("POST {pods}"), &[YAML], yaml("yaml")).await;
+        side.ask_with("both in YAML, refused", &strict, &[YAML], yaml("yaml-strict")).await;
+        let case = with("case", &no(), &json!({"NodeName": "x"}));
+        side.send("another case", &format!("POST {pods}"), &case).await;
+        side.send("replace", &format!("PUT {pods}/default"), &unknown("default")).await;
+        side.send("replace, refused", &format!("PUT {pods}/default?fieldValidation=Strict"), &unknown("default")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_invalid_pod_is_refused_with_its_causes() {
+    let meant = [
+        ("a bad generateName", "422 Invalid", "no name is generated for what is refused"),
+        ("replace it by what is not", "422 Invalid", "any change of a spec is allowed, so none is a cause"),
+    ];
+    conforms("invalid", &meant, async |side, pods| {
+        let post = format!("POST {pods}");
+        side.send("no name", &post, &with("", &json!({"name": null}), &no())).await;
+        side.send("an empty name", &post, &pod("")).await;
+        side.send("a bad name", &post, &pod("Bad_Name")).await;
+        side.send("a long name", &post, &pod(&"a".repeat(254))).await;
+        let generated = with("", &json!({"name": null, "generateName": "Bad_"}), &no());
+        side.send("a bad generateName", &post, &generated).await;
+        side.send("no containers", &post, &with("x", &no(), &json!({"containers": []}))).await;
+        let mut no_spec = pod("x");
+        no_spec.as_object_mut().unwrap().remove("spec");
+        side.send("no spec", &post, &no_spec).await;
+        let several = with(
+            "x",
+            &json!({"labels": {"-bad": "b"}, "annotations": {"a/b/c": "d"}}),
+            &json!({
+                "restartPolicy": "Sometimes", "terminationGracePeriodSeconds": -1,
+                "containers": [{"name": "C", "image": ""}, {"name": "d", "image": "i", "ports": [{"containerPort": 0}]}],
+                "volumes": [{"name": "v", "emptyDir": {}}, {"name": "v", "emptyDir": {}}],
+            }),
+        );
+        side.send("several", &post, &several).await;
+        side.send("a bad finalizer", &post, &with("x", &json!({"finalizers": ["x"]}), &no())).await;
+        side.send("create what is valid", &post, &pod("x")).await;
+        side.send("replace it by what is not", &format!("PUT {pods}/x"), &several).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_is_replaced() {
+    let meant = [
+        (
+            "with a version that is none",
+            "409 Conflict",
+            "the apiserver says 500; it is not the pod's version, whatever it is",
+        ),
+        ("without a name", "422 Invalid", TYPES),
+        ("with another command", "200", "any change of a spec is allowed"),
+        ("read at the end", "200", "any change of a spec is allowed"),
+    ];
+    conforms("replaced", &meant, async |side, pods| {
+        let put = format!("PUT {pods}/web");
+        side.send("replace what is not there", &put, &pod("web")).await;
+        let first = side.send("create", &format!("POST {pods}"), &pod("web")).await;
+        let image = |image: &str| json!({"containers": [{"name": "c", "image": image}]});
+        side.send("without a version", &put, &with("web", &no(), &image("i:2"))).await;
+        let read = side.ask("read", &format!("GET {pods}/web")).await;
+        let version = |version: &str| json!({"resourceVersion": version});
+        let old = with("web", &version(&first.metadata("resourceVersion")), &image("i:3"));
+        side.send("with an old version", &put, &old).await;
+        let new = with("web", &version(&read.metadata("resourceVersion")), &image("i:3"));
+        let third = side.send("with the right version", &put, &new).await;
+        side.send("with what was answered", &put, &third.json).await;
+        side.send("with a version that is none", &put, &with("web", &version("x"), &image("i:4"))).await;
+        side.send("with a version of nought", &put, &with("web", &version("0"), &image("i:4"))).await;
+        let uid = with("web", &json!({"uid": first.metadata("uid")}), &image("i:4"));
+        side.send("with its UID", &put, &uid).await;
+        let uid = with("web", &json!({"uid": "another"}), &image("i:5"));
+        side.send("with another UID", &put, &uid).await;
+        side.send("with labels", &put, &with("web", &json!({"labels": {"a": "b"}}), &image("i:4"))).await;
+        side.send("without them again", &put, &with("web", &no(), &image("i:4"))).await;
+        side.send("with another name", &put, &with("other", &no(), &no())).await;
+        side.send("without a name", &put, &with("", &json!({"name": null}), &no())).await;
+        side.send("with another namespace", &put, &with("web", &json!({"namespace": "other"}), &no())).await;
+        let mut status = with("web", &no(), &image("i:4"));
+        status["status"] = json!({"phase": "Failed"});
+        side.send("with a status", &put, &status).await;
+        side.send(
+            "with another command",
+            &put,
+            &with("web", &no(), &json!({"containers": [{"name": "c", "image": "i:4", "command": ["x"]}]})),
+        )
+        .await;
+        side.ask("read at the end", &format!("GET {pods}/web")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_is_deleted_with_grace() {
+    let meant = [
+        ("replace", "409 Conflict", "a pod that is being deleted is not replaced"),
+        ("with a negative grace", "200", "it was not replaced"),
+        ("at once", "200", "it was not replaced"),
+        ("create under the old name", "201", "it was not replaced"),
+        ("a pod with a short grace", "200", "it was not replaced"),
+        ("a pod without grace", "200", "it was not replaced"),
+    ];
+    conforms("graceful", &meant, async |side, pods| {
+        let web = format!("{pods}/web");
+        side.ask("what is not there", &format!("DELETE {web}")).await;
+        let made = side.send("create", &format!("POST {pods}"), &pod("web")).await;
+        side.ask("delete", &format!("DELETE {web}")).await;
+        side.ask("read", &format!("GET {web}")).await;
+        side.ask("delete again", &format!("DELETE {web}")).await;
+        side.ask("delete sooner", &format!("DELETE {web}?gracePeriodSeconds=20")).await;
+        side.ask("delete later", &format!("DELETE {web}?gracePeriodSeconds=25")).await;
+        side.send("create anew", &format!("POST {pods}"), &pod("web")).await;
+        side.send("replace", &format!("PUT {web}"), &with("web", &json!({"labels": {"a": "b"}}), &no()))
+            .await;
+        side.ask("with a negative grace", &format!("DELETE {web}?gracePeriodSeconds=-5")).await;
+        side.ask("at once", &format!("DELETE {web}?gracePeriodSeconds=0")).await;
+        side.ask("it is gone", &format!("GET {web}")).await;
+        side.ask("delete what is gone", &format!("DELETE {web}")).await;
+        let again = side.send("create under the old name", &format!("POST {pods}"), &pod("web")).await;
+        assert_ne!(made.metadata("uid"), again.metadata("uid"));
+        side.ask("its own grace", &format!("DELETE {web}?gracePeriodSeconds=")).await;
+        for (name, grace) in [("short", 5), ("none", 0)] {
+            let spec = json!({"terminationGracePeriodSeconds": grace});
+            side.aside(&format!("POST {pods}"), &with(name, &no(), &spec)).await;
+        }
+        side.ask("a pod with a short grace", &format!("DELETE {pods}/short")).await;
+        side.ask("a pod without grace", &format!("DELETE {pods}/none")).await;
+        side.ask("it is gone at once", &format!("GET {pods}/none")).await;
+        side.ask("what is left", &format!("GET {pods}")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_delete_has_options() {
+    let meant = [
+        ("another UID", "409 Conflict", "here the apiserver says Pod for pods"),
+        ("another version", "409 Conflict", "here the apiserver says Pod for pods"),
+    ];
+    conforms("options", &meant, async |side, pods| {
+        let web = format!("DELETE {pods}/web");
+        let made = side.send("create", &format!("POST {pods}"), &pod("web")).await;
+        let only_if = |field: &str, value: &str| json!({"preconditions": {field: value}});
+        side.send("another UID", &web, &only_if("uid", "x")).await;
+        side.send("another version", &web, &only_if("resourceVersion", "999999")).await;
+        side.ask("a grace that is no number", &format!("{web}?gracePeriodSeconds=x")).await;
+        side.ask_with("a body cut off", &web, &[JSON], "{").await;
+        side.ask_with("a body of another media type", &web, &[("content-type", "text/plain")], "{}").await;
+        side.send("a body of another kind", &web, &pod("web")).await;
+        side.send("a grace that is a string", &web, &json!({"gracePeriodSeconds": "5"})).await;
+        side.ask("a propagation policy that is none", &format!("{web}?propagationPolicy=x")).await;
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 25, "propagationPolicy": "Background",
+            "preconditions": {"uid": made.metadata("uid"), "resourceVersion": made.metadata("resourceVersion")},
+        });
+        side.send("all options", &web, &options).await;
+        let both = json!({"gracePeriodSeconds": 20});
+        side.send("a body and a query", &format!("{web}?gracePeriodSeconds=10"), &both).await;
+        side.ask_with("a body of YAML", &web, &[YAML], "gracePeriodSeconds: 9\n").await;
+        side.send("an unknown option", &web, &json!({"gracePeriod": 5})).await;
+        side.send("no options", &web, &no()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pods_are_selected_by_labels() {
+    let meant = [(
+        "\"app in ()\"",
+        "400 BadRequest",
+        "a set of nothing is a slip; the apiserver takes it for the empty text",
+    )];
+    conforms("labels", &meant, async |side, pods| {
+        for (name, labels) in [
+            ("bare", json!({})),
+            ("db", json!({"app": "db", "tier": "back", "n": "10"})),
+            ("web", json!({"app": "web", "tier": "front", "n": "9"})),
+            ("empty", json!({"app": ""})),
+            ("prefixed", json!({"example.com/app": "x.y_z-1"})),
+        ] {
+            side.aside(&format!("POST {pods}"), &with(name, &json!({"labels": labels}), &no())).await;
+        }
+        for selector in [
+            "",
+            "app",
+            "!app",
+            "app=web",
+            "app==web",
+            "app!=web",
+            "app in (web,db)",
+            "app in ( web , db )",
+            "app notin (web)",
+            "app=web,tier=front",
+            "app=web,tier=back",
+            "app, tier!=back",
+            "n>9",
+            "n<10",
+            "app=",
+            "app in ()",
+            "app in (,web)",
+            "example.com/app=x.y_z-1",
+            "app = web",
+            " app=web ",
+            "n>09",
+            "app>1",
+            // What is none.
+            "app=web=db",
+            "=web",
+            "app in",
+            "app in (web",
+            "app in web",
+            "app,,tier",
+            ",",
+            "app,",
+            "/app",
+            "a/b/c",
+            "app=we b",
+            "-app",
+            "app=-web",
+            "n>x",
+            "!",
+            "app!",
+            "(app)",
+            "app notin",
+            "!app=web",
+            "app=web,",
+            "in (a)",
+            "APP in (web)",
+            "app IN (web)",
+            "example.com/",
+            "app=ä",
+            "n>1,n<99999999999999999999",
+        ] {
+            let label: &'static str = Box::leak(format!("{selector:?}").into_boxed_str());
+            side.ask(label, &format!("GET {pods}?labelSelector={selector}")).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pods_are_selected_by_fields() {
+    let meant = [("\"status.podIPs=\"", "400 BadRequest", "nobody gives a pod several addresses here")];
+    conforms("fields-of", &meant, async |side, pods| {
+        side.aside(&format!("POST {pods}"), &pod("web")).await;
+        let other = json!({"restartPolicy": "Never", "schedulerName": "mine", "hostNetwork": true, "serviceAccountName": ""});
+        side.aside(&format!("POST {pods}"), &with("db", &no(), &other)).await;
+        for selector in [
+            "", "metadata.name=web", "metadata.name==web", "metadata.name!=web", "metadata.namespace=fields-of",
+            "metadata.namespace=other", "spec.nodeName=node1", "spec.nodeName=other", "spec.nodeName!=other",
+            "status.phase=Pending", "status.phase=Running", "spec.restartPolicy=Always", "spec.restartPolicy!=Always",
+            "spec.schedulerName=mine", "spec.serviceAccountName=", "spec.serviceAccountName=x", "spec.hostNetwork=true",
+            "spec.hostNetwork=false", "status.podIP=", "status.podIPs=", "status.nominatedNodeName=", "metadata.name=",
+            "metadata.name=web,spec.nodeName=node1", "metadata.name=web,metadata.name=db", " metadata.name=web",
+            "metadata.name= web", "metadata.name=web,", ",",
+            // What is none.
+            "metadata.uid=x", "spec.containers=x", "metadata.labels.app=x", "name=web", "metadata.name", "!metadata.name",
+            "metadata.name in (web)", "metadata.name=web=db", "=web", "metadata.name=a\\,b", "metadata.name=a\\=b",
+            "metadata.name=a\\b", "metadata.name=Web_", "status.phase",
+        ] {
+            let label: &'static str = Box::leak(format!("{selector:?}").into_boxed_str());
+            side.ask(label, &format!("GET {pods}?fieldSelector={selector}")).await;
+        }
+        let both = format!("GET {pods}?fieldSelector=metadata.name=web&labelSelector=app");
+        side.ask("fields and labels", &both).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_comes_in_pages() {
+    let meant = [("one pod at a version that is none", "400 BadRequest", "the apiserver says 500")];
+    conforms("pages", &meant, async |side, pods| {
+        side.ask("an empty list", &format!("GET {pods}")).await;
+        for name in ["e", "a", "c", "d", "b"] {
+            let labels =
+                json!({"labels": {"odd": if ["a", "c", "e"].contains(&name) { "yes" } else { "no" }}});
+            side.aside(&format!("POST {pods}"), &with(name, &labels, &no())).await;
+        }
+        let all = side.ask("all", &format!("GET {pods}")).await;
+        let first = side.ask("the first page", &format!("GET {pods}?limit=2")).await;
+        let next = |answer: &Answer| answer.metadata("continue");
+        let second = side.ask("the second", &format!("GET {pods}?limit=2&continue={}", next(&first))).await;
+        side.ask("the third", &format!("GET {pods}?limit=2&continue={}", next(&second))).await;
+        side.ask("the rest at once", &format!("GET {pods}?continue={}", next(&first))).await;
+        side.ask("the rest in a larger page", &format!("GET {pods}?limit=100&continue={}", next(&first)))
+            .await;
+        side.ask("exactly all", &format!("GET {pods}?limit=5")).await;
+        side.ask("no limit", &format!("GET {pods}?limit=0")).await;
+        side.ask("a negative limit", &format!("GET {pods}?limit=-1")).await;
+        side.ask("a limit that is no number", &format!("GET {pods}?limit=x")).await;
+        side.ask("a token that is none", &format!("GET {pods}?limit=2&continue=x")).await;
+        let odd =
+            side.ask("a page of a selection", &format!("GET {pods}?limit=2&labelSelector=odd=yes")).await;
+        let rest = format!("GET {pods}?limit=2&labelSelector=odd=yes&continue={}", next(&odd));
+        side.ask("its rest", &rest).await;
+        let version = all.metadata("resourceVersion");
+        side.ask("not older than", &format!("GET {pods}?resourceVersion={version}")).await;
+        side.ask("any version", &format!("GET {pods}?resourceVersion=0")).await;
+        side.ask("a version that is none", &format!("GET {pods}?resourceVersion=x")).await;
+        let matching = |how: &str| format!("GET {pods}?resourceVersionMatch={how}&resourceVersion={version}");
+        side.ask("matching not older", &matching("NotOlderThan")).await;
+        side.ask("matching exactly", &matching("Exact")).await;
+        side.ask("matching in no way", &matching("Bogus")).await;
+        side.ask("matching without a version", &format!("GET {pods}?resourceVersionMatch=Exact")).await;
+        side.ask(
+            "a token and a version",
+            &format!("GET {pods}?limit=2&continue={}&resourceVersion={version}", next(&first)),
+        )
+        .await;
+        let everywhere = "GET /api/v1/pods?labelSelector=odd";
+        side.ask("in all namespaces", everywhere).await;
+        let one = side.ask("a page in all namespaces", &format!("{everywhere}&limit=1")).await;
+        side.ask("its next", &format!("{everywhere}&limit=3&continue={}", next(&one))).await;
+        side.ask("a namespace without pods", "GET /api/v1/namespaces/nothing-here/pods").await;
+        side.ask("a version of the future", &format!("GET {pods}?resourceVersion=99999999999")).await;
+        side.ask("one pod at a version", &format!("GET {pods}/a?resourceVersion=0")).await;
+        side.ask("one pod at a version that is none", &format!("GET {pods}/a?resourceVersion=x")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_refused() {
+    let meant = [
+        ("an unknown path", "404 NotFound", "every error is a Status"),
+        ("a slash at the end", "404 NotFound", "one path for each thing"),
+        ("HTML is asked for", "200", "JSON is all there is"),
+        ("YAML is asked for", "200", "JSON is all there is"),
+        ("a table is asked for", "200", "JSON is all there is: podmux get makes its tables itself"),
+        ("HEAD", "200", "a GET without its body"),
+        ("a name with a slash", "400 BadRequest", "the answer says why"),
+    ];
+    conforms("methods", &meant, async |side, pods| {
+        side.aside(&format!("POST {pods}"), &pod("web")).await;
+        let json = pod("web").to_string();
+        side.ask_with("PUT of a collection", &format!("PUT {pods}"), &[JSON], json.clone()).await;
+        side.ask_with("POST of a pod", &format!("POST {pods}/web"), &[JSON], json.clone()).await;
+        side.ask_with("an invented method", &format!("BREW {pods}/web"), &[], "").await;
+        side.ask("an unknown resource", "GET /api/v1/namespaces/methods/bogus").await;
+        side.ask("an unknown subresource", &format!("GET {pods}/web/bogus")).await;
+        side.ask("an unknown path", "GET /bogus").await;
+        side.ask("an unknown version", "GET /api/v9/pods").await;
+        side.ask("a slash at the end", &format!("GET {pods}/")).await;
+        side.ask_with("HTML is asked for", &format!("GET {pods}/web"), &[("accept", "text/html")], "").await;
+        side.ask_with("JSON is asked for", &format!("GET {pods}/web"), &[("accept", "application/json")], "")
+            .await;
+        side.ask_with("anything is asked for", &format!("GET {pods}/web"), &[("accept", "*/*")], "").await;
+        side.ask_with("YAML is asked for", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "")
+            .await;
+        let table = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
+        side.ask_with("a table is asked for", &format!("GET {pods}/web"), &[table], "").await;
+        side.ask_with(
+            "JSON will do",
+            "GET /api/v1/namespaces/methods/pods/none",
+            &[("accept", "text/html, application/json")],
+            "",
+        )
+        .await;
+        side.ask_with("HEAD", &format!("HEAD {pods}/web"), &[], "").await;
+        side.ask("livez", "GET /livez").await;
+        side.ask("a name with a slash", &format!("GET {pods}/a%2Fb")).await;
+        side.ask("a name that is none", &format!("GET {pods}/Bad_Name")).await;
+        side.ask("pretty", &format!("GET {pods}/web?pretty=true")).await;
+        side.ask("an unknown parameter", &format!("GET {pods}/web?bogus=1")).await;
+    })
+    .await;
+}

@@ -1,0 +1,333 @@
+//! The same requests to a real kube-apiserver and to podmux, and what counts in their answers.
+
+use std::{fmt::Write as _, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, header::AUTHORIZATION};
+use jiff::Timestamp;
+use podmux::client::{Client, ClientSettings};
+use serde_json::{Map, Value, json};
+
+use super::kubernetes::Apiserver;
+
+/// Longer than a real apiserver takes for anything, on a machine under load.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// More than any answer of these tests.
+const LARGEST: usize = 16 << 20;
+/// How `generateName` ends a name (`apiserver/pkg/storage/names`).
+const RANDOM_LETTERS: usize = 5;
+
+/// A request and what was answered, for comparison.
+struct Said {
+    label: &'static str,
+    request: String,
+    /// What counts.
+    shape: Value,
+    /// All of it.
+    raw: String,
+}
+
+/// One of the two servers.
+pub struct Side {
+    client: Client,
+    base: String,
+    token: Option<String>,
+    said: Vec<Said>,
+    /// Values that each server makes up, in the order in which they were first seen.
+    uids: Vec<String>,
+    versions: Vec<String>,
+}
+
+/// An answer, for the requests that follow from it.
+pub struct Answer {
+    pub code: u16,
+    pub headers: HeaderMap,
+    pub json: Value,
+}
+
+impl Answer {
+    /// A string of an object's metadata.
+    pub fn metadata(&self, field: &str) -> String {
+        self.json["metadata"][field].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Side {
+    pub fn kubernetes(server: &Apiserver) -> Self {
+        Self::new(&server.at.url, Some(&server.at.token), Some(&server.at.ca))
+    }
+
+    pub fn podmux(url: &str) -> Self {
+        Self::new(url, None, None)
+    }
+
+    fn new(url: &str, token: Option<&String>, ca: Option<&std::path::PathBuf>) -> Self {
+        let settings =
+            ClientSettings { ca_file: ca.cloned(), timeout: PATIENCE, ..ClientSettings::default() };
+        Self {
+            client: Client::new(settings).unwrap(),
+            base: url.to_owned(),
+            token: token.cloned(),
+            said: Vec::new(),
+            uids: Vec::new(),
+            versions: Vec::new(),
+        }
+    }
+
+    /// Asks without a body. A request is a method and a path.
+    pub async fn ask(&mut self, label: &'static str, request: &str) -> Answer {
+        self.ask_with(label, request, &[], "").await
+    }
+
+    /// Asks with a body of JSON.
+    pub async fn send(&mut self, label: &'static str, request: &str, body: &Value) -> Answer {
+        self.ask_with(label, request, &[("content-type", "application/json")], body.to_string()).await
+    }
+
+    pub async fn ask_with(
+        &mut self,
+        label: &'static str,
+        request: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        assert!(self.said.iter().all(|said| said.label != label), "{label:?} is asked twice");
+        let (answer, text) = self.exchange(request, headers, body.into()).await;
+        let raw = format!("{} {:?}\n{}", answer.code, answer.headers, text.trim_end());
+        let shape = self.shape(&answer, &text);
+        self.said.push(Said { label, request: request.to_owned(), shape, raw });
+        answer
+    }
+
+    /// Asks what is not compared.
+    pub async fn aside(&mut self, request: &str, body: &Value) -> Answer {
+        let json = [("content-type", "application/json")];
+        self.exchange(request, &json, body.to_string().into()).await.0
+    }
+
+    async fn exchange(&self, request: &str, headers: &[(&str, &str)], body: Bytes) -> (Answer, String) {
+        let (method, path) = request.split_once(' ').unwrap();
+        // As a user types it: what a URL cannot hold is escaped.
+        let path = path.replace(' ', "%20").replace('"', "%22").replace('>', "%3E");
+        let path = path.replace('<', "%3C").replace('!', "%21").replace('{', "%7B").replace('}', "%7D");
+        let mut asked = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            asked = asked.header(*name, *value);
+        }
+        if let Some(token) = &self.token {
+            asked = asked.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let answer = self.client.send(asked.body(body).unwrap()).await.unwrap();
+        let (head, body) = answer.into_parts();
+        let text = String::from_utf8(body.whole(LARGEST).await.unwrap().to_vec()).unwrap();
+        let json = serde_json::from_str(&text).unwrap_or_default();
+        (Answer { code: head.status.as_u16(), headers: head.headers, json }, text)
+    }
+
+    /// What counts of an answer.
+    fn shape(&mut self, answer: &Answer, text: &str) -> Value {
+        let header = |name: &str| {
+            let values = answer.headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned());
+            let mut values: Vec<String> = values.collect();
+            // Nobody promises an order of warnings.
+            values.sort();
+            values
+        };
+        let media = header("content-type").join(",");
+        let media = media.split(';').next().unwrap_or_default().to_owned();
+        let body = match answer.json["kind"].as_str() {
+            Some("Status") => status(&answer.json),
+            Some("Pod") => self.pod(&answer.json),
+            Some("PodList") => self.list(&answer.json),
+            _ if answer.json.is_null() => json!({"text": text}),
+            _ => json!({"json": answer.json}),
+        };
+        json!({"code": answer.code, "type": media, "warnings": header("warning"), "body": body})
+    }
+
+    fn list(&mut self, list: &Value) -> Value {
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let names: Vec<Value> = items.iter().map(|pod| self.pod(pod)["metadata"]["name"].take()).collect();
+        let metadata = &list["metadata"];
+        json!({
+            "kind": "PodList",
+            "apiVersion": list["apiVersion"],
+            "items": names,
+            "resourceVersion": metadata["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()),
+            "continue": metadata["continue"].is_string(),
+            "remainingItemCount": metadata["remainingItemCount"],
+        })
+    }
+
+    fn pod(&mut self, pod: &Value) -> Value {
+        let mut pod = pod.clone();
+        if let Some(metadata) = pod["metadata"].as_object_mut() {
+            self.metadata(metadata);
+        }
+        if let Some(spec) = pod["spec"].as_object_mut() {
+            without_admission(spec);
+        }
+        if let Some(status) = pod["status"].as_object_mut() {
+            // The apiserver computes these of the spec.
+            status.remove("qosClass");
+            status.remove("observedGeneration");
+        }
+        pod
+    }
+
+    fn metadata(&mut self, metadata: &mut Map<String, Value>) {
+        metadata.remove("managedFields");
+        if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+            annotations.retain(|key, _| !key.starts_with("kubernetes.io/config."));
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
+        }
+        for (field, known) in [("uid", &mut self.uids), ("resourceVersion", &mut self.versions)] {
+            if let Some(Value::String(value)) = metadata.get_mut(field) {
+                *value = numbered(known, value);
+            }
+        }
+        for field in ["creationTimestamp", "deletionTimestamp"] {
+            if let Some(Value::String(time)) = metadata.get_mut(field) {
+                *time = time_form(time).to_owned();
+            }
+        }
+        let generated = metadata.get("generateName").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if let Some(Value::String(name)) = metadata.get_mut("name")
+            && !generated.is_empty()
+        {
+            *name = generated_name(name, &generated);
+        }
+    }
+}
+
+/// Whether a name is what `generateName` gives.
+fn generated_name(name: &str, prefix: &str) -> String {
+    let random = name.get(name.len().saturating_sub(RANDOM_LETTERS)..).unwrap_or_default();
+    let head = &name[..name.len() - random.len()];
+    let lower = random.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if prefix.starts_with(head) && lower {
+        return format!("{head}?????");
+    }
+    format!("{name}, which is not of {prefix}")
+}
+
+/// Values that a server makes up are compared by when they were seen first.
+fn numbered(known: &mut Vec<String>, value: &str) -> String {
+    let index = known.iter().position(|other| other == value).unwrap_or_else(|| {
+        known.push(value.to_owned());
+        known.len() - 1
+    });
+    format!("number {}", index + 1)
+}
+
+/// Times are compared by their form: whole seconds in UTC.
+fn time_form(time: &str) -> &str {
+    let whole = time.len() == "2026-01-02T03:04:05Z".len() && time.ends_with('Z');
+    if whole && time.parse::<Timestamp>().is_ok() { "a time" } else { time }
+}
+
+/// What the apiserver's admission adds to each pod, and no node agent would:
+/// how long it may stay on a node that is gone, and a priority.
+fn without_admission(spec: &mut Map<String, Value>) {
+    if let Some(Value::Array(tolerations)) = spec.get_mut("tolerations") {
+        let added = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+        tolerations.retain(|toleration| !added.contains(&toleration["key"].as_str().unwrap_or_default()));
+        if tolerations.is_empty() {
+            spec.remove("tolerations");
+        }
+    }
+    if spec.get("priority") == Some(&json!(0)) {
+        spec.remove("priority");
+    }
+    if spec.get("preemptionPolicy") == Some(&json!("PreemptLowerPriority")) {
+        spec.remove("preemptionPolicy");
+    }
+}
+
+/// A `Status` without its texts; causes as a set.
+fn status(status: &Value) -> Value {
+    let details = &status["details"];
+    let mut causes: Vec<(String, String)> = details["causes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|cause| {
+            let text = |field: &str| cause[field].as_str().unwrap_or_default().to_owned();
+            (text("field"), text("reason"))
+        })
+        .collect();
+    causes.sort();
+    causes.dedup();
+    json!({
+        "kind": "Status",
+        "apiVersion": status["apiVersion"],
+        "status": status["status"],
+        "reason": status["reason"],
+        "code": status["code"],
+        "details": {
+            "name": details["name"], "kind": details["kind"], "causes": causes,
+            "retryAfterSeconds": details["retryAfterSeconds"],
+        },
+    })
+}
+
+/// A difference that is meant: the label, what podmux answers (`409 Conflict`;
+/// without a reason for what is no `Status`), and why.
+pub type Deliberate = (&'static str, &'static str, &'static str);
+
+/// Fails unless both sides said the same, but for what is meant to differ, which must.
+pub fn compare(kubernetes: &Side, podmux: &Side, deliberate: &[Deliberate]) {
+    let mut problems = String::new();
+    for (theirs, ours) in kubernetes.said.iter().zip(&podmux.said) {
+        assert_eq!(theirs.label, ours.label, "the talk took another course");
+        let meant = deliberate.iter().find(|(label, ..)| *label == ours.label);
+        let problem = match meant {
+            None if theirs.shape != ours.shape => differences("", &theirs.shape, &ours.shape),
+            Some(_) if theirs.shape == ours.shape => Some("it does not differ any more".to_owned()),
+            Some((_, answer, why)) if *answer != summary(&ours.shape) => {
+                let how = differences("", &theirs.shape, &ours.shape).unwrap_or_default();
+                Some(format!("podmux is to answer {answer} ({why})\n{how}"))
+            }
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            write!(
+                problems,
+                "### {}\n{}\n{problem}\n\nkube-apiserver: {}\n\npodmux: {}\n\n",
+                ours.label, ours.request, theirs.raw, ours.raw
+            )
+            .unwrap();
+        }
+    }
+    for (label, ..) in deliberate {
+        assert!(podmux.said.iter().any(|said| said.label == *label), "nobody asks {label:?}");
+    }
+    assert_eq!(kubernetes.said.len(), podmux.said.len(), "one talk was longer");
+    assert!(problems.is_empty(), "{problems}");
+}
+
+fn summary(shape: &Value) -> String {
+    let reason = shape["body"]["reason"].as_str().unwrap_or_default();
+    format!("{} {reason}", shape["code"]).trim_end().to_owned()
+}
+
+/// Where two values differ, all places.
+fn differences(path: &str, theirs: &Value, ours: &Value) -> Option<String> {
+    if theirs == ours {
+        return None;
+    }
+    if let (Value::Object(theirs), Value::Object(ours)) = (theirs, ours) {
+        let fields = theirs.keys().chain(ours.keys().filter(|key| !theirs.contains_key(*key)));
+        let places: Vec<String> = fields
+            .filter_map(|field| {
+                let (theirs, ours) = (theirs.get(field), ours.get(field));
+                let missing = Value::Null;
+                differences(&format!("{path}.{field}"), theirs.unwrap_or(&missing), ours.unwrap_or(&missing))
+            })
+            .collect();
+        return Some(places.join("\n"));
+    }
+    Some(format!("- `{path}`: {theirs} there, {ours} here"))
+}

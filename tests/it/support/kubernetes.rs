@@ -1,0 +1,123 @@
+//! The Go programs of `tests/kubernetes/`: a real kube-apiserver, and the kubelet's own code.
+
+use std::{
+    env,
+    io::{self, BufRead as _, BufReader, Write as _},
+    path::PathBuf,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, OnceLock},
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Where the programs are, as `tests/run` says it.
+const VARIABLE: &str = "PODMUX_KUBERNETES";
+
+/// The path of a program, or nothing if this run has none: said on stderr past
+/// the harness, which would show it for failed tests only. In CI that is a failure.
+fn program(name: &str) -> Option<PathBuf> {
+    if let Some(directory) = env::var_os(VARIABLE) {
+        let path = PathBuf::from(directory).join(name);
+        assert!(path.is_file(), "{VARIABLE}: there is no {}", path.display());
+        return Some(path);
+    }
+    let missing = format!(
+        "NOT TESTED: {name} is not there. Use tests/run, or {VARIABLE}=$(tests/kubernetes/build) cargo test"
+    );
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
+    io::stderr().write_all(format!("{missing}\n").as_bytes()).unwrap();
+    None
+}
+
+/// A program that answers a line for a line.
+struct Talk {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Talk {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdin, stdout }
+    }
+
+    fn say(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.stdout.read_line(&mut line).unwrap();
+        assert!(read > 0, "it ended before it answered; its stderr says why");
+        line
+    }
+}
+
+impl Drop for Talk {
+    /// It ends when its stdin does.
+    fn drop(&mut self) {
+        self.stdin = None;
+        self.child.wait().unwrap();
+    }
+}
+
+/// A kube-apiserver of this test run.
+pub struct Apiserver {
+    /// Where and how it is reached.
+    pub at: At,
+    talk: Mutex<Talk>,
+}
+
+/// What it says when it is ready.
+#[derive(Deserialize)]
+pub struct At {
+    /// Without a slash at the end.
+    pub url: String,
+    /// A cluster admin's.
+    pub token: String,
+    /// The certificate to trust.
+    pub ca: PathBuf,
+}
+
+impl Apiserver {
+    /// One of its own for a test that stops it.
+    pub fn start() -> Option<Self> {
+        let mut talk = Talk::start(&mut Command::new(program("apiserver")?));
+        let at = serde_json::from_str(&talk.answer()).unwrap();
+        Some(Self { at, talk: Mutex::new(talk) })
+    }
+
+    /// The one that tests share, each in namespaces of its own. It ends with the
+    /// test binary, which holds its stdin.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Apiserver>> = OnceLock::new();
+        SHARED.get_or_init(Self::start).as_ref()
+    }
+
+    /// Has it do something: `stop`, `start`, `restart`, `compact`.
+    pub fn command(&self, command: &str) -> Value {
+        let mut talk = self.talk.lock().unwrap();
+        talk.say(command);
+        serde_json::from_str(&talk.answer()).unwrap()
+    }
+}
+
+/// The kubelet's own code.
+pub struct Oracle(Talk);
+
+impl Oracle {
+    pub fn start() -> Option<Self> {
+        Some(Self(Talk::start(&mut Command::new(program("oracle")?))))
+    }
+
+    /// Its answer to one question.
+    pub fn ask(&mut self, question: &Value) -> Value {
+        self.0.say(&question.to_string());
+        serde_json::from_str(&self.0.answer()).unwrap()
+    }
+}

@@ -1,0 +1,603 @@
+//! A pod that the API would not take is refused whole: each field that is wrong, why, and where it stands.
+#![allow(clippy::needless_raw_string_hashes, reason = "expect-test writes them")]
+
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+use podmux::{
+    pod::{
+        NodeName, Problem, Refusal, SourceName, Stage,
+        decode::{MAX_LOOKS, Manifest, Preparation},
+    },
+    validation::manifest,
+};
+use serde_json::{Value, json};
+
+fn read_as(source: SourceName, text: &str) -> Result<Manifest, Refusal> {
+    let node = NodeName::new("node1").unwrap();
+    manifest(text.as_bytes(), &Preparation { source, node, generate: None, namespace: None })
+}
+
+fn read(text: &str) -> Result<Manifest, Refusal> {
+    read_as(SourceName::File, text)
+}
+
+fn line(problem: &Problem) -> String {
+    let (line, column) = problem.position.unwrap_or_default();
+    let field = problem.field.as_deref().unwrap_or("-");
+    format!("{line}:{column} {field} {} {}", problem.reason.unwrap_or("-"), problem.detail)
+}
+
+/// What is told of a manifest: the stage or the pods' names, and each problem with its place.
+fn check(text: &str, expected: &Expect) {
+    let (head, problems) = match read_as(SourceName::Url, text) {
+        Ok(manifest) => {
+            let names: Vec<_> = manifest.pods.iter().map(|pod| pod.key().as_str().to_owned()).collect();
+            (names.join(" "), manifest.warnings)
+        }
+        Err(refusal) => (format!("refused: {}", refusal.stage.as_str()), refusal.problems),
+    };
+    let lines = problems.iter().fold(String::new(), |mut lines, problem| {
+        writeln!(lines, "{}", line(problem)).unwrap();
+        lines
+    });
+    expected.assert_eq(&format!("{head}\n{lines}"));
+}
+
+/// A pod with one good container and more in its spec.
+fn with(spec: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers: [{{name: c, image: i}}]\n{spec}"
+    )
+}
+
+// TestExtractInvalidPods: no version, invalid version.
+#[test]
+fn a_pod_of_no_version_or_another_is_refused() {
+    check(
+        "kind: Pod\nmetadata: {name: a}\n",
+        &expect![[r#"
+            refused: decode
+            1:1 apiVersion FieldValueRequired Required value: apiVersion: v1 is expected
+        "#]],
+    );
+    check(
+        "apiVersion: v1betta2\nkind: Pod\nmetadata: {name: a}\n",
+        &expect![[r#"
+            refused: decode
+            1:13 apiVersion - the version is "v1betta2"; v1 is expected
+        "#]],
+    );
+}
+
+// TestExtractInvalidPods: invalid volume name, duplicate volume names.
+#[test]
+fn a_volume_has_a_name_of_its_own() {
+    check(
+        &with("  volumes:\n  - name: _INVALID_\n"),
+        &expect![[r#"
+        refused: validate
+        7:11 spec.volumes[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
+    "#]],
+    );
+    check(
+        &with("  volumes:\n  - name: repeated\n  - name: repeated\n"),
+        &expect![[r#"
+        refused: validate
+        8:11 spec.volumes[1].name FieldValueDuplicate Duplicate value: "repeated"
+    "#]],
+    );
+}
+
+// TestExtractInvalidPods: unspecified container name, invalid container name.
+#[test]
+fn a_container_has_a_name() {
+    let text = |name: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers:\n  - image: i\n    name: {name}\n"
+        )
+    };
+    check(
+        &text("''"),
+        &expect![[r#"
+        refused: validate
+        7:11 spec.containers[0].name FieldValueRequired Required value
+    "#]],
+    );
+    check(
+        &text("_INVALID_"),
+        &expect![[r#"
+        refused: validate
+        7:11 spec.containers[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
+    "#]],
+    );
+}
+
+#[test]
+fn all_problems_of_all_items_are_told_at_once_each_at_its_place() {
+    check(
+        "\
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: A, labels: {-: b, ok: 'a b'}}
+  spec:
+    containers:
+    - name: c
+      ports: [{containerPort: 70000}, {name: web}]
+      volumeMounts: [{name: data, mountPath: /data}]
+      readinessProbe: {httpGet: {port: 80}, exec: {command: [a]}}
+      resources: {limits: {cpu: 1}, requests: {cpu: 2}}
+    volumes:
+    - name: secret
+      secret: {secretName: s}
+    restartPolicy: Sometimes
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: b}
+  spec: {}
+",
+        &expect![[r#"
+            refused: validate
+            6:20 items[0].metadata.name FieldValueInvalid Invalid value: "A-node1": a lowercase RFC 1123 subdomain is made of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit
+            6:35 items[0].metadata.labels FieldValueInvalid Invalid value: "-": the name part is made of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
+            6:42 items[0].metadata.labels FieldValueInvalid Invalid value: "a b": a label's value is empty or made of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
+            9:7 items[0].spec.containers[0].image FieldValueRequired Required value
+            10:31 items[0].spec.containers[0].ports[0].containerPort FieldValueInvalid Invalid value: 70000: must be between 1 and 65535, inclusive
+            10:39 items[0].spec.containers[0].ports[1].containerPort FieldValueRequired Required value
+            11:29 items[0].spec.containers[0].volumeMounts[0].name FieldValueNotFound Not found: "data"
+            12:33 items[0].spec.containers[0].readinessProbe.httpGet FieldValueForbidden Forbidden: may not specify more than 1 handler type
+            13:53 items[0].spec.containers[0].resources.requests FieldValueInvalid Invalid value: "2": must be less than or equal to the cpu limit of 1
+            16:15 items[0].spec.volumes[0].secret - static pods may not reference secrets (via secret volumes): a node cannot resolve them alone
+            17:20 items[0].spec.restartPolicy FieldValueNotSupported Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"
+            21:9 items[1].spec.containers FieldValueRequired Required value
+        "#]],
+    );
+}
+
+// TestDecodeSinglePodRejectsClusterTrustBundleVolumes, TestDecodeSinglePodRejectsResourceClaims
+#[test]
+fn what_only_an_api_server_could_resolve_is_refused() {
+    check(
+        &with(
+            "  volumes:
+  - name: v
+    projected: {sources: [{clusterTrustBundle: {name: my-ctb, path: ctb-file}}]}
+",
+        ),
+        &expect![[r#"
+            refused: reference
+            8:48 spec.volumes[0].projected.sources[0].clusterTrustBundle - static pods may not reference clustertrustbundles: a node cannot resolve them alone
+        "#]],
+    );
+    check(
+        "\
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+  - {name: c, image: i, resources: {claims: [{name: my-claim}]}}
+  resourceClaims:
+  - {name: my-claim, resourceClaimName: some-external-claim}
+",
+        &expect![[r#"
+            refused: reference
+            8:5 spec.resourceClaims - static pods may not reference resourceclaims: a node cannot resolve them alone
+        "#]],
+    );
+}
+
+#[test]
+fn every_reference_is_named() {
+    check(
+        "\
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  serviceAccount: me
+  imagePullSecrets: [{name: s}, {}]
+  containers:
+  - name: c
+    image: i
+    envFrom: [{secretRef: {name: s}}, {configMapRef: {name: m}}]
+    env:
+    - {name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}
+    - {name: B, valueFrom: {configMapKeyRef: {name: m, key: k}}}
+    - {name: C, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  volumes:
+  - {name: v1, configMap: {name: m}}
+  - {name: v2, secret: {secretName: s}}
+  - {name: v3, csi: {driver: d.example.com}}
+  - {name: v4, glusterfs: {endpoints: e, path: p}}
+  - {name: v5, persistentVolumeClaim: {claimName: c}}
+  - name: v6
+    ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1}}}}}
+  - {name: v7, azureFile: {shareName: s, secretName: s}}
+  - name: v8
+    projected:
+      sources:
+      - configMap: {name: m}
+      - secret: {name: s}
+      - serviceAccountToken: {path: t}
+      - clusterTrustBundle: {name: b, path: b}
+      - podCertificate: {signerName: example.com/s, keyType: ED25519, keyPath: k}
+      - downwardAPI: {items: [{path: f, fieldRef: {fieldPath: metadata.name}}]}
+      - {}
+  - {name: v9, iscsi: {targetPortal: p, iqn: 'iqn.2026-11.com.example:d', lun: 0, secretRef: {name: s}}}
+  - {name: w1, rbd: {monitors: [m], image: i, secretRef: {name: s}}}
+  - {name: w2, cephfs: {monitors: [m], secretRef: {name: s}}}
+  - {name: w3, cinder: {volumeID: v, secretRef: {name: s}}}
+  - {name: w4, flexVolume: {driver: d, secretRef: {name: s}}}
+  - {name: w5, scaleIO: {gateway: g, system: s, volumeName: v, secretRef: {name: s}}}
+  - {name: w6, storageos: {volumeName: v, secretRef: {name: s}}}
+  - {name: x1, hostPath: {path: /}}
+  - {name: x2, emptyDir: {}}
+  - {name: x3, downwardAPI: {items: [{path: f, fieldRef: {fieldPath: metadata.name}}]}}
+  - {name: x4, image: {reference: i}}
+  - {name: x5, nfs: {server: s, path: /}}
+  - {name: x6, iscsi: {targetPortal: p, iqn: 'iqn.2026-11.com.example:d', lun: 0}}
+  - {name: x7, fc: {wwids: [a]}}
+",
+        &expect![[r#"
+            refused: reference
+            5:3 spec.serviceAccountName - static pods may not reference serviceaccounts: a node cannot resolve them alone
+            6:29 spec.imagePullSecrets[0].name - static pods may not reference secrets: a node cannot resolve them alone
+            10:34 spec.containers[0].envFrom[0].secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            10:61 spec.containers[0].envFrom[1].configMapRef.name - static pods may not reference configmaps: a node cannot resolve them alone
+            12:50 spec.containers[0].env[0].valueFrom.secretKeyRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            13:53 spec.containers[0].env[1].valueFrom.configMapKeyRef.name - static pods may not reference configmaps: a node cannot resolve them alone
+            16:27 spec.volumes[0].configMap - static pods may not reference configmaps (via configmap volumes): a node cannot resolve them alone
+            17:24 spec.volumes[1].secret - static pods may not reference secrets (via secret volumes): a node cannot resolve them alone
+            18:21 spec.volumes[2].csi - static pods may not reference csidrivers (via CSI volumes): a node cannot resolve them alone
+            19:27 spec.volumes[3].glusterfs - static pods may not reference endpoints (via glusterFS volumes): a node cannot resolve them alone
+            20:39 spec.volumes[4].persistentVolumeClaim - static pods may not reference persistentvolumeclaims: a node cannot resolve them alone
+            22:16 spec.volumes[5].ephemeral - static pods may not reference persistentvolumeclaims (via ephemeral volumes): a node cannot resolve them alone
+            23:27 spec.volumes[6].azureFile - static pods may not reference secrets (via azureFile volumes): a node cannot resolve them alone
+            27:20 spec.volumes[7].projected.sources[0].configMap - static pods may not reference configmaps (via projected volumes): a node cannot resolve them alone
+            28:17 spec.volumes[7].projected.sources[1].secret - static pods may not reference secrets (via projected volumes): a node cannot resolve them alone
+            29:30 spec.volumes[7].projected.sources[2].serviceAccountToken - static pods may not reference serviceaccounts (via projected volumes): a node cannot resolve them alone
+            30:29 spec.volumes[7].projected.sources[3].clusterTrustBundle - static pods may not reference clustertrustbundles: a node cannot resolve them alone
+            31:25 spec.volumes[7].projected.sources[4].podCertificate - static pods may not reference podcertificates: a node cannot resolve them alone
+            33:9 spec.volumes[7].projected.sources[6] - unknown source for a projected volume: a node alone can resolve downwardAPI only
+            34:101 spec.volumes[8].iscsi.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            35:65 spec.volumes[9].rbd.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            36:58 spec.volumes[10].cephfs.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            37:56 spec.volumes[11].cinder.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            38:58 spec.volumes[12].flexVolume.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            39:82 spec.volumes[13].scaleIO.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            40:61 spec.volumes[14].storageos.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+        "#]],
+    );
+}
+
+// TestDecodeSinglePodWithOptions
+#[test]
+fn a_container_may_have_a_restart_policy_of_its_own() {
+    let read = read(
+        "\
+apiVersion: v1
+kind: Pod
+metadata: {name: test, uid: '12345', namespace: mynamespace}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: image, image: test/image, restartPolicy: Always}
+  - name: ruled
+    image: i
+    restartPolicy: OnFailure
+    restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]
+",
+    );
+    let pods = read.unwrap().pods;
+    assert_eq!(pods[0].object()["spec"]["containers"][0]["restartPolicy"], "Always");
+    assert_eq!(pods[0].object()["spec"]["containers"][1]["restartPolicyRules"][0]["action"], "Restart");
+}
+
+// The five priority warnings of upstream master.
+#[test]
+fn a_class_without_its_value_is_warned_of() {
+    check(
+        &with("  priorityClassName: system-node-critical\n"),
+        &expect![[r#"
+        default/a-node1
+        6:22 spec.priorityClassName - nobody looks up the class "system-node-critical" of a static pod: set priority to 2000001000 too
+    "#]],
+    );
+    check(
+        &with("  priorityClassName: mine\n"),
+        &expect![[r#"
+        default/a-node1
+        6:22 spec.priorityClassName - nobody looks up the class "mine" of a static pod: set priority to its value too
+    "#]],
+    );
+}
+
+#[test]
+fn a_value_without_its_class_is_warned_of() {
+    check(
+        &with("  priority: 1000\n"),
+        &expect![[r#"
+        default/a-node1
+        6:13 spec.priority - a priority without a priorityClassName: give both
+    "#]],
+    );
+}
+
+#[test]
+fn a_system_class_with_another_value_is_warned_of() {
+    check(
+        &with("  priorityClassName: system-cluster-critical\n  priority: 2000001000\n"),
+        &expect![[r#"
+        default/a-node1
+        7:13 spec.priority - the priority of system-cluster-critical is 2000000000, not 2000001000
+    "#]],
+    );
+}
+
+#[test]
+fn a_class_and_its_value_are_fine() {
+    for (class, value) in
+        [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000), ("mine", 7)]
+    {
+        let pod = with(&format!("  priorityClassName: {class}\n  priority: {value}\n"));
+        assert_eq!(read(&pod).unwrap().warnings, []);
+    }
+}
+
+// TestInvalidPodFiltered's basis: nothing of an invalid manifest is taken, and it says the same each time.
+#[test]
+fn nothing_of_a_manifest_with_one_invalid_pod_is_taken() {
+    let good = with("").replace("name: a", "name: good");
+    let text = format!("{good}---\n{}", with("  dnsPolicy: Sometimes\n"));
+    let first = read(&text).unwrap_err();
+    assert_eq!(first.stage, Stage::Validate);
+    assert_eq!(
+        first.to_string(),
+        "12:14: spec.dnsPolicy: Unsupported value: \"Sometimes\": supported values: \
+         \"ClusterFirstWithHostNet\", \"ClusterFirst\", \"Default\", \"None\""
+    );
+    assert_eq!(read(&text).unwrap_err(), first);
+}
+
+/// The (field, reason) pairs of a pod that is made of a spec and of metadata.
+fn causes(metadata: Value, spec: Value) -> Vec<(String, &'static str)> {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    for (part, more) in [("metadata", metadata), ("spec", spec)] {
+        for (field, value) in more.as_object().unwrap() {
+            pod[part][field] = value.clone();
+        }
+    }
+    match read_as(SourceName::Http, &pod.to_string()) {
+        Ok(_) => Vec::new(),
+        Err(refusal) => {
+            let pair = |problem: &Problem| Some((problem.field.clone()?, problem.reason?));
+            refusal.problems.iter().filter_map(pair).collect()
+        }
+    }
+}
+
+/// A bound: what makes a pod of a size, the largest size that is fine, and what is told of one more.
+type Bound = (&'static str, &'static str, usize, fn(usize) -> (Value, Value));
+
+fn text(length: usize) -> String {
+    "a".repeat(length)
+}
+
+fn spec(spec: Value) -> (Value, Value) {
+    (json!({}), spec)
+}
+
+fn container(more: Value) -> (Value, Value) {
+    let mut container = json!({"name": "c", "image": "i"});
+    for (field, value) in more.as_object().unwrap() {
+        container[field] = value.clone();
+    }
+    spec(json!({"containers": [container]}))
+}
+
+fn volume(source: &str, value: Value) -> (Value, Value) {
+    let mut volume = json!({"name": "v"});
+    volume[source] = value;
+    spec(json!({"volumes": [volume]}))
+}
+
+const BOUNDS: &[Bound] = &[
+    ("metadata.name", "FieldValueInvalid", 253, |n| (json!({"name": text(n)}), json!({}))),
+    ("metadata.namespace", "FieldValueInvalid", 63, |n| (json!({"namespace": text(n)}), json!({}))),
+    // The prefix's dash is not counted: an `a` takes the place of its last two bytes.
+    ("metadata.generateName", "FieldValueInvalid", 254, |n| {
+        (json!({"generateName": format!("{}-", text(n - 1))}), json!({}))
+    }),
+    ("metadata.labels", "FieldValueInvalid", 63, |n| (json!({"labels": {text(n): ""}}), json!({}))),
+    ("metadata.labels", "FieldValueInvalid", 63, |n| (json!({"labels": {"a": text(n)}}), json!({}))),
+    ("metadata.labels", "FieldValueInvalid", 253, |n| {
+        (json!({"labels": {format!("{}/a", text(n)): ""}}), json!({}))
+    }),
+    // The kubelet's own annotation counts: its name and 32 bytes.
+    ("metadata.annotations", "FieldValueTooLong", 256 * 1024 - 25 - 32 - 1, |n| {
+        (json!({"annotations": {"a": text(n)}}), json!({}))
+    }),
+    ("metadata.managedFields[0].manager", "FieldValueTooLong", 128, |n| {
+        (json!({"managedFields": [{"operation": "Apply", "manager": text(n)}]}), json!({}))
+    }),
+    ("metadata.managedFields[0].subresource", "FieldValueTooLong", 256, |n| {
+        (json!({"managedFields": [{"operation": "Apply", "subresource": text(n)}]}), json!({}))
+    }),
+    ("spec.containers[0].name", "FieldValueInvalid", 63, |n| container(json!({"name": text(n)}))),
+    ("spec.containers[0].ports[0].name", "FieldValueInvalid", 15, |n| {
+        container(json!({"ports": [{"containerPort": 80, "name": text(n)}]}))
+    }),
+    ("spec.containers[0].ports[0].containerPort", "FieldValueInvalid", 65_535, |n| {
+        container(json!({"ports": [{"containerPort": n}]}))
+    }),
+    ("spec.containers[0].restartPolicyRules", "FieldValueTooMany", 20, |n| {
+        let rule = json!({"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}});
+        container(json!({"restartPolicy": "Never", "restartPolicyRules": vec![rule; n]}))
+    }),
+    ("spec.containers[0].restartPolicyRules[0].exitCodes.values", "FieldValueTooMany", 255, |n| {
+        let rule = json!({"action": "Restart", "exitCodes": {"operator": "In", "values": vec![1; n]}});
+        container(json!({"restartPolicy": "Never", "restartPolicyRules": [rule]}))
+    }),
+    ("spec.containers[0].lifecycle.preStop.sleep", "FieldValueInvalid", 30, |n| {
+        container(json!({"lifecycle": {"preStop": {"sleep": {"seconds": n}}}}))
+    }),
+    ("spec.containers[0].securityContext.runAsUser", "FieldValueInvalid", 2_147_483_647, |n| {
+        container(json!({"securityContext": {"runAsUser": n}}))
+    }),
+    ("spec.containers[0].securityContext.appArmorProfile.localhostProfile", "FieldValueTooLong", 4095, |n| {
+        let profile = json!({"type": "Localhost", "localhostProfile": text(n)});
+        container(json!({"securityContext": {"appArmorProfile": profile}}))
+    }),
+    (
+        "spec.containers[0].securityContext.windowsOptions.gmsaCredentialSpec",
+        "FieldValueInvalid",
+        65_536,
+        |n| container(json!({"securityContext": {"windowsOptions": {"gmsaCredentialSpec": text(n)}}})),
+    ),
+    ("spec.containers[0].securityContext.windowsOptions.runAsUserName", "FieldValueInvalid", 104, |n| {
+        container(json!({"securityContext": {"windowsOptions": {"runAsUserName": text(n)}}}))
+    }),
+    ("spec.containers[0].securityContext.windowsOptions.runAsUserName", "FieldValueInvalid", 255, |n| {
+        let domain = format!("{}.{}", "a.".repeat(100), text(n - 201));
+        let domain = domain.replace("..", ".a");
+        container(json!({"securityContext": {"windowsOptions": {"runAsUserName": format!("{domain}\\u")}}}))
+    }),
+    ("spec.containers[0].env[0].valueFrom.configMapKeyRef.key", "FieldValueInvalid", 253, |n| {
+        container(
+            json!({"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": text(n)}}}]}),
+        )
+    }),
+    ("spec.securityContext.sysctls[0].name", "FieldValueInvalid", 253, |n| {
+        spec(json!({"securityContext": {"sysctls": [{"name": text(n), "value": "1"}]}}))
+    }),
+    ("spec.activeDeadlineSeconds", "FieldValueInvalid", 2_147_483_647, |n| {
+        spec(json!({"activeDeadlineSeconds": n}))
+    }),
+    ("spec.hostnameOverride", "FieldValueTooLong", 64, |n| {
+        spec(json!({"hostnameOverride": format!("a.{}", text(n - 2))}))
+    }),
+    ("spec.dnsConfig.nameservers", "FieldValueInvalid", 3, |n| {
+        spec(json!({"dnsConfig": {"nameservers": vec!["::1"; n]}}))
+    }),
+    ("spec.dnsConfig.searches", "FieldValueInvalid", 32, |n| {
+        spec(json!({"dnsConfig": {"searches": vec!["a"; n]}}))
+    }),
+    ("spec.dnsConfig.searches", "FieldValueInvalid", 2048, |n| {
+        // Nine of 200 bytes, and the spaces between them.
+        let mut searches = vec![text(200); 9];
+        searches.push(text(n - 9 * 201));
+        spec(json!({"dnsConfig": {"searches": searches}}))
+    }),
+    ("spec.volumes[0].secret.defaultMode", "FieldValueInvalid", 0o777, |n| {
+        volume("secret", json!({"secretName": "s", "defaultMode": n}))
+    }),
+    ("spec.volumes[0].awsElasticBlockStore.partition", "FieldValueInvalid", 255, |n| {
+        volume("awsElasticBlockStore", json!({"volumeID": "v", "partition": n}))
+    }),
+    // A longer driver is no subdomain's fault, and a label's neither.
+    ("spec.volumes[0].csi.driver", "FieldValueTooLong", 63, |n| volume("csi", json!({"driver": text(n)}))),
+    ("spec.volumes[0].name", "FieldValueInvalid", 62, |n| {
+        let iqn = "iqn.2026-11.com.example:d";
+        volume("iscsi", json!({"iqn": iqn, "lun": 0, "initiatorName": iqn, "targetPortal": text(n)}))
+    }),
+    ("spec.volumes[0].quobyte.tenant", "FieldValueRequired", 64, |n| {
+        volume("quobyte", json!({"registry": "h:1", "volume": "v", "tenant": text(n)}))
+    }),
+    (
+        "spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds",
+        "FieldValueInvalid",
+        1 << 32,
+        |n| {
+            let token = json!({"path": "t", "expirationSeconds": n});
+            let (_, mut spec) = volume("projected", json!({"sources": [{"serviceAccountToken": token}]}));
+            spec["serviceAccountName"] = "me".into();
+            (json!({}), spec)
+        },
+    ),
+    (
+        "spec.volumes[0].projected.sources[0].podCertificate.maxExpirationSeconds",
+        "FieldValueInvalid",
+        91 * 24 * 3600,
+        |n| certificate("example.com/s", n),
+    ),
+    (
+        "spec.volumes[0].projected.sources[0].podCertificate.maxExpirationSeconds",
+        "FieldValueInvalid",
+        24 * 3600,
+        |n| certificate("kubernetes.io/s", n),
+    ),
+];
+
+fn certificate(signer: &str, seconds: usize) -> (Value, Value) {
+    let source =
+        json!({"signerName": signer, "keyType": "ED25519", "keyPath": "k", "maxExpirationSeconds": seconds});
+    volume("projected", json!({"sources": [{"podCertificate": source}]}))
+}
+
+#[test]
+fn every_bound_is_where_the_api_has_it() {
+    for (field, reason, most, make) in BOUNDS {
+        let (metadata, spec) = make(*most);
+        assert_eq!(causes(metadata, spec), [], "{field} at {most}");
+        let (metadata, spec) = make(most + 1);
+        assert_eq!(
+            causes(metadata, spec),
+            [((*field).to_owned(), *reason)],
+            "{field} at one more than {most}"
+        );
+    }
+}
+
+#[test]
+fn a_duration_or_number_has_a_least_value() {
+    let (_, token) = volume(
+        "projected",
+        json!({"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 599}}]}),
+    );
+    let field = "spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds".to_owned();
+    assert!(causes(json!({}), token).contains(&(field, "FieldValueInvalid")));
+    let (_, spec) = certificate("example.com/s", 3599);
+    let field = "spec.volumes[0].projected.sources[0].podCertificate.maxExpirationSeconds".to_owned();
+    assert_eq!(causes(json!({}), spec), [(field, "FieldValueInvalid")]);
+}
+
+#[test]
+fn tolerations_in_an_annotation_are_read_as_go_reads_them() {
+    let causes = |value: &str| {
+        causes(json!({"annotations": {"scheduler.alpha.kubernetes.io/tolerations": value}}), json!({}))
+    };
+    for fine in [
+        "",
+        "null",
+        "[]",
+        r#"[{"Key": "a", "OPERATOR": "Exists", "more": 5}]"#,
+        r#"[{"operator": "Exists", "value": null}]"#,
+    ] {
+        assert_eq!(causes(fine), [], "{fine}");
+    }
+    let field = "metadata.annotations".to_owned();
+    for bad in ["{}", "[5]", "[", r#"[{"key": 5}]"#, r#"[{"tolerationSeconds": "1"}]"#] {
+        assert_eq!(causes(bad), [(field.clone(), "FieldValueInvalid")], "{bad}");
+    }
+    let field = "metadata.annotations.scheduler.alpha.kubernetes.io/tolerations[1].operator".to_owned();
+    assert_eq!(causes(r#"[{"operator": "Exists"}, null]"#), [(field, "FieldValueInvalid")]);
+}
+
+// What an empty list means is asked of the text, and not for ever: a look goes
+// the way from the text's beginning, and a text may have a hundred thousand containers.
+#[test]
+fn the_text_is_looked_into_a_bounded_number_of_times() {
+    let ports = |count: usize| {
+        let container = |index| json!({"name": format!("e{index}"), "image": "i", "ports": []});
+        let containers: Vec<Value> = (0..count).map(container).collect();
+        let causes = causes(json!({}), json!({"ephemeralContainers": containers}));
+        causes.iter().filter(|(field, _)| field.ends_with(".ports")).count()
+    };
+    assert_eq!(ports(3), 3);
+    // Eleven looks a container.
+    assert_eq!(ports(200), MAX_LOOKS.div_ceil(11));
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+)
+
+// serveCommand is how the supervisor starts this program again as kube-apiserver.
+const serveCommand = "kube-apiserver"
+
+// After a restart the port may be held for a moment by the one before.
+const bindPatience = 30 * time.Second
+
+// serve is the kube-apiserver: the first argument is the address to listen on,
+// the rest are its own flags. It prints the port that it has got.
+func serve(args []string) error {
+	// The supervisor never writes: when this ends, it is gone.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	listener, err := listen(args[0])
+	if err != nil {
+		return err
+	}
+	address := listener.Addr().(*net.TCPAddr)
+	server := options.NewServerRunOptions()
+	flags := pflag.NewFlagSet(serveCommand, pflag.ContinueOnError)
+	for _, set := range server.Flags().FlagSets {
+		flags.AddFlagSet(set)
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	if err := server.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
+		return err
+	}
+	server.SecureServing.Listener = listener
+	server.SecureServing.BindPort = address.Port
+	fmt.Println(address.Port)
+	ctx := genericapiserver.SetupSignalContext()
+	completed, err := server.Complete(ctx)
+	if err != nil {
+		return err
+	}
+	if problems := completed.Validate(); len(problems) > 0 {
+		return utilerrors.NewAggregate(problems)
+	}
+	return app.Run(ctx, completed)
+}
+
+func listen(address string) (net.Listener, error) {
+	deadline := time.Now().Add(bindPatience)
+	for {
+		// Without SO_REUSEPORT, so that nobody else is ever given this port.
+		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
+			return listener, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

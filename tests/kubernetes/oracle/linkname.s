@@ -1,0 +1,1 @@
+// An empty assembly file: it lets functions without a body be declared for go:linkname.
