@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Version, request::Parts};
 use hyper::{
     body::{Frame, Incoming, SizeHint},
     rt::Executor,
@@ -40,7 +40,7 @@ use tracing::debug;
 use super::{
     auth::{self, Way},
     credentials::Credentials,
-    intake::Intake,
+    intake::{self, Intake},
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
     listen,
     slots::{Asked, Progress, Slot},
@@ -169,32 +169,41 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
 /// Answers one request: who asks, then the whole body, then the work.
 async fn answer(request: Request<Incoming>, way: Way, progress: &Arc<Progress>, shared: &Shared) -> Response {
     let asked = progress.asked();
-    let (mut head, body) = request.into_parts();
-    let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-    let credentials = shared.credentials.borrow().clone();
-    let response = match auth::admit(&head, way, &shared.node, &credentials) {
-        Err(denied) => {
-            shared.stats.refuse(denied.why);
-            denied.response()
+    let (mut head, mut body) = request.into_parts();
+    let (method, path, version) = (head.method.clone(), head.uri.path().to_owned(), head.version);
+    let response = match let_in(&mut head, &mut body, way, shared).await {
+        Err((why, response)) => {
+            if let Some(why) = why {
+                shared.stats.refuse(why);
+            }
+            if version == Version::HTTP_2 {
+                intake::discard(&mut body).await;
+            }
+            response
         }
-        Ok(caller) => match shared.intake.read(&head.headers, body).await {
-            Err((why, error)) => {
-                if let Some(why) = why {
-                    shared.stats.refuse(why);
-                }
-                error.into_response()
-            }
-            Ok(body) => {
-                let _working = progress.working();
-                head.extensions.insert(caller);
-                let request = Request::from_parts(head, Body::from(body.bytes.clone()));
-                let mut router = shared.router.clone();
-                Unpanicked(Box::pin(async move { router.call(request).await })).await
-            }
-        },
+        Ok(body) => {
+            let _working = progress.working();
+            let request = Request::from_parts(head, Body::from(body.bytes.clone()));
+            let mut router = shared.router.clone();
+            Unpanicked(Box::pin(async move { router.call(request).await })).await
+        }
     };
     debug!(%method, path, status = response.status().as_u16(), "answered");
     response.map(|body| Body::new(Answering { body, asked }))
+}
+
+/// Finds out who asks, and reads the whole body if they may.
+async fn let_in(
+    head: &mut Parts,
+    body: &mut Incoming,
+    way: Way,
+    shared: &Shared,
+) -> Result<intake::Body, (Option<Refusal>, Response)> {
+    let credentials = shared.credentials.borrow().clone();
+    let caller = auth::admit(head, way, &shared.node, &credentials)
+        .map_err(|denied| (Some(denied.why), denied.response()))?;
+    head.extensions.insert(caller);
+    shared.intake.read(&head.headers, body).await.map_err(|(why, error)| (why, error.into_response()))
 }
 
 /// A handler's answer; if it panics, that is an answer, too, and only its own request's.

@@ -8,10 +8,15 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
-use super::{body::SMALL_BODY, limits::Limits, stats::Refusal, status::ApiError};
+use super::{
+    body::SMALL_BODY,
+    limits::{LINGER, Limits},
+    stats::Refusal,
+    status::ApiError,
+};
 
 /// After how long it is worth another try when memory was short, in seconds.
 const RETRY_AFTER: u64 = 1;
@@ -45,7 +50,7 @@ impl Intake {
 
     /// Reads a body to its end. Whoever reads it before any work begins can keep
     /// no part of the server waiting by sending it slowly.
-    pub(super) async fn read(&self, headers: &HeaderMap, mut body: Incoming) -> Result<Body, NotRead> {
+    pub(super) async fn read(&self, headers: &HeaderMap, body: &mut Incoming) -> Result<Body, NotRead> {
         let announced =
             headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if announced.is_some_and(|length| length > self.limits.body as u64) {
@@ -104,6 +109,14 @@ impl Intake {
         );
         (Some(Refusal::BodyTime), ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
     }
+}
+
+/// Reads what is left of a refused body, for at most [`LINGER`], and throws it
+/// away. In HTTP/1 the socket does this when it is closed; in HTTP/2 the request
+/// would be reset behind its answer, and curl 7.88 for one then tells its user
+/// of the reset, and not of the answer.
+pub(super) async fn discard(body: &mut Incoming) {
+    let _ = timeout(LINGER, async { while let Some(Ok(_)) = body.frame().await {} }).await;
 }
 
 fn no_memory() -> NotRead {
