@@ -149,10 +149,19 @@ impl History {
             let ready = self.sequence.is_ready();
             tokio::select! {
                 biased;
-                // Readers are answered whatever the disk does.
-                Some(request) = self.requests.recv() => self.answer(request),
-                () = sleep(RESERVE_AGAIN), if failed && !ready => failed = false,
-                reserved = self.sequence.ready(), if !ready && !failed => failed = self.tell(reserved),
+                // Whatever the disk does, readers are answered soon.
+                Some(request) = self.requests.recv(), if ready || self.resting => self.answer(request),
+                () = sleep(RESERVE_AGAIN), if !ready => {
+                    failed = false;
+                    self.rest("it takes long");
+                }
+                reserved = self.sequence.ready(), if !ready && !failed => match reserved {
+                    Ok(()) => self.go_on(),
+                    Err(error) => {
+                        failed = true;
+                        self.rest(&error.to_string());
+                    }
+                },
                 update = self.updates.next(), if ready => match update {
                     Some(update) => self.record(update),
                     None => return self.sequence.close().await,
@@ -161,18 +170,17 @@ impl History {
         }
     }
 
-    /// Loud once, until numbers could be reserved again. Returns whether they could not.
-    fn tell(&mut self, reserved: Result<(), DbError>) -> bool {
-        match &reserved {
-            Err(error) if !mem::replace(&mut self.resting, true) => {
-                tracing::warn!(%error, "no numbers can be reserved for /updates; the stream rests until they can");
-            }
-            Ok(()) if mem::take(&mut self.resting) => {
-                tracing::info!("recovered: /updates goes on");
-            }
-            _ => {}
+    /// Notes, and says once, that there are no numbers.
+    fn rest(&mut self, error: &str) {
+        if !mem::replace(&mut self.resting, true) {
+            tracing::warn!(error, "no numbers can be reserved for /updates; the stream rests until they can");
         }
-        reserved.is_err()
+    }
+
+    fn go_on(&mut self) {
+        if mem::take(&mut self.resting) {
+            tracing::info!("recovered: /updates goes on");
+        }
     }
 
     fn record(&mut self, mut update: PodUpdate) {
@@ -185,15 +193,19 @@ impl History {
         self.news.send_replace(seq);
     }
 
-    /// Brings the stream up to the newest view, and says where that is.
+    /// Brings the stream up to the newest view, and says where that is. While
+    /// there are no numbers the view is ahead of the stream; whoever goes on with
+    /// the stream from there hears some of it twice, which does no harm.
     fn answer(&mut self, request: oneshot::Sender<Snapshot>) {
         while self.sequence.is_ready()
             && let Some(update) = self.updates.try_next()
         {
             self.record(update);
         }
+        let ready = self.sequence.is_ready();
+        let merged = if ready { self.updates.newest() } else { self.updates.ahead() };
         // Whoever asked may have gone away.
-        let _ = request.send(Snapshot { merged: self.updates.newest(), seq: self.sequence.last() });
+        let _ = request.send(Snapshot { merged, seq: self.sequence.last() });
     }
 }
 

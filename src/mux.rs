@@ -305,6 +305,12 @@ impl Updates {
         self.newest.clone()
     }
 
+    /// The view that would be looked at next.
+    #[must_use]
+    pub fn ahead(&self) -> Merged {
+        self.merged.borrow().clone()
+    }
+
     /// What the consumer has been told so far.
     #[must_use]
     pub fn told(&self) -> &Told {

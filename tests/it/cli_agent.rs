@@ -232,7 +232,7 @@ fn what_is_wrong_with_a_manifest_is_told_field_by_field() {
     let real = Real::start();
     let bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: Web_1}\nspec:\n  containers:\n  - {name: c, imag: i}\n  - {name: c, image: 5}\n";
     real.check(&["apply", "-f", "-"], bad, expect![[r#"
-        ! Error from server (Invalid): error when applying "STDIN": the body is invalid
+        ! Error from server (Invalid): error when applying "STDIN": Pod "Web_1" is invalid
         ! * spec.containers[1].image: must be a text, but is the number 5: put it in quotes (line 7, column 22)
         exit 1
     "#]]);

@@ -155,7 +155,7 @@ async fn one_pod_lives_on_the_paths_of_kubernetes() {
             > DELETE PODS/a?gracePeriodSeconds=5
             200 default/a@4!5
             > DELETE PODS/a {"gracePeriodSeconds":0}
-            200 default/a@4!0
+            200 default/a@5!0
             > GET PODS/a
             404 pods "a" not found
         "#]],
@@ -291,7 +291,7 @@ async fn a_posted_pod_that_a_file_shadows_stays_stored_and_can_be_deleted() {
             > PUT PODS/web $web=i:2
             403 pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there
             > DELETE PODS/web?gracePeriodSeconds=0
-            200 default/web@1!0
+            200 default/web@2!0
             > DELETE PODS/web
             403 pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there
         "#]],
