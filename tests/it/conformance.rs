@@ -53,6 +53,7 @@ async fn conforms(namespace: &str, deliberate: &[Deliberate], talk: impl AsyncFn
 #[tokio::test]
 async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() {
     let Some(apiserver) = Apiserver::start() else { return };
+    // Each life of the server has a client of its own: no connection outlives it.
     let mut side = Side::kubernetes(&apiserver);
     let made = side.aside("POST /api/v1/namespaces/default/pods", &pod("web")).await;
     assert_eq!(made.code, 201, "{}", made.json);
@@ -61,6 +62,7 @@ async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() 
     let compacted = apiserver.command("compact");
     assert!(compacted["revision"].as_u64() > made.metadata("resourceVersion").parse().ok(), "{compacted}");
     assert_eq!(apiserver.command("restart"), json!({"done": "restart"}));
+    let mut side = Side::kubernetes(&apiserver);
     let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
     assert_eq!(read.metadata("uid"), made.metadata("uid"));
     let watch = format!(
@@ -77,6 +79,7 @@ async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() 
     apiserver.command("stop");
     assert!(std::net::TcpStream::connect(apiserver.at.url.trim_start_matches("https://")).is_err());
     apiserver.command("start");
+    let mut side = Side::kubernetes(&apiserver);
     let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
     assert_eq!(read.code, 200);
 }
@@ -351,7 +354,14 @@ async fn a_pod_is_replaced() {
 
 #[tokio::test]
 async fn a_pod_is_deleted_with_grace() {
-    let meant = [("replace", "409 Conflict", "a pod that is being deleted is not replaced")];
+    let meant = [
+        (
+            "at once",
+            ".metadata.resourceVersion",
+            "to be mended: this too is a change, with a version of its own",
+        ),
+        ("replace", "409 Conflict", "a pod that is being deleted is not replaced"),
+    ];
     conforms("graceful", &meant, async |side, pods| {
         let web = format!("{pods}/web");
         side.ask("what is not there", &format!("DELETE {web}")).await;
@@ -377,6 +387,7 @@ async fn a_pod_is_deleted_with_grace() {
         side.ask("a pod without grace", &format!("DELETE {pods}/none")).await;
         side.ask("it is gone at once", &format!("GET {pods}/none")).await;
         side.ask("what is left", &format!("GET {pods}")).await;
+        side.ask("delete the new one", &format!("DELETE {web}")).await;
         let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
         side.send("replace", &format!("PUT {web}"), &labelled).await;
     })
