@@ -120,6 +120,8 @@ pub struct History {
     requests: mpsc::Receiver<oneshot::Sender<Snapshot>>,
     /// Whether the stream goes on from an earlier run, of which it still has to take leave.
     resumes: bool,
+    /// Whether it was said that no numbers can be reserved.
+    resting: bool,
 }
 
 impl History {
@@ -134,7 +136,7 @@ impl History {
         let (news, seen) = watch::channel(last);
         let (ask, requests) = mpsc::channel(REQUESTS);
         let reader = HistoryReader { ring: ring.clone(), news: seen, ask };
-        (Self { updates, sequence, ring, news, requests, resumes: last > 0 }, reader)
+        (Self { updates, sequence, ring, news, requests, resumes: last > 0, resting: false }, reader)
     }
 
     /// Follows the updates until the mux has ended.
@@ -144,23 +146,33 @@ impl History {
     pub async fn run(mut self) -> Result<(), DbError> {
         let mut failed = false;
         loop {
-            let reserved = self.sequence.ready().await;
-            if let Err(error) = &reserved
-                && !failed
-            {
-                tracing::warn!(%error, "no numbers can be reserved for /updates; the stream rests until they can");
-            }
-            failed = reserved.is_err();
+            let ready = self.sequence.is_ready();
             tokio::select! {
                 biased;
+                // Readers are answered whatever the disk does.
                 Some(request) = self.requests.recv() => self.answer(request),
-                update = self.updates.next(), if !failed => match update {
+                () = sleep(RESERVE_AGAIN), if failed && !ready => failed = false,
+                reserved = self.sequence.ready(), if !ready && !failed => failed = self.tell(reserved),
+                update = self.updates.next(), if ready => match update {
                     Some(update) => self.record(update),
                     None => return self.sequence.close().await,
                 },
-                () = sleep(RESERVE_AGAIN), if failed => {}
             }
         }
+    }
+
+    /// Loud once, until numbers could be reserved again. Returns whether they could not.
+    fn tell(&mut self, reserved: Result<(), DbError>) -> bool {
+        match &reserved {
+            Err(error) if !mem::replace(&mut self.resting, true) => {
+                tracing::warn!(%error, "no numbers can be reserved for /updates; the stream rests until they can");
+            }
+            Ok(()) if mem::take(&mut self.resting) => {
+                tracing::info!("recovered: /updates goes on");
+            }
+            _ => {}
+        }
+        reserved.is_err()
     }
 
     fn record(&mut self, mut update: PodUpdate) {

@@ -6,11 +6,16 @@
 //!
 //! * [`pod`]: the nouns. [`Pod`](pod::Pod), [`Listing`](pod::Listing),
 //!   [`PodUpdate`](pod::PodUpdate), and the way from a manifest's text to a prepared pod.
+//! * [`validation`]: what the API server would refuse of a pod, and what only it could resolve.
 //! * [`storage`]: the heart. [`PodStorage`](storage::PodStorage) merges listings into
 //!   one view, [`updates`](storage::updates) gives the way from one view to the next.
 //! * [`mux`]: the sources' channels, the loop that owns the storage, the consumers' updates.
-//! * [`source`]: doors in. Manifests in a directory, so far.
+//! * [`source`]: doors in. Manifests in a directory, pods that are posted, a polled URL.
 //! * [`sink`]: doors out. The [`Sink`](sink::Sink) trait, delivery with retries, JSON lines.
+//! * [`history`]: the bounded history of updates, and those who watch it.
+//! * [`validation`]: the API's pod validation.
+//! * [`db`]: the embedded database: what must outlive the process.
+//! * [`server`]: the HTTP server. [`client`]: the one HTTP client.
 //! * [`supervise`]: named tasks with one stop token and one deadline.
 //! * [`clock`]: the one place that reads the wall clock.
 //! * [`client`]: the one HTTP client.
@@ -23,8 +28,13 @@
 //! | task | takes | gives | ends when |
 //! |---|---|---|---|
 //! | `source file` | the file system | listings into its [`SourceChannel`](mux::SourceChannel) | it is told to stop |
+//! | `source http` | writes, what the sinks have acknowledged | commits, listings, answers | it is told to stop |
+//! | `source url` | a URL | listings into its channel | it is told to stop |
+//! | `db` | commits | what is on disk | nobody is left who writes |
 //! | `mux` | the sources' listings | the merged view, to all who look | every source has dropped its channel |
 //! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | what its [`Sink`](sink::Sink) does | the mux has ended and all is told |
+//! | `history` | the merged view, as its own [`Updates`](mux::Updates) | numbered updates to watchers | the mux has ended |
+//! | `server` | requests | answers, and writes to `source http` | all who hand updates over have ended |
 //! | `reload` | SIGHUP | settings, and a rescan | it is told to stop |
 //!
 //! # A node agent of your own

@@ -324,9 +324,10 @@ fn file_status(path: &str, status: &FileStatus) -> SourceStatus {
         Noticing::Watching => "watching".to_owned(),
         Noticing::Polling { why } => format!("scanning each second: {why}"),
     };
+    let unkept = status.unkept.as_ref().map(|why| format!("; not kept for the next start: {why}"));
     SourceStatus {
         target: path.to_owned(),
-        detail: format!("{noticing}; {} manifests", status.files),
+        detail: format!("{noticing}; {} manifests{}", status.files, unkept.unwrap_or_default()),
         last_success: status.last_scan.filter(|_| status.error.is_none()),
         failing: status.error.clone().zip(status.failing_since).map(|(error, since)| SourceFailing {
             since,

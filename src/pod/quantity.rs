@@ -229,7 +229,7 @@ impl<'t> Quantity<'t> {
     }
 
     /// The quantity as Go writes it.
-    pub(super) fn canonical(&self) -> Cow<'t, str> {
+    pub(crate) fn canonical(&self) -> Cow<'t, str> {
         if let Some(text) = &self.text {
             return text.clone();
         }
@@ -315,11 +315,10 @@ fn compare_magnitude(a: &Quantity<'_>, b: &Quantity<'_>) -> Ordering {
         }
     };
     end(a).cmp(&end(b)).then_with(|| {
-        let length = a.digits.len().max(b.digits.len());
-        let padded = |digits: &[u8]| {
-            digits.iter().copied().chain(std::iter::repeat(0)).take(length).collect::<Vec<_>>()
-        };
-        padded(&a.digits).cmp(&padded(&b.digits))
+        let common = a.digits.len().min(b.digits.len());
+        let is_more = |digits: &[u8]| digits[common..].iter().any(|digit| *digit != 0);
+        let front = a.digits[..common].cmp(&b.digits[..common]);
+        front.then_with(|| is_more(&a.digits).cmp(&is_more(&b.digits)))
     })
 }
 

@@ -1,7 +1,7 @@
 //! A static pod's priority: nobody looks its class up, so name and value must be given together.
 
 use super::fields::{Object, number, text};
-use crate::pod::{FieldPath, Problem, decode::Faults};
+use crate::pod::{FieldPath, Problem, decode::Faults, quoted};
 
 /// The classes that every cluster has, and their values.
 const STANDARD: [(&str, i64); 2] =
@@ -19,7 +19,8 @@ pub(super) fn warnings(spec: &Object, path: &FieldPath<'_>, faults: &mut Faults<
         (class, None) => faults.warn(&path.field("priorityClassName"), || {
             let value = standard.map_or("its value".to_owned(), |value| value.to_string());
             Problem::warning(format!(
-                "nobody looks up the class {class:?} of a static pod: set priority to {value} too"
+                "nobody looks up the class {} of a static pod: set priority to {value} too",
+                quoted(class)
             ))
         }),
         (class, Some(value)) => {

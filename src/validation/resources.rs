@@ -1,6 +1,6 @@
 //! What containers, and pods as a whole, ask for and are limited to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     container::Pod,
@@ -8,7 +8,7 @@ use super::{
     judge::Judge,
     syntax::{self, Verdict},
 };
-use crate::pod::{FieldPath, Quantity, aggregate};
+use crate::pod::{FieldPath, Quantity, aggregate, quoted};
 
 const HUGE_PAGES: &str = "hugepages-";
 const REQUESTS: &str = "requests.";
@@ -152,14 +152,11 @@ fn within_limit(
         return;
     }
     let (Some(request), Some(most)) = (Quantity::parse(amount), Quantity::parse(limit)) else { return };
+    let limit = || format!("the limit of {}, which is {}", quoted(resource), quoted(limit));
     if request.exceeds(&most) {
-        judge.invalid(
-            &path,
-            amount,
-            &format!("must be less than or equal to the {resource} limit of {limit}"),
-        );
+        judge.invalid(&path, amount, &format!("must be less than or equal to {}", limit()));
     } else if !may_exceed && most.exceeds(&request) {
-        judge.invalid(&path, amount, &format!("must be equal to the {resource} limit of {limit}"));
+        judge.invalid(&path, amount, &format!("must be equal to {}", limit()));
     }
 }
 
@@ -256,27 +253,34 @@ fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, judge
                 continue;
             }
             let Some(given) = given_text(whole, &resource) else { continue };
-            if exceeds(&sum, given) {
-                let why =
-                    format!("must be greater than or equal to what the containers have together, {sum}");
+            let exceeds =
+                Quantity::parse(&sum).zip(Quantity::parse(given)).is_some_and(|(a, b)| a.exceeds(&b));
+            if exceeds {
+                let why = format!("must cover what the containers have together, {}", quoted(&sum));
                 judge.invalid(&list_path.key(&resource), given, &why);
             }
         }
     }
-    let Some(limits) = object(requirements, "limits") else { return };
-    let containers = path.named("containers");
-    objects(&containers, spec, "containers", |path, container| {
-        let resources = object(container, "resources").and_then(|resources| object(resources, "limits"));
-        for (resource, limit) in resources.into_iter().flatten() {
-            let (Some(limit), Some(most)) = (limit.as_str(), given_text(limits, resource)) else { continue };
-            if exceeds(limit, most) {
-                let why = format!("must be less than or equal to the pod's limit of {most}");
+    within_pod(spec, requirements, &path.named("containers"), judge);
+}
+
+/// No container's limit is above the pod's.
+fn within_pod(spec: &Object, requirements: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+    let limits = object(requirements, "limits").into_iter().flatten();
+    let limits: BTreeMap<&str, Quantity<'_>> =
+        limits.filter_map(|(name, limit)| Some((name.as_str(), Quantity::parse(limit.as_str()?)?))).collect();
+    objects(path, spec, "containers", |path, container| {
+        let own = object(container, "resources").and_then(|resources| object(resources, "limits"));
+        for (resource, limit) in own.into_iter().flatten() {
+            let limit = limit.as_str().unwrap_or_default();
+            let (Some(most), Some(own)) = (limits.get(resource.as_str()), Quantity::parse(limit)) else {
+                continue;
+            };
+            if own.exceeds(most) {
+                let why =
+                    format!("must be less than or equal to the pod's limit of {}", quoted(&most.canonical()));
                 judge.invalid(&path.key(resource).named("limits"), limit, &why);
             }
         }
     });
-}
-
-fn exceeds(a: &str, b: &str) -> bool {
-    Quantity::parse(a).zip(Quantity::parse(b)).is_some_and(|(a, b)| a.exceeds(&b))
 }

@@ -10,7 +10,7 @@ use super::{
     judge::Judge,
     projected, storage, syntax,
 };
-use crate::pod::FieldPath;
+use crate::pod::{FieldPath, quoted};
 
 /// The volumes that containers can have: those with nothing wrong.
 #[derive(Debug, Default)]
@@ -167,7 +167,11 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Jud
     if kind == "ephemeral" && !name.is_empty() {
         let claim = format!("{pod_name}-{name}");
         if let Err(why) = syntax::subdomain(&claim) {
-            judge.invalid(&path.field("name"), name, &format!("the claim {claim:?} would be made: {why}"));
+            judge.invalid(
+                &path.field("name"),
+                name,
+                &format!("the claim {} would be made: {why}", quoted(&claim)),
+            );
         }
     }
     Kind::Other
