@@ -599,6 +599,8 @@ async fn what_is_not_there_is_refused() {
             ".json .apiVersion .kind .metadata .spec .status",
             "JSON is all there is: podmux get makes its tables itself",
         ),
+        ("PATCH", "405 MethodNotAllowed", "not offered: PUT says it all"),
+        ("DELETE of a collection", "405 MethodNotAllowed", "not offered: PUT /pods says what is to be left"),
         ("HEAD", "200", "a GET without its body"),
         ("a name with a slash", "400 BadRequest", "the answer says why"),
     ];
@@ -634,6 +636,10 @@ async fn what_is_not_there_is_refused() {
         side.ask("a name that is none", &format!("GET {pods}/Bad_Name")).await;
         side.ask("pretty", &format!("GET {pods}/web?pretty=true")).await;
         side.ask("an unknown parameter", &format!("GET {pods}/web?bogus=1")).await;
+        let merge = [("content-type", "application/merge-patch+json")];
+        let patch = r#"{"metadata": {"labels": {"a": "b"}}}"#;
+        side.ask_with("PATCH", &format!("PATCH {pods}/web"), &merge, patch).await;
+        side.ask("DELETE of a collection", &format!("DELETE {pods}?labelSelector=none")).await;
     })
     .await;
 }
