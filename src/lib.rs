@@ -18,7 +18,6 @@
 //! * [`server`]: the HTTP server. [`client`]: the one HTTP client.
 //! * [`supervise`]: named tasks with one stop token and one deadline.
 //! * [`clock`]: the one place that reads the wall clock.
-//! * [`client`]: the one HTTP client.
 //!
 //! The rooms `agent`, `cli`, `settings` and `telemetry` are the program's own and
 //! no part of what the crate promises.

@@ -233,6 +233,7 @@ impl Trial<'_> {
         if grace == 0 {
             self.set.erase(key);
             self.set.version += 1;
+            posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
             return self.step(Outcome::Deleted, posted, Some(&old));
         }
         self.store(Outcome::Terminating, posted, Some(&old));
