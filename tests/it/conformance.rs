@@ -53,6 +53,7 @@ async fn conforms(namespace: &str, deliberate: &[Deliberate], talk: impl AsyncFn
 #[tokio::test]
 async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() {
     let Some(apiserver) = Apiserver::start() else { return };
+    // Each life of the server has a client of its own: no connection outlives it.
     let mut side = Side::kubernetes(&apiserver);
     let made = side.aside("POST /api/v1/namespaces/default/pods", &pod("web")).await;
     assert_eq!(made.code, 201, "{}", made.json);
@@ -61,6 +62,7 @@ async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() 
     let compacted = apiserver.command("compact");
     assert!(compacted["revision"].as_u64() > made.metadata("resourceVersion").parse().ok(), "{compacted}");
     assert_eq!(apiserver.command("restart"), json!({"done": "restart"}));
+    let mut side = Side::kubernetes(&apiserver);
     let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
     assert_eq!(read.metadata("uid"), made.metadata("uid"));
     let watch = format!(
@@ -77,6 +79,7 @@ async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() 
     apiserver.command("stop");
     assert!(std::net::TcpStream::connect(apiserver.at.url.trim_start_matches("https://")).is_err());
     apiserver.command("start");
+    let mut side = Side::kubernetes(&apiserver);
     let read = side.aside("GET /api/v1/namespaces/default/pods/web", &Value::Null).await;
     assert_eq!(read.code, 200);
 }
@@ -377,6 +380,7 @@ async fn a_pod_is_deleted_with_grace() {
         side.ask("a pod without grace", &format!("DELETE {pods}/none")).await;
         side.ask("it is gone at once", &format!("GET {pods}/none")).await;
         side.ask("what is left", &format!("GET {pods}")).await;
+        side.ask("delete the new one", &format!("DELETE {web}")).await;
         let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
         side.send("replace", &format!("PUT {web}"), &labelled).await;
     })
@@ -588,6 +592,8 @@ async fn what_is_not_there_is_refused() {
             ".json .apiVersion .kind .metadata .spec .status",
             "JSON is all there is: podmux get makes its tables itself",
         ),
+        ("PATCH", "405 MethodNotAllowed", "not offered: PUT says it all"),
+        ("DELETE of a collection", "405 MethodNotAllowed", "not offered: PUT /pods says what is to be left"),
         ("HEAD", "200", "a GET without its body"),
         ("a name with a slash", "400 BadRequest", "the answer says why"),
     ];
@@ -623,6 +629,10 @@ async fn what_is_not_there_is_refused() {
         side.ask("a name that is none", &format!("GET {pods}/Bad_Name")).await;
         side.ask("pretty", &format!("GET {pods}/web?pretty=true")).await;
         side.ask("an unknown parameter", &format!("GET {pods}/web?bogus=1")).await;
+        let merge = [("content-type", "application/merge-patch+json")];
+        let patch = r#"{"metadata": {"labels": {"a": "b"}}}"#;
+        side.ask_with("PATCH", &format!("PATCH {pods}/web"), &merge, patch).await;
+        side.ask("DELETE of a collection", &format!("DELETE {pods}?labelSelector=none")).await;
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! The same requests to a real kube-apiserver and to podmux, and what counts in their answers.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, header::AUTHORIZATION};
@@ -35,7 +35,8 @@ pub struct Side {
     said: Vec<Said>,
     /// Values that each server makes up, in the order in which they were first seen.
     uids: Vec<String>,
-    versions: Vec<String>,
+    /// Those of each pod.
+    versions: HashMap<String, Vec<String>>,
 }
 
 /// An answer, for the requests that follow from it.
@@ -70,7 +71,7 @@ impl Side {
             token: token.cloned(),
             said: Vec::new(),
             uids: Vec::new(),
-            versions: Vec::new(),
+            versions: HashMap::new(),
         }
     }
 
@@ -183,10 +184,13 @@ impl Side {
                 metadata.remove("annotations");
             }
         }
-        for (field, known) in [("uid", &mut self.uids), ("resourceVersion", &mut self.versions)] {
-            if let Some(Value::String(value)) = metadata.get_mut(field) {
-                *value = numbered(known, value);
-            }
+        if let Some(Value::String(uid)) = metadata.get_mut("uid") {
+            *uid = numbered(&mut self.uids, uid);
+        }
+        let uid = metadata.get("uid").cloned();
+        if let Some(Value::String(version)) = metadata.get_mut("resourceVersion") {
+            *version =
+                numbered(self.versions.entry(uid.unwrap_or_default().to_string()).or_default(), version);
         }
         for field in ["creationTimestamp", "deletionTimestamp"] {
             if let Some(Value::String(time)) = metadata.get_mut(field) {
