@@ -15,7 +15,14 @@
 
 mod support;
 
-use std::{collections::BTreeMap, fs, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
+    thread,
+    time::Duration,
+};
 
 use rustix::param::clock_ticks_per_second;
 use support::{Agent, Form, Manifests, number_argument, wants_figures};
@@ -28,7 +35,12 @@ fn main() {
     let figures = wants_figures();
     let seconds = number_argument().unwrap_or(if figures { 60 } else { 1 });
     let manifests = Manifests::new(110, Form::Yaml);
-    let agent = Agent::start(&manifests);
+    let (path, place) = (manifests.path(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let listen = format!("unix:{}", place.path().join("s").display());
+    let (state, url) = (place.path().join("state"), polled());
+    let flags = ["--pod-manifest-path", path.to_str().unwrap(), "--manifest-url", &url];
+    let flags = [&flags[..], &["--listen", &listen, "--state-dir", state.to_str().unwrap()]].concat();
+    let agent = Agent::start_with(place.path(), &flags);
     agent.added(110);
     if figures {
         thread::sleep(SETTLE);
@@ -47,6 +59,23 @@ fn main() {
         status(id, "Threads"),
     );
     agent.stop();
+}
+
+/// A URL at which there are no pods.
+fn polled() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/pods", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+            while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let body = r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#;
+            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+            write!(stream, "{head}\r\n{body}").unwrap();
+        }
+    });
+    url
 }
 
 /// The processor time of a process since it began, threads that have ended

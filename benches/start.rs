@@ -38,5 +38,27 @@ fn main() {
             });
             figures(&format!("start/{size} {name}"), durations.collect());
         }
+        restarts(size, starts);
     }
+}
+
+/// The same with everything that a service has: the last good of an earlier run,
+/// which is restored first, and a server that listens.
+fn restarts(size: usize, starts: usize) {
+    let manifests = Manifests::new(size, Form::Json);
+    thread::sleep(OLD_ENOUGH);
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, state) = (manifests.path(), place.path().join("state"));
+    let listen = format!("unix:{}", place.path().join("s").display());
+    let flags = ["--pod-manifest-path", path.to_str().unwrap(), "--listen", &listen, "--state-dir"];
+    let flags = [&flags[..], &[state.to_str().unwrap()]].concat();
+    let start = |_| {
+        let agent = Agent::start_with(place.path(), &flags);
+        let duration = agent.added(size).duration_since(agent.started);
+        agent.stop();
+        duration
+    };
+    // The first one has nothing to restore.
+    let durations: Vec<Duration> = (0..=starts).map(start).skip(1).collect();
+    figures(&format!("restart/{size} JSON"), durations);
 }
