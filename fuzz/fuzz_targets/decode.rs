@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 fuzz_target!(|text: &[u8]| {
     for source in [SourceName::File, SourceName::Http, SourceName::Url] {
         match read(text, source) {
-            Ok(Manifest { pods, warnings }) => {
+            Ok(Manifest { pods, warnings, .. }) => {
                 stand_in(text, &warnings);
                 assert!(warnings.iter().all(|warning| warning.severity == Severity::Warning));
                 pods.iter().for_each(again);
@@ -34,7 +34,10 @@ fuzz_target!(|text: &[u8]| {
 });
 
 fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusal> {
-    manifest(text, &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None })
+    manifest(
+        text,
+        &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },
+    )
 }
 
 fn stand_in(text: &[u8], problems: &[Problem]) {
