@@ -469,13 +469,13 @@ impl HttpSource {
 }
 
 /// A pod of an earlier run, as a step of this one.
-fn restored(posted: &set::Posted) -> Step {
+fn restored(posted: &Arc<set::Posted>) -> Step {
     Step { key: posted.pod.key().clone(), outcome: Outcome::Unchanged, posted: posted.clone(), before: None }
 }
 
 /// What a dry run answers: at the version that the pod has, for it gets no other.
 fn untold(step: &Step) -> Written {
-    let mut posted = step.posted.clone();
+    let mut posted = set::Posted::clone(&step.posted);
     posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
     Written { outcome: step.outcome, pod: Arc::new(posted.pod.told_by(SourceName::Http, posted.seen)) }
 }

@@ -1,9 +1,9 @@
 //! How the posted set stands in the database.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     LoadError,
@@ -39,8 +39,9 @@ pub(super) fn version(version: u64) -> Change {
 }
 
 fn value(posted: &Posted) -> Vec<u8> {
-    let seen = posted.seen.to_string();
-    json!({"seen": seen, "pod": posted.pod.object()}).to_string().into_bytes()
+    // Writing to memory cannot fail: the keys are texts and the numbers finite.
+    let pod = serde_json::to_string(posted.pod.object()).unwrap_or_default();
+    format!(r#"{{"seen":"{}","pod":{pod}}}"#, posted.seen).into_bytes()
 }
 
 /// Reads the set back. The pods are bound to this node, whatever it was called before.
@@ -62,7 +63,7 @@ pub(super) fn load(table: &BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result
             return Err(bad("another pod's name is in it"));
         }
         pod.set_node(node);
-        set.insert(Posted { pod, seen: seen.ok_or_else(|| bad("no time in it"))? });
+        set.insert(Arc::new(Posted { pod, seen: seen.ok_or_else(|| bad("no time in it"))? }));
     }
     Ok(set)
 }

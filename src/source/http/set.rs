@@ -1,11 +1,13 @@
 //! The set itself, pure: what a write makes of it. Time and chance are passed in.
 
+use std::sync::Arc;
+
 use imbl::{OrdMap, OrdSet};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{Obstacle, ObstacleKind, Outcome, Preconditions, Write};
-use crate::pod::{PodKey, Prepared, SEEN, SOURCE, identity::HASH};
+use crate::pod::{PodKey, Prepared, SEEN, SOURCE, Uid, identity::HASH};
 
 /// The grace of a pod that says none: the API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
@@ -51,18 +53,19 @@ pub(super) struct Step {
     pub(super) key: PodKey,
     pub(super) outcome: Outcome,
     /// The pod as it is then; as it was last if it is gone.
-    pub(super) posted: Posted,
+    pub(super) posted: Arc<Posted>,
     /// The version that it had before, if it was there.
     pub(super) before: Option<String>,
 }
 
-/// The posted pods. O(1) to clone, so a write is tried on a copy.
+/// The posted pods. O(1) to clone, so a write is tried on a copy. An edit copies
+/// a node of the map with all that is in it: pointers, not pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Set {
-    pub(super) pods: OrdMap<PodKey, Posted>,
+    pub(super) pods: OrdMap<PodKey, Arc<Posted>>,
     /// Those that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
-    by_uid: OrdMap<String, PodKey>,
+    by_uid: OrdMap<Uid, PodKey>,
     /// The version that the last change was given.
     pub(super) version: u64,
 }
@@ -91,9 +94,9 @@ impl Set {
     }
 
     /// Puts a pod in, under its own version.
-    pub(super) fn insert(&mut self, posted: Posted) {
+    pub(super) fn insert(&mut self, posted: Arc<Posted>) {
         let key = posted.pod.key().clone();
-        self.by_uid.insert(posted.uid().to_owned(), key.clone());
+        self.by_uid.insert(Uid::from(posted.uid()), key.clone());
         if posted.deadline().is_some() {
             self.terminating.insert(key.clone());
         }
@@ -101,9 +104,9 @@ impl Set {
     }
 
     /// Takes a pod out for good.
-    pub(super) fn erase(&mut self, key: &PodKey) -> Option<Posted> {
+    pub(super) fn erase(&mut self, key: &PodKey) -> Option<Arc<Posted>> {
         let posted = self.pods.remove(key)?;
-        self.by_uid.remove(posted.uid());
+        self.by_uid.remove(&Uid::from(posted.uid()));
         self.terminating.remove(key);
         Some(posted)
     }
@@ -123,7 +126,7 @@ impl Trial<'_> {
         self.obstacles.push(Obstacle { key: key.clone(), what });
     }
 
-    fn step(&mut self, outcome: Outcome, posted: Posted, before: Option<&Posted>) {
+    fn step(&mut self, outcome: Outcome, posted: Arc<Posted>, before: Option<&Posted>) {
         let before = before.map(|before| before.text("resourceVersion").to_owned());
         self.steps.push(Step { key: posted.pod.key().clone(), outcome, posted, before });
     }
@@ -168,7 +171,7 @@ impl Trial<'_> {
         }
         if pod.uid().is_empty() {
             pod.set_metadata("uid", Some((self.uid)().into()));
-        } else if let Some(holder) = self.set.by_uid.get(pod.uid()).cloned() {
+        } else if let Some(holder) = self.set.by_uid.get(&Uid::from(pod.uid())).cloned() {
             return self.refuse(&key, ObstacleKind::UidInUse(holder));
         }
         take_over(&mut pod);
@@ -224,7 +227,7 @@ impl Trial<'_> {
         if grace > 0 && old.deadline().is_some_and(|before| before <= deadline) {
             return self.step(Outcome::Terminating, old.clone(), Some(&old));
         }
-        let mut posted = old.clone();
+        let mut posted = Posted::clone(&old);
         posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
         posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
         if old.deadline().is_none() {
@@ -234,7 +237,7 @@ impl Trial<'_> {
             self.set.erase(key);
             self.set.version += 1;
             posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
-            return self.step(Outcome::Deleted, posted, Some(&old));
+            return self.step(Outcome::Deleted, Arc::new(posted), Some(&old));
         }
         self.store(Outcome::Terminating, posted, Some(&old));
     }
@@ -256,6 +259,7 @@ impl Trial<'_> {
     fn store(&mut self, outcome: Outcome, mut posted: Posted, before: Option<&Posted>) {
         self.set.version += 1;
         posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
+        let posted = Arc::new(posted);
         self.set.insert(posted.clone());
         self.step(outcome, posted, before);
     }
