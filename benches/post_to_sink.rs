@@ -25,7 +25,7 @@ use std::{
 use plain::Connection;
 use support::{Agent, appends, figures, median, number_argument, pod, wants_figures};
 
-/// Between two POSTs, so that each finds the agent at rest.
+/// Between two POSTs that are each to find the agent, and the machine, at rest.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How many pods there are; each POST replaces one of them.
 const PODS: usize = 110;
@@ -40,30 +40,29 @@ fn main() {
     let agent = Agent::start_with(directory.path(), &flags);
     agent.line();
     let mut connection = Connection::unix(&socket).unwrap();
-    let mut answers = Vec::new();
-    let mut lines = Vec::new();
-    for round in 0..rounds + PODS {
+    let mut round = 0;
+    let mut post = |pause: Duration| {
+        thread::sleep(pause);
         let body = pod(&format!("pod-{:05}", round % PODS), round).to_string();
-        if round > PODS {
-            thread::sleep(PAUSE);
-        }
         let begin = Instant::now();
         let answer = connection.ask("POST", "/pods", body.as_bytes()).unwrap();
         let answered = begin.elapsed();
         assert!(matches!(answer.code, 200 | 201), "{}", answer.text());
         let line = agent.line();
         assert!(line.text.contains(&format!("\"podmux.example/round\":\"{round}\"")), "{}", line.text);
-        if round >= PODS {
-            answers.push(answered);
-            lines.push(line.at.duration_since(begin).max(answered));
-        }
+        round += 1;
+        (answered, line.at.duration_since(begin).max(answered))
+    };
+    (0..PODS).for_each(|_| drop(post(Duration::ZERO)));
+    for (name, pause) in [("", Duration::ZERO), (", at rest", PAUSE)] {
+        let (answers, lines): (Vec<_>, Vec<_>) = (0..rounds).map(|_| post(pause)).unzip();
+        let disk = appends(directory.path(), rounds);
+        let (sink, one) = (median(lines.clone()), median(disk.clone()));
+        figures(&format!("post-to-2xx{name}"), answers);
+        figures(&format!("post-to-sink{name}"), lines);
+        figures("append-fdatasync", disk);
+        let beyond = sink.saturating_sub(Duration::from_micros(300)).as_secs_f64() / one.as_secs_f64();
+        println!("post-to-sink{name}: p50 is 0.3 ms and {beyond:.2} x one append with fdatasync");
     }
-    let disk = appends(directory.path(), rounds);
-    let (sink, one) = (median(lines.clone()), median(disk.clone()));
-    figures("post-to-2xx", answers);
-    figures("post-to-sink", lines);
-    figures("append-fdatasync", disk);
-    let beyond = sink.saturating_sub(Duration::from_micros(300)).as_secs_f64() / one.as_secs_f64();
-    println!("post-to-sink p50 is 0.3 ms and {beyond:.2} x one append with fdatasync");
     agent.stop();
 }
