@@ -53,7 +53,9 @@ fn main() {
         round += 1;
         (answered, line.at.duration_since(begin).max(answered))
     };
-    (0..PODS).for_each(|_| drop(post(Duration::ZERO)));
+    for _ in 0..PODS {
+        post(Duration::ZERO);
+    }
     for (name, pause) in [("", Duration::ZERO), (", at rest", PAUSE)] {
         let (answers, lines): (Vec<_>, Vec<_>) = (0..rounds).map(|_| post(pause)).unzip();
         let disk = appends(directory.path(), rounds);
