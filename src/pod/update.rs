@@ -89,8 +89,8 @@ pub enum Op {
     Delete,
     /// Only the status changed.
     Reconcile,
-    /// Everything that is wanted, in place of all that was told before
-    /// (the snapshot modes of notification).
+    /// Everything that is wanted, in place of all that was told before: in the
+    /// snapshot modes of notification, and where a stream of updates begins anew.
     Set,
 }
 
