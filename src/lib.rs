@@ -101,6 +101,7 @@
 
 #[doc(hidden)]
 pub mod agent;
+mod causes;
 #[doc(hidden)]
 pub mod cli;
 pub mod client;

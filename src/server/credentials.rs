@@ -25,7 +25,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::settings::{CertificateFiles, ServerSettings};
+use crate::{
+    causes::chain,
+    settings::{CertificateFiles, ServerSettings},
+};
 
 /// The largest file of certificates or with a token, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -204,14 +207,6 @@ pub(super) async fn keep_fresh(
                 failing = true;
             }
         }
-    }
-}
-
-/// An error and its cause.
-fn chain(error: &CredentialError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pods: podmux's own paths for whole sets, and Kubernetes' paths.
 
-use std::{error::Error, fmt::Write as _, iter, sync::Arc};
+use std::{fmt::Write as _, iter, sync::Arc};
 
 use axum::{
     body::Body,
@@ -20,6 +20,7 @@ use super::{
     status::ApiError,
 };
 use crate::{
+    causes::chain,
     db::DbError,
     pod::{Pod, PodKey, Prepared, SourceName},
     source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
@@ -364,18 +365,6 @@ fn unwritten(error: &WriteError) -> ApiError {
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
         }
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Writing to memory cannot fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn refused(obstacles: &[Obstacle]) -> ApiError {

@@ -1,8 +1,6 @@
 //! One loop for each sink: takes its updates, hands them over at the sink's pace, tries again for ever.
 
 use std::{
-    error::Error,
-    fmt::Write as _,
     hash::{BuildHasher as _, Hasher as _, RandomState},
     sync::Arc,
     time::Duration,
@@ -14,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{SequencedUpdate, Sink, SinkError};
-use crate::{clock, db::Sequence, mux::Updates, storage::Told};
+use crate::{causes::chain, clock, db::Sequence, mux::Updates, storage::Told};
 
 /// The wait after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -270,16 +268,4 @@ impl Backoff {
 fn random() -> f64 {
     let bits = RandomState::new().build_hasher().finish();
     f64::from(u16::try_from(bits >> 48).unwrap_or_default()) / f64::from(u16::MAX)
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }

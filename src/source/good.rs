@@ -24,7 +24,6 @@
 
 use std::{
     collections::BTreeMap,
-    error::Error as _,
     fmt,
     future::{pending, ready},
     mem,
@@ -42,6 +41,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use crate::{
+    causes::chain,
     db::{Change, Db, DbError, Stored, Table},
     pod::{NodeName, Origin, Pod, Prepared, SourceName},
 };
@@ -218,10 +218,7 @@ impl Good {
 
     /// Loud, then quiet, then "recovered".
     fn tell(&mut self, error: Option<&DbError>) {
-        let trouble = error.map(|error| {
-            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            Arc::from(format!("{error}{cause}"))
-        });
+        let trouble = error.map(|error| Arc::from(chain(error)));
         let source = self.source.as_str();
         match (&self.trouble, &trouble) {
             (None, Some(error)) => {

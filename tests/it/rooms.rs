@@ -85,6 +85,7 @@ const LAW: &[Row] = &[
         "+std::net::Ipv4Addr", "+std::net::Ipv6Addr",
     ]]),
     ("storage", &[PURE, &["+crate::storage", "+crate::pod"]]),
+    ("causes", &[&["+std::error", "+std::fmt"]]),
     ("clock", &[&["+std", "+jiff"]]),
     ("mux", &[&[
         "+std", "-std::env", "-std::fs", "-std::net", "-std::process", "-std::thread",
@@ -104,7 +105,7 @@ const LAW: &[Row] = &[
     ]]),
     ("source", &[ASYNC, &[
         "+bytes", "+http", "+imbl", "+k8s_openapi", "+kube", "+notify", "+sha2", "+uuid",
-        "+crate::source", "+crate::pod", "+crate::validation", "+crate::db", "+crate::clock",
+        "+crate::source", "+crate::pod", "+crate::validation", "+crate::db", "+crate::clock", "+crate::causes",
         "+crate::client",
         "+crate::mux::SourceChannel",
         // What the sinks have acknowledged: the way back to the posted set.
@@ -114,7 +115,7 @@ const LAW: &[Row] = &[
     ]]),
     ("sink", &[ASYNC, &[
         "+http", "+hyper", "+hyper_util",
-        "+crate::sink", "+crate::pod", "+crate::db", "+crate::clock",
+        "+crate::sink", "+crate::pod", "+crate::db", "+crate::clock", "+crate::causes",
         "+crate::mux::Updates",
         // What it has acknowledged, as it reports it.
         "+crate::storage::Told",
@@ -128,7 +129,7 @@ const LAW: &[Row] = &[
         "+std::env::consts",
         // Why a write was not stored.
         "+crate::db::DbError",
-        "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
+        "+crate::causes", "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
         "+crate::storage::Merged", "+crate::storage::SourceState",
         "+crate::source::http", "+crate::source::SourceStatus", "+crate::source::SourceFailing",
         // Where it listens and whom it lets in is as it was said; nothing is gained by saying it twice.

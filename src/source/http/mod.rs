@@ -27,6 +27,7 @@ use uuid::Uuid;
 use self::set::{Set, Step};
 use super::{SourceFailing, SourceStatus};
 use crate::{
+    causes::chain,
     clock,
     db::{Change, Db, DbError, Stored, Table},
     mux::SourceChannel,
@@ -370,7 +371,7 @@ impl HttpSource {
                 status.last_success = Some(now);
             }
             Err(error) => {
-                let error = describe(error);
+                let error = chain(error);
                 let before = status.failing.take();
                 if before.as_ref().is_none_or(|before| *before.error != *error) {
                     warn!(source = "http", error, "what was posted cannot be stored and is refused");
@@ -491,10 +492,4 @@ fn told(steps: &[Step], now: &OrdMap<PodKey, Arc<Pod>>) -> Vec<Written> {
         Written { outcome: step.outcome, pod }
     };
     steps.iter().enumerate().map(pod).collect()
-}
-
-/// An error with its cause, on one line.
-fn describe(error: &DbError) -> String {
-    use std::error::Error as _;
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

@@ -7,7 +7,7 @@
 
 mod fetch;
 
-use std::{error::Error, fmt, mem, panic, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, mem, panic, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Uri};
 use sha2::{Digest as _, Sha256};
@@ -23,6 +23,7 @@ use uuid::Uuid;
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
 use super::{SourceFailing, SourceStatus, good::Good};
 use crate::{
+    causes::chain,
     client::{Identity, shown},
     clock,
     mux::SourceChannel,
@@ -444,17 +445,6 @@ fn polling(settings: &UrlSettings) -> String {
 fn kept_under(url: &Uri) -> Origin {
     let digest = |query: &str| format!("?sha256={}", hex(Sha256::digest(query).into()));
     Origin::from(&*format!("{}{}", shown(url), url.query().map(digest).unwrap_or_default()))
-}
-
-/// An error and its causes in one line.
-fn chain(error: &UrlError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn hex(bytes: [u8; 32]) -> String {
