@@ -47,6 +47,8 @@ pub struct Settings {
     pub file: Option<FileSettings>,
     /// The url source, if it is configured.
     pub url: Option<UrlSettings>,
+    /// How the API server is reached, if the api source is configured.
+    pub kubeconfig: Option<PathBuf>,
     /// The server; pods are posted to it, so it is a source, too.
     pub server: ServerSettings,
     /// Where state is kept; nothing outlives the process if there is none.
@@ -137,6 +139,8 @@ pub enum Key {
     ManifestUrlSha256,
     /// Time between polls of the URL.
     HttpCheckFrequency,
+    /// How the API server is reached.
+    Kubeconfig,
     /// This node's name.
     NodeName,
     /// Where the server listens; may be said several times.
@@ -165,7 +169,7 @@ pub enum Key {
 
 impl Key {
     /// Every setting.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::PodManifestPath,
         Self::FileCheckFrequency,
         Self::OnInvalidManifest,
@@ -176,6 +180,7 @@ impl Key {
         Self::ManifestUrlClientKeyFile,
         Self::ManifestUrlSha256,
         Self::HttpCheckFrequency,
+        Self::Kubeconfig,
         Self::NodeName,
         Self::Listen,
         Self::TokenFile,
@@ -204,6 +209,7 @@ impl Key {
             Self::ManifestUrlClientKeyFile => "manifest-url-client-key-file",
             Self::ManifestUrlSha256 => "manifest-url-sha256",
             Self::HttpCheckFrequency => "http-check-frequency",
+            Self::Kubeconfig => "kubeconfig",
             Self::NodeName => "node-name",
             Self::Listen => "listen",
             Self::TokenFile => "token-file",
@@ -283,6 +289,7 @@ impl Key {
                 | Self::ManifestUrlCaFile
                 | Self::ManifestUrlClientCertFile
                 | Self::ManifestUrlClientKeyFile
+                | Self::Kubeconfig
                 | Self::TokenFile
                 | Self::TlsCertFile
                 | Self::TlsPrivateKeyFile
@@ -407,6 +414,7 @@ impl Settings {
             config,
             file,
             url: url::read(&layers)?,
+            kubeconfig: layers.one(Key::Kubeconfig, read_path)?,
             server: server::read(&layers)?,
             state_dir: state::read(&layers)?,
             node_name: layers.node_name()?,
@@ -453,6 +461,7 @@ impl Settings {
         } else {
             hold(&mut fresh.url, &self.url, Key::ManifestUrl, &mut stuck);
         }
+        hold(&mut fresh.kubeconfig, &self.kubeconfig, Key::Kubeconfig, &mut stuck);
         hold(&mut fresh.node_name, &self.node_name, Key::NodeName, &mut stuck);
         let (server, now) = (&mut fresh.server, &self.server);
         hold(&mut server.listen, &now.listen, Key::Listen, &mut stuck);

@@ -23,6 +23,7 @@ use crate::{
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
         SourceFailing, SourceStatus,
+        api::{self, ApiHandle, ApiSource},
         file::{self, FileHandle, FileSource, FileStatus, Noticing},
         good::Good,
         http::{HttpSource, Posts},
@@ -38,6 +39,7 @@ const UPDATES: &str = "/updates";
 pub(super) struct Handles {
     file: Option<FileHandle>,
     url: Option<UrlHandle>,
+    api: Option<ApiHandle>,
     /// The server's token and certificates.
     credentials: Option<Reread>,
 }
@@ -50,6 +52,9 @@ impl Handles {
         }
         if let (Some(url), Some(settings)) = (&self.url, &settings.url) {
             url.retune(settings.check_frequency, settings.headers.clone(), settings.sha256);
+        }
+        if let Some(api) = &self.api {
+            api.rescan();
         }
         if let Some(credentials) = &self.credentials {
             credentials.now();
@@ -71,12 +76,14 @@ pub(super) async fn wire(
     wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
-    let credentials = wiring.http(file.as_ref(), url.as_ref()).await?;
+    let api = wiring.api().await?;
+    let handles = Handles { file, url, api, credentials: None };
+    let credentials = wiring.http(&handles).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
     });
-    Ok(Handles { file, url, credentials })
+    Ok(Handles { credentials, ..handles })
 }
 
 /// Which sources there are. What can be posted to is a source.
@@ -85,6 +92,7 @@ fn configured(settings: &Settings) -> Vec<SourceName> {
         (SourceName::File, settings.file.is_some()),
         (SourceName::Http, !settings.server.listen.is_empty()),
         (SourceName::Url, settings.url.is_some()),
+        (SourceName::Api, settings.kubeconfig.is_some()),
     ];
     sources.into_iter().filter_map(|(source, configured)| configured.then_some(source)).collect()
 }
@@ -227,12 +235,26 @@ impl<'a> Wiring<'a> {
         Ok(Some(handle))
     }
 
+    async fn api(&mut self) -> anyhow::Result<Option<ApiHandle>> {
+        let Some(kubeconfig) = self.settings.kubeconfig.clone() else {
+            self.forget(SourceName::Api).await;
+            return Ok(None);
+        };
+        let channel = self.mux.channel(SourceName::Api).context("the api source has its channel")?;
+        let kubeconfig = api::Kubeconfig::File(kubeconfig);
+        let settings = api::ApiSettings { kubeconfig, node: self.settings.node_name.clone() };
+        let (source, handle) = ApiSource::new(settings, channel);
+        let source = source.with_last_good(self.last_good(SourceName::Api));
+        let stop = self.stop.clone();
+        self.crew.spawn("source api", async {
+            source.run(stop).await;
+            Ok(())
+        });
+        Ok(Some(handle))
+    }
+
     /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(
-        &mut self,
-        file: Option<&FileHandle>,
-        url: Option<&UrlHandle>,
-    ) -> anyhow::Result<Option<Reread>> {
+    async fn http(&mut self, handles: &Handles) -> anyhow::Result<Option<Reread>> {
         let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
         let server = &self.settings.server;
         let server = Server::bind(server, self.settings.node_name.clone(), Limits::default()).await?;
@@ -245,7 +267,7 @@ impl<'a> Wiring<'a> {
             Ok(())
         });
         let reread = server.reread();
-        let view = View { connections: server.stats(), ..self.view(posts, file, url) };
+        let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
@@ -263,16 +285,19 @@ impl<'a> Wiring<'a> {
         Ok(Some(reread))
     }
 
-    fn view(&mut self, posts: Posts, file: Option<&FileHandle>, url: Option<&UrlHandle>) -> View {
+    fn view(&mut self, posts: Posts, handles: &Handles) -> View {
         let mut sources: Vec<(SourceName, Probe<SourceStatus>)> = Vec::new();
-        if let (Some(handle), Some(given)) = (file, &self.settings.file) {
+        if let (Some(handle), Some(given)) = (&handles.file, &self.settings.file) {
             let (status, path) = (handle.status(), given.path.display().to_string());
             sources.push((SourceName::File, Arc::new(move || file_status(&path, &status.borrow()))));
         }
         let stored = posts.clone();
         sources.push((SourceName::Http, Arc::new(move || stored.status())));
-        if let Some(url) = url.cloned() {
+        if let Some(url) = handles.url.clone() {
             sources.push((SourceName::Url, Arc::new(move || url.status())));
+        }
+        if let Some(api) = handles.api.clone() {
+            sources.push((SourceName::Api, Arc::new(move || api.status())));
         }
         let mux = self.mux.clone();
         View {
@@ -281,6 +306,7 @@ impl<'a> Wiring<'a> {
             posts,
             history: self.history(),
             sources: sources.into(),
+            reflector: handles.api.as_ref().map(ApiHandle::metrics),
             sinks: std::mem::take(&mut self.sinks).into(),
             turns: Arc::new(move || {
                 let mux = mux.clone();
@@ -334,6 +360,7 @@ fn file_status(path: &str, status: &FileStatus) -> SourceStatus {
             attempts: 1,
             error,
         }),
+        ..SourceStatus::default()
     }
 }
 

@@ -56,6 +56,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", help_heading = "Sources")]
     http_check_frequency: Option<String>,
 
+    /// The kubeconfig with which the API server is asked for the pods that are bound to this node
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sources")]
+    kubeconfig: Option<String>,
+
     /// This node's name, a part of every static pod's name
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override", help_heading = "Sources")]
     node_name: Option<String>,
@@ -149,6 +153,7 @@ impl Args {
             manifest_url_client_cert_file,
             manifest_url_client_key_file,
             manifest_url_sha256,
+            kubeconfig,
             http_check_frequency,
             node_name,
             listen,
@@ -175,6 +180,7 @@ impl Args {
             (Key::ManifestUrlClientCertFile, Vec::from_iter(manifest_url_client_cert_file)),
             (Key::ManifestUrlClientKeyFile, Vec::from_iter(manifest_url_client_key_file)),
             (Key::ManifestUrlSha256, Vec::from_iter(manifest_url_sha256)),
+            (Key::Kubeconfig, Vec::from_iter(kubeconfig)),
             (Key::HttpCheckFrequency, Vec::from_iter(http_check_frequency)),
             (Key::NodeName, Vec::from_iter(node_name)),
             (Key::Listen, listen),

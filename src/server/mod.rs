@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     history::HistoryReader,
     pod::{NodeName, SourceName},
-    source::{SourceStatus, http::Posts},
+    source::{SourceStatus, api::ReflectorMetrics, http::Posts},
     storage::Merged,
 };
 
@@ -64,6 +64,8 @@ pub struct View {
     pub history: HistoryReader,
     /// How each configured source is doing, asked anew each time.
     pub sources: Arc<[(SourceName, Probe<SourceStatus>)]>,
+    /// What the reflector counts, if there is one.
+    pub reflector: Option<ReflectorMetrics>,
     /// How each sink is doing, asked anew each time.
     pub sinks: Arc<[Probe<SinkStatus>]>,
     /// Whether the merge loop turns.

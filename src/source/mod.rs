@@ -1,5 +1,6 @@
 //! Doors in.
 
+pub mod api;
 pub mod file;
 pub mod good;
 pub mod http;
@@ -19,6 +20,10 @@ pub struct SourceStatus {
     pub detail: String,
     /// When it last looked and all was well.
     pub last_success: Option<Timestamp>,
+    /// Of when what it shows is, while that is an earlier run's.
+    pub restored: Option<Timestamp>,
+    /// What its reflector is doing, if it has one.
+    pub reflector: Option<ReflectorStatus>,
     /// How it fails, if it does. What is wrong with single items is in the
     /// listing's rejections.
     pub failing: Option<SourceFailing>,
@@ -33,4 +38,17 @@ pub struct SourceFailing {
     pub attempts: u64,
     /// The last error, with its causes, and what to do about it.
     pub error: Arc<str>,
+}
+
+/// What a reflector is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReflectorStatus {
+    /// In a word: `connecting`, `listing`, `watching`, `waiting`.
+    pub phase: &'static str,
+    /// The version of the last event, bookmark or listing; opaque, never compared.
+    pub resource_version: Option<Arc<str>>,
+    /// When the server last said anything: an event, a bookmark, a page.
+    pub last_event: Option<Timestamp>,
+    /// When it tries again, while it waits.
+    pub next_attempt: Option<Timestamp>,
 }

@@ -598,6 +598,7 @@ fn every_flag_reaches_its_own_setting() {
             | Key::ManifestUrlCaFile
             | Key::ManifestUrlClientCertFile
             | Key::ManifestUrlClientKeyFile
+            | Key::Kubeconfig
             | Key::TokenFile
             | Key::TlsCertFile
             | Key::TlsPrivateKeyFile

@@ -104,7 +104,10 @@ const LAW: &[Row] = &[
         "+crate::client",
     ]]),
     ("source", &[ASYNC, &[
-        "+bytes", "+http", "+imbl", "+k8s_openapi", "+kube", "+notify", "+sha2", "+uuid",
+        "+bytes", "+http", "+http_body", "+http_body_util", "+hyper_rustls", "+hyper_util", "+imbl", "+k8s_openapi", "+kube",
+        "+notify", "+rustls", "+sha2", "+tower_service", "+uuid",
+        // What the reflector counts; the server only shows it.
+        "+prometheus_client::metrics",
         "+crate::source", "+crate::pod", "+crate::validation", "+crate::db", "+crate::clock", "+crate::causes",
         "+crate::client",
         "+crate::mux::SourceChannel",
@@ -132,6 +135,7 @@ const LAW: &[Row] = &[
         "+crate::causes", "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
         "+crate::storage::Merged", "+crate::storage::SourceState",
         "+crate::source::http", "+crate::source::SourceStatus", "+crate::source::SourceFailing",
+        "+crate::source::ReflectorStatus", "+crate::source::api::ReflectorMetrics",
         // Where it listens and whom it lets in is as it was said; nothing is gained by saying it twice.
         "+crate::settings::CertificateFiles", "+crate::settings::Listen", "+crate::settings::ServerSettings",
     ]]),

@@ -40,6 +40,12 @@ fn row(key: Key) -> Row {
             "podManifestPath",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
+        Key::Kubeconfig => (
+            "kubeconfig",
+            "PODMUX_KUBECONFIG",
+            "kubeconfig",
+            [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
+        ),
         Key::FileCheckFrequency => (
             "file-check-frequency",
             "PODMUX_FILE_CHECK_FREQUENCY",
@@ -247,6 +253,7 @@ fn value(settings: &Settings, key: Key) -> String {
         }
         Key::HttpCheckFrequency => url(|url| Some(format!("{:?}", url.check_frequency))),
         Key::Listen => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
+        Key::Kubeconfig => path(&settings.kubeconfig),
         Key::TokenFile => path(&server.token_file),
         Key::TlsCertFile => path(&server.tls.as_ref().map(|tls| tls.certificate.clone())),
         Key::TlsPrivateKeyFile => path(&server.tls.as_ref().map(|tls| tls.key.clone())),

@@ -119,6 +119,7 @@ impl TestServer {
         let of_posts: Probe<SourceStatus> = Arc::new(move || of_posts.status());
         let turning = mux.clone();
         let view = View {
+            reflector: None,
             node,
             merged: mux.merged(),
             posts: posts.clone(),
