@@ -12,6 +12,7 @@
 )]
 
 mod agent;
+mod api_reflector;
 mod cli;
 mod cli_agent;
 mod cli_apply;
