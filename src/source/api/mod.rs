@@ -4,7 +4,8 @@
 //! (`tools/cache/reflector.go`) and `UndeltaStore` behind it.
 
 mod connect;
-mod frames;
+#[doc(hidden)]
+pub mod frames;
 mod metrics;
 
 use tokio::sync::watch as level;
