@@ -13,6 +13,7 @@
 
 mod agent;
 mod api_reflector;
+mod api_frames;
 mod cli;
 mod cli_agent;
 mod cli_apply;

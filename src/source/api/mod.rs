@@ -8,7 +8,8 @@ pub mod answer;
 mod backoff;
 mod connect;
 mod event;
-mod frames;
+#[doc(hidden)]
+pub mod frames;
 mod metrics;
 #[doc(hidden)]
 pub mod reflector;
