@@ -37,6 +37,7 @@ mod file_places;
 mod file_saves;
 mod histories;
 mod history;
+mod good_whole;
 mod hostile_sink;
 mod jsonl;
 mod last_good;
