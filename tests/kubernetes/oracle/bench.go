@@ -176,7 +176,8 @@ func (q *question) writeManifest(path string, i, round int) error {
 	if err := json.Unmarshal([]byte(q.Text), &manifest); err != nil {
 		return err
 	}
-	manifest.Name = name(i)
+	// The kubelet makes a UID of all that a manifest says: a change would be another pod.
+	manifest.Name, manifest.UID = name(i), types.UID(name(i))
 	manifest.Spec.Containers[0].Image = fmt.Sprintf("image:%d", round)
 	text, err := json.Marshal(manifest)
 	if err != nil {
