@@ -32,7 +32,6 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::{pending, ready},
-    mem,
     num::NonZero,
     panic,
     pin::Pin,

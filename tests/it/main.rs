@@ -12,8 +12,8 @@
 )]
 
 mod agent;
-mod api_reflector;
 mod api_frames;
+mod api_reflector;
 mod cli;
 mod cli_agent;
 mod cli_apply;
@@ -35,9 +35,9 @@ mod file;
 mod file_faults;
 mod file_places;
 mod file_saves;
+mod good_whole;
 mod histories;
 mod history;
-mod good_whole;
 mod hostile_sink;
 mod jsonl;
 mod last_good;

@@ -308,7 +308,7 @@ impl Reflector {
     /// The request has ended: what is wanted next, and when.
     pub fn ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
         self.next_at = now;
-        match end {
+        let verdict = match end {
             End::Asked => {
                 self.want = Want::LISTING;
                 Verdict::Well
@@ -316,7 +316,10 @@ impl Reflector {
             End::Listed => Verdict::Well,
             _ if self.is_synced() => self.watch_ended(end, now, dice),
             _ => self.listing_ended(end, now, dice),
-        }
+        };
+        // What comes to nothing before the next request is made is not its end.
+        (self.attempt.accepted, self.attempt.events) = (false, 0);
+        verdict
     }
 
     /// A listing was not completed.
@@ -336,7 +339,8 @@ impl Reflector {
             self.want = Want::NEWEST;
             return Verdict::Usual;
         }
-        let is_deaf = *end == End::Silent || refusal.is_some_and(Refusal::is_invalid);
+        let is_deaf =
+            *end == End::Silent && self.attempt.accepted || refusal.is_some_and(Refusal::is_invalid);
         if self.attempt.is_watch && is_deaf {
             self.lists_until = Some(now + NO_WATCH_LIST);
             return Verdict::NoWatchList;

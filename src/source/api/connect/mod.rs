@@ -12,6 +12,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig as File, KubeconfigError},
 };
+use serde::{Deserialize, Serialize};
 
 #[allow(unused_imports, reason = "the driver is about to")]
 pub(super) use self::failure::{describe_cause, describe_failure};
@@ -29,7 +30,7 @@ pub enum Kubeconfig {
 }
 
 /// Which server it is: what an earlier run's listing is good for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its URL, without what may be secret.
     pub url: String,
