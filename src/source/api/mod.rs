@@ -365,16 +365,18 @@ impl ApiSource {
                     self.store.collect(object);
                 }
             }
-            Event::Deleted(key, version) => {
+            Event::Deleted(None, _) => {
+                let what = "a DELETED event does not say of which pod it is";
+                return Err(End::Garbage(what.to_owned()));
+            }
+            Event::Deleted(Some(key), version) => {
                 self.tally.items += 1;
                 self.reflector.event(version);
-                match key {
-                    Some(key) if is_synced => {
-                        let kept = self.kept();
-                        self.store.delete(&key, kept.as_ref()).await;
-                    }
-                    Some(key) => self.store.uncollect(&key),
-                    None => {}
+                if is_synced {
+                    let kept = self.kept();
+                    self.store.delete(&key, kept.as_ref()).await;
+                } else {
+                    self.store.uncollect(&key);
                 }
             }
         }
