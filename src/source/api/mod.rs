@@ -11,7 +11,7 @@ use tokio::sync::watch as level;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
-    connect::{ConnectError, Connected, Connector, Identity, Kubeconfig},
+    connect::{ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies},
     metrics::ReflectorMetrics,
 };
 use super::{SourceStatus, good::Good};
@@ -79,6 +79,13 @@ impl ApiSource {
         let last_good = Good::none(channel.source(), settings.node.clone());
         let handle = ApiHandle { asked: ask, status: seen, metrics: ReflectorMetrics::default() };
         (Self { settings, channel, connector, last_good, asked, status }, handle)
+    }
+
+    /// The same with what the environment says about proxies.
+    #[must_use]
+    pub fn with_proxies(mut self, proxies: Proxies) -> Self {
+        self.connector = self.connector.with_proxies(proxies);
+        self
     }
 
     /// The same with what was good in an earlier run, which is pushed at once,
