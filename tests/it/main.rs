@@ -12,6 +12,8 @@
 )]
 
 mod agent;
+mod api_reflector;
+mod api_frames;
 mod cli;
 mod cli_agent;
 mod cli_apply;
@@ -35,6 +37,7 @@ mod file_places;
 mod file_saves;
 mod histories;
 mod history;
+mod good_whole;
 mod hostile_sink;
 mod jsonl;
 mod last_good;
