@@ -96,3 +96,13 @@ impl Connector {
         self.made = None;
     }
 }
+
+/// What went wrong with a request, and what may be done about it.
+pub(super) fn describe_failure(error: &kube::Error) -> String {
+    crate::causes::chain(error)
+}
+
+/// Whether it is the credentials, so that newer ones may help.
+pub(super) fn is_about_credentials(_error: &kube::Error) -> bool {
+    false
+}

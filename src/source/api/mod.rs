@@ -3,19 +3,53 @@
 //! The kubelet's `pkg/kubelet/config/apiserver.go` with client-go's Reflector
 //! (`tools/cache/reflector.go`) and `UndeltaStore` behind it.
 
+mod answer;
+mod backoff;
 mod connect;
+mod event;
 mod frames;
 mod metrics;
+mod reflector;
+mod request;
+mod store;
+mod teller;
 
-use tokio::sync::watch as level;
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use http::{StatusCode, header::CONTENT_ENCODING};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch as level,
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use self::{
+    answer::Refusal,
+    event::Event,
+    frames::{Frames, ListEnd, Piece, Shape},
+    reflector::{Deed, End, Reflector, Request, SHORT, Verdict, Version},
+    store::{Object, UndeltaStore},
+    teller::Teller,
+};
 
 pub use self::{
     connect::{ConnectError, Connected, Connector, Identity, Kubeconfig},
     metrics::ReflectorMetrics,
 };
 use super::{SourceStatus, good::Good};
-use crate::{mux::SourceChannel, pod::NodeName};
+use crate::{causes::chain, clock, mux::SourceChannel, pod::NodeName};
+
+/// How long the head of an answer may take: the API server itself gives up on a
+/// request after a minute.
+const HEAD: Duration = Duration::from_secs(65);
+/// How much of a refusal is read, and for how long.
+const MAX_REFUSAL: usize = 64 << 10;
+const REFUSAL: Duration = Duration::from_secs(10);
 
 /// The apiserver source's settings.
 #[derive(Clone, Debug)]
@@ -62,38 +96,356 @@ impl ApiHandle {
 /// The source of pods that an API server has bound to this node.
 pub struct ApiSource {
     settings: ApiSettings,
-    channel: SourceChannel,
     connector: Connector,
-    last_good: Good,
+    /// Whom it spoke to last, or whose listing was restored.
+    server: Option<Arc<Identity>>,
+    reflector: Reflector,
+    store: UndeltaStore,
+    teller: Teller,
+    metrics: ReflectorMetrics,
     asked: level::Receiver<u64>,
-    status: level::Sender<SourceStatus>,
 }
 
 impl ApiSource {
     /// A source that reflects the node's pods into a channel. It does nothing before it is run.
     #[must_use]
     pub fn new(settings: ApiSettings, channel: SourceChannel) -> (Self, ApiHandle) {
-        let connector = Connector::new(settings.kubeconfig.clone());
-        let (status, seen) = level::channel(SourceStatus::default());
+        let status = SourceStatus { reflector: Some(teller::idle()), ..SourceStatus::default() };
+        let (status, seen) = level::channel(status);
         let (ask, asked) = level::channel(0);
-        let last_good = Good::none(channel.source(), settings.node.clone());
-        let handle = ApiHandle { asked: ask, status: seen, metrics: ReflectorMetrics::default() };
-        (Self { settings, channel, connector, last_good, asked, status }, handle)
+        let metrics = ReflectorMetrics::default();
+        let handle = ApiHandle { asked: ask, status: seen, metrics: metrics.clone() };
+        let source = Self {
+            connector: Connector::new(settings.kubeconfig.clone()),
+            server: None,
+            reflector: Reflector::new(None, Instant::now()),
+            store: UndeltaStore::new(settings.node.clone(), channel),
+            teller: Teller::new(status),
+            metrics,
+            asked,
+            settings,
+        };
+        (source, handle)
     }
 
     /// The same with what was good in an earlier run, which is pushed at once,
     /// and kept up to date from now on.
     #[must_use]
     pub fn with_last_good(mut self, last_good: Good) -> Self {
-        self.last_good = last_good;
+        self.store.keep(last_good);
         self
     }
 
     /// Lists, watches and pushes until `stop` is cancelled. Nothing but what was
     /// restored is pushed before the first complete listing.
     pub async fn run(mut self, stop: CancellationToken) {
-        let _ = (&self.settings, &self.channel, &self.connector.client().await.is_ok(), &self.status);
-        let _ = (&mut self.asked, self.last_good);
-        stop.cancelled().await;
+        stop.run_until_cancelled(self.work()).await;
+        self.store.finish().await;
     }
+
+    async fn work(&mut self) {
+        loop {
+            let next = sleep_until(self.reflector.next_at());
+            let end = match meanwhile(&mut self.asked, &mut self.store, next).await {
+                Some(()) => self.attempt().await,
+                None => End::Asked,
+            };
+            self.ended(&end);
+        }
+    }
+
+    /// One request, from its making to its end.
+    async fn attempt(&mut self) -> End {
+        self.teller.phase("connecting", self.detail());
+        let connecting = self.connector.client();
+        let connected = match meanwhile(&mut self.asked, &mut self.store, connecting).await {
+            Some(Ok(connected)) => connected,
+            Some(Err(error)) => return End::NoClient(chain(&error)),
+            None => return End::Asked,
+        };
+        self.meet(&connected.identity);
+        let asked = self.reflector.next(Instant::now(), dice());
+        debug!(source = "api", request = ?asked, "asking the API server");
+        let request = match request::http(&asked, &self.settings.node) {
+            Ok(request) => request,
+            Err(error) => return End::NoClient(chain(&error)),
+        };
+        match asked {
+            Request::Watch { .. } => drop(self.metrics.watches.inc()),
+            _ if !self.reflector.goes_on() => drop(self.metrics.lists.inc()),
+            Request::WatchList { .. } | Request::List { .. } => {}
+        }
+        let sending = timeout(HEAD, connected.client.send(request));
+        let answer = match meanwhile(&mut self.asked, &mut self.store, sending).await {
+            Some(Ok(Ok(answer))) => answer,
+            Some(Ok(Err(error))) => {
+                if connect::is_about_credentials(&error) {
+                    self.connector.renew();
+                }
+                return End::Broken(connect::describe_failure(&error));
+            }
+            Some(Err(_)) => return End::Silent,
+            None => return End::Asked,
+        };
+        if answer.status() != StatusCode::OK {
+            return self.refused(answer).await;
+        }
+        if let Some(encoding) = answer.headers().get(CONTENT_ENCODING) {
+            return End::Garbage(format!("the answer is encoded ({encoding:?}), which nobody asked for"));
+        }
+        self.read(asked, answer.into_body()).await
+    }
+
+    /// Reads why an answer is no 200.
+    async fn refused(&mut self, answer: http::Response<Body>) -> End {
+        let (head, body) = answer.into_parts();
+        let reading = timeout(REFUSAL, Limited::new(body, MAX_REFUSAL).collect());
+        let body = match meanwhile(&mut self.asked, &mut self.store, reading).await {
+            Some(Ok(Ok(body))) => body.to_bytes(),
+            Some(Ok(Err(error))) if error.downcast_ref::<LengthLimitError>().is_none() => {
+                return End::Broken(chain(&*error));
+            }
+            Some(_) => bytes::Bytes::new(),
+            None => return End::Asked,
+        };
+        if head.status == StatusCode::UNAUTHORIZED {
+            // There may be a newer token.
+            self.connector.renew();
+        }
+        End::Refused(Refusal::of_answer(head.status, &head.headers, &body))
+    }
+
+    /// Reads an answer to its end.
+    async fn read(&mut self, asked: Request, body: Body) -> End {
+        self.reflector.accepted(Instant::now());
+        let is_list = matches!(asked, Request::List { .. });
+        if !self.reflector.is_synced() && !self.reflector.goes_on() {
+            self.store.begin();
+        }
+        self.tell_phase();
+        let mut frames = Frames::new(if is_list { Shape::List } else { Shape::Events });
+        let mut body = pin!(body);
+        let mut is_complete = false;
+        loop {
+            let patience = self.reflector.patience();
+            let until = self.reflector.well_at().map_or(patience, |well| well.min(patience));
+            let until = if until <= Instant::now() { patience } else { until };
+            let chunk = timeout_at(until, body.frame());
+            let data = match meanwhile(&mut self.asked, &mut self.store, chunk).await {
+                Some(Ok(Some(Ok(frame)))) => frame.into_data().unwrap_or_default(),
+                Some(Ok(Some(Err(error)))) => return End::Broken(chain(&error)),
+                Some(Ok(None)) if is_complete => return End::Listed,
+                Some(Ok(None)) => match frames.finish() {
+                    Ok(()) => return End::Closed,
+                    Err(error) => return End::Broken(error.to_string()),
+                },
+                Some(Err(_)) if Instant::now() >= patience => return End::Silent,
+                Some(Err(_)) => {
+                    // The watch stands.
+                    self.teller.well(self.store.len());
+                    continue;
+                }
+                None => return End::Asked,
+            };
+            self.reflector.heard(Instant::now());
+            frames.push(&data);
+            loop {
+                let taken = match frames.next() {
+                    Ok(Some(Piece::Object(text))) if is_list => self.item(&text),
+                    Ok(Some(Piece::Object(text))) => self.event(&text).await,
+                    Ok(Some(Piece::End(end))) => {
+                        is_complete = true;
+                        self.listed(&end).await
+                    }
+                    Ok(None) => break,
+                    Err(error) => Err(End::Garbage(error.to_string())),
+                };
+                if let Err(end) = taken {
+                    return end;
+                }
+            }
+        }
+    }
+
+    /// Takes an item of a list.
+    fn item(&mut self, text: &[u8]) -> Result<(), End> {
+        let text = str::from_utf8(text).map_err(|error| End::Garbage(error.to_string()))?;
+        let (object, _) = event::read_object(text);
+        self.count_undecodable(&object);
+        self.store.collect(object);
+        Ok(())
+    }
+
+    /// A list, or a page of it, is complete.
+    async fn listed(&mut self, end: &ListEnd) -> Result<(), End> {
+        if !matches!(&*end.kind, "PodList" | "List") || end.resource_version.is_empty() {
+            let what =
+                format!("a list of pods with a resourceVersion was asked for, and {:?} came", end.kind);
+            return Err(End::Garbage(what));
+        }
+        let deed = self.reflector.page(end.resource_version.as_str().into(), &end.continue_token);
+        self.follow(deed).await;
+        Ok(())
+    }
+
+    /// Takes an event of a watch.
+    async fn event(&mut self, text: &[u8]) -> Result<(), End> {
+        let event = Event::read(text).map_err(End::Garbage)?;
+        let is_synced = self.reflector.is_synced();
+        match event {
+            Event::Error(status) => return Err(End::Error(Refusal::of_event(status))),
+            Event::Bookmark { version, ends_initial_events } => {
+                let deed = self.reflector.bookmark(version, ends_initial_events);
+                self.follow(deed).await;
+            }
+            Event::Changed(object, version) => {
+                self.count_undecodable(&object);
+                self.reflector.event(version);
+                if is_synced {
+                    let about = about(self.server.as_deref(), &self.reflector);
+                    self.store.apply(object, about).await;
+                } else {
+                    self.store.collect(object);
+                }
+            }
+            Event::Deleted(key, version) => {
+                self.reflector.event(version);
+                match key {
+                    Some(key) if is_synced => {
+                        let about = about(self.server.as_deref(), &self.reflector);
+                        self.store.delete(&key, about).await;
+                    }
+                    Some(key) => self.store.uncollect(&key),
+                    None => {}
+                }
+            }
+        }
+        if self.reflector.is_synced() {
+            self.teller.heard(self.reflector.version());
+            self.teller.live(self.store.len());
+        }
+        Ok(())
+    }
+
+    /// Does what the reflector says with what was collected.
+    async fn follow(&mut self, deed: Deed) {
+        match deed {
+            Deed::None => {}
+            Deed::Replace => {
+                let about = about(self.server.as_deref(), &self.reflector)();
+                self.store.replace(about).await;
+                self.teller.heard(self.reflector.version());
+                self.teller.well(self.store.len());
+                self.tell_phase();
+                debug!(source = "api", pods = self.store.len(), version = ?self.reflector.version(), "the listing is complete");
+            }
+        }
+    }
+
+    /// Draws the conclusions from the end of a request.
+    fn ended(&mut self, end: &End) {
+        if *end == End::Asked {
+            self.connector.renew();
+        }
+        let verdict = self.reflector.ended(end, Instant::now(), dice());
+        let text = told(end);
+        match verdict {
+            Verdict::Well => {}
+            Verdict::Usual => self.teller.usual(&format!("the watch ended, and begins anew: {text}")),
+            Verdict::NoWatchList => self
+                .teller
+                .usual(&format!("the API server does not stream listings, so lists are used: {text}")),
+            Verdict::Failing => {
+                self.teller.failing(&text, self.store.len(), self.reflector.next_at());
+                return;
+            }
+        }
+        if self.reflector.next_at() > Instant::now() {
+            self.teller.waits(self.reflector.next_at());
+        }
+    }
+
+    /// Looks whether the server is the one that it was.
+    fn meet(&mut self, identity: &Arc<Identity>) {
+        if let Some(before) = &self.server
+            && before != identity
+        {
+            warn!(
+                source = "api",
+                before = before.url,
+                now = identity.url,
+                "this is another API server: everything is listed anew"
+            );
+            self.reflector.forget();
+        }
+        self.teller.target(identity.url.clone());
+        self.server = Some(identity.clone());
+    }
+
+    fn count_undecodable(&self, object: &Object) {
+        if matches!(object, Object::Bad { .. }) {
+            self.metrics.errors.get_or_create(&[("kind", "undecodable".to_owned())]).inc();
+        }
+    }
+
+    fn tell_phase(&self) {
+        let phase = if self.reflector.is_synced() { "watching" } else { "listing" };
+        self.teller.phase(phase, self.detail());
+    }
+
+    /// How it works just now, for reading.
+    fn detail(&self) -> String {
+        let mut parts = vec![format!("pods of node {}", self.settings.node)];
+        match self.store.mirrors() {
+            0 => {}
+            1 => parts.push("1 mirror pod withheld".to_owned()),
+            mirrors => parts.push(format!("{mirrors} mirror pods withheld")),
+        }
+        if let Some(trouble) = self.store.trouble() {
+            parts.push(format!("what is good cannot be kept for the next start: {trouble}"));
+        }
+        parts.join("; ")
+    }
+}
+
+/// Waits for something, and keeps the last good on its way meanwhile. Nothing if
+/// a fresh listing is asked for before.
+async fn meanwhile<T>(
+    asked: &mut level::Receiver<u64>,
+    store: &mut UndeltaStore,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            Ok(()) = asked.changed() => return None,
+            () = store.write() => {}
+            done = &mut work => return Some(done),
+        }
+    }
+}
+
+/// What a listing is, for the next start.
+fn about(server: Option<&Identity>, reflector: &Reflector) -> impl FnOnce() -> Value {
+    let server = server.map(|server| json!({"url": server.url, "ca": server.ca}));
+    let version = reflector.version().cloned();
+    move || json!({"server": server, "version": version.as_deref(), "live": store::time(clock::now())})
+}
+
+/// An end in words.
+fn told(end: &End) -> String {
+    match end {
+        End::Listed | End::Closed | End::Asked => "the server closed it".to_owned(),
+        End::Refused(refusal) => format!("the API server refused: {refusal}"),
+        End::Error(refusal) => format!("the API server ended the watch: {refusal}"),
+        End::Broken(why) | End::Garbage(why) | End::NoClient(why) => why.clone(),
+        End::Silent => "the API server has said nothing for too long".to_owned(),
+    }
+}
+
+/// A number from 0 to 1.
+fn dice() -> f64 {
+    // The upper bits of a random UUID.
+    f64::from(u32::try_from(Uuid::new_v4().as_u128() >> 96).unwrap_or_default()) / f64::from(u32::MAX)
 }

@@ -1,0 +1,135 @@
+//! What people are told of the reflector: its status, and the log: loud once, then quiet, then "recovered".
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::{sync::watch as level, time::Instant};
+use tracing::{debug, info, warn};
+
+use super::reflector::Version;
+use crate::{
+    clock,
+    source::{ReflectorStatus, SourceFailing, SourceStatus},
+};
+
+/// How many different errors of one outage are said aloud; the rest is for `-v`.
+const MAX_SAID: usize = 8;
+
+/// See the [module](self).
+pub(super) struct Teller {
+    status: level::Sender<SourceStatus>,
+    /// The errors of this outage that were said.
+    said: Vec<String>,
+    is_failing: bool,
+}
+
+/// What a reflector that has done nothing yet is doing.
+pub(super) fn idle() -> ReflectorStatus {
+    ReflectorStatus { phase: "waiting", resource_version: None, last_event: None, next_attempt: None }
+}
+
+impl Teller {
+    pub(super) fn new(status: level::Sender<SourceStatus>) -> Self {
+        Self { status, said: Vec::new(), is_failing: false }
+    }
+
+    /// Says which server it is.
+    pub(super) fn target(&self, target: String) {
+        self.status.send_modify(|status| status.target = target);
+    }
+
+    /// Says what it is doing now, in a word.
+    pub(super) fn phase(&self, phase: &'static str, detail: String) {
+        self.status.send_modify(|status| {
+            status.detail = detail;
+            let reflector = status.reflector.get_or_insert_with(idle);
+            (reflector.phase, reflector.next_attempt) = (phase, None);
+        });
+    }
+
+    /// What is shown is of this time, until there is news.
+    pub(super) fn restored(&self, live: Option<Timestamp>, version: Option<Version>) {
+        self.status.send_modify(|status| {
+            status.restored = live;
+            status.reflector.get_or_insert_with(idle).resource_version = version;
+        });
+    }
+
+    /// The server has said something.
+    pub(super) fn heard(&self, version: Option<&Version>) {
+        let now = clock::now();
+        self.status.send_modify(|status| {
+            let reflector = status.reflector.get_or_insert_with(idle);
+            reflector.last_event = Some(now);
+            reflector.resource_version = version.cloned();
+        });
+    }
+
+    /// All is well: the listing is live.
+    pub(super) fn well(&mut self, pods: usize) {
+        let now = clock::now();
+        let mut failed = None;
+        self.status.send_modify(|status| {
+            failed = status.failing.take();
+            status.last_success = Some(now);
+            status.restored = None;
+        });
+        self.said.clear();
+        self.is_failing = false;
+        if let Some(SourceFailing { attempts, .. }) = failed {
+            info!(
+                source = "api",
+                pods,
+                failed = attempts,
+                "recovered: the API server tells of this node's pods again"
+            );
+        }
+    }
+
+    /// An event came, or a listing is complete.
+    pub(super) fn live(&mut self, pods: usize) {
+        if self.is_failing {
+            self.well(pods);
+        } else {
+            let now = clock::now();
+            self.status.send_modify(|status| (status.last_success, status.restored) = (Some(now), None));
+        }
+    }
+
+    /// It does not work, and is tried again.
+    pub(super) fn failing(&mut self, error: &str, pods_kept: usize, next: Instant) {
+        self.is_failing = true;
+        let next_attempt = self.waits(next);
+        self.status.send_modify(|status| {
+            let before = status.failing.take();
+            let (since, attempts) =
+                before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
+            let error = Arc::from(error);
+            status.failing = Some(SourceFailing { since, attempts: attempts + 1, error });
+        });
+        let next_attempt = next_attempt.to_string();
+        let what = "this node's pods cannot be had from the API server; those that are known stay";
+        if self.said.iter().any(|said| said == error) || self.said.len() >= MAX_SAID {
+            debug!(source = "api", pods_kept, next_attempt, error, "{what}");
+        } else {
+            warn!(source = "api", pods_kept, next_attempt, error, "{what}");
+            self.said.push(error.to_owned());
+        }
+    }
+
+    /// It waits until then.
+    pub(super) fn waits(&self, next: Instant) -> Timestamp {
+        let delay = next.saturating_duration_since(Instant::now());
+        let next = clock::now() + jiff::SignedDuration::try_from(delay).unwrap_or_default();
+        self.status.send_modify(|status| {
+            let reflector = status.reflector.get_or_insert_with(idle);
+            (reflector.phase, reflector.next_attempt) = ("waiting", Some(next));
+        });
+        next
+    }
+
+    /// What happens now and then to a source that is well.
+    pub(super) fn usual(&self, what: &str) {
+        info!(source = "api", "{what}");
+    }
+}
