@@ -146,7 +146,8 @@ impl Apiserver {
         SHARED.get_or_init(Self::start).as_ref()
     }
 
-    /// Has it do something: the commands are in `tests/kubernetes/README.md`.
+    /// Has it do something: `stop`, `start`, `kill`, `token node`, `compact`, `snapshot`
+    /// and what else stands in `tests/kubernetes/README.md`.
     pub fn command(&self, command: &str) -> Value {
         let mut talk = self.talk.lock().unwrap();
         talk.say(command);
