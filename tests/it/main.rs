@@ -16,6 +16,7 @@ mod api_real;
 mod api_real_faults;
 mod api_real_who;
 mod api_soak;
+mod api_frames;
 mod cli;
 mod cli_agent;
 mod cli_apply;

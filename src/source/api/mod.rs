@@ -7,7 +7,8 @@ mod answer;
 mod backoff;
 mod connect;
 mod event;
-mod frames;
+#[doc(hidden)]
+pub mod frames;
 mod metrics;
 mod reflector;
 mod request;
