@@ -19,7 +19,7 @@
 //! * [`supervise`]: named tasks with one stop token and one deadline.
 //! * [`clock`]: the one place that reads the wall clock.
 //!
-//! The rooms `agent`, `cli`, `settings` and `telemetry` are the program's own and
+//! The rooms `age`, `agent`, `cli`, `settings` and `telemetry` are the program's own and
 //! no part of what the crate promises.
 //!
 //! # The tasks of the running program
@@ -99,6 +99,8 @@
 //! # }
 //! ```
 
+#[doc(hidden)]
+pub mod age;
 #[doc(hidden)]
 pub mod agent;
 mod causes;

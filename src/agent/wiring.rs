@@ -182,7 +182,7 @@ impl<'a> Wiring<'a> {
     /// when it is configured again.
     async fn forget(&mut self, source: SourceName) {
         let mut good = self.last_good(source);
-        good.restored().iter().for_each(|(origin, _)| good.forget(origin));
+        good.forget_all();
         good.finish().await;
     }
 

@@ -15,7 +15,6 @@ use clap::{
 
 use crate::settings::{CONFIG_VARIABLE, Environment, Key};
 
-pub mod age;
 mod apply;
 mod completion;
 mod connection;

@@ -197,8 +197,8 @@ impl Client {
             }
         };
         answer.map_err(|error| match &self.route {
-            Route::Socket(path, _) => ClientError::at_socket(path, error),
-            Route::Net(_) => ClientError::at_peer(to, self.settings.connect_timeout, error),
+            Route::Socket(path, _) => ClientError::at_socket(path, &error),
+            Route::Net(_) => ClientError::at_peer(to, self.settings.connect_timeout, &error),
         })
     }
 

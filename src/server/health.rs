@@ -16,8 +16,9 @@ use tokio::time::timeout;
 use super::{
     SinkStatus, View,
     routes::{Asked, Server},
+    sources,
 };
-use crate::{clock, storage::SourceState};
+use crate::{age::age, clock, source::SourceStatus, storage::SourceState};
 
 /// How long the merge loop may take to turn once. A merge of 100,000 pods takes
 /// a tenth of this.
@@ -26,8 +27,9 @@ const TURN: Duration = Duration::from_secs(5);
 /// stuck. Delivery says so in the log after the same time.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// One thing that was looked at, and what is wrong with it if something is.
-type Check = (String, Result<(), String>);
+/// One thing that was looked at, with what there is to know of it though all is
+/// well, or with what is wrong.
+type Check = (String, Result<Option<String>, String>);
 
 /// `/livez`: the merge loop turns.
 pub(super) async fn live(State(server): State<Arc<Server>>, asked: Asked) -> Response {
@@ -49,7 +51,7 @@ pub(super) async fn healthy(State(server): State<Arc<Server>>, asked: Asked) -> 
 
 async fn lives(view: &View) -> Vec<Check> {
     let turns = match timeout(TURN, (view.turns)()).await {
-        Ok(true) => Ok(()),
+        Ok(true) => Ok(None),
         Ok(false) => Err("it has ended".to_owned()),
         Err(_) => Err(format!("it has not turned for {TURN:?}")),
     };
@@ -60,20 +62,30 @@ async fn lives(view: &View) -> Vec<Check> {
 pub(super) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let merged = view.merged.borrow().clone();
     let sources = view.sources.iter().map(|(name, status)| {
-        let seen = merged.state(*name).is_some_and(|state| state != SourceState::Waiting);
-        let why = || {
-            let failing = status().failing.map(|failing| format!(": {}", failing.error));
-            format!("it has not been seen yet{}", failing.unwrap_or_default())
+        let status = status();
+        let outcome = match sources::progress(&merged, *name) {
+            SourceState::Waiting => {
+                let failing = status.failing.map(|failing| format!(": {}", failing.error));
+                Err(format!("it has not been seen yet{}", failing.unwrap_or_default()))
+            }
+            SourceState::Restored => Ok(Some(restored(&status, now))),
+            SourceState::Synced => Ok(None),
         };
-        (format!("source-{name}"), seen.then_some(()).ok_or_else(why))
+        (format!("source-{name}"), outcome)
     });
     let sinks = view.sinks.iter().map(|status| {
         let status = status();
-        (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(()), Err))
+        (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err))
     });
     let stopping =
-        if view.stopping.is_cancelled() { Err("the agent is stopping".to_owned()) } else { Ok(()) };
+        if view.stopping.is_cancelled() { Err("the agent is stopping".to_owned()) } else { Ok(None) };
     sources.chain(sinks).chain([("shutdown".to_owned(), stopping)]).collect()
+}
+
+/// What a source in use is that has only an earlier run's listing.
+fn restored(status: &SourceStatus, now: Timestamp) -> String {
+    let old = status.restored.map(|since| format!(", {} old", age(Some(since), now)));
+    format!("restored{}", old.unwrap_or_default())
 }
 
 /// Why a sink counts as stuck, if it does.
@@ -94,7 +106,8 @@ fn report(name: &str, checks: &[Check], asked: &Asked) -> Response {
     for (check, outcome) in checks {
         // Writing to memory cannot fail.
         let _ = match outcome {
-            Ok(()) => writeln!(text, "[+]{check} ok"),
+            Ok(None) => writeln!(text, "[+]{check} ok"),
+            Ok(Some(note)) => writeln!(text, "[+]{check} ok: {note}"),
             Err(why) => writeln!(text, "[-]{check} failed: {why}"),
         };
     }

@@ -20,7 +20,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 use super::{Refusal, View, health, routes::Server, sources, status::ApiError, updates::MAX_WATCHERS};
-use crate::{clock, storage::SourceState};
+use crate::{clock, source::api::ReflectorMetrics, storage::SourceState};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -76,6 +76,7 @@ pub(super) async fn scrape(State(server): State<Arc<Server>>) -> Result<Response
     let (view, now) = (&server.view, clock::now());
     agent(&mut registry, view, now);
     source(&mut registry, view, now);
+    reflector(&mut registry, view);
     sink(&mut registry, view, now);
     let watchers = MAX_WATCHERS - server.watchers.available_permits();
     // Everything else is told even if nobody knows this.
@@ -131,7 +132,7 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         let (status, label) = (status(), ("source", name.to_string()));
         let own = [label.clone()];
         pods.get_or_create(&own).set(whole(sources::pods(&merged, *name)));
-        let state = merged.state(*name).unwrap_or(SourceState::Waiting);
+        let state = sources::progress(&merged, *name);
         for possible in [SourceState::Waiting, SourceState::Restored, SourceState::Synced] {
             let labels = [label.clone(), ("state", possible.as_str().to_owned())];
             progress.get_or_create(&labels).set(i64::from(possible == state));
@@ -157,6 +158,40 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         "How often a source has failed since it last succeeded",
         attempts,
     );
+}
+
+/// What the reflector counts, and where it is, if there is one.
+fn reflector(registry: &mut Registry, view: &View) {
+    if let Some(counted) = view.reflector.clone() {
+        counts(registry, counted);
+    }
+    // There is one reflector, so its numbers carry no label.
+    let Some(status) = view.sources.iter().find_map(|(_, status)| status().reflector) else { return };
+    // A version is opaque: as a number, where it is one, it is for people to see it move.
+    if let Some(version) = status.resource_version.and_then(|version| version.parse().ok()) {
+        let help = "The resource version of the last listing, event or bookmark";
+        set(registry, "reflector_last_resource_version", help, version);
+    }
+    if let Some(time) = status.last_event {
+        let last = Level::default();
+        last.set(seconds(time));
+        let help = "When the API server last said anything, since 1970";
+        registry.register_with_unit("reflector_last_event_timestamp", help, Unit::Seconds, last);
+    }
+}
+
+fn counts(registry: &mut Registry, counted: ReflectorMetrics) {
+    registry.register("reflector_lists", "Lists that were begun, by LIST or by WatchList", counted.lists);
+    let help = "How long a list took to its end";
+    registry.register_with_unit("reflector_list_duration", help, Unit::Seconds, counted.list_duration);
+    registry.register("reflector_items_per_list", "How many pods a list had", counted.items_per_list);
+    registry.register("reflector_watches", "Watches that were begun", counted.watches);
+    let help = "Watches that ended within a second without an event";
+    registry.register("reflector_short_watches", help, counted.short_watches);
+    let help = "How long a watch stood";
+    registry.register_with_unit("reflector_watch_duration", help, Unit::Seconds, counted.watch_duration);
+    registry.register("reflector_items_per_watch", "How many events a watch had", counted.items_per_watch);
+    registry.register("reflector_errors", "What went wrong with the API server, by kind", counted.errors);
 }
 
 fn sink(registry: &mut Registry, view: &View, now: Timestamp) {

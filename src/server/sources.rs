@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::routes::{Server, answer};
 use crate::{
     pod::{Listing, PodKey, Problem, Rejection, RejectionReason, Severity, SourceName},
-    source::SourceStatus,
+    source::{ReflectorStatus, SourceStatus},
     storage::{Merged, SourceState},
 };
 
@@ -25,12 +25,19 @@ pub(super) async fn list(State(server): State<Arc<Server>>) -> Response {
     answer(&json!({"kind": "SourceList", "apiVersion": "podmux/v1", "items": items}))
 }
 
-/// The word for how a source is doing: `failing` if it is, else how far it has come.
+/// The word for how a source is doing: how far it has come, or `failing` if it is.
+/// That its pods are an earlier run's is the one thing that no failure hides:
+/// `failing` beside it says the rest.
 pub(super) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) -> &'static str {
-    match status.failing {
-        Some(_) => "failing",
-        None => merged.state(name).unwrap_or(SourceState::Waiting).as_str(),
+    match (progress(merged, name), &status.failing) {
+        (SourceState::Waiting | SourceState::Synced, Some(_)) => "failing",
+        (progress, _) => progress.as_str(),
     }
+}
+
+/// How far a source has come.
+pub(super) fn progress(merged: &Merged, name: SourceName) -> SourceState {
+    merged.state(name).unwrap_or(SourceState::Waiting)
 }
 
 /// How many pods of a source are wanted: all that it has, but for those that another source's keep out.
@@ -57,6 +64,12 @@ fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
     if let Some(time) = status.last_success {
         source["lastSuccess"] = time.to_string().into();
     }
+    if let (Some(time), SourceState::Restored) = (status.restored, progress(merged, name)) {
+        source["restored"] = time.to_string().into();
+    }
+    if let Some(reflector) = &status.reflector {
+        source["reflector"] = self::reflector(reflector);
+    }
     if let Some(failing) = &status.failing {
         source["failing"] = json!({
             "since": failing.since.to_string(), "attempts": failing.attempts, "error": &*failing.error,
@@ -67,6 +80,21 @@ fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
         source["moreProblems"] = more.into();
     }
     source
+}
+
+/// What a reflector does. What there is none of is absent.
+fn reflector(status: &ReflectorStatus) -> Value {
+    let mut reflector = json!({"phase": status.phase});
+    if let Some(version) = &status.resource_version {
+        reflector["resourceVersion"] = version.as_ref().into();
+    }
+    if let Some(time) = status.last_event {
+        reflector["lastEvent"] = time.to_string().into();
+    }
+    if let Some(time) = status.next_attempt {
+        reflector["nextAttempt"] = time.to_string().into();
+    }
+    reflector
 }
 
 fn problem(merged: &Merged, rejection: &Rejection) -> Value {

@@ -2,10 +2,12 @@
 
 use expect_test::{Expect, expect};
 use jiff::SignedDuration;
-use podmux::cli::{
+use podmux::{
     age::duration,
-    status::Status,
-    table::{Cell, Row, Table},
+    cli::{
+        status::Status,
+        table::{Cell, Row, Table},
+    },
 };
 use serde_json::json;
 

@@ -85,6 +85,8 @@ const LAW: &[Row] = &[
         "+std::net::Ipv4Addr", "+std::net::Ipv6Addr",
     ]]),
     ("storage", &[PURE, &["+crate::storage", "+crate::pod"]]),
+    // What the command line and the server say of times must read the same.
+    ("age", &[&["+jiff"]]),
     ("causes", &[&["+std::error", "+std::fmt"]]),
     ("clock", &[&["+std", "+jiff"]]),
     ("mux", &[&[
@@ -132,7 +134,7 @@ const LAW: &[Row] = &[
         "+std::env::consts",
         // Why a write was not stored.
         "+crate::db::DbError",
-        "+crate::causes", "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
+        "+crate::age", "+crate::causes", "+crate::server", "+crate::pod", "+crate::validation", "+crate::clock", "+crate::history",
         "+crate::storage::Merged", "+crate::storage::SourceState",
         "+crate::source::http", "+crate::source::SourceStatus", "+crate::source::SourceFailing",
         "+crate::source::ReflectorStatus", "+crate::source::api::ReflectorMetrics",
@@ -162,7 +164,7 @@ const LAW: &[Row] = &[
     ("agent", &[ASYNC, EDGE, &["+crate", "-crate::cli"]]),
     ("cli", &[ASYNC, EDGE, &[
         "+bytes", "+clap", "+clap_complete", "+http", "+tokio",
-        "+crate::cli", "+crate::client", "+crate::agent", "+crate::clock", "+crate::pod", "+crate::settings",
+        "+crate::cli", "+crate::client", "+crate::age", "+crate::agent", "+crate::clock", "+crate::pod", "+crate::settings",
         "+crate::telemetry", "+crate::validation",
         // `validate` finds and reads manifests as the source does.
         "+crate::source::file::Contents", "+crate::source::file::contents",

@@ -9,9 +9,9 @@ use tokio::time::sleep;
 
 use super::{Args, Form, Printer, list};
 use crate::{
+    age::age,
     cli::{
         Failure,
-        age::age,
         connection::{Answer, Connection, Stream, escaped, with_query},
         status::Status,
         table::{Cell, Row},

@@ -1,14 +1,14 @@
 //! `podmux get sources`: how each source is doing, and what is wrong with what it brings.
 
 use anyhow::anyhow;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{Args, Form, Printer};
 use crate::{
+    age::{age, duration},
     cli::{
         Failure,
-        age::age,
         connection::Connection,
         status::Status,
         table::{Cell, Row, Table},
@@ -48,7 +48,7 @@ pub(super) async fn get(
     }
     let mut columns = vec!["NAME", "STATE", "PODS", "PROBLEMS", "LAST-SUCCESS", "TARGET"];
     if args.output == Form::Wide {
-        columns.push("DETAIL");
+        columns.extend(["PHASE", "RESOURCE-VERSION", "LAST-EVENT", "NEXT-ATTEMPT", "DETAIL"]);
     }
     let mut printer = Printer::new(args, &columns, colour);
     match args.output {
@@ -87,21 +87,56 @@ fn table(args: &Args, sources: &[Value], printer: &mut Printer, colour: bool) ->
 
 fn row(source: &Value, form: Form, now: Timestamp) -> Row {
     let text = |field: &str| source[field].as_str().unwrap_or_default();
-    let state = Cell::new(text("state")).styled(match text("state") {
-        "failing" => RED,
-        "waiting" | "restored" => YELLOW,
-        _ => "",
-    });
     let problems = problems(source).len() as u64 + more(source);
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
-    let last = text("lastSuccess").parse().ok();
-    let last = Cell::new(&last.map(|last| age(Some(last), now)).unwrap_or_default());
+    let last = Cell::new(&since(&source["lastSuccess"], now));
     let pods = Cell::new(&source["pods"].as_u64().unwrap_or_default().to_string());
-    let mut row = vec![Cell::new(text("name")), state, pods, count, last, Cell::new(text("target"))];
+    let mut row = vec![Cell::new(text("name")), state(source, now), pods, count, last, Cell::new(text("target"))];
     if form == Form::Wide {
+        row.extend(reflector(&source["reflector"], now));
         row.push(Cell::new(text("detail")));
     }
     row
+}
+
+/// How a source is doing: the server's word for it, how old what it shows is
+/// while that is an earlier run's, and whether it fails besides.
+fn state(source: &Value, now: Timestamp) -> Cell {
+    let state = source["state"].as_str().unwrap_or_default();
+    let failing = source["failing"].is_object();
+    let old = time(&source["restored"]).map(|since| format!("{} old", age(Some(since), now)));
+    let fails = (failing && state != "failing").then(|| "failing".to_owned());
+    let parts: Vec<String> = [Some(state.to_owned()), old, fails].into_iter().flatten().collect();
+    Cell::new(&parts.join(", ")).styled(match state {
+        _ if failing => RED,
+        "failing" => RED,
+        "waiting" | "restored" => YELLOW,
+        _ => "",
+    })
+}
+
+/// What a source's reflector does: its phase, where it is, when the server last
+/// said anything, and when it tries again, while it waits.
+fn reflector(reflector: &Value, now: Timestamp) -> [Cell; 4] {
+    let text = |field: &str| Cell::new(reflector[field].as_str().unwrap_or_default());
+    let next = time(&reflector["nextAttempt"]).map(|next| next.duration_since(now));
+    // A time that has just passed is now.
+    let next = next.map(|next| format!("in {}", duration(next.max(SignedDuration::ZERO))));
+    [
+        text("phase"),
+        text("resourceVersion"),
+        Cell::new(&since(&reflector["lastEvent"], now)),
+        Cell::new(&next.unwrap_or_default()),
+    ]
+}
+
+/// How long ago a time was; nothing if there is none.
+fn since(text: &Value, now: Timestamp) -> String {
+    time(text).map(|time| age(Some(time), now)).unwrap_or_default()
+}
+
+fn time(text: &Value) -> Option<Timestamp> {
+    text.as_str()?.parse().ok()
 }
 
 /// What is wrong with a source itself, then with single manifests and pods.
@@ -109,7 +144,7 @@ fn troubles(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
     let failing = &source["failing"];
     if failing.is_object() {
-        let since = failing["since"].as_str().and_then(|since| since.parse().ok());
+        let since = time(&failing["since"]);
         let error = failing["error"].as_str().unwrap_or_default();
         let attempts = failing["attempts"].as_u64().unwrap_or_default();
         let message = format!("{error} (for {}, {attempts} attempts)", age(since, now));

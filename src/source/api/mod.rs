@@ -3,14 +3,16 @@
 //! The kubelet's `pkg/kubelet/config/apiserver.go` with client-go's Reflector
 //! (`tools/cache/reflector.go`) and `UndeltaStore` behind it.
 
-mod answer;
+#[doc(hidden)]
+pub mod answer;
 mod backoff;
 mod connect;
 mod event;
 #[doc(hidden)]
 pub mod frames;
 mod metrics;
-mod reflector;
+#[doc(hidden)]
+pub mod reflector;
 mod request;
 mod store;
 mod teller;
@@ -33,11 +35,12 @@ use self::{
     answer::Refusal,
     event::Event,
     frames::{Frames, ListEnd, Piece, Shape},
-    reflector::{Deed, End, Reflector, Request, SHORT, Verdict, Version},
+    reflector::{Deed, End, Reflector, Request, Verdict},
     store::{Object, UndeltaStore},
     teller::Teller,
 };
 
+use self::metrics::Tally;
 pub use self::{
     connect::{ConnectError, Connected, Connector, Identity, Kubeconfig},
     metrics::ReflectorMetrics,
@@ -104,6 +107,7 @@ pub struct ApiSource {
     store: UndeltaStore,
     teller: Teller,
     metrics: ReflectorMetrics,
+    tally: Tally,
     asked: level::Receiver<u64>,
 }
 
@@ -123,6 +127,7 @@ impl ApiSource {
             store: UndeltaStore::new(settings.node.clone(), channel),
             teller: Teller::new(status),
             metrics,
+            tally: Tally::default(),
             asked,
             settings,
         };
@@ -172,9 +177,9 @@ impl ApiSource {
             Err(error) => return End::NoClient(chain(&error)),
         };
         match asked {
-            Request::Watch { .. } => drop(self.metrics.watches.inc()),
-            _ if !self.reflector.goes_on() => drop(self.metrics.lists.inc()),
-            Request::WatchList { .. } | Request::List { .. } => {}
+            Request::Watch { .. } => self.tally.watch(&self.metrics),
+            _ if self.reflector.goes_on() => {}
+            Request::WatchList { .. } | Request::List { .. } => self.tally.list(&self.metrics),
         }
         let sending = timeout(HEAD, connected.client.send(request));
         let answer = match meanwhile(&mut self.asked, &mut self.store, sending).await {
@@ -272,7 +277,7 @@ impl ApiSource {
     fn item(&mut self, text: &[u8]) -> Result<(), End> {
         let text = str::from_utf8(text).map_err(|error| End::Garbage(error.to_string()))?;
         let (object, _) = event::read_object(text);
-        self.count_undecodable(&object);
+        self.count(&object);
         self.store.collect(object);
         Ok(())
     }
@@ -285,7 +290,7 @@ impl ApiSource {
             return Err(End::Garbage(what));
         }
         let deed = self.reflector.page(end.resource_version.as_str().into(), &end.continue_token);
-        self.follow(deed).await;
+        self.follow(deed, false).await;
         Ok(())
     }
 
@@ -297,10 +302,10 @@ impl ApiSource {
             Event::Error(status) => return Err(End::Error(Refusal::of_event(status))),
             Event::Bookmark { version, ends_initial_events } => {
                 let deed = self.reflector.bookmark(version, ends_initial_events);
-                self.follow(deed).await;
+                self.follow(deed, true).await;
             }
             Event::Changed(object, version) => {
-                self.count_undecodable(&object);
+                self.count(&object);
                 self.reflector.event(version);
                 if is_synced {
                     let about = about(self.server.as_deref(), &self.reflector);
@@ -310,6 +315,7 @@ impl ApiSource {
                 }
             }
             Event::Deleted(key, version) => {
+                self.tally.items += 1;
                 self.reflector.event(version);
                 match key {
                     Some(key) if is_synced => {
@@ -329,11 +335,12 @@ impl ApiSource {
     }
 
     /// Does what the reflector says with what was collected.
-    async fn follow(&mut self, deed: Deed) {
+    async fn follow(&mut self, deed: Deed, is_watch: bool) {
         match deed {
             Deed::None => {}
             Deed::Replace => {
                 let about = about(self.server.as_deref(), &self.reflector)();
+                self.tally.listed(&self.metrics, is_watch);
                 self.store.replace(about).await;
                 self.teller.heard(self.reflector.version());
                 self.teller.well(self.store.len());
@@ -348,7 +355,12 @@ impl ApiSource {
         if *end == End::Asked {
             self.connector.renew();
         }
+        let kind = kind(end, self.reflector.was_accepted());
         let verdict = self.reflector.ended(end, Instant::now(), dice());
+        self.tally.ended(&self.metrics, *end == End::Closed && verdict != Verdict::Well);
+        if verdict != Verdict::Well {
+            self.metrics.error(kind);
+        }
         let text = told(end);
         match verdict {
             Verdict::Well => {}
@@ -383,9 +395,10 @@ impl ApiSource {
         self.server = Some(identity.clone());
     }
 
-    fn count_undecodable(&self, object: &Object) {
+    fn count(&mut self, object: &Object) {
+        self.tally.items += 1;
         if matches!(object, Object::Bad { .. }) {
-            self.metrics.errors.get_or_create(&[("kind", "undecodable".to_owned())]).inc();
+            self.metrics.error("undecodable");
         }
     }
 
@@ -442,6 +455,21 @@ fn told(end: &End) -> String {
         End::Error(refusal) => format!("the API server ended the watch: {refusal}"),
         End::Broken(why) | End::Garbage(why) | End::NoClient(why) => why.clone(),
         End::Silent => "the API server has said nothing for too long".to_owned(),
+    }
+}
+
+/// An end in a word, for the metrics.
+fn kind(end: &End, accepted: bool) -> &'static str {
+    match end {
+        End::Refused(refusal) | End::Error(refusal) if refusal.is_stale() => "expired",
+        End::Refused(_) => "http",
+        End::Error(_) => "error-event",
+        End::Broken(_) if accepted => "broken",
+        End::Broken(_) => "connect",
+        End::Garbage(_) => "garbage",
+        End::Silent => "silent",
+        End::NoClient(_) => "kubeconfig",
+        End::Closed | End::Listed | End::Asked => "short-watch",
     }
 }
 

@@ -4,12 +4,20 @@
 //! changed, a credential that runs out and an answer of 401 each lead to a new
 //! client, made beside the runtime's threads.
 
-use std::{path::PathBuf, sync::Arc};
+mod failure;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig as File, KubeconfigError},
 };
+
+#[allow(unused_imports, reason = "the driver is about to")]
+pub(super) use self::failure::{describe_cause, describe_failure};
+
+/// How long connecting to one address may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where it stands how the API server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,11 +103,6 @@ impl Connector {
     pub fn renew(&mut self) {
         self.made = None;
     }
-}
-
-/// What went wrong with a request, and what may be done about it.
-pub(super) fn describe_failure(error: &kube::Error) -> String {
-    crate::causes::chain(error)
 }
 
 /// Whether it is the credentials, so that newer ones may help.
