@@ -42,7 +42,7 @@ use self::{
 
 use self::metrics::Tally;
 pub use self::{
-    connect::{ConnectError, Connected, Connector, Identity, Kubeconfig},
+    connect::{ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies},
     metrics::ReflectorMetrics,
 };
 use super::{SourceStatus, good::Good};
@@ -132,6 +132,13 @@ impl ApiSource {
             settings,
         };
         (source, handle)
+    }
+
+    /// The same with what the environment says about proxies.
+    #[must_use]
+    pub fn with_proxies(mut self, proxies: Proxies) -> Self {
+        self.connector = self.connector.with_proxies(proxies);
+        self
     }
 
     /// The same with what was good in an earlier run, which is pushed at once,
