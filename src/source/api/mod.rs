@@ -424,10 +424,10 @@ impl ApiSource {
         let text = told(end);
         match verdict {
             Verdict::Well => {}
-            Verdict::Usual => self.teller.usual(&format!("the watch ended, and begins anew: {text}")),
-            Verdict::NoWatchList => self
-                .teller
-                .usual(&format!("the API server does not stream listings, so lists are used: {text}")),
+            Verdict::Usual => info!(source = "api", error = %text, "the API server is asked anew"),
+            Verdict::NoWatchList => {
+                info!(source = "api", error = %text, "the API server does not stream listings: lists are used");
+            }
             Verdict::Failing => {
                 self.teller.failing(&text, self.store.len(), self.reflector.next_at());
                 return;
