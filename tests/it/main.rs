@@ -13,7 +13,11 @@
 
 mod agent;
 mod api_frames;
+mod api_real;
+mod api_real_faults;
+mod api_real_who;
 mod api_reflector;
+mod api_soak;
 mod cli;
 mod cli_agent;
 mod cli_apply;
