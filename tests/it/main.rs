@@ -13,6 +13,7 @@
 
 mod agent;
 mod api_frames;
+mod api_offline;
 mod api_real;
 mod api_real_faults;
 mod api_real_who;

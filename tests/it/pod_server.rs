@@ -120,7 +120,7 @@ fn what_is_no_pod_at_all_has_no_name_either() {
         (r#"{"metadata": {"name": 1, "namespace": "x"}}"#, "metadata.name: must be a text"),
         (r#"{"metadata": {"name": "a", "namespace": 1}}"#, "metadata.namespace: must be a text"),
         (r#"{"metadata": {"managedFields": [{"#, "1:34: the text ends inside a value"),
-        (r#"{"metadata": {"managedFields": "x\"#, "1:36: the text ends inside a value"),
+        (r#"{"metadata": {"managedFields": "x\"#, "1:35: the text ends inside a value"),
         (r#"{"metadata": {"managedFields": x}}"#, "1:32: a value is missing here"),
     ];
     for (text, expected) in cases {
