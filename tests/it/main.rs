@@ -12,6 +12,7 @@
 )]
 
 mod agent;
+mod api_faults;
 mod api_frames;
 mod cli;
 mod cli_agent;

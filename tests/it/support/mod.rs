@@ -1,6 +1,7 @@
 //! Builders and doubles that several tests use.
 
 pub mod agent;
+pub mod apiserver;
 pub mod dialogue;
 pub mod files;
 pub mod kubernetes;
@@ -10,6 +11,7 @@ pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod random;
+pub mod reflected;
 pub mod script;
 pub mod served;
 pub mod server;
