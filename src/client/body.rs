@@ -65,7 +65,7 @@ impl Body {
                         return Some(Ok(data));
                     }
                 }
-                Err(error) => return Some(Err(ClientError::in_body(&self.from, error))),
+                Err(error) => return Some(Err(ClientError::in_body(&self.from, &error))),
             }
         }
     }

@@ -189,10 +189,25 @@ impl ClientError {
         Self::Url { url: shown(url) }
     }
 
+    /// What an error of another client means that is made of hyper's parts as
+    /// this one is: its last one, or the one that a body broke with. Nothing if
+    /// it is of another kind.
+    pub(crate) fn of(
+        to: &Arc<str>,
+        connect_timeout: Duration,
+        error: &(dyn Error + 'static),
+    ) -> Option<Self> {
+        match (cause::<legacy::Error>(error), cause::<hyper::Error>(error)) {
+            (Some(error), _) => Some(Self::at_peer(to, connect_timeout, error)),
+            (None, Some(error)) => Some(Self::in_body(to, error)),
+            (None, None) => None,
+        }
+    }
+
     /// What an error on the way to a socket means.
-    pub(super) fn at_socket(path: &Path, error: legacy::Error) -> Self {
+    pub(super) fn at_socket(path: &Path, error: &legacy::Error) -> Self {
         let to: Arc<str> = path.to_string_lossy().into();
-        let kind = cause::<io::Error>(&error).map(io::Error::kind);
+        let kind = cause::<io::Error>(error).map(io::Error::kind);
         match kind.filter(|_| error.is_connect()) {
             Some(io::ErrorKind::NotFound) => Self::NoSocket { path: path.to_owned() },
             Some(io::ErrorKind::PermissionDenied) => Self::Permission { path: path.to_owned() },
@@ -202,11 +217,11 @@ impl ClientError {
     }
 
     /// What an error on the way to a host means.
-    pub(super) fn at_peer(to: &Arc<str>, connect_timeout: Duration, error: legacy::Error) -> Self {
-        if let Some(error) = cause::<rustls::Error>(&error) {
+    pub(super) fn at_peer(to: &Arc<str>, connect_timeout: Duration, error: &legacy::Error) -> Self {
+        if let Some(error) = cause::<rustls::Error>(error) {
             return Self::in_tls(to, error);
         }
-        let kind = cause::<io::Error>(&error).map(io::Error::kind);
+        let kind = cause::<io::Error>(error).map(io::Error::kind);
         match kind.filter(|_| error.is_connect()) {
             Some(io::ErrorKind::ConnectionRefused) => Self::Refused { to: to.clone() },
             Some(io::ErrorKind::TimedOut) => Self::ConnectTimeout { to: to.clone(), after: connect_timeout },
@@ -214,23 +229,23 @@ impl ClientError {
         }
     }
 
-    fn at(to: &Arc<str>, error: legacy::Error) -> Self {
+    fn at(to: &Arc<str>, error: &legacy::Error) -> Self {
         if error.is_connect() {
             return Self::Connect { to: to.clone(), error: inner(error) };
         }
-        match cause::<hyper::Error>(&error) {
+        match cause::<hyper::Error>(error) {
             Some(hyper) if hyper.is_parse() => Self::Protocol { from: to.clone(), error: inner(error) },
             _ => Self::CutOff { from: to.clone() },
         }
     }
 
     /// What an error in the middle of a body means.
-    pub(super) fn in_body(from: &Arc<str>, error: hyper::Error) -> Self {
-        if let Some(error) = cause::<rustls::Error>(&error) {
+    pub(super) fn in_body(from: &Arc<str>, error: &hyper::Error) -> Self {
+        if let Some(error) = cause::<rustls::Error>(error) {
             return Self::in_tls(from, error);
         }
         if error.is_parse() {
-            return Self::Protocol { from: from.clone(), error: error.into() };
+            return Self::Protocol { from: from.clone(), error: causes_of(error) };
         }
         Self::CutOff { from: from.clone() }
     }
@@ -274,11 +289,15 @@ fn distrust(error: &CertificateError) -> String {
 }
 
 /// What a legacy client's error wraps: its own words say nothing more.
-fn inner(error: legacy::Error) -> Box<dyn Error + Send + Sync> {
-    let causes = causes(&error).skip(1).map(ToString::to_string);
-    let mut text: Vec<String> = causes.collect();
+fn inner(error: &legacy::Error) -> Box<dyn Error + Send + Sync> {
+    error.source().map_or_else(|| error.to_string().into(), causes_of)
+}
+
+/// An error with its causes, as one.
+fn causes_of(error: &(dyn Error + 'static)) -> Box<dyn Error + Send + Sync> {
+    let mut text: Vec<String> = causes(error).map(ToString::to_string).collect();
     text.dedup();
-    if text.is_empty() { error.into() } else { text.join(": ").into() }
+    text.join(": ").into()
 }
 
 /// The first cause of a kind.

@@ -53,7 +53,7 @@ pub use self::{
 pub enum Table {
     /// The posted pods, by `namespace/name`, and the counter of their versions. The http source's.
     Posted,
-    /// The last good pods of the file and url sources, by `source/origin`. Theirs.
+    /// The last good pods of the file, url and api sources, by `source/origin`. Theirs.
     Good,
     /// The numbers that the update streams have reserved, by stream. [`Sequence`]'s.
     Streams,

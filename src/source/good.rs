@@ -21,18 +21,24 @@
 //! commits beside it never waits for more than one of them. A source never
 //! waits for the disk. What cannot be written is said once, tried again with the
 //! next change or after some seconds, and is in [`Good::trouble`] meanwhile.
+//!
+//! A source whose origins are no use without each other (the pods of one API
+//! server's listing) keeps them [whole](Good::whole): what was noted before a
+//! commit is one commit, so that what is restored was true at one moment. What
+//! it must know of its listing (whose it is, as of when) it notes
+//! [about](Good::about) it, and that is written with the pods it belongs to.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::{pending, ready},
-    mem,
     num::NonZero,
     panic,
     pin::Pin,
     sync::Arc,
     thread::{ScopedJoinHandle, available_parallelism, scope},
     time::Duration,
+    vec,
 };
 
 use serde::Deserialize;
@@ -55,9 +61,22 @@ const RETRY: Duration = Duration::from_secs(5);
 const MAX_THREADS: usize = 4;
 /// A thread is worth its start from this many rows on (about 2 ms of work).
 const WORTH_A_THREAD: usize = 32;
+/// How many rows are read back at once. What was read is some times as large as
+/// its row, and most of it is frozen again before the next rows are read.
+const MAX_ROWS_READ: usize = 256;
 
-/// The pods of an origin; none if it is to be forgotten.
-type Pods = Vec<Arc<Pod>>;
+/// What the row about the listing has for an origin: no pod is of that one.
+const ABOUT: &str = "";
+
+/// What is to be written under a key.
+enum Note {
+    /// The pods of an origin; none if it is to be forgotten.
+    Pods(Vec<Arc<Pod>>),
+    About(Value),
+}
+
+/// A row that is to be forgotten.
+const GONE: Note = Note::Pods(Vec::new());
 
 /// One source's last good, by origin. See the [module](self).
 pub struct Good {
@@ -65,9 +84,15 @@ pub struct Good {
     node: NodeName,
     /// `None` if nothing is kept.
     db: Option<Db>,
-    restored: Vec<(Origin, Vec<Prepared>)>,
+    /// Whether all that was noted is one commit.
+    is_whole: bool,
+    /// What an earlier run left, as far as nobody has asked for it.
+    rows: VecDeque<(String, Vec<u8>)>,
+    about: Option<Value>,
+    /// The keys that have a row when all changes are written.
+    kept: BTreeSet<String>,
     /// What is to be written, by the key of its row.
-    changes: BTreeMap<String, Pods>,
+    changes: BTreeMap<String, Note>,
     writing: Option<Writing>,
     retry_at: Option<Instant>,
     trouble: Option<Arc<str>>,
@@ -75,15 +100,28 @@ pub struct Good {
 
 /// A commit that is under way.
 struct Writing {
-    chunk: Vec<(String, Pods)>,
+    chunk: Vec<(String, Note)>,
     commit: Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>,
 }
 
-/// A row, as it is stored.
+/// A row of an origin, as it is stored.
 #[derive(Deserialize)]
 struct Row {
     node: String,
     pods: Vec<Value>,
+}
+
+/// The row about the listing, as it is stored.
+#[derive(Deserialize)]
+struct About {
+    node: String,
+    about: Value,
+}
+
+/// What was good when the last run ended, read as it is asked for. See [`Good::restored`].
+pub struct Restored<'g> {
+    good: &'g mut Good,
+    read: vec::IntoIter<(Origin, Vec<Prepared>)>,
 }
 
 impl Good {
@@ -94,7 +132,10 @@ impl Good {
             source,
             node,
             db: None,
-            restored: Vec::new(),
+            is_whole: false,
+            rows: VecDeque::new(),
+            about: None,
+            kept: BTreeSet::new(),
             changes: BTreeMap::new(),
             writing: None,
             retry_at: None,
@@ -103,36 +144,96 @@ impl Good {
     }
 
     /// What a source left in the database, which is taken out of `stored`, and
-    /// the way to leave more. It reads the rows back on several cores.
+    /// the way to leave more.
     #[must_use]
     pub fn new(source: SourceName, node: NodeName, db: Db, stored: &mut Stored) -> Self {
         let mut good = Self { db: Some(db), ..Self::none(source, node) };
-        let prefix = good.key("");
+        let (prefix, about) = (good.key(""), good.key(ABOUT));
         let table = stored.tables.entry(Table::Good).or_default();
-        let rows: Vec<(String, Vec<u8>)> =
-            table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
-        for ((key, _), pods) in rows.iter().zip(read_all(&rows, &good.node)) {
-            match pods {
-                Some(pods) if !pods.is_empty() => {
-                    good.restored.push((Origin::from(&key[prefix.len()..]), pods));
-                }
-                _ => drop(good.changes.insert(key.clone(), Vec::new())),
+        good.rows = table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
+        good.kept = good.rows.iter().map(|(key, _)| key.clone()).collect();
+        if good.rows.front().is_some_and(|(key, _)| *key == about)
+            && let Some((key, row)) = good.rows.pop_front()
+        {
+            let row = serde_json::from_slice(&row).ok();
+            match row.filter(|row: &About| row.node == good.node.as_str()) {
+                Some(row) => good.about = Some(row.about),
+                None => good.note(key, GONE),
             }
         }
         good
     }
 
+    /// The same, but all that was noted when a commit is begun goes into this
+    /// one commit, as much as it may be: on disk is what was noted before some
+    /// commit was begun, whole, and never a part of it.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        self.is_whole = true;
+        self
+    }
+
     /// What was good when the last run ended. Only the first call gives it.
-    pub fn restored(&mut self) -> Vec<(Origin, Vec<Prepared>)> {
-        mem::take(&mut self.restored)
+    ///
+    /// It is read on several cores, some rows at a time: 5,000 pods take much
+    /// room while they are neither rows any more nor frozen yet.
+    pub fn restored(&mut self) -> Restored<'_> {
+        Restored { good: self, read: Vec::new().into_iter() }
+    }
+
+    /// What was noted about it. Only the first call gives it.
+    pub fn restored_about(&mut self) -> Option<Value> {
+        self.about.take()
     }
 
     /// Notes that these are an origin's pods now.
     pub fn put(&mut self, origin: &Origin, pods: Vec<Arc<Pod>>) {
-        if self.db.is_some() {
-            self.changes.insert(self.key(origin.as_str()), pods);
-            self.retry_at = None;
+        self.note(self.key(origin.as_str()), Note::Pods(pods));
+    }
+
+    /// Notes something about all that is kept, in place of what was noted. It is
+    /// read back even if no pods are kept. For a source that keeps its origins
+    /// [whole](Self::whole); for others it may be on disk before its pods are.
+    pub fn about(&mut self, about: Value) {
+        self.note(self.key(ABOUT), Note::About(about));
+    }
+
+    /// Notes that nothing is good any more, whether it was restored or noted
+    /// since. What of it was not asked for yet is not given any more.
+    pub fn forget_all(&mut self) {
+        self.rows.clear();
+        self.about = None;
+        for key in self.kept.clone() {
+            self.note(key, GONE);
         }
+    }
+
+    fn note(&mut self, key: String, note: Note) {
+        if self.db.is_none() {
+            return;
+        }
+        if note.is_gone() {
+            self.kept.remove(&key);
+        } else {
+            self.kept.insert(key.clone());
+        }
+        self.changes.insert(key, note);
+        self.retry_at = None;
+    }
+
+    /// Reads the next rows back. Those of another node, and those that nobody
+    /// understands any more, are forgotten.
+    fn read_some(&mut self) -> Vec<(Origin, Vec<Prepared>)> {
+        let prefix = self.key("").len();
+        let rows: Vec<_> = self.rows.drain(..self.rows.len().min(MAX_ROWS_READ)).collect();
+        let mut read = Vec::new();
+        for ((key, _), pods) in rows.iter().zip(read_all(&rows, &self.node)) {
+            match pods {
+                Some(pods) if !pods.is_empty() => read.push((Origin::from(&key[prefix..]), pods)),
+                _ => self.note(key.clone(), GONE),
+            }
+        }
+        read
     }
 
     /// Notes that an origin has no pods any more.
@@ -171,9 +272,9 @@ impl Good {
         let chunk = self.writing.take().map(|writing| writing.chunk).unwrap_or_default();
         self.tell(written.as_ref().err());
         if written.is_err() {
-            for (key, pods) in chunk {
+            for (key, note) in chunk {
                 // What was noted since is newer.
-                self.changes.entry(key).or_insert(pods);
+                self.changes.entry(key).or_insert(note);
             }
             self.retry_at = Some(Instant::now() + RETRY);
         }
@@ -190,26 +291,34 @@ impl Good {
     fn next_chunk(&mut self) -> Option<Writing> {
         let db = self.db.clone()?;
         let (mut chunk, mut changes, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while bytes < MAX_CHUNK_BYTES && chunk.len() < MAX_CHUNK_ROWS {
-            let Some((key, pods)) = self.changes.pop_first() else { break };
-            let value = (!pods.is_empty()).then(|| self.row(&pods));
+        while self.is_whole || (bytes < MAX_CHUNK_BYTES && chunk.len() < MAX_CHUNK_ROWS) {
+            let Some((key, note)) = self.changes.pop_first() else { break };
+            let value = self.row(&note);
             bytes += value.as_ref().map_or(0, Vec::len);
             changes.push(Change { table: Table::Good, key: key.clone(), value });
-            chunk.push((key, pods));
+            chunk.push((key, note));
         }
         let commit = Box::pin(async move { db.commit(changes).await });
         (!chunk.is_empty()).then_some(Writing { chunk, commit })
     }
 
-    /// The pods' texts as they are, in a row.
-    fn row(&self, pods: &[Arc<Pod>]) -> Vec<u8> {
-        let mut row = format!("{{\"node\":{},\"pods\":[", json!(self.node.as_str())).into_bytes();
+    /// What is stored of a note: pods' texts as they are.
+    fn row(&self, note: &Note) -> Option<Vec<u8>> {
+        let node = json!(self.node.as_str());
+        let pods = match note {
+            Note::About(about) => {
+                return Some(json!({"node": node, "about": about}).to_string().into_bytes());
+            }
+            Note::Pods(pods) if pods.is_empty() => return None,
+            Note::Pods(pods) => pods,
+        };
+        let mut row = format!("{{\"node\":{node},\"pods\":[").into_bytes();
         for (index, pod) in pods.iter().enumerate() {
             row.extend((index > 0).then_some(b','));
             row.extend_from_slice(pod.text());
         }
         row.extend(b"]}");
-        row
+        Some(row)
     }
 
     fn key(&self, origin: &str) -> String {
@@ -234,6 +343,34 @@ impl Good {
 impl fmt::Debug for Good {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Good").field("source", &self.source).field("db", &self.db).finish_non_exhaustive()
+    }
+}
+
+impl Note {
+    fn is_gone(&self) -> bool {
+        matches!(self, Self::Pods(pods) if pods.is_empty())
+    }
+}
+
+impl Iterator for Restored<'_> {
+    type Item = (Origin, Vec<Prepared>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(next) = self.read.next() {
+                return Some(next);
+            }
+            if self.good.rows.is_empty() {
+                return None;
+            }
+            self.read = self.good.read_some().into_iter();
+        }
+    }
+}
+
+impl fmt::Debug for Restored<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Restored").field("good", &self.good).finish_non_exhaustive()
     }
 }
 

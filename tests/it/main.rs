@@ -12,6 +12,12 @@
 )]
 
 mod agent;
+mod api_frames;
+mod api_real;
+mod api_real_faults;
+mod api_real_who;
+mod api_reflector;
+mod api_soak;
 mod cli;
 mod cli_agent;
 mod cli_apply;
@@ -33,6 +39,7 @@ mod file;
 mod file_faults;
 mod file_places;
 mod file_saves;
+mod good_whole;
 mod histories;
 mod history;
 mod hostile_sink;

@@ -10,14 +10,14 @@ const MAX_MESSAGE: usize = 500;
 
 /// A refusal, whatever the way it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub struct Refusal {
     /// The HTTP status, or the `code` of an ERROR event.
-    pub(super) code: u16,
+    pub code: u16,
     /// Kubernetes' word for it: `Expired`; empty if there is none.
-    pub(super) reason: String,
+    pub reason: String,
     message: String,
     /// How long to wait before it is asked again, if the server says that.
-    pub(super) retry_after: Option<Duration>,
+    pub retry_after: Option<Duration>,
     too_large: bool,
 }
 
@@ -47,7 +47,7 @@ struct Cause {
 
 impl Refusal {
     /// What an answer says whose HTTP status is not 200. Its body may be anything.
-    pub(super) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
+    pub fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: Some(String::from_utf8_lossy(body).trim().to_owned()),
             ..Status::default()
@@ -58,7 +58,7 @@ impl Refusal {
     }
 
     /// What the object of an ERROR event says. It should be a `Status`.
-    pub(super) fn of_event(object: &[u8]) -> Self {
+    pub fn of_event(object: &[u8]) -> Self {
         let status: Status = serde_json::from_slice(object).unwrap_or_default();
         let code = status.code.unwrap_or_default();
         Self::of(status, code)
@@ -83,23 +83,28 @@ impl Refusal {
     }
 
     /// The resource version is older than what the server remembers.
-    pub(super) fn is_expired(&self) -> bool {
+    pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
     /// The resource version is newer than anything that the server knows.
-    pub(super) fn is_too_large(&self) -> bool {
+    pub fn is_too_large(&self) -> bool {
         self.too_large
     }
 
+    /// Either: another version has to be asked for.
+    pub fn is_stale(&self) -> bool {
+        self.is_expired() || self.is_too_large()
+    }
+
     /// The server does not understand the request. (Of a `WatchList`: it is too old for it.)
-    pub(super) fn is_invalid(&self) -> bool {
+    pub fn is_invalid(&self) -> bool {
         self.code == 400 || self.code == 422
     }
 
     /// The server may well answer the same request later, so it says nothing
     /// about the resource version: who asks, how often, and when.
-    pub(super) fn is_about_the_moment(&self) -> bool {
+    pub fn is_about_the_moment(&self) -> bool {
         matches!(self.code, 401 | 403 | 429 | 503)
     }
 

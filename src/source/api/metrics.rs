@@ -1,5 +1,7 @@
 //! What the reflector counts, under client-go's names for it (`client-go/tools/cache`, `MetricsProvider`).
 
+use tokio::time::Instant;
+
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 
 /// The reflector's counters and distributions. Clones share their numbers.
@@ -19,8 +21,8 @@ pub struct ReflectorMetrics {
     pub watch_duration: Histogram,
     /// How many events a watch had.
     pub items_per_watch: Histogram,
-    /// What went wrong, by `kind`: `connect`, `http`, `expired`, `error-event`,
-    /// `broken`, `silent`, `short-watch`, `undecodable`, `kubeconfig`.
+    /// What went wrong, by `kind`: `kubeconfig`, `connect`, `http`, `expired`,
+    /// `error-event`, `broken`, `garbage`, `silent`, `short-watch`, `undecodable`.
     pub errors: Family<[(&'static str, String); 1], Counter>,
 }
 
@@ -42,4 +44,59 @@ impl Default for ReflectorMetrics {
             errors: Family::default(),
         }
     }
+}
+
+impl ReflectorMetrics {
+    pub(super) fn error(&self, kind: &str) {
+        self.errors.get_or_create(&[("kind", kind.to_owned())]).inc();
+    }
+}
+
+/// What the request under way has come to so far.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    list: Option<Instant>,
+    watch: Option<Instant>,
+    pub(super) items: u64,
+}
+
+impl Tally {
+    /// A list begins.
+    pub(super) fn list(&mut self, metrics: &ReflectorMetrics) {
+        metrics.lists.inc();
+        *self = Self { list: Some(Instant::now()), ..Self::default() };
+    }
+
+    /// A watch begins.
+    pub(super) fn watch(&mut self, metrics: &ReflectorMetrics) {
+        metrics.watches.inc();
+        *self = Self { watch: Some(Instant::now()), ..Self::default() };
+    }
+
+    /// A list is complete; the same request may go on as a watch.
+    pub(super) fn listed(&mut self, metrics: &ReflectorMetrics, is_watch: bool) {
+        if let Some(began) = self.list.take() {
+            metrics.list_duration.observe(began.elapsed().as_secs_f64());
+            metrics.items_per_list.observe(float(self.items));
+        }
+        self.items = 0;
+        if is_watch {
+            self.watch(metrics);
+        }
+    }
+
+    /// The request has ended.
+    pub(super) fn ended(&mut self, metrics: &ReflectorMetrics, was_short: bool) {
+        if let Some(began) = self.watch.take() {
+            metrics.watch_duration.observe(began.elapsed().as_secs_f64());
+            metrics.items_per_watch.observe(float(self.items));
+            if was_short {
+                metrics.short_watches.inc();
+            }
+        }
+    }
+}
+
+fn float(number: u64) -> f64 {
+    u32::try_from(number).map_or(f64::INFINITY, f64::from)
 }

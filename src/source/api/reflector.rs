@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{answer::Refusal, backoff::Backoff};
 
 /// How many pods a page of the first list has.
-pub(super) const PAGE: u32 = 500;
+pub const PAGE: u32 = 500;
 /// How long a server that should stream its listing may say nothing before it
 /// is taken for one that does not know how to, and lists instead;
 const INITIAL_SILENCE: Duration = Duration::from_secs(10);
@@ -30,17 +30,17 @@ const WATCH_SLACK: Duration = Duration::from_secs(30);
 /// How long a list may give nothing before it is given up.
 const LIST_SILENCE: Duration = Duration::from_mins(1);
 /// A watch that ends sooner, without an event, did not work.
-pub(super) const SHORT: Duration = Duration::from_secs(1);
+pub const SHORT: Duration = Duration::from_secs(1);
 /// How many watches in a row may end by an error of the server, without an
 /// event between, before it is listed again. (client-go lists at the first.)
 const STRIKES: u32 = 2;
 
 /// A resource version.
-pub(super) type Version = Arc<str>;
+pub type Version = Arc<str>;
 
 /// A request for pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub enum Request {
     /// A watch that begins with the whole listing, not older than the version;
     /// the newest without one.
     WatchList { version: Option<Version>, timeout: Duration },
@@ -52,7 +52,7 @@ pub(super) enum Request {
 
 /// Of when a list shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum At {
+pub enum At {
     /// Whatever the server has at hand.
     Any,
     /// Not older than this version.
@@ -65,7 +65,7 @@ pub(super) enum At {
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub enum End {
     /// A list, or a page of one, is complete.
     Listed,
     /// The server ended a watch in good order.
@@ -88,7 +88,7 @@ pub(super) enum End {
 
 /// What an end means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// All is well.
     Well,
     /// What happens now and then to a source that is well; worth a line in the log.
@@ -101,7 +101,7 @@ pub(super) enum Verdict {
 
 /// What is to be done with the collected listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub enum Deed {
     /// Nothing yet.
     None,
     /// It is complete: it is what there is now.
@@ -145,7 +145,7 @@ struct Attempt {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Reflector {
+pub struct Reflector {
     want: Want,
     version: Option<Version>,
     /// Whether there has been a whole listing in this run.
@@ -159,7 +159,7 @@ pub(super) struct Reflector {
 
 impl Reflector {
     /// One that begins now, with the version of a restored listing if there is one.
-    pub(super) fn new(version: Option<Version>, now: Instant) -> Self {
+    pub fn new(version: Option<Version>, now: Instant) -> Self {
         let attempt = Attempt {
             is_watch: false,
             began: now,
@@ -181,32 +181,32 @@ impl Reflector {
     }
 
     /// Drops the version: it is that of another cluster.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         (self.version, self.want) = (None, Want::LISTING);
     }
 
     /// The version that is known.
-    pub(super) fn version(&self) -> Option<&Version> {
+    pub fn version(&self) -> Option<&Version> {
         self.version.as_ref()
     }
 
     /// Whether the listing that is known is complete, and only changes are wanted.
-    pub(super) fn is_synced(&self) -> bool {
+    pub fn is_synced(&self) -> bool {
         self.want == Want::Changes
     }
 
     /// When the next request may be made.
-    pub(super) fn next_at(&self) -> Instant {
+    pub fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// How many events the watch under way has had.
-    pub(super) fn events(&self) -> u64 {
-        self.attempt.events
+    /// Whether the last request was answered by a 200.
+    pub fn was_accepted(&self) -> bool {
+        self.attempt.accepted
     }
 
     /// The next request, which begins now.
-    pub(super) fn next(&mut self, now: Instant, dice: f64) -> Request {
+    pub fn next(&mut self, now: Instant, dice: f64) -> Request {
         let timeout = WATCH.mul_f64(1.0 + dice.clamp(0.0, 1.0));
         let request = match (&self.want, &self.version) {
             (Want::Changes, Some(version)) => Request::Watch { version: version.clone(), timeout },
@@ -235,18 +235,18 @@ impl Reflector {
     }
 
     /// The answer has begun, and it is a 200.
-    pub(super) fn accepted(&mut self, now: Instant) {
+    pub fn accepted(&mut self, now: Instant) {
         self.attempt.accepted = true;
         self.attempt.heard = now;
     }
 
     /// Something came.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub fn heard(&mut self, now: Instant) {
         self.attempt.heard = now;
     }
 
     /// Until when something more must come.
-    pub(super) fn patience(&self) -> Instant {
+    pub fn patience(&self) -> Instant {
         let Attempt { is_watch, began, heard, timeout, .. } = self.attempt;
         match self.want {
             Want::Changes => began + timeout + WATCH_SLACK,
@@ -256,13 +256,13 @@ impl Reflector {
     }
 
     /// When a watch that stands has stood for long enough to be called well.
-    pub(super) fn well_at(&self) -> Option<Instant> {
+    pub fn well_at(&self) -> Option<Instant> {
         (self.is_synced() && self.attempt.accepted).then(|| self.attempt.began + SHORT)
     }
 
     /// A watch brought an object of this version. While the listing is being
     /// collected they come in no order, and say nothing about how far it is.
-    pub(super) fn event(&mut self, version: Option<Version>) {
+    pub fn event(&mut self, version: Option<Version>) {
         self.attempt.events += 1;
         if self.is_synced() {
             self.strikes = 0;
@@ -271,7 +271,7 @@ impl Reflector {
     }
 
     /// A watch brought a bookmark, perhaps the one that ends the initial events.
-    pub(super) fn bookmark(&mut self, version: Version, ends_initial_events: bool) -> Deed {
+    pub fn bookmark(&mut self, version: Version, ends_initial_events: bool) -> Deed {
         if self.is_synced() {
             self.event(Some(version));
             return Deed::None;
@@ -284,7 +284,7 @@ impl Reflector {
     }
 
     /// A list, or a page of it, is complete; `token` is that of the next page.
-    pub(super) fn page(&mut self, version: Version, token: &str) -> Deed {
+    pub fn page(&mut self, version: Version, token: &str) -> Deed {
         let Want::Listing { newest, page, .. } = &self.want else { return Deed::None };
         // All pages are of one moment, that of the first.
         let version = page.as_ref().map_or(version, |(_, first)| first.clone());
@@ -297,7 +297,7 @@ impl Reflector {
     }
 
     /// Whether the request under way goes on with a list that has begun.
-    pub(super) fn goes_on(&self) -> bool {
+    pub fn goes_on(&self) -> bool {
         matches!(self.want, Want::Listing { page: Some(_), .. })
     }
 
@@ -306,9 +306,9 @@ impl Reflector {
     }
 
     /// The request has ended: what is wanted next, and when.
-    pub(super) fn ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
+    pub fn ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
         self.next_at = now;
-        match end {
+        let verdict = match end {
             End::Asked => {
                 self.want = Want::LISTING;
                 Verdict::Well
@@ -316,7 +316,10 @@ impl Reflector {
             End::Listed => Verdict::Well,
             _ if self.is_synced() => self.watch_ended(end, now, dice),
             _ => self.listing_ended(end, now, dice),
-        }
+        };
+        // What comes to nothing before the next request is made is not its end.
+        (self.attempt.accepted, self.attempt.events) = (false, 0);
+        verdict
     }
 
     /// A listing was not completed.
@@ -326,7 +329,7 @@ impl Reflector {
             End::Refused(refusal) | End::Error(refusal) => Some(refusal),
             _ => None,
         };
-        let is_stale = refusal.is_some_and(|refusal| refusal.is_expired() || refusal.is_too_large());
+        let is_stale = refusal.is_some_and(Refusal::is_stale);
         if is_stale && page.is_some() {
             // The token is as old as its page. Now without pages.
             self.want = Want::Listing { newest, page: None, whole: true };
@@ -336,7 +339,8 @@ impl Reflector {
             self.want = Want::NEWEST;
             return Verdict::Usual;
         }
-        let is_deaf = *end == End::Silent || refusal.is_some_and(Refusal::is_invalid);
+        let is_deaf =
+            *end == End::Silent && self.attempt.accepted || refusal.is_some_and(Refusal::is_invalid);
         if self.attempt.is_watch && is_deaf {
             self.lists_until = Some(now + NO_WATCH_LIST);
             return Verdict::NoWatchList;

@@ -125,7 +125,10 @@ impl Worker {
     /// Takes what was good in an earlier run for what is there, until it has been
     /// looked at. Gives the listing of it, if there is any, and the origins
     /// that are none of this path's.
-    pub(super) fn restore(&mut self, good: Vec<(Origin, Vec<Prepared>)>) -> (Option<Listing>, Vec<Origin>) {
+    pub(super) fn restore(
+        &mut self,
+        good: impl Iterator<Item = (Origin, Vec<Prepared>)>,
+    ) -> (Option<Listing>, Vec<Origin>) {
         let (now, mut others) = (crate::clock::now(), Vec::new());
         for (path, pods) in good {
             match self.name_of(Path::new(path.as_str())) {

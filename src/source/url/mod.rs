@@ -210,7 +210,7 @@ impl UrlSource {
     /// have been prepared by an earlier release.
     #[must_use]
     pub fn with_last_good(mut self, mut last_good: Good) -> Self {
-        let ours = kept_under(&self.settings.url);
+        let (ours, mut others) = (kept_under(&self.settings.url), Vec::new());
         for (url, pods) in last_good.restored() {
             if url == ours {
                 self.builder.put(&self.origin, pods, clock::now());
@@ -218,9 +218,10 @@ impl UrlSource {
                 self.channel.push(listing.clone());
                 self.pushed = Some(listing);
             } else {
-                last_good.forget(&url);
+                others.push(url);
             }
         }
+        others.iter().for_each(|url| last_good.forget(url));
         self.last_good = last_good;
         self
     }

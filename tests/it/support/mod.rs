@@ -1,15 +1,18 @@
 //! Builders and doubles that several tests use.
 
 pub mod agent;
+pub mod cluster;
 pub mod dialogue;
 pub mod files;
 pub mod kubernetes;
 pub mod logs;
 pub mod namespace;
+pub mod node;
 pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod random;
+pub mod relay;
 pub mod script;
 pub mod served;
 pub mod server;

@@ -52,8 +52,13 @@ impl<S: Read + Write> Connection<S> {
 
     /// One request, and its answer whole.
     pub fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
+        self.ask_as(method, path, "application/json", body)
+    }
+
+    /// The same with a body of another media type.
+    pub fn ask_as(&mut self, method: &str, path: &str, media: &str, body: &[u8]) -> io::Result<Answer> {
         let mut request = format!(
-            "{method} {path} HTTP/1.1\r\n{}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\n{}Content-Type: {media}\r\nContent-Length: {}\r\n\r\n",
             self.headers,
             body.len()
         )

@@ -23,9 +23,14 @@ import (
 type files struct {
 	directory  string
 	kubeconfig string
-	adminToken string
-	nodeToken  string
+	// The node that the node's token is for.
+	node string
+	// By the name of who has it: "admin", "node", "nobody".
+	token map[string]string
 }
+
+// users is whose tokens there are.
+var users = []string{"admin", "node", "nobody"}
 
 func (f *files) path(name string) string { return filepath.Join(f.directory, name) }
 func (f *files) ca() string              { return f.path("ca.crt") }
@@ -33,6 +38,8 @@ func (f *files) cert() string            { return f.path("server.crt") }
 func (f *files) key() string             { return f.path("server.key") }
 func (f *files) accountKey() string      { return f.path("service-accounts.key") }
 func (f *files) tokens() string          { return f.path("tokens.csv") }
+func (f *files) etcd() string            { return f.path("etcd") }
+func (f *files) snapshot() string        { return f.path("snapshot.db") }
 
 func prepareFiles(directory, node string) (*files, error) {
 	directory, err := filepath.Abs(directory)
@@ -42,26 +49,45 @@ func prepareFiles(directory, node string) (*files, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, err
 	}
-	f := &files{directory: directory, kubeconfig: filepath.Join(directory, "admin.kubeconfig")}
-	for _, token := range []struct {
-		name string
-		kept *string
-	}{{"admin.token", &f.adminToken}, {"node.token", &f.nodeToken}} {
-		random, err := f.once(token.name, randomToken)
+	f := &files{directory: directory, node: node, token: map[string]string{}}
+	f.kubeconfig = f.path("admin.kubeconfig")
+	for _, user := range users {
+		random, err := f.once(user+".token", randomToken)
 		if err != nil {
 			return nil, err
 		}
-		*token.kept = string(random)
+		f.token[user] = string(random)
 	}
-	lines := fmt.Sprintf("%s,admin,admin,\"system:masters\"\n%s,system:node:%s,node,\"system:nodes\"\n",
-		f.adminToken, f.nodeToken, node)
-	if err := os.WriteFile(f.tokens(), []byte(lines), 0o600); err != nil {
+	if err := f.writeTokens(); err != nil {
 		return nil, err
 	}
 	if _, err := f.once(filepath.Base(f.accountKey()), accountKey); err != nil {
 		return nil, err
 	}
 	return f, f.certify()
+}
+
+// writeTokens writes what the apiserver reads when it starts: token, name, UID, groups.
+func (f *files) writeTokens() error {
+	lines := fmt.Sprintf("%s,admin,admin,\"system:masters\"\n%s,system:node:%s,node,\"system:nodes\"\n%s,nobody,nobody\n",
+		f.token["admin"], f.token["node"], f.node, f.token["nobody"])
+	return os.WriteFile(f.tokens(), []byte(lines), 0o600)
+}
+
+// renew gives a user another token. The apiserver must be started again to see it.
+func (f *files) renew(user string) error {
+	if _, known := f.token[user]; !known {
+		return fmt.Errorf("whose token: %q is none of %q", user, users)
+	}
+	if err := os.Remove(f.path(user + ".token")); err != nil {
+		return err
+	}
+	random, err := f.once(user+".token", randomToken)
+	if err != nil {
+		return err
+	}
+	f.token[user] = string(random)
+	return f.writeTokens()
 }
 
 // once reads a file, or makes it first if it is not there.
@@ -118,7 +144,7 @@ func (f *files) writeKubeconfig(url string) error {
 	}
 	config := clientcmdapi.NewConfig()
 	config.Clusters["test"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: authority}
-	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: f.adminToken}
+	config.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: f.token["admin"]}
 	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "admin"}
 	config.CurrentContext = "test"
 	return clientcmd.WriteToFile(*config, f.kubeconfig)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	_ "time/tzdata" // pods of a CronJob may name a time zone, and the machine may know none
 )
@@ -42,15 +43,10 @@ type started struct {
 	Token string `json:"token"`
 	// The token of a kubelet: user system:node:<node>, group system:nodes.
 	NodeToken string `json:"node_token"`
+	// The token of a user who may do nothing.
+	NobodyToken string `json:"nobody_token"`
 	// The path of the PEM file to trust.
 	CA string `json:"ca"`
-}
-
-// done is the answer to a command.
-type done struct {
-	Done string `json:"done"`
-	// With "compact": the revision up to which history is gone.
-	Revision int64 `json:"revision,omitempty"`
 }
 
 func supervise() error {
@@ -58,7 +54,8 @@ func supervise() error {
 	kubeconfig := flag.String("kubeconfig", "", "`path` to write the admin's kubeconfig to (default: in the data directory)")
 	node := flag.String("node", "node1", "`name` of the node that the node token is for")
 	flag.Parse()
-	if flag.NArg() > 0 {
+	// What is behind a "--" is for the kube-apiserver.
+	if flag.NArg() > 0 && !strings.HasPrefix(flag.Arg(0), "--") {
 		return fmt.Errorf("nothing but flags is taken, not %q", flag.Arg(0))
 	}
 	if *directory == "" {
@@ -76,30 +73,32 @@ func supervise() error {
 	if *kubeconfig != "" {
 		files.kubeconfig = *kubeconfig
 	}
-	store, err := startEtcd(files)
+	store, err := startEtcd(files, anyPort)
 	if err != nil {
 		return err
 	}
-	defer store.close()
-	server := &apiserver{files: files, etcd: store.url}
-	if err := server.start(); err != nil {
+	it := &cluster{files, store, &apiserver{files: files, etcd: store.url(), extra: flag.Args()}}
+	defer func() { it.etcd.close() }()
+	defer it.server.stop()
+	if err := it.server.start(); err != nil {
 		return err
 	}
-	defer server.stop()
-	if err := files.writeKubeconfig(server.url()); err != nil {
+	if err := files.writeKubeconfig(it.server.url()); err != nil {
 		return err
 	}
 	out := json.NewEncoder(os.Stdout)
-	err = out.Encode(started{server.url(), files.kubeconfig, files.adminToken, files.nodeToken, files.ca()})
+	err = out.Encode(started{
+		it.server.url(), files.kubeconfig, files.token["admin"], files.token["node"], files.token["nobody"], files.ca(),
+	})
 	if err != nil {
 		return err
 	}
-	return obey(server, store, out)
+	return obey(it, out)
 }
 
 // obey runs the commands on stdin until it is closed (the parent is gone or has
 // had enough) or a signal comes.
-func obey(server *apiserver, store *etcdServer, out *json.Encoder) error {
+func obey(it *cluster, out *json.Encoder) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	commands := make(chan string)
@@ -118,7 +117,7 @@ func obey(server *apiserver, store *etcdServer, out *json.Encoder) error {
 			if !open {
 				return nil
 			}
-			answer, err := run(command, server, store)
+			answer, err := it.run(command)
 			if err != nil {
 				return fmt.Errorf("%s: %w", command, err)
 			}
@@ -127,22 +126,4 @@ func obey(server *apiserver, store *etcdServer, out *json.Encoder) error {
 			}
 		}
 	}
-}
-
-func run(command string, server *apiserver, store *etcdServer) (answer done, err error) {
-	answer.Done = command
-	switch command {
-	case "stop":
-		server.stop()
-	case "start":
-		err = server.start()
-	case "restart":
-		server.stop()
-		err = server.start()
-	case "compact":
-		answer.Revision, err = store.compact()
-	default:
-		err = fmt.Errorf("no such command")
-	}
-	return answer, err
 }

@@ -29,6 +29,8 @@ type apiserver struct {
 	files *files
 	etcd  string
 	port  string
+	// Flags beside its own.
+	extra []string
 
 	process *exec.Cmd
 	// Held open: the process ends when this does.
@@ -39,7 +41,7 @@ type apiserver struct {
 func (a *apiserver) url() string { return "https://127.0.0.1:" + a.port }
 
 func (a *apiserver) flags() []string {
-	return []string{
+	return append([]string{
 		"--etcd-servers=" + a.etcd,
 		"--bind-address=127.0.0.1",
 		// A machine may have no address but loopback, which is none to
@@ -57,12 +59,14 @@ func (a *apiserver) flags() []string {
 		// Nobody here makes the default account that it would ask for.
 		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true",
-	}
+	}, a.extra...)
 }
+
+func (a *apiserver) runs() bool { return a.process != nil }
 
 // start starts it and waits until it is ready and has its default namespace.
 func (a *apiserver) start() error {
-	if a.process != nil {
+	if a.runs() {
 		return fmt.Errorf("it runs already")
 	}
 	port := a.port
@@ -136,7 +140,7 @@ func (a *apiserver) answers(ctx context.Context, transport http.RoundTripper, pa
 	if err != nil {
 		return false
 	}
-	request.Header.Set("Authorization", "Bearer "+a.files.adminToken)
+	request.Header.Set("Authorization", "Bearer "+a.files.token["admin"])
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return false
@@ -147,14 +151,21 @@ func (a *apiserver) answers(ctx context.Context, transport http.RoundTripper, pa
 }
 
 // stop ends it, if it runs, and waits until it is gone.
-func (a *apiserver) stop() {
-	if a.process == nil {
+func (a *apiserver) stop() { a.end(stopPatience) }
+
+// kill ends it, if it runs, as a power cut would.
+func (a *apiserver) kill() { a.end(0) }
+
+func (a *apiserver) end(patience time.Duration) {
+	if !a.runs() {
 		return
 	}
-	_ = a.process.Process.Signal(syscall.SIGTERM)
+	if patience > 0 {
+		_ = a.process.Process.Signal(syscall.SIGTERM)
+	}
 	select {
 	case <-a.ended:
-	case <-time.After(stopPatience):
+	case <-time.After(patience):
 		_ = a.process.Process.Kill()
 		<-a.ended
 	}

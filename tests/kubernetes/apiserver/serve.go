@@ -21,7 +21,10 @@ import (
 const serveCommand = "kube-apiserver"
 
 // After a restart the port may be held for a moment by the one before.
-const bindPatience = 30 * time.Second
+const (
+	bindPatience = 30 * time.Second
+	bindEvery    = 10 * time.Millisecond
+)
 
 // serve is the kube-apiserver: the first argument is the address to listen on,
 // the rest are its own flags. It prints the port that it has got.
@@ -69,6 +72,6 @@ func listen(address string) (net.Listener, error) {
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
 			return listener, err
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(bindEvery)
 	}
 }

@@ -29,6 +29,10 @@ type question struct {
 
 	// merge
 	Steps []step `json:"steps"`
+
+	// bench-merge, bench-file; the manifest is the text, the node that of decode
+	N      int `json:"n"`
+	Rounds int `json:"rounds"`
 }
 
 func main() {
@@ -69,6 +73,8 @@ func answer(asked *question) (any, error) {
 		return decode(asked)
 	case "merge":
 		return merge(asked)
+	case "bench-merge", "bench-file":
+		return bench(asked)
 	default:
 		return nil, fmt.Errorf("unknown op %q", asked.Op)
 	}

@@ -1,0 +1,272 @@
+//! Last good of a source that keeps its origins whole: one commit, with what is about it, or nothing.
+
+use std::{path::Path, sync::Arc};
+
+use jiff::Timestamp;
+use podmux::{
+    db::{self, Table, UPGRADES},
+    pod::{NodeName, Origin, Pod, Prepared, SourceName},
+    source::good::Good,
+};
+use serde_json::{Value, json};
+
+use crate::support::{
+    files::soon,
+    logs::logged,
+    state::{Deed, Disk, EIO, Fault, State},
+};
+
+fn pod(name: &str, image: &str) -> Arc<Pod> {
+    let pod = json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    });
+    Prepared::from_value(pod).unwrap().told_by(SourceName::Api, Timestamp::UNIX_EPOCH).into()
+}
+
+fn put(good: &mut Good, name: &str, image: &str) {
+    good.put(&Origin::from(&*format!("default/{name}")), vec![pod(name, image)]);
+}
+
+fn good_of(state: &mut State, node: &str) -> Good {
+    let node = NodeName::new(node).unwrap();
+    Good::new(SourceName::Api, node, state.db.clone(), &mut state.stored).whole()
+}
+
+/// What is about the listing, and its pods as `name=image`.
+type Left = (Option<Value>, Vec<String>);
+
+fn take(good: &mut Good) -> Left {
+    let about = good.restored_about();
+    let line = |(origin, pods): (Origin, Vec<Prepared>)| {
+        let [pod] = &pods[..] else { panic!("{origin}: {pods:?}") };
+        assert_eq!(origin.as_str(), pod.key().as_str());
+        let image = pod.object()["spec"]["containers"][0]["image"].as_str().unwrap();
+        format!("{}={image}", pod.key().name())
+    };
+    (about, good.restored().map(line).collect())
+}
+
+/// What the next run on this node has of it.
+async fn left(disk: &Disk, node: &str) -> Left {
+    let mut state = State::open_on(disk).unwrap();
+    let mut good = good_of(&mut state, node);
+    let left = take(&mut good);
+    soon(good.finish()).await;
+    state.close().await;
+    left
+}
+
+/// The same of a file that a power cut, or a killed process, left behind.
+async fn left_in(file: Vec<u8>) -> Left {
+    left(&Disk::with(file), "node").await
+}
+
+/// How many rows there are.
+async fn rows(disk: &Disk) -> usize {
+    let state = State::open_on(disk).unwrap();
+    let rows = state.stored.tables[&Table::Good].len();
+    state.close().await;
+    rows
+}
+
+/// Notes what a listing of this version has: so many pods, all with the version as their image.
+fn note(good: &mut Good, pods: usize, version: &str) {
+    for n in 0..pods {
+        put(good, &format!("p{n:04}"), version);
+    }
+    good.about(json!({"version": version}));
+}
+
+fn listing(pods: usize, version: &str) -> Left {
+    let pods = (0..pods).map(|n| format!("p{n:04}={version}")).collect();
+    (Some(json!({"version": version})), pods)
+}
+
+/// A disk with a listing that an earlier run left.
+async fn that_ran(pods: usize, version: &str) -> Disk {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let mut good = good_of(&mut state, "node");
+    note(&mut good, pods, version);
+    soon(good.finish()).await;
+    state.close().await;
+    disk
+}
+
+#[tokio::test]
+async fn a_listing_is_on_disk_whole_and_with_what_is_about_it_or_not_at_all() {
+    // More pods than a chunk of other sources takes.
+    let disk = that_ran(150, "1").await;
+    assert_eq!(left(&disk, "node").await, listing(150, "1"));
+    let mut state = State::open_on(&disk).unwrap();
+    let mut good = good_of(&mut state, "node");
+    disk.platter().cuts = Some(Vec::new());
+    note(&mut good, 150, "2");
+    soon(good.finish()).await;
+    state.close().await;
+    let cuts = disk.platter().cuts.take().unwrap();
+    let (mut old, mut new) = (0, 0);
+    for file in cuts.into_iter().flat_map(|cut| [cut.synced, cut.bytes]) {
+        let left = left_in(file).await;
+        if left == listing(150, "1") {
+            old += 1;
+        } else {
+            assert_eq!(left, listing(150, "2"));
+            new += 1;
+        }
+    }
+    assert!(old > 0 && new > 0, "{old} before it, {new} after it");
+    assert_eq!(left_in(disk.bytes()).await, listing(150, "2"));
+}
+
+#[tokio::test]
+async fn the_pods_of_a_large_listing_all_come_back() {
+    let disk = that_ran(5_000, "1").await;
+    let mut state = State::open_on(&disk).unwrap();
+    let mut good = good_of(&mut state, "node");
+    assert!(take(&mut good) == listing(5_000, "1"));
+    // Only once.
+    assert_eq!(take(&mut good), (None, Vec::new()));
+    soon(good.finish()).await;
+    state.close().await;
+    assert_eq!(rows(&disk).await, 5_001);
+}
+
+#[tokio::test]
+async fn only_one_commit_is_under_way_and_it_goes_on_when_nobody_waits() {
+    let disk = Disk::default();
+    let (db, writer, mut stored) = db::open_on(disk.clone(), Path::new("disk"), UPGRADES).unwrap();
+    let node = NodeName::new("node").unwrap();
+    let mut good = Good::new(SourceName::Api, node, db.clone(), &mut stored).whole();
+    // Nobody writes yet: no commit ends.
+    for version in ["1", "2", "3"] {
+        note(&mut good, 3, version);
+        good.begin().await;
+        assert_eq!(db.waiting(), 1);
+    }
+    let writing = tokio::task::spawn_blocking(|| writer.run());
+    // The one that was under way, and one with all that was noted meanwhile.
+    soon(good.write()).await;
+    assert_eq!(left_in(disk.bytes()).await, listing(3, "1"));
+    soon(good.write()).await;
+    assert_eq!(left_in(disk.bytes()).await, listing(3, "3"));
+    soon(good.finish()).await;
+    drop(db);
+    soon(writing).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_listing_may_be_empty_and_what_is_about_it_may_change_alone() {
+    let disk = that_ran(0, "1").await;
+    assert_eq!(left(&disk, "node").await, listing(0, "1"));
+    let disk = that_ran(2, "1").await;
+    let mut state = State::open_on(&disk).unwrap();
+    let mut good = good_of(&mut state, "node");
+    good.about(json!({"version": "7"}));
+    good.about(json!({"version": "8"}));
+    soon(good.finish()).await;
+    state.close().await;
+    let (_, pods) = listing(2, "1");
+    assert_eq!(left(&disk, "node").await, (Some(json!({"version": "8"})), pods));
+}
+
+#[tokio::test]
+async fn a_pod_that_went_goes_with_the_same_commit() {
+    let disk = that_ran(2, "1").await;
+    let mut state = State::open_on(&disk).unwrap();
+    let mut good = good_of(&mut state, "node");
+    good.forget(&Origin::from("default/p0001"));
+    good.about(json!({"version": "2"}));
+    disk.platter().cuts = Some(Vec::new());
+    soon(good.finish()).await;
+    state.close().await;
+    let after = (Some(json!({"version": "2"})), vec!["p0000=1".to_owned()]);
+    for cut in disk.platter().cuts.take().unwrap() {
+        let left = left_in(cut.synced).await;
+        assert!(left == listing(2, "1") || left == after, "{left:?}");
+    }
+    assert_eq!(left(&disk, "node").await, after);
+}
+
+#[tokio::test]
+async fn another_nodes_listing_is_neither_restored_nor_kept() {
+    let disk = that_ran(3, "1").await;
+    assert_eq!(left(&disk, "other").await, (None, Vec::new()));
+    assert_eq!(rows(&disk).await, 0);
+}
+
+#[tokio::test]
+async fn a_listing_that_is_discarded_leaves_nothing() {
+    // Before it was asked for.
+    let disk = that_ran(300, "1").await;
+    let mut state = State::open_on(&disk).unwrap();
+    let mut good = good_of(&mut state, "node");
+    good.forget_all();
+    assert_eq!(take(&mut good), (None, Vec::new()));
+    soon(good.finish()).await;
+    state.close().await;
+    assert_eq!(rows(&disk).await, 0);
+
+    // After it was, with more that was noted since, and some of it under way.
+    let disk = that_ran(300, "1").await;
+    let mut state = State::open_on(&disk).unwrap();
+    state.put(Table::Good, "file/default/p0000", "{}").await;
+    let mut good = good_of(&mut state, "node");
+    assert_eq!(take(&mut good), listing(300, "1"));
+    put(&mut good, "new", "1");
+    good.begin().await;
+    put(&mut good, "newer", "1");
+    good.forget_all();
+    put(&mut good, "newest", "1");
+    soon(good.finish()).await;
+    state.close().await;
+    assert_eq!(left(&disk, "node").await, (None, vec!["newest=1".to_owned()]));
+    // Another source's row is none of its.
+    assert_eq!(rows(&disk).await, 2);
+}
+
+#[test]
+fn what_a_failing_disk_refused_is_written_with_what_was_noted_since() {
+    logged(|log| async move {
+        let disk = Disk::default();
+        let mut state = State::open_on(&disk).unwrap();
+        let mut good = good_of(&mut state, "node");
+        disk.platter().fault = Some(Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno: EIO });
+        note(&mut good, 3, "1");
+        good.begin().await;
+        put(&mut good, "p0001", "2");
+        good.forget(&Origin::from("default/p0002"));
+        good.about(json!({"version": "2"}));
+        soon(good.write()).await;
+        assert!(good.trouble().unwrap().contains("the state cannot be written"));
+        disk.platter().fault = None;
+        // It is tried again by itself.
+        soon(good.write()).await;
+        assert_eq!((good.trouble(), log.lines_with("recovered: what is good").len()), (None, 1));
+        let pods = vec!["p0000=1".to_owned(), "p0001=2".to_owned()];
+        assert_eq!(left_in(disk.bytes()).await, (Some(json!({"version": "2"})), pods));
+        soon(good.finish()).await;
+        state.close().await;
+    });
+}
+
+#[tokio::test]
+async fn what_nobody_understands_about_a_listing_is_forgotten() {
+    let disk = that_ran(1, "1").await;
+    let state = State::open_on(&disk).unwrap();
+    state.put(Table::Good, "api/", "{\"future\": true}").await;
+    state.put(Table::Good, "api/default/p0000", "{\"future\": true}").await;
+    state.close().await;
+    assert_eq!(left(&disk, "node").await, (None, Vec::new()));
+    assert_eq!(rows(&disk).await, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_kept_without_a_state_directory() {
+    let mut good = Good::none(SourceName::Api, NodeName::new("node").unwrap()).whole();
+    note(&mut good, 2, "1");
+    good.forget_all();
+    assert_eq!(take(&mut good), (None, Vec::new()));
+    soon(good.finish()).await;
+}
