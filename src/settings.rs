@@ -14,6 +14,7 @@ use std::{
 
 use self::file::ConfigFile;
 pub use self::{
+    api::{Kubeconfig, ProxySettings},
     server::{Listen, ServerSettings},
     state::default as default_state_dir,
     url::{CertificateFiles, ManifestUrl, UrlSettings},
@@ -23,6 +24,7 @@ use crate::{
     pod::{NodeName, NodeNameError},
 };
 
+mod api;
 pub(crate) mod duration;
 mod file;
 mod server;
@@ -48,7 +50,9 @@ pub struct Settings {
     /// The url source, if it is configured.
     pub url: Option<UrlSettings>,
     /// How the API server is reached, if the api source is configured.
-    pub kubeconfig: Option<PathBuf>,
+    pub kubeconfig: Option<Kubeconfig>,
+    /// Through which proxies the API server is asked.
+    pub proxies: ProxySettings,
     /// The server; pods are posted to it, so it is a source, too.
     pub server: ServerSettings,
     /// Where state is kept; nothing outlives the process if there is none.
@@ -289,7 +293,6 @@ impl Key {
                 | Self::ManifestUrlCaFile
                 | Self::ManifestUrlClientCertFile
                 | Self::ManifestUrlClientKeyFile
-                | Self::Kubeconfig
                 | Self::TokenFile
                 | Self::TlsCertFile
                 | Self::TlsPrivateKeyFile
@@ -414,7 +417,8 @@ impl Settings {
             config,
             file,
             url: url::read(&layers)?,
-            kubeconfig: layers.one(Key::Kubeconfig, read_path)?,
+            kubeconfig: api::read(&layers)?,
+            proxies: api::proxies(environment),
             server: server::read(&layers)?,
             state_dir: state::read(&layers)?,
             node_name: layers.node_name()?,

@@ -19,7 +19,7 @@ use crate::{
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
     server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
-    settings::{self, FileSettings, Settings, SinkSetting},
+    settings::{self, FileSettings, Kubeconfig, ProxySettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
         SourceFailing, SourceStatus,
@@ -241,9 +241,16 @@ impl<'a> Wiring<'a> {
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Api).context("the api source has its channel")?;
-        let kubeconfig = api::Kubeconfig::File(kubeconfig);
+        let kubeconfig = match kubeconfig {
+            Kubeconfig::File(path) => api::Kubeconfig::File(path),
+            Kubeconfig::InCluster { host, port } => {
+                api::Kubeconfig::InCluster(api::InCluster::new(host, port))
+            }
+        };
+        let ProxySettings { https, http, no } = self.settings.proxies.clone();
         let settings = api::ApiSettings { kubeconfig, node: self.settings.node_name.clone() };
         let (source, handle) = ApiSource::new(settings, channel);
+        let source = source.with_proxies(api::Proxies { https, http, no });
         let source = source.with_last_good(self.last_good(SourceName::Api));
         let stop = self.stop.clone();
         self.crew.spawn("source api", async {

@@ -56,8 +56,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", help_heading = "Sources")]
     http_check_frequency: Option<String>,
 
-    /// The kubeconfig with which the API server is asked for the pods that are bound to this node
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sources")]
+    /// The kubeconfig with which the API server is asked for the pods that are bound to this node, or in-cluster, for what a pod of the cluster finds in its place
+    #[arg(long, value_name = "FILE|in-cluster", value_hint = ValueHint::FilePath, help_heading = "Sources")]
     kubeconfig: Option<String>,
 
     /// This node's name, a part of every static pod's name

@@ -192,7 +192,11 @@ impl ClientError {
     /// What an error of another client means that is made of hyper's parts as
     /// this one is: its last one, or the one that a body broke with. Nothing if
     /// it is of another kind.
-    pub(crate) fn of(to: &Arc<str>, connect_timeout: Duration, error: &(dyn Error + 'static)) -> Option<Self> {
+    pub(crate) fn of(
+        to: &Arc<str>,
+        connect_timeout: Duration,
+        error: &(dyn Error + 'static),
+    ) -> Option<Self> {
         match (cause::<legacy::Error>(error), cause::<hyper::Error>(error)) {
             (Some(error), _) => Some(Self::at_peer(to, connect_timeout, error)),
             (None, Some(error)) => Some(Self::in_body(to, error)),

@@ -38,6 +38,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+pub(crate) use self::tls::{NoTls, config as tls_config};
 pub use self::{
     body::{Body, Lines},
     error::ClientError,
@@ -103,7 +104,7 @@ pub struct Identity {
     pub key_file: PathBuf,
 }
 
-type Pool<C> = legacy::Client<C, Full<Bytes>>;
+type Pool<C, B = Full<Bytes>> = legacy::Client<C, B>;
 
 /// The client. Connections are kept for a few seconds and used again.
 pub struct Client {
@@ -232,9 +233,12 @@ struct Deadline {
     after: Duration,
 }
 
-fn pool<C>(connector: C) -> Pool<C>
+/// Connections that are kept for a few seconds and used again.
+pub(crate) fn pool<C, B>(connector: C) -> Pool<C, B>
 where
     C: legacy::connect::Connect + Clone,
+    B: hyper::body::Body + Send,
+    B::Data: Send,
 {
     legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
@@ -243,7 +247,8 @@ where
         .build(connector)
 }
 
-fn tcp(connect_timeout: Duration) -> HttpConnector {
+/// Connections on which a silent end of the other side is noticed.
+pub(crate) fn tcp(connect_timeout: Duration) -> HttpConnector {
     let mut connector = HttpConnector::new();
     // What is encrypted goes through it too.
     connector.enforce_http(false);

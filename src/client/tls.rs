@@ -52,21 +52,42 @@ impl Tls {
 
     /// The configuration of TLS. Reads the system's CAs if they are needed, so it may block.
     pub(super) fn config(&self) -> Result<ClientConfig, ClientError> {
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| ClientError::Roots(io::Error::other(error)))?;
-        let builder = match &self.roots {
-            Some(roots) => builder.with_root_certificates(roots.clone()),
-            None => builder.with_native_roots().map_err(ClientError::Roots)?,
-        };
-        let Some(Pair { certs, key, files }) = &self.identity else {
-            return Ok(builder.with_no_client_auth());
-        };
-        let config = builder.with_client_auth_cert(certs.clone(), key.clone_key());
-        config.map_err(|error| {
-            let Identity { cert_file, key_file } = files.clone();
-            ClientError::Identity { cert_file, key_file, error }
+        let identity = self.identity.as_ref().map(|pair| (pair.certs.clone(), pair.key.clone_key()));
+        config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
+            (NoTls::Identity(error), Some(Pair { files, .. })) => {
+                let Identity { cert_file, key_file } = files.clone();
+                ClientError::Identity { cert_file, key_file, error }
+            }
+            (NoTls::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
+            (NoTls::Roots(error), _) => ClientError::Roots(error),
         })
+    }
+}
+
+/// Why there is no TLS.
+pub(crate) enum NoTls {
+    /// The system's CAs cannot be had.
+    Roots(io::Error),
+    /// Certificate and key cannot be used together.
+    Identity(rustls::Error),
+}
+
+/// TLS that trusts these CAs, or else the system's, with a client's certificate
+/// if there is one. Reads the system's CAs if they are needed, so it may block.
+pub(crate) fn config(
+    roots: Option<RootCertStore>,
+    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+) -> Result<ClientConfig, NoTls> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| NoTls::Roots(io::Error::other(error)))?;
+    let builder = match roots {
+        Some(roots) => builder.with_root_certificates(roots),
+        None => builder.with_native_roots().map_err(NoTls::Roots)?,
+    };
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some((certs, key)) => builder.with_client_auth_cert(certs, key).map_err(NoTls::Identity),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Key, Place, SettingsError};
+use super::{Key, Place, SettingsError, api::IN_CLUSTER};
 use crate::pod::yaml::{self, Field};
 
 /// The largest config file that is read, in bytes: a thousand times a usual one.
@@ -191,6 +191,7 @@ fn anchored(file: &Path, key: Key, text: String) -> String {
     let join = |path: &str| base.join(path).to_string_lossy().into_owned();
     match key {
         key if key.is_path() && !text.is_empty() => join(&text),
+        Key::Kubeconfig if !matches!(text.as_str(), "" | IN_CLUSTER) => join(&text),
         Key::StateDir if !matches!(text.as_str(), "" | "none") => join(&text),
         Key::Listen => match text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             Some(path) => format!("unix:{}", join(path)),

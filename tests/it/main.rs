@@ -12,11 +12,11 @@
 )]
 
 mod agent;
-mod api_reflector;
 mod api_frames;
 mod api_real;
 mod api_real_faults;
 mod api_real_who;
+mod api_reflector;
 mod api_soak;
 mod cli;
 mod cli_agent;
@@ -39,9 +39,9 @@ mod file;
 mod file_faults;
 mod file_places;
 mod file_saves;
+mod good_whole;
 mod histories;
 mod history;
-mod good_whole;
 mod hostile_sink;
 mod jsonl;
 mod last_good;

@@ -106,8 +106,10 @@ const LAW: &[Row] = &[
         "+crate::client",
     ]]),
     ("source", &[ASYNC, &[
-        "+bytes", "+http", "+http_body", "+http_body_util", "+hyper_rustls", "+hyper_util", "+imbl", "+k8s_openapi", "+kube",
-        "+notify", "+rustls", "+sha2", "+tower_service", "+uuid",
+        "+base64", "+bytes", "+http", "+http_body", "+http_body_util", "+hyper", "+hyper_rustls", "+hyper_util", "+imbl",
+        "+k8s_openapi", "+kube", "+notify", "+rustls", "+secrecy", "+sha2", "+tower_service", "+uuid",
+        // What a credential plugin reads from and writes to; tokio runs it.
+        "+std::process::Stdio",
         // What the reflector counts; the server only shows it.
         "+prometheus_client::metrics",
         "+crate::source", "+crate::pod", "+crate::validation", "+crate::db", "+crate::clock", "+crate::causes",

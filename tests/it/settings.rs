@@ -17,8 +17,8 @@ use http::{HeaderName, HeaderValue};
 use podmux::{
     mux::Notify,
     settings::{
-        Environment, FileSettings, Flags, Key, Listen, LogFormat, OnInvalid, ServerSettings, Settings,
-        SettingsError, SinkSetting, UrlSettings, default_state_dir,
+        Environment, FileSettings, Flags, Key, Kubeconfig, Listen, LogFormat, OnInvalid, ServerSettings,
+        Settings, SettingsError, SinkSetting, UrlSettings, default_state_dir,
     },
 };
 
@@ -253,7 +253,10 @@ fn value(settings: &Settings, key: Key) -> String {
         }
         Key::HttpCheckFrequency => url(|url| Some(format!("{:?}", url.check_frequency))),
         Key::Listen => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
-        Key::Kubeconfig => path(&settings.kubeconfig),
+        Key::Kubeconfig => path(&settings.kubeconfig.as_ref().map(|kubeconfig| match kubeconfig {
+            Kubeconfig::File(path) => path.clone(),
+            Kubeconfig::InCluster { host, port } => format!("{host}:{port}").into(),
+        })),
         Key::TokenFile => path(&server.token_file),
         Key::TlsCertFile => path(&server.tls.as_ref().map(|tls| tls.certificate.clone())),
         Key::TlsPrivateKeyFile => path(&server.tls.as_ref().map(|tls| tls.key.clone())),

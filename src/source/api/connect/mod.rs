@@ -2,22 +2,43 @@
 //!
 //! What a client was made of is looked at again before each request: a file that
 //! changed, a credential that runs out and an answer of 401 each lead to a new
-//! client, made beside the runtime's threads.
+//! client, made beside the runtime's threads. A client that may still be good
+//! stays in use while no new one can be made: a file that is being replaced, or
+//! a plugin that fails a minute before its last token ends, costs no connection.
 
+mod certificate;
+mod error;
+mod exec;
 mod failure;
+mod file;
+mod layers;
+mod proxy;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{error::Error, io, path::PathBuf, sync::Arc, time::Duration};
 
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig as File, KubeconfigError},
-};
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use secrecy::ExposeSecret as _;
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 
-#[allow(unused_imports, reason = "the driver is about to")]
 pub(super) use self::failure::{describe_cause, describe_failure};
+use self::{
+    certificate::{Found, Pair, tls},
+    exec::Credential,
+    file::{Place, Plan, Stamp, sendable, stamp},
+};
+pub use self::{error::ConnectError, proxy::Proxies};
+use crate::{causes, clock};
 
 /// How long connecting to one address may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// So long before it ends a credential is replaced; one that lives less than
+/// twice as long, at half of its life.
+const MARGIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// Where a pod finds its service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Where it stands how the API server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,11 +46,30 @@ pub enum Kubeconfig {
     /// In a file, as kubectl and the kubelet know it.
     File(PathBuf),
     /// In what a pod of the cluster finds in its place.
-    InCluster,
+    InCluster(InCluster),
+}
+
+/// What a pod of the cluster finds in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InCluster {
+    /// `KUBERNETES_SERVICE_HOST`: a name or an address.
+    pub host: String,
+    /// `KUBERNETES_SERVICE_PORT`.
+    pub port: u16,
+    /// The directory of its service account, with `ca.crt` and `token` in it.
+    pub directory: PathBuf,
+}
+
+impl InCluster {
+    /// With the service account where Kubernetes puts it.
+    #[must_use]
+    pub fn new(host: String, port: u16) -> Self {
+        Self { host, port, directory: PathBuf::from(SERVICE_ACCOUNT) }
+    }
 }
 
 /// Which server it is: what an earlier run's listing is good for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its URL, without what may be secret.
     pub url: String,
@@ -46,56 +86,89 @@ pub struct Connected {
     pub identity: Arc<Identity>,
 }
 
-/// Why there is no client. Says what to do about it.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// The kubeconfig cannot be used.
-    #[error("{}: it cannot be used as kubeconfig", .0.display())]
-    Kubeconfig(PathBuf, #[source] KubeconfigError),
-    /// No client can be made of it.
-    #[error("no client can be made")]
-    Client(#[source] kube::Error),
-}
-
 /// Makes clients.
 pub struct Connector {
     kubeconfig: Kubeconfig,
-    made: Option<Connected>,
+    proxies: Proxies,
+    made: Option<Made>,
+}
+
+/// A client and what it was made of.
+struct Made {
+    connected: Connected,
+    files: Vec<(PathBuf, Stamp)>,
+    ends: Option<Ends>,
+}
+
+/// How long a credential is good.
+#[derive(Clone, Copy)]
+struct Ends {
+    /// It is time for another.
+    due: Timestamp,
+    /// It is good for nothing any more.
+    at: Timestamp,
+}
+
+impl Ends {
+    fn new(now: Timestamp, at: Timestamp) -> Self {
+        let half = now.duration_until(at) / 2;
+        Self { due: at - half.min(MARGIN), at }
+    }
 }
 
 impl Connector {
     /// Reads nothing yet.
     #[must_use]
     pub fn new(kubeconfig: Kubeconfig) -> Self {
-        Self { kubeconfig, made: None }
+        Self { kubeconfig, proxies: Proxies::default(), made: None }
     }
 
-    /// Which server the kubeconfig names. Reads files; may block.
+    /// The same with what the environment says about proxies.
+    #[must_use]
+    pub fn with_proxies(mut self, proxies: Proxies) -> Self {
+        self.proxies = proxies;
+        self
+    }
+
+    /// Which server the kubeconfig names, whoever this is to it. Reads files; may block.
     ///
     /// # Errors
     /// If it cannot be read or understood.
     pub fn identity(&self) -> Result<Identity, ConnectError> {
-        Ok(Identity { url: String::new(), ca: String::new() })
+        Place::read(&self.kubeconfig).map(|place| place.identity)
     }
 
     /// The client: the one from before, or a new one if there is none or
     /// something it was made of has changed.
     ///
+    /// # Cancel safety
+    /// Nothing is lost; a plugin that runs is killed.
+    ///
     /// # Errors
-    /// If none can be made; the next call tries again.
+    /// If none can be made and none from before may still be good; the next call tries again.
     pub async fn client(&mut self) -> Result<Connected, ConnectError> {
         if let Some(made) = &self.made {
-            return Ok(made.clone());
+            let files: Vec<PathBuf> = made.files.iter().map(|(path, _)| path.clone()).collect();
+            let seen = blocking(move || files.iter().map(|path| stamp(path)).collect::<Vec<_>>()).await?;
+            let unchanged = made.files.iter().map(|(_, stamp)| stamp).eq(&seen);
+            if unchanged && made.ends.is_none_or(|ends| clock::now() < ends.due) {
+                return Ok(made.connected.clone());
+            }
         }
-        let Kubeconfig::File(path) = &self.kubeconfig else { unreachable!() };
-        let unusable = |error| ConnectError::Kubeconfig(path.clone(), error);
-        let file = File::read_from(path).map_err(unusable)?;
-        let config =
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(unusable)?;
-        let client = Client::try_from(config).map_err(ConnectError::Client)?;
-        let made = Connected { client, identity: Arc::new(self.identity()?) };
-        self.made = Some(made.clone());
-        Ok(made)
+        match self.make().await {
+            Ok(made) => Ok(self.made.insert(made).connected.clone()),
+            Err(error) => match &self.made {
+                Some(made) if made.ends.is_none_or(|ends| clock::now() < ends.at) => {
+                    tracing::warn!(
+                        source = "api",
+                        error = causes::chain(&error),
+                        "the API server is asked with the credentials of before"
+                    );
+                    Ok(made.connected.clone())
+                }
+                _ => Err(error),
+            },
+        }
     }
 
     /// Has the next client made anew: the server did not know who this is, or
@@ -103,9 +176,54 @@ impl Connector {
     pub fn renew(&mut self) {
         self.made = None;
     }
+
+    async fn make(&self) -> Result<Made, ConnectError> {
+        let (kubeconfig, proxies) = (self.kubeconfig.clone(), self.proxies.clone());
+        let mut plan = blocking(move || Plan::read(&kubeconfig, &proxies)).await??;
+        let mut ends = None;
+        if let Some(plugin) = plan.plugin.take() {
+            let credential = plugin.run(clock::now()).await?;
+            ends = credential.expires.map(|at| Ends::new(clock::now(), at));
+            log_in(&mut plan, credential, plugin.name())?;
+        }
+        let (plan, tls) = blocking(move || {
+            let tls = tls(&plan.place.trust, plan.pair.as_ref(), clock::now());
+            (plan, tls)
+        })
+        .await?;
+        let client = layers::client(&plan, tls?)?;
+        Ok(Made {
+            connected: Connected { client, identity: Arc::new(plan.place.identity) },
+            files: plan.files,
+            ends,
+        })
+    }
 }
 
-/// Whether it is the credentials, so that newer ones may help.
-pub(super) fn is_about_credentials(_error: &kube::Error) -> bool {
-    false
+/// Puts what a plugin gave where the kubeconfig's own would be.
+fn log_in(plan: &mut Plan, credential: Credential, plugin: &str) -> Result<(), ConnectError> {
+    if let Some(token) = credential.token {
+        if !sendable(token.expose_secret()) {
+            let problem = "gave a token with characters in it that no token has".to_owned();
+            return Err(ConnectError::Plugin { command: plugin.to_owned(), problem });
+        }
+        plan.login.token = Some(token);
+    }
+    if let Some((certificate, key)) = credential.pair {
+        let found = |text: String| Found { bytes: text.into_bytes(), place: format!("the plugin {plugin}") };
+        plan.pair = Some(Pair { certificate: found(certificate), key: found(key) });
+    }
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ConnectError> {
+    spawn_blocking(work).await.map_err(ConnectError::Cut)
+}
+
+/// Whether it is TLS, so that newer certificates may help.
+pub(super) fn is_about_credentials(error: &kube::Error) -> bool {
+    failure::chain(error).any(|cause| {
+        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause.is::<rustls::Error>() || inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
+    })
 }

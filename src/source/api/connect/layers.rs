@@ -1,0 +1,150 @@
+//! A client from kube's layers over connections of our own.
+//!
+//! kube's own stack is not taken: it tries again by itself, unseen and for
+//! minutes, and keeps no TCP connection under watch.
+
+use std::{
+    error::Error,
+    future::Future,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{
+    HeaderValue, Uri,
+    header::{AUTHORIZATION, USER_AGENT},
+};
+use hyper::rt::{Read, Write};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_util::client::{
+    legacy::connect::{
+        Connection,
+        proxy::{SocksV5, Tunnel},
+    },
+    proxy::matcher::Intercept,
+};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder, ConfigExt as _},
+    config::AuthInfo,
+};
+use rustls::ClientConfig;
+use secrecy::ExposeSecret as _;
+use tokio::time::timeout;
+use tower_service::Service;
+
+use super::{CONNECT_TIMEOUT, ConnectError, file::Plan};
+use crate::client::{pool, tcp};
+
+/// How long it may take until requests can be sent: the addresses one after the
+/// other, the proxy, and TLS.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The client of a plan.
+pub(super) fn client(plan: &Plan, tls: ClientConfig) -> Result<Client, ConnectError> {
+    let connector = tcp(CONNECT_TIMEOUT);
+    let Some(proxy) = &plan.proxy else { return build(plan, tls, connector) };
+    match proxy.uri().scheme_str() {
+        Some("socks5") => {
+            let socks = SocksV5::new(socks_address(proxy.uri()), connector);
+            let socks = match proxy.raw_auth() {
+                Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
+                None => socks,
+            };
+            build(plan, tls, socks)
+        }
+        Some("https") => {
+            // As with kubectl, the cluster's CAs vouch for the proxy, too.
+            let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_only();
+            let tunnel = tunnel(proxy, to_proxy.enable_http1().wrap_connector(connector));
+            build(plan, tls, tunnel)
+        }
+        _ => build(plan, tls, tunnel(proxy, connector)),
+    }
+}
+
+fn tunnel<C>(proxy: &Intercept, connector: C) -> Tunnel<C> {
+    let tunnel = Tunnel::new(proxy.uri().clone(), connector);
+    match proxy.basic_auth() {
+        Some(user) => tunnel.with_auth(user.clone()),
+        None => tunnel,
+    }
+}
+
+/// A SOCKS proxy listens on 1080 unless its URL says otherwise.
+fn socks_address(proxy: &Uri) -> Uri {
+    let (Some(host), None) = (proxy.host(), proxy.port()) else { return proxy.clone() };
+    let address = Uri::builder().scheme("socks5").authority(format!("{host}:1080")).path_and_query("/");
+    address.build().unwrap_or_else(|_| proxy.clone())
+}
+
+fn build<C>(plan: &Plan, tls: ClientConfig, connector: C) -> Result<Client, ConnectError>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    let builder = match &plan.place.server_name {
+        Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
+        None => builder,
+    };
+    let connector = Ready(builder.enable_http1().wrap_connector(connector));
+    let mut config = Config::new(plan.place.server.clone());
+    config.auth_info = plan.login.clone();
+    let agent = concat!("podmux/", env!("CARGO_PKG_VERSION"));
+    config.headers = vec![(USER_AGENT, HeaderValue::from_static(agent))];
+    config.headers.extend(authorization(&plan.login)?.map(|login| (AUTHORIZATION, login)));
+    let headers = config.extra_headers_layer().map_err(ConnectError::Client)?;
+    let builder = ClientBuilder::new(pool::<_, Body>(connector), "default");
+    Ok(builder.with_layer(&headers).with_layer(&config.base_uri_layer()).build())
+}
+
+/// The token or the password. It does not change as long as the client is in
+/// use, so it needs no layer of its own.
+fn authorization(login: &AuthInfo) -> Result<Option<HeaderValue>, ConnectError> {
+    let text = match (&login.token, &login.username, &login.password) {
+        (Some(token), ..) => format!("Bearer {}", token.expose_secret()),
+        (None, Some(user), Some(password)) => {
+            format!("Basic {}", STANDARD.encode(format!("{user}:{}", password.expose_secret())))
+        }
+        _ => return Ok(None),
+    };
+    let value = HeaderValue::from_str(&text);
+    let mut value = value.map_err(|error| ConnectError::Client(kube::Error::HttpError(error.into())))?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+/// Connects within a time.
+#[derive(Clone)]
+struct Ready<C>(C);
+
+impl<C> Service<Uri> for Ready<C>
+where
+    C: Service<Uri>,
+    C::Future: Send + 'static,
+    C::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Response = C::Response;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let connected = self.0.call(to);
+        Box::pin(async move {
+            match timeout(READY_TIMEOUT, connected).await {
+                Ok(connected) => connected.map_err(Into::into),
+                Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            }
+        })
+    }
+}
