@@ -1,8 +1,8 @@
 //! Builders and doubles that several tests use.
 
 pub mod agent;
-pub mod cluster;
 pub mod apiserver;
+pub mod cluster;
 pub mod dialogue;
 pub mod files;
 pub mod kubernetes;
@@ -13,8 +13,8 @@ pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod random;
-pub mod relay;
 pub mod reflected;
+pub mod relay;
 pub mod script;
 pub mod served;
 pub mod server;
