@@ -612,7 +612,7 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -841,6 +841,7 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         (Key::ManifestUrlClientKeyFile, "/b"),
         (Key::ManifestUrlSha256, SUM),
         (Key::HttpCheckFrequency, "1s"),
+        (Key::Kubeconfig, "/b"),
         (Key::Listen, "none"),
         (Key::TokenFile, "/b"),
         (Key::TlsCertFile, "/b"),

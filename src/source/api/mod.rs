@@ -163,7 +163,7 @@ impl ApiSource {
         let mut good = last_good.whole();
         let named = self.connector.identity();
         if let Ok(server) = &named {
-            self.teller.target(server.url.clone());
+            self.teller.target(&server.url);
         }
         let Some(kept) = good.restored_about().and_then(Kept::read) else {
             good.forget_all();
@@ -461,7 +461,7 @@ impl ApiSource {
             );
             self.reflector.forget();
         }
-        self.teller.target(identity.url.trim_end_matches('/').to_owned());
+        self.teller.target(&identity.url);
         (self.server, self.cluster, self.is_recognised) = (Some(identity.clone()), None, false);
     }
 

@@ -33,9 +33,9 @@ impl Teller {
         Self { status, said: Vec::new(), is_failing: false }
     }
 
-    /// Says which server it is.
-    pub(super) fn target(&self, target: String) {
-        self.status.send_modify(|status| status.target = target);
+    /// Says which server it is: its URL, as people write it.
+    pub(super) fn target(&self, url: &str) {
+        self.status.send_modify(|status| url.trim_end_matches('/').clone_into(&mut status.target));
     }
 
     /// Says what it is doing now, in a word.
