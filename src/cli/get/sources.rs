@@ -91,7 +91,8 @@ fn row(source: &Value, form: Form, now: Timestamp) -> Row {
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
     let last = Cell::new(&since(&source["lastSuccess"], now));
     let pods = Cell::new(&source["pods"].as_u64().unwrap_or_default().to_string());
-    let mut row = vec![Cell::new(text("name")), state(source, now), pods, count, last, Cell::new(text("target"))];
+    let mut row =
+        vec![Cell::new(text("name")), state(source, now), pods, count, last, Cell::new(text("target"))];
     if form == Form::Wide {
         row.extend(reflector(&source["reflector"], now));
         row.push(Cell::new(text("detail")));
