@@ -25,7 +25,7 @@ use std::{
 };
 
 use rustix::param::clock_ticks_per_second;
-use support::{Agent, Form, Manifests, number_argument, wants_figures};
+use support::{Agent, Form, Manifests, field, number_argument, status, wants_figures};
 
 /// What the start leaves behind is not idling: tokio keeps the threads for
 /// blocking work for ten seconds.
@@ -103,14 +103,4 @@ fn wakeups(id: u32) -> BTreeMap<String, u64> {
 
 fn new_wakeups(id: u32, before: &BTreeMap<String, u64>) -> u64 {
     wakeups(id).iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum()
-}
-
-/// A number out of `/proc/ID/status`; sizes are in KiB.
-fn status(id: u32, name: &str) -> u64 {
-    field(&fs::read_to_string(format!("/proc/{id}/status")).unwrap(), name)
-}
-
-fn field(status: &str, name: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap()
 }

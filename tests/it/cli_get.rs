@@ -724,6 +724,54 @@ fn sources_are_shown_with_what_is_wrong_with_them() {
 }
 
 #[test]
+fn an_api_source_says_what_its_reflector_does() {
+    let agent = Agent::start(|_, _| {
+        let file = json!({ "name": "file", "state": "restored", "pods": 4, "target": "/m", "detail": "", "problems": [] });
+        let soon = Timestamp::now() + SignedDuration::from_mins(20 * 60 + 30);
+        let failing = json!({ "since": ago(1), "attempts": 17, "error": "nobody listens there" });
+        let api = |state: &str, reflector: &Value| json!({
+            "name": "api", "state": state, "pods": 12, "target": "https://10.0.0.1:6443", "detail": "pods of node node1",
+            "problems": [], "lastSuccess": ago(2), "reflector": reflector,
+        });
+        let waiting = json!({
+            "phase": "waiting", "resourceVersion": "4711", "lastEvent": ago(2), "nextAttempt": format!("{soon:.0}"),
+        });
+        let mut restored = api("restored", &waiting);
+        restored["restored"] = ago(3).into();
+        let mut offline = restored.clone();
+        offline["failing"] = failing.clone();
+        let mut late = waiting.clone();
+        late["nextAttempt"] = ago(1).into();
+        let mut failing_live = api("failing", &late);
+        failing_live["failing"] = failing;
+        let connecting = api("waiting", &json!({ "phase": "connecting" }));
+        let items = [file, connecting, restored, offline, failing_live, api("synced", &waiting)];
+        Reply::json(200, &json!({ "kind": "SourceList", "apiVersion": "podmux/v1", "items": items }))
+    });
+    check(&agent, &["get", "sources"], &expect![[""]]);
+    check(&agent, &["get", "sources", "-o", "wide"], &expect![[""]]);
+    let yaml = transcript(&mut agent.podmux(&["get", "sources", "-o", "yaml"]), b"");
+    assert!(yaml.contains("    nextAttempt: "), "{yaml}");
+}
+
+#[test]
+fn a_restored_source_is_yellow_and_a_failing_one_red() {
+    let colour = |failing: Value| {
+        let agent = Agent::start(move |_, _| {
+            let api = json!({ "name": "api", "state": "restored", "restored": ago(3), "pods": 0, "problems": [], "failing": failing });
+            Reply::json(200, &json!({ "kind": "SourceList", "items": [api] }))
+        });
+        let mut command = agent.podmux(&["get", "sources", "--no-headers"]);
+        command.env("TERM", "xterm");
+        on_a_terminal(command)
+    };
+    let restored = colour(Value::Null);
+    assert!(restored.contains("api   \u{1b}[33mrestored, 3d old\u{1b}[0m"), "{restored:?}");
+    let failing = colour(json!({ "since": ago(1), "attempts": 1, "error": "no" }));
+    assert!(failing.contains("api   \u{1b}[31mrestored, 3d old, failing\u{1b}[0m"), "{failing:?}");
+}
+
+#[test]
 fn colours_are_for_terminals_whose_owner_wants_them() {
     let agent = Agent::start(|_, _| {
         let file =

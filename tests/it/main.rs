@@ -12,6 +12,7 @@
 )]
 
 mod agent;
+mod api_faults;
 mod api_frames;
 mod api_real;
 mod api_real_faults;

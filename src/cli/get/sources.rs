@@ -109,8 +109,8 @@ fn state(source: &Value, now: Timestamp) -> Cell {
     let fails = (failing && state != "failing").then(|| "failing".to_owned());
     let parts: Vec<String> = [Some(state.to_owned()), old, fails].into_iter().flatten().collect();
     Cell::new(&parts.join(", ")).styled(match state {
-        _ if failing => RED,
         "failing" => RED,
+        _ if failing => RED,
         "waiting" | "restored" => YELLOW,
         _ => "",
     })

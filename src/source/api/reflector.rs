@@ -159,6 +159,7 @@ pub struct Reflector {
 
 impl Reflector {
     /// One that begins now, with the version of a restored listing if there is one.
+    #[must_use]
     pub fn new(version: Option<Version>, now: Instant) -> Self {
         let attempt = Attempt {
             is_watch: false,
@@ -186,21 +187,25 @@ impl Reflector {
     }
 
     /// The version that is known.
+    #[must_use]
     pub fn version(&self) -> Option<&Version> {
         self.version.as_ref()
     }
 
     /// Whether the listing that is known is complete, and only changes are wanted.
+    #[must_use]
     pub fn is_synced(&self) -> bool {
         self.want == Want::Changes
     }
 
     /// When the next request may be made.
+    #[must_use]
     pub fn next_at(&self) -> Instant {
         self.next_at
     }
 
     /// Whether the last request was answered by a 200.
+    #[must_use]
     pub fn was_accepted(&self) -> bool {
         self.attempt.accepted
     }
@@ -246,16 +251,18 @@ impl Reflector {
     }
 
     /// Until when something more must come.
+    #[must_use]
     pub fn patience(&self) -> Instant {
         let Attempt { is_watch, began, heard, timeout, .. } = self.attempt;
         match self.want {
+            _ if !is_watch => heard + LIST_SILENCE,
             Want::Changes => began + timeout + WATCH_SLACK,
-            Want::Listing { .. } if is_watch => (heard + INITIAL_SILENCE).min(began + INITIAL_BOUND),
-            Want::Listing { .. } => heard + LIST_SILENCE,
+            Want::Listing { .. } => (heard + INITIAL_SILENCE).min(began + INITIAL_BOUND),
         }
     }
 
     /// When a watch that stands has stood for long enough to be called well.
+    #[must_use]
     pub fn well_at(&self) -> Option<Instant> {
         (self.is_synced() && self.attempt.accepted).then(|| self.attempt.began + SHORT)
     }
@@ -297,6 +304,7 @@ impl Reflector {
     }
 
     /// Whether the request under way goes on with a list that has begun.
+    #[must_use]
     pub fn goes_on(&self) -> bool {
         matches!(self.want, Want::Listing { page: Some(_), .. })
     }
@@ -308,7 +316,7 @@ impl Reflector {
     /// The request has ended: what is wanted next, and when.
     pub fn ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
         self.next_at = now;
-        match end {
+        let verdict = match end {
             End::Asked => {
                 self.want = Want::LISTING;
                 Verdict::Well
@@ -316,7 +324,10 @@ impl Reflector {
             End::Listed => Verdict::Well,
             _ if self.is_synced() => self.watch_ended(end, now, dice),
             _ => self.listing_ended(end, now, dice),
-        }
+        };
+        // What comes to nothing before the next request is made is not its end.
+        (self.attempt.accepted, self.attempt.events) = (false, 0);
+        verdict
     }
 
     /// A listing was not completed.
@@ -336,7 +347,8 @@ impl Reflector {
             self.want = Want::NEWEST;
             return Verdict::Usual;
         }
-        let is_deaf = *end == End::Silent || refusal.is_some_and(Refusal::is_invalid);
+        let is_deaf =
+            *end == End::Silent && self.attempt.accepted || refusal.is_some_and(Refusal::is_invalid);
         if self.attempt.is_watch && is_deaf {
             self.lists_until = Some(now + NO_WATCH_LIST);
             return Verdict::NoWatchList;

@@ -127,9 +127,4 @@ impl Teller {
         });
         next
     }
-
-    /// What happens now and then to a source that is well.
-    pub(super) fn usual(&self, what: &str) {
-        info!(source = "api", "{what}");
-    }
 }

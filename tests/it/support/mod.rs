@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod apiserver;
 pub mod dialogue;
 pub mod files;
 pub mod kubernetes;
@@ -13,6 +14,7 @@ pub mod polled;
 pub mod process;
 pub mod random;
 pub mod relay;
+pub mod reflected;
 pub mod script;
 pub mod served;
 pub mod server;

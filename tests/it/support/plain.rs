@@ -77,6 +77,15 @@ impl<S: Read + Write> Connection<S> {
         self.line()
     }
 
+    /// The lines of an answer that has no end, as a watch is.
+    pub fn lines(mut self, path: &str) -> io::Result<Lines<S>> {
+        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
+        let status = self.line()?;
+        assert!(status.contains(" 200 "), "{status}");
+        while !self.line()?.is_empty() {}
+        Ok(Lines { connection: self, read: Vec::new() })
+    }
+
     fn answer(&mut self) -> io::Result<Answer> {
         let status = self.line()?;
         let code = status.split(' ').nth(1).and_then(|code| code.parse().ok());
@@ -116,5 +125,33 @@ impl<S: Read + Write> Connection<S> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(line.trim_end().to_owned())
+    }
+}
+
+/// The lines of an answer in chunks.
+pub struct Lines<S> {
+    connection: Connection<S>,
+    /// What has been read and was no whole line yet.
+    read: Vec<u8>,
+}
+
+impl<S: Read + Write> Lines<S> {
+    /// The next line, its end included.
+    pub fn next(&mut self) -> io::Result<String> {
+        let mut looked = 0;
+        loop {
+            if let Some(end) = self.read[looked..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(looked + end + 1);
+                let line = std::mem::replace(&mut self.read, rest);
+                return String::from_utf8(line).map_err(io::Error::other);
+            }
+            looked = self.read.len();
+            let size = usize::from_str_radix(&self.connection.line()?, 16).map_err(io::Error::other)?;
+            self.connection.take(size, &mut self.read)?;
+            self.connection.line()?;
+            if size == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
     }
 }

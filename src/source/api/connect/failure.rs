@@ -31,7 +31,7 @@ pub(in crate::source::api) fn describe_cause(error: &(dyn Error + 'static)) -> S
 }
 
 /// An error and its causes.
-fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+pub(super) fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     iter::successors(Some(error), |error: &&'e (dyn Error + 'static)| {
         let error: &'e (dyn Error + 'static) = *error;
         error.source()

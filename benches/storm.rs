@@ -1,0 +1,2 @@
+//! storm: placeholder
+fn main() {}
