@@ -729,10 +729,12 @@ fn an_api_source_says_what_its_reflector_does() {
         let file = json!({ "name": "file", "state": "restored", "pods": 4, "target": "/m", "detail": "", "problems": [] });
         let soon = Timestamp::now() + SignedDuration::from_mins(20 * 60 + 30);
         let failing = json!({ "since": ago(1), "attempts": 17, "error": "nobody listens there" });
-        let api = |state: &str, reflector: &Value| json!({
-            "name": "api", "state": state, "pods": 12, "target": "https://10.0.0.1:6443", "detail": "pods of node node1",
-            "problems": [], "lastSuccess": ago(2), "reflector": reflector,
-        });
+        let api = |state: &str, reflector: &Value| {
+            json!({
+                "name": "api", "state": state, "pods": 12, "target": "https://10.0.0.1:6443", "detail": "pods of node node1",
+                "problems": [], "lastSuccess": ago(2), "reflector": reflector,
+            })
+        };
         let waiting = json!({
             "phase": "waiting", "resourceVersion": "4711", "lastEvent": ago(2), "nextAttempt": format!("{soon:.0}"),
         });

@@ -315,12 +315,8 @@ async fn a_reflector_says_where_it_is() {
     let reflector = async || server.get("/sources").await.json()["items"][2]["reflector"].clone();
     assert_eq!(reflector().await, Value::Null);
     let tell = |status: ReflectorStatus| server.api_status.lock().unwrap().reflector = Some(status);
-    let status = ReflectorStatus {
-        phase: "connecting",
-        resource_version: None,
-        last_event: None,
-        next_attempt: None,
-    };
+    let status =
+        ReflectorStatus { phase: "connecting", resource_version: None, last_event: None, next_attempt: None };
     tell(status.clone());
     assert_eq!(reflector().await, json!({ "phase": "connecting" }));
     tell(ReflectorStatus {

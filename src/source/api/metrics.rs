@@ -31,7 +31,9 @@ impl Default for ReflectorMetrics {
         Self {
             lists: Counter::default(),
             // Milliseconds from a server at hand, minutes from one that is swamped.
-            list_duration: Histogram::new([0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]),
+            list_duration: Histogram::new([
+                0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+            ]),
             // A node has 110 pods unless somebody says otherwise; a page is 500.
             items_per_list: Histogram::new([0.0, 1.0, 10.0, 30.0, 110.0, 250.0, 500.0, 1_000.0, 5_000.0]),
             watches: Counter::default(),
