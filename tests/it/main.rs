@@ -12,8 +12,12 @@
 )]
 
 mod agent;
-mod api_reflector;
+mod api_connect;
+mod api_connect_bad;
+mod api_connect_exec;
+mod api_connect_proxy;
 mod api_frames;
+mod api_reflector;
 mod cli;
 mod cli_agent;
 mod cli_apply;
@@ -35,9 +39,9 @@ mod file;
 mod file_faults;
 mod file_places;
 mod file_saves;
+mod good_whole;
 mod histories;
 mod history;
-mod good_whole;
 mod hostile_sink;
 mod jsonl;
 mod last_good;

@@ -42,7 +42,10 @@ use self::{
 
 use self::metrics::Tally;
 pub use self::{
-    connect::{ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies},
+    connect::{
+        ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies, describe_cause,
+        describe_failure,
+    },
     metrics::ReflectorMetrics,
 };
 use super::{SourceStatus, good::Good};
@@ -195,7 +198,7 @@ impl ApiSource {
                 if connect::is_about_credentials(&error) {
                     self.connector.renew();
                 }
-                return End::Broken(connect::describe_failure(&error));
+                return End::Broken(describe_failure(&error));
             }
             Some(Err(_)) => return End::Silent,
             None => return End::Asked,

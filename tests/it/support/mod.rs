@@ -3,12 +3,14 @@
 pub mod agent;
 pub mod dialogue;
 pub mod files;
+pub mod kubeconfig;
 pub mod kubernetes;
 pub mod logs;
 pub mod namespace;
 pub mod plain;
 pub mod polled;
 pub mod process;
+pub mod proxy;
 pub mod random;
 pub mod script;
 pub mod served;

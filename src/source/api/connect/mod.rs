@@ -21,14 +21,16 @@ use kube::Client;
 use secrecy::ExposeSecret as _;
 use tokio::task::spawn_blocking;
 
-#[allow(unused_imports, reason = "the driver is about to")]
-pub(super) use self::failure::{describe_cause, describe_failure};
 use self::{
     certificate::{Found, Pair, tls},
     exec::Credential,
     file::{Place, Plan, Stamp, sendable, stamp},
 };
-pub use self::{error::ConnectError, proxy::Proxies};
+pub use self::{
+    error::ConnectError,
+    failure::{describe_cause, describe_failure},
+    proxy::Proxies,
+};
 use crate::{causes, clock};
 
 /// How long connecting to one address may take.
