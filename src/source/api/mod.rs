@@ -244,16 +244,7 @@ impl ApiSource {
         let sending = timeout(HEAD, connected.client.send(request));
         let answer = match meanwhile(&mut self.asked, &mut self.store, sending).await {
             Some(Ok(Ok(answer))) => answer,
-<<<<<<< HEAD
             Some(Ok(Err(error))) => return self.unsent(&error),
-=======
-            Some(Ok(Err(error))) => {
-                if connect::is_about_credentials(&error) {
-                    self.connector.renew();
-                }
-                return End::Broken(describe_failure(&error));
-            }
->>>>>>> api-h1
             Some(Err(_)) => return End::Silent,
             None => return End::Asked,
         };

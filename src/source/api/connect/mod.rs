@@ -22,10 +22,6 @@ use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-<<<<<<< HEAD
-pub(super) use self::failure::{describe_cause, describe_failure};
-=======
->>>>>>> api-h1
 use self::{
     certificate::{Found, Pair, tls},
     exec::Credential,
