@@ -112,15 +112,15 @@ impl<'t> Event<'t> {
 
 /// An item of a list, or the object of an event: a pod, or why it is none.
 pub(super) fn read_object(text: &str) -> (Object, Option<Version>) {
-    match Prepared::from_json(text.as_bytes()) {
+    match Prepared::from_server(text.as_bytes()) {
         Ok(pod) => {
             let version =
                 pod.metadata("resourceVersion").and_then(|version| version.as_str()).map(Version::from);
             (Object::Pod(Box::new(pod)), version)
         }
         Err(error) => {
-            let metadata = Metadata::of(text);
-            (Object::Bad { key: metadata.key(), why: chain(&error) }, metadata.version())
+            let why = error.problem.to_string();
+            (Object::Bad { key: error.key, why }, Metadata::of(text).version())
         }
     }
 }

@@ -163,7 +163,7 @@ impl ApiSource {
         let mut good = last_good.whole();
         let named = self.connector.identity();
         if let Ok(server) = &named {
-            self.teller.target(server.url.clone());
+            self.teller.target(&server.url);
         }
         let Some(kept) = good.restored_about().and_then(Kept::read) else {
             good.forget_all();
@@ -461,7 +461,7 @@ impl ApiSource {
             );
             self.reflector.forget();
         }
-        self.teller.target(identity.url.clone());
+        self.teller.target(&identity.url);
         (self.server, self.cluster, self.is_recognised) = (Some(identity.clone()), None, false);
     }
 
@@ -568,7 +568,8 @@ fn told(end: &End) -> String {
         End::Listed | End::Closed | End::Asked => "the server closed it".to_owned(),
         End::Refused(refusal) => format!("the API server refused: {refusal}"),
         End::Error(refusal) => format!("the API server ended the watch: {refusal}"),
-        End::Broken(why) | End::Garbage(why) | End::NoClient(why) => why.clone(),
+        End::Garbage(why) => format!("{why}; is this the API server's URL?"),
+        End::Broken(why) | End::NoClient(why) => why.clone(),
         End::Silent => "the API server has said nothing for too long".to_owned(),
     }
 }
