@@ -82,7 +82,11 @@ fn measure(cluster: &Cluster, size: usize, rounds: usize) {
         ("podmux, with its state", Vec::new(), Box::new(|| podmux(kubeconfig, size, true))),
         ("client-go, JSON", Vec::new(), Box::new(|| other(go("json"), size))),
         ("client-go, protobuf", Vec::new(), Box::new(|| other(go("protobuf"), size))),
-        ("kube-runtime", Vec::new(), Box::new(|| other(with(itself(), &[REFLECTOR, kubeconfig, "lists"]), size))),
+        (
+            "kube-runtime",
+            Vec::new(),
+            Box::new(|| other(with(itself(), &[REFLECTOR, kubeconfig, "lists"]), size)),
+        ),
         (
             "kube-runtime, streaming",
             Vec::new(),

@@ -25,9 +25,7 @@ impl Cluster {
     /// None where there are no Go programs, which is said.
     pub fn start(benchmark: &str) -> Option<Self> {
         if env::var_os("PODMUX_KUBERNETES").is_none() {
-            println!(
-                "{benchmark}: left out, for it needs PODMUX_KUBERNETES=$(tests/kubernetes/build)"
-            );
+            println!("{benchmark}: left out, for it needs PODMUX_KUBERNETES=$(tests/kubernetes/build)");
             return None;
         }
         let cluster = Self { apiserver: Apiserver::start().unwrap(), pods: 0 };
@@ -80,12 +78,14 @@ pub fn path(number: usize) -> String {
 
 fn make(connection: &mut Tls, number: usize) {
     let body = bound(&name(number)).to_string();
-    let made = connection.ask("POST", "/api/v1/namespaces/bench/pods?fieldManager=controller", body.as_bytes());
+    let made =
+        connection.ask("POST", "/api/v1/namespaces/bench/pods?fieldManager=controller", body.as_bytes());
     let made = made.unwrap();
     assert_eq!(made.code, 201, "{}", made.text());
     let status = status().to_string();
     let path = format!("{}/status?fieldManager=kubelet", path(number));
-    let patched = connection.ask_as("PATCH", &path, "application/merge-patch+json", status.as_bytes()).unwrap();
+    let patched =
+        connection.ask_as("PATCH", &path, "application/merge-patch+json", status.as_bytes()).unwrap();
     assert_eq!(patched.code, 200, "{}", patched.text());
 }
 
