@@ -550,8 +550,10 @@ fn a_refusal_says_what_may_be_done_and_not_more_than_fits() {
     };
     assert_eq!(
         shown(403, r#"{"message": "pods is forbidden"}"#),
-        "403 Forbidden: pods is forbidden; grant this user list and watch on pods (a node's own credentials have it)"
+        "403 Forbidden: pods is forbidden; grant this user list and watch on pods (a node's own credentials have both, if --node-name is that node's)"
     );
+    let quoted = r#"{"message": "User \"nobody\" cannot list \\ \"pods\""}"#;
+    assert_eq!(shown(500, quoted), r#"500 Internal Server Error: User "nobody" cannot list \ "pods""#);
     assert_eq!(
         shown(401, r#"{"reason": "Unauthorized"}"#),
         "401 Unauthorized: Unauthorized; the credentials of the kubeconfig are not, or no longer, valid"

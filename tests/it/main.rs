@@ -12,7 +12,9 @@
 )]
 
 mod agent;
+mod api_faults;
 mod api_frames;
+mod api_offline;
 mod api_real;
 mod api_real_faults;
 mod api_real_who;
@@ -49,6 +51,7 @@ mod manifests;
 mod merge;
 mod mux;
 mod oracle;
+mod pod_server;
 mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;

@@ -119,11 +119,21 @@ impl Refusal {
     fn hint(&self) -> &'static str {
         match self.code {
             401 => "; the credentials of the kubeconfig are not, or no longer, valid",
-            403 => "; grant this user list and watch on pods (a node's own credentials have it)",
+            403 => {
+                "; grant this user list and watch on pods (a node's own credentials have both, if --node-name is that node's)"
+            }
             404 => "; is this the API server's URL?",
             _ => "",
         }
     }
+}
+
+/// A server's words on one line, whatever is in them.
+fn shown(words: &str) -> String {
+    let shown = words
+        .chars()
+        .map(|char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() });
+    shown.collect()
 }
 
 impl fmt::Display for Refusal {
@@ -132,9 +142,9 @@ impl fmt::Display for Refusal {
             StatusCode::from_u16(self.code).map_or_else(|_| self.code.to_string(), |code| code.to_string());
         write!(f, "{code}")?;
         if !self.message.is_empty() {
-            write!(f, ": {}", self.message.escape_debug())?;
+            write!(f, ": {}", shown(&self.message))?;
         } else if !self.reason.is_empty() {
-            write!(f, ": {}", self.reason.escape_debug())?;
+            write!(f, ": {}", shown(&self.reason))?;
         }
         f.write_str(self.hint())
     }

@@ -163,7 +163,7 @@ impl ApiSource {
         let mut good = last_good.whole();
         let named = self.connector.identity();
         if let Ok(server) = &named {
-            self.teller.target(server.url.clone());
+            self.teller.target(&server.url);
         }
         let Some(kept) = good.restored_about().and_then(Kept::read) else {
             good.forget_all();
@@ -234,9 +234,7 @@ impl ApiSource {
             Err(error) => return End::NoClient(chain(&error)),
         };
         match asked {
-            Request::Watch { .. } => {
-                self.tally.watch(&self.metrics);
-            }
+            Request::Watch { .. } => self.tally.watch(&self.metrics),
             _ if self.reflector.goes_on() => {}
             Request::WatchList { .. } | Request::List { .. } => self.tally.list(&self.metrics),
         }
@@ -297,8 +295,9 @@ impl ApiSource {
             let chunk = timeout_at(until, body.frame());
             let data = match meanwhile(&mut self.asked, &mut self.store, chunk).await {
                 Some(Ok(Some(Ok(frame)))) => frame.into_data().unwrap_or_default(),
+                // Whatever comes after a list: it is complete.
+                Some(_) if is_complete => return End::Listed,
                 Some(Ok(Some(Err(error)))) => return End::Broken(connect::describe_cause(&error)),
-                Some(Ok(None)) if is_complete => return End::Listed,
                 Some(Ok(None)) => match frames.finish() {
                     Ok(()) => return End::Closed,
                     Err(error) => return End::Broken(error.to_string()),
@@ -315,7 +314,10 @@ impl ApiSource {
             frames.push(&data);
             loop {
                 let taken = match frames.next() {
-                    Ok(Some(Piece::Object(text))) if is_list => self.item(&text),
+                    Ok(Some(Piece::Object(text))) if is_list => {
+                        self.item(&text);
+                        Ok(())
+                    }
                     Ok(Some(Piece::Object(text))) => self.event(&text).await,
                     Ok(Some(Piece::End(end))) => {
                         is_complete = true;
@@ -332,12 +334,10 @@ impl ApiSource {
     }
 
     /// Takes an item of a list.
-    fn item(&mut self, text: &[u8]) -> Result<(), End> {
-        let text = str::from_utf8(text).map_err(|error| End::Garbage(error.to_string()))?;
-        let (object, _) = event::read_object(text);
+    fn item(&mut self, text: &[u8]) {
+        let (object, _) = event::read_object(&String::from_utf8_lossy(text));
         self.count(&object);
         self.store.collect(object);
-        Ok(())
     }
 
     /// A list, or a page of it, is complete.
@@ -354,10 +354,21 @@ impl ApiSource {
 
     /// Takes an event of a watch.
     async fn event(&mut self, text: &[u8]) -> Result<(), End> {
-        let event = Event::read(text).map_err(End::Garbage)?;
+        // As in Go, what is not UTF-8 becomes U+FFFD.
+        let text = String::from_utf8_lossy(text);
         let is_synced = self.reflector.is_synced();
+        let event = match Event::read(&text) {
+            Ok(event) => event,
+            // It might have been a deletion: nothing after it can be relied on.
+            Err(why) if is_synced => return Err(End::Garbage(why)),
+            Err(why) => Event::Changed(Object::Bad { key: None, why }, None),
+        };
         match event {
             Event::Error(status) => return Err(End::Error(Refusal::of_event(status))),
+            Event::Unknown(kind) => {
+                debug!(source = "api", kind, "an event of a type that is not known");
+                self.metrics.error("undecodable");
+            }
             Event::Bookmark { version, ends_initial_events } => {
                 let deed = self.reflector.bookmark(version, ends_initial_events);
                 self.follow(deed, true).await;
@@ -396,18 +407,16 @@ impl ApiSource {
 
     /// Does what the reflector says with what was collected.
     async fn follow(&mut self, deed: Deed, is_watch: bool) {
-        match deed {
-            Deed::None => {}
-            Deed::Replace => {
-                self.tally.listed(&self.metrics, is_watch);
-                let kept = self.kept();
-                self.store.replace(kept.as_ref()).await;
-                self.teller.heard(self.reflector.version());
-                self.teller.well(self.store.len());
-                self.tell_phase();
-                debug!(source = "api", pods = self.store.len(), version = ?self.reflector.version(), "the listing is complete");
-            }
+        if deed == Deed::None {
+            return;
         }
+        self.tally.listed(&self.metrics, is_watch);
+        let kept = self.kept();
+        self.store.replace(kept.as_ref()).await;
+        self.teller.heard(self.reflector.version());
+        self.teller.well(self.store.len());
+        self.tell_phase();
+        debug!(source = "api", pods = self.store.len(), version = ?self.reflector.version(), "the listing is complete");
     }
 
     /// Draws the conclusions from the end of a request.
@@ -452,7 +461,7 @@ impl ApiSource {
             );
             self.reflector.forget();
         }
-        self.teller.target(identity.url.clone());
+        self.teller.target(&identity.url);
         (self.server, self.cluster, self.is_recognised) = (Some(identity.clone()), None, false);
     }
 
@@ -559,7 +568,8 @@ fn told(end: &End) -> String {
         End::Listed | End::Closed | End::Asked => "the server closed it".to_owned(),
         End::Refused(refusal) => format!("the API server refused: {refusal}"),
         End::Error(refusal) => format!("the API server ended the watch: {refusal}"),
-        End::Broken(why) | End::Garbage(why) | End::NoClient(why) => why.clone(),
+        End::Garbage(why) => format!("{why}; is this the API server's URL?"),
+        End::Broken(why) | End::NoClient(why) => why.clone(),
         End::Silent => "the API server has said nothing for too long".to_owned(),
     }
 }

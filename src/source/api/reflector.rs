@@ -255,9 +255,9 @@ impl Reflector {
     pub fn patience(&self) -> Instant {
         let Attempt { is_watch, began, heard, timeout, .. } = self.attempt;
         match self.want {
+            _ if !is_watch => heard + LIST_SILENCE,
             Want::Changes => began + timeout + WATCH_SLACK,
-            Want::Listing { .. } if is_watch => (heard + INITIAL_SILENCE).min(began + INITIAL_BOUND),
-            Want::Listing { .. } => heard + LIST_SILENCE,
+            Want::Listing { .. } => (heard + INITIAL_SILENCE).min(began + INITIAL_BOUND),
         }
     }
 

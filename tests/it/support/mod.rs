@@ -1,6 +1,7 @@
 //! Builders and doubles that several tests use.
 
 pub mod agent;
+pub mod apiserver;
 pub mod cluster;
 pub mod dialogue;
 pub mod files;
@@ -12,6 +13,7 @@ pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod random;
+pub mod reflected;
 pub mod relay;
 pub mod script;
 pub mod served;
