@@ -18,7 +18,7 @@ mod support;
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead as _, BufReader, pipe},
+    io::{BufRead, BufReader, pipe},
     os::fd::AsRawFd as _,
     path::Path,
     process, thread,
@@ -140,7 +140,7 @@ struct Seen<R> {
     updates: usize,
 }
 
-impl<R: std::io::BufRead> Seen<R> {
+impl<R: BufRead> Seen<R> {
     fn read_until(&mut self, enough: impl Fn(&BTreeMap<usize, usize>) -> bool) {
         while !enough(&self.rounds) {
             let mut line = String::new();
