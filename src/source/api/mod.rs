@@ -44,7 +44,10 @@ use self::{
 
 use self::metrics::Tally;
 pub use self::{
-    connect::{ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies},
+    connect::{
+        ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies, describe_cause,
+        describe_failure,
+    },
     metrics::ReflectorMetrics,
 };
 use super::{SourceStatus, good::Good};

@@ -306,14 +306,14 @@ impl Reflector {
 
     /// A list, or a page of it, is complete; `token` is that of the next page.
     pub fn page(&mut self, version: Version, token: &str) -> Deed {
-        let Want::Listing { newest, page, .. } = &self.want else { return Deed::None };
+        let Want::Listing { newest, page, whole } = &self.want else { return Deed::None };
         // All pages are of one moment, that of the first.
         let version = page.as_ref().map_or(version, |(_, first)| first.clone());
         if token.is_empty() {
             self.complete(version);
             return Deed::Replace;
         }
-        self.want = Want::Listing { newest: *newest, page: Some((token.into(), version)), whole: false };
+        self.want = Want::Listing { newest: *newest, page: Some((token.into(), version)), whole: *whole };
         Deed::None
     }
 
@@ -350,14 +350,14 @@ impl Reflector {
 
     /// A listing was not completed.
     fn listing_ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
-        let Want::Listing { newest, page, .. } = self.want.clone() else { return Verdict::Well };
+        let Want::Listing { newest, page, whole } = self.want.clone() else { return Verdict::Well };
         let refusal = match end {
             End::Refused(refusal) | End::Error(refusal) => Some(refusal),
             _ => None,
         };
         let is_stale = refusal.is_some_and(Refusal::is_stale);
-        if is_stale && page.is_some() {
-            // The token is as old as its page. Now without pages.
+        if is_stale && page.is_some() && !whole {
+            // The token is as old as its page. Now without pages, once.
             self.want = Want::Listing { newest, page: None, whole: true };
             return Verdict::Usual;
         }
@@ -372,7 +372,7 @@ impl Reflector {
             return Verdict::NoWatchList;
         }
         // From the first page on.
-        self.want = Want::Listing { newest, page: None, whole: false };
+        self.want = Want::Listing { newest, page: None, whole };
         self.fail(end, now, dice);
         Verdict::Failing
     }

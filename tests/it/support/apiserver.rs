@@ -479,6 +479,13 @@ impl ApiServer {
 
     async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Told>> {
         let asked = asked(&request);
+        if request.uri().path() == "/api/v1/namespaces/kube-system" {
+            // Which cluster it is. Not everybody may know.
+            let forbidden = status(403, "Forbidden", "namespaces \"kube-system\" is forbidden").to_string();
+            let reply = Reply { status: 403, headers: Vec::new(), body: forbidden.into(), then: Then::End };
+            let body = self.body(&reply, None);
+            return Ok(Response::builder().status(reply.status).body(body).unwrap());
+        }
         let (reply, timeout) = {
             let mut state = self.state();
             state.judge(request.uri().path(), &asked);

@@ -22,13 +22,16 @@ use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-pub(super) use self::failure::{describe_cause, describe_failure};
 use self::{
     certificate::{Found, Pair, tls},
     exec::Credential,
     file::{Place, Plan, Stamp, sendable, stamp},
 };
-pub use self::{error::ConnectError, proxy::Proxies};
+pub use self::{
+    error::ConnectError,
+    failure::{describe_cause, describe_failure},
+    proxy::Proxies,
+};
 use crate::{causes, clock};
 
 /// How long connecting to one address may take.
