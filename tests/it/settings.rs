@@ -18,8 +18,7 @@ use podmux::{
     mux::Notify,
     settings::{
         Environment, FileSettings, Flags, Key, Kubeconfig, Listen, LogFormat, OnInvalid, ProxySettings,
-        ServerSettings,
-        Settings, SettingsError, SinkSetting, UrlSettings, default_state_dir,
+        ServerSettings, Settings, SettingsError, SinkSetting, UrlSettings, default_state_dir,
     },
 };
 
@@ -607,7 +606,7 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -836,6 +835,7 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         (Key::ManifestUrlClientKeyFile, "/b"),
         (Key::ManifestUrlSha256, SUM),
         (Key::HttpCheckFrequency, "1s"),
+        (Key::Kubeconfig, "/b"),
         (Key::Listen, "none"),
         (Key::TokenFile, "/b"),
         (Key::TlsCertFile, "/b"),
@@ -1032,10 +1032,7 @@ fn the_word_in_cluster_is_what_a_pod_is_told_and_a_path_with_a_slash_is_a_path()
         assert_eq!(load("in-cluster", said), Err(expected.to_owned()));
     }
     let bad = [told[0], ("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443")];
-    assert_eq!(
-        load("in-cluster", &bad),
-        Err("--kubeconfig: KUBERNETES_SERVICE_PORT is no port".to_owned())
-    );
+    assert_eq!(load("in-cluster", &bad), Err("--kubeconfig: KUBERNETES_SERVICE_PORT is no port".to_owned()));
     // In a config file it is the same word, and every other text a path from there.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
