@@ -458,13 +458,12 @@ impl ApiServer {
         let mut connection =
             pin!(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         let mut frozen = self.frozen.subscribe();
-        loop {
-            tokio::select! {
-                biased;
-                _ = frozen.wait_for(|frozen| *frozen) => drop(frozen.clone().wait_for(|frozen| !frozen).await),
-                // Connections that break are what some tests are about.
-                _ = &mut connection => return,
-            }
+        tokio::select! {
+            biased;
+            // It stays so: there is no thaw.
+            () = async { drop(frozen.wait_for(|frozen| *frozen).await) } => std::future::pending().await,
+            // Connections that break are what some tests are about.
+            _ = &mut connection => {}
         }
     }
 
