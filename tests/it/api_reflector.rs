@@ -38,6 +38,7 @@ impl Play {
                 format!("WATCHLIST {} for {timeout:?}", version.as_deref().unwrap_or("newest"))
             }
             Request::Watch { version, timeout } => format!("WATCH {version} for {timeout:?}"),
+            Request::Probe { version } => format!("PROBE {version}"),
             Request::List { at, limit } => {
                 let at = match at {
                     At::Any => "any".to_owned(),
@@ -161,6 +162,18 @@ fn a_watch_list_becomes_a_watch_and_goes_on_from_its_last_word() {
         612.0   closed
         612.0 WATCH 20 for 600s
     "#]]);
+}
+
+/// A server whose etcd was restored takes a watch from its future, and is silent.
+#[test]
+fn a_watch_that_ended_before_its_time_goes_on_if_the_server_is_not_of_an_earlier_time() {
+    let mut play = Play::new(None);
+    play.synced("12").pass(60 * SECOND).end(&End::Closed);
+    play.ask().accepted().page("30", "").end(&End::Listed);
+    play.ask().accepted().pass(600 * SECOND).end(&End::Closed).ask().accepted().pass(60 * SECOND);
+    play.end(&broken()).ask().end(&broken()).ask().end(&refused(403)).ask().accepted();
+    play.pass(60 * SECOND).end(&broken()).ask().end(&End::Refused(too_large())).ask();
+    play.told(expect![[r#""#]]);
 }
 
 #[test]

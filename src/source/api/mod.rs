@@ -241,6 +241,7 @@ impl ApiSource {
         };
         match asked {
             Request::Watch { .. } => self.tally.watch(&self.metrics),
+            Request::Probe { .. } => {}
             _ if self.reflector.goes_on() => {}
             Request::WatchList { .. } | Request::List { .. } => self.tally.list(&self.metrics),
         }
@@ -282,7 +283,8 @@ impl ApiSource {
     /// Reads an answer to its end.
     async fn read(&mut self, asked: Request, body: Body) -> End {
         self.reflector.accepted(Instant::now());
-        let is_list = matches!(asked, Request::List { .. });
+        let is_probe = matches!(asked, Request::Probe { .. });
+        let is_list = is_probe || matches!(asked, Request::List { .. });
         if !self.reflector.is_synced() && !self.reflector.goes_on() {
             self.store.begin();
         }
@@ -290,7 +292,9 @@ impl ApiSource {
             let kept = self.kept();
             self.store.note(kept.as_ref());
         }
-        self.tell_phase();
+        if !is_probe {
+            self.tell_phase();
+        }
         let mut frames = Frames::new(if is_list { Shape::List } else { Shape::Events });
         let mut body = pin!(body);
         let mut is_complete = false;
@@ -320,6 +324,8 @@ impl ApiSource {
             frames.push(&data);
             loop {
                 let taken = match frames.next() {
+                    // It has no items, and nobody has use for any.
+                    Ok(Some(Piece::Object(_))) if is_probe => Ok(()),
                     Ok(Some(Piece::Object(text))) if is_list => {
                         self.item(&text);
                         Ok(())

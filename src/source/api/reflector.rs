@@ -46,6 +46,11 @@ pub enum Request {
     WatchList { version: Option<Version>, timeout: Duration },
     /// A list.
     List { at: At, limit: Option<u32> },
+    /// Whether the server has come as far as the version.
+    Probe {
+        /// The version.
+        version: Version,
+    },
     /// What happened after the version.
     Watch { version: Version, timeout: Duration },
 }
@@ -152,6 +157,12 @@ pub struct Reflector {
     listed: bool,
     lists_until: Option<Instant>,
     strikes: u32,
+    /// Whether the server may be one that does not know the version yet. A
+    /// watch that did not end in its time may have ended with the server, and
+    /// what comes back may be of an earlier time (etcd restored): such a server
+    /// takes a watch from its future, and says nothing of what happens until it
+    /// has come there. A list not older than the version it refuses.
+    is_unsure: bool,
     backoff: Backoff,
     /// For watches whose version was gone: the server is there and answers, so
     /// what failed before does not count.
@@ -178,6 +189,7 @@ impl Reflector {
             listed: false,
             lists_until: None,
             strikes: 0,
+            is_unsure: false,
             backoff: Backoff::default(),
             stale: Backoff::default(),
             next_at: now,
@@ -218,6 +230,7 @@ impl Reflector {
     pub fn next(&mut self, now: Instant, dice: f64) -> Request {
         let timeout = WATCH.mul_f64(1.0 + dice.clamp(0.0, 1.0));
         let request = match (&self.want, &self.version) {
+            (Want::Changes, Some(version)) if self.is_unsure => Request::Probe { version: version.clone() },
             (Want::Changes, Some(version)) => Request::Watch { version: version.clone(), timeout },
             (Want::Listing { page: Some((token, _)), .. }, _) => {
                 Request::List { at: At::Page(token.clone()), limit: Some(PAGE) }
@@ -238,7 +251,7 @@ impl Reflector {
             }
             (Want::Changes, None) => unreachable!("a listing has a version"),
         };
-        let is_watch = !matches!(request, Request::List { .. });
+        let is_watch = matches!(request, Request::WatchList { .. } | Request::Watch { .. });
         self.attempt = Attempt { is_watch, began: now, heard: now, timeout, accepted: false, events: 0 };
         request
     }
@@ -268,7 +281,8 @@ impl Reflector {
     /// When a watch that stands has stood for long enough to be called well.
     #[must_use]
     pub fn well_at(&self) -> Option<Instant> {
-        (self.is_synced() && self.attempt.accepted).then(|| self.attempt.began + SHORT)
+        (self.is_synced() && self.attempt.is_watch && self.attempt.accepted)
+            .then(|| self.attempt.began + SHORT)
     }
 
     /// A watch brought an object of this version. While the listing is being
@@ -315,6 +329,7 @@ impl Reflector {
 
     fn complete(&mut self, version: Version) {
         (self.want, self.version, self.listed, self.strikes) = (Want::Changes, Some(version), true, 0);
+        self.is_unsure = false;
     }
 
     /// The request has ended: what is wanted next, and when.
@@ -325,7 +340,10 @@ impl Reflector {
                 self.want = Want::LISTING;
                 Verdict::Well
             }
-            End::Listed => Verdict::Well,
+            End::Listed => {
+                self.is_unsure = false;
+                Verdict::Well
+            }
             _ if self.is_synced() => self.watch_ended(end, now, dice),
             _ => self.listing_ended(end, now, dice),
         };
@@ -365,7 +383,13 @@ impl Reflector {
 
     /// A watch ended that had a listing to begin with.
     fn watch_ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
-        let Attempt { began, events, accepted, .. } = self.attempt;
+        let Attempt { is_watch, began, timeout, events, accepted, .. } = self.attempt;
+        if !is_watch && matches!(end, End::Refused(refusal) if refusal.is_about_the_request()) {
+            // It does not say.
+            self.is_unsure = false;
+            return Verdict::Well;
+        }
+        self.is_unsure |= *end != End::Closed || now + SHORT < began + timeout;
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
             // Not more than one a second, whatever the server does.
