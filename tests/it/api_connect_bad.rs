@@ -49,7 +49,7 @@ async fn a_file_that_is_no_kubeconfig() {
     };
     assert_eq!(
         said(&scene, &format!("kind: Config\nusers:\n- name: a\n  user: {{token: {SECRET}\n")).await,
-        no(5)
+        no(4)
     );
     assert_eq!(said(&scene, &format!("kind: Config\nclusters: {SECRET}\n")).await, no(2));
     assert_eq!(

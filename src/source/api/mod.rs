@@ -165,8 +165,10 @@ impl ApiSource {
     pub fn with_last_good(mut self, last_good: Good) -> Self {
         let mut good = last_good.whole();
         let named = self.connector.identity();
-        if let Ok(server) = &named {
-            self.teller.target(&server.url);
+        match (&named, &self.settings.kubeconfig) {
+            (Ok(server), _) => self.teller.target(&server.url),
+            (Err(_), Kubeconfig::File(path)) => self.teller.target(&path.display().to_string()),
+            (Err(_), Kubeconfig::InCluster(_)) => {}
         }
         let Some(kept) = good.restored_about().and_then(Kept::read) else {
             good.forget_all();
@@ -186,8 +188,9 @@ impl ApiSource {
             return self;
         }
         let (pods, version) = (self.store.restore(good), kept.version());
-        let of = kept.live().map(|live| live.to_string());
+        let of = kept.live().map(|live| format!("{live:.3}"));
         info!(source = "api", pods, of, "restored: these pods are wanted until the API server tells more");
+        self.teller.target(&kept.server.url);
         self.teller.restored(kept.live(), Some(version.clone()));
         self.reflector = Reflector::new(Some(version), Instant::now());
         (self.server, self.cluster) = (Some(kept.server), kept.cluster);

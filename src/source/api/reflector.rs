@@ -164,6 +164,9 @@ pub struct Reflector {
     /// has come there. A list not older than the version it refuses.
     is_unsure: bool,
     backoff: Backoff,
+    /// For watches whose version was gone: the server is there and answers, so
+    /// what failed before does not count.
+    stale: Backoff,
     next_at: Instant,
     attempt: Attempt,
 }
@@ -188,6 +191,7 @@ impl Reflector {
             strikes: 0,
             is_unsure: false,
             backoff: Backoff::default(),
+            stale: Backoff::default(),
             next_at: now,
             attempt,
         }
@@ -398,8 +402,12 @@ impl Reflector {
                 self.next_at = now.max(began + SHORT);
                 return Verdict::Well;
             }
-            End::Refused(refusal) | End::Error(refusal) if refusal.is_expired() => self.want = Want::LISTING,
-            End::Refused(refusal) | End::Error(refusal) if refusal.is_too_large() => self.want = Want::NEWEST,
+            End::Refused(refusal) | End::Error(refusal) if refusal.is_stale() => {
+                self.want = if refusal.is_expired() { Want::LISTING } else { Want::NEWEST };
+                let is_first = self.stale.is_fresh(now);
+                self.next_at = self.stale.fail(now, dice, refusal.retry_after);
+                return if is_first { Verdict::Usual } else { Verdict::Failing };
+            }
             End::Refused(refusal) if refusal.is_about_the_moment() => {}
             End::Refused(_) | End::Error(_) | End::Garbage(_) => {
                 self.strikes += 1;
@@ -412,8 +420,7 @@ impl Reflector {
         // That a watch which stood comes to an end is no failure yet.
         let is_first = self.backoff.is_fresh(now);
         self.fail(end, now, dice);
-        let stood = accepted && !is_short || matches!(end, End::Refused(refusal) if refusal.is_expired());
-        if stood && is_first { Verdict::Usual } else { Verdict::Failing }
+        if accepted && !is_short && is_first { Verdict::Usual } else { Verdict::Failing }
     }
 
     fn fail(&mut self, end: &End, now: Instant, dice: f64) {
