@@ -46,7 +46,8 @@ pub enum Ask {
     List,
     /// A page that is not the first.
     Page,
-    /// A list of nothing, which is answered if the server has come as far as the version.
+    /// A list of nothing, which is answered if the server has come as far as the
+    /// version. It is not noted: it comes before a watch and is of no weight.
     Probe,
     /// A watch from a version on.
     Watch,
@@ -524,7 +525,9 @@ impl ApiServer {
     }
 
     fn see(&self, asked: Asked) {
-        self.seen.send_modify(|seen| seen.push(asked));
+        if asked.ask != Ask::Probe {
+            self.seen.send_modify(|seen| seen.push(asked));
+        }
     }
 
     fn body(&self, reply: &Reply, timeout: Option<Duration>) -> Told {
