@@ -7,9 +7,10 @@
 
 use divan::{Bencher, counter::BytesCount};
 use podmux::{
-    pod::{NodeName, SourceName, decode::Preparation, yaml},
+    pod::{NodeName, Prepared, SourceName, decode::Preparation, yaml},
     validation::manifest,
 };
+use serde_json::{Map, Value, json};
 
 /// A kube-apiserver's static pod as kubeadm writes it, 2 kB and more.
 const APISERVER: &str = "\
@@ -82,16 +83,87 @@ spec:
     name: k8s-certs
 ";
 
-fn decode(bencher: Bencher<'_, '_>, text: &str) {
-    let preparation = Preparation {
+fn preparation() -> Preparation {
+    Preparation {
         source: SourceName::File,
         node: NodeName::new("node1").unwrap(),
         generate: None,
         namespace: None,
-    };
+    }
+}
+
+fn decode(bencher: Bencher<'_, '_>, text: &str) {
+    let preparation = preparation();
     bencher
         .counter(BytesCount::of_str(text))
         .bench(|| manifest(divan::black_box(text).as_bytes(), &preparation).unwrap());
+}
+
+/// The same pod as an API server has it when it runs: with defaults, a status,
+/// and managedFields that name every field.
+fn served() -> String {
+    let pods = manifest(APISERVER.as_bytes(), &preparation()).unwrap().pods;
+    let mut pod: Value = pods[0].object().clone().into();
+    let times =
+        json!({"lastProbeTime": null, "lastTransitionTime": "2026-01-02T03:04:05Z", "status": "True"});
+    let condition = |kind: &str| {
+        let mut condition = times.clone();
+        condition["type"] = kind.into();
+        condition
+    };
+    let kinds = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+    pod["metadata"]["resourceVersion"] = "123456".into();
+    pod["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z".into();
+    pod["status"] = json!({
+        "phase": "Running",
+        "qosClass": "Burstable",
+        "startTime": "2026-01-02T03:04:05Z",
+        "hostIP": "192.0.2.10",
+        "hostIPs": [{"ip": "192.0.2.10"}],
+        "podIP": "192.0.2.10",
+        "podIPs": [{"ip": "192.0.2.10"}],
+        "conditions": kinds.map(condition),
+        "containerStatuses": [{
+            "name": "kube-apiserver",
+            "image": "registry.k8s.io/kube-apiserver:v1.36.3",
+            "imageID": format!("registry.k8s.io/kube-apiserver@sha256:{}", "0".repeat(64)),
+            "containerID": format!("containerd://{}", "0".repeat(64)),
+            "ready": true,
+            "restartCount": 1,
+            "started": true,
+            "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}},
+            "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-01-02T03:04:05Z", "reason": "Error"}},
+        }],
+    });
+    let manager = |name: &str, part: &Value| {
+        let head =
+            json!({"apiVersion": "v1", "manager": name, "operation": "Update", "fieldsType": "FieldsV1"});
+        let mut entry = head;
+        entry["time"] = "2026-01-02T03:04:05Z".into();
+        entry["fieldsV1"] = owned(part);
+        entry
+    };
+    let status = json!({"status": pod["status"]});
+    let spec = json!({"metadata": pod["metadata"], "spec": pod["spec"]});
+    pod["metadata"]["managedFields"] = json!([manager("kubelet", &spec), manager("kubelet", &status)]);
+    pod.to_string()
+}
+
+/// A value's fields as managedFields name them.
+fn owned(value: &Value) -> Value {
+    let mut fields = Map::new();
+    match value {
+        Value::Object(map) => {
+            fields.insert(".".to_owned(), json!({}));
+            fields.extend(map.iter().map(|(name, value)| (format!("f:{name}"), owned(value))));
+        }
+        Value::Array(items) => {
+            let item = |item: &Value| (format!("k:{}", json!({"name": item["name"]})), owned(item));
+            fields.extend(items.iter().map(item));
+        }
+        _ => {}
+    }
+    fields.into()
 }
 
 #[divan::bench(name = "decode-yaml")]
@@ -102,6 +174,23 @@ fn decode_yaml(bencher: Bencher<'_, '_>) {
 #[divan::bench(name = "decode-json")]
 fn decode_json(bencher: Bencher<'_, '_>) {
     decode(bencher, &yaml::to_json(APISERVER).unwrap().to_string());
+}
+
+#[divan::bench(name = "decode-server")]
+fn decode_server(bencher: Bencher<'_, '_>) {
+    let text = served();
+    bencher
+        .counter(BytesCount::of_str(&text))
+        .bench(|| Prepared::from_server(divan::black_box(&text).as_bytes()).unwrap());
+}
+
+/// The same without a look at the types: what the check costs.
+#[divan::bench(name = "decode-server-unchecked")]
+fn decode_server_unchecked(bencher: Bencher<'_, '_>) {
+    let text = served();
+    bencher
+        .counter(BytesCount::of_str(&text))
+        .bench(|| Prepared::from_json(divan::black_box(&text).as_bytes()).unwrap());
 }
 
 fn main() {

@@ -25,24 +25,15 @@ use std::{
     env,
     fs::File,
     io::{Read, Write},
-    net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use kubernetes::Apiserver;
 use plain::Connection;
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
-    crypto::ring,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-};
 use support::{appends, median, number_argument, pod, wants_figures};
 
 fn main() {
@@ -68,7 +59,7 @@ fn measure(directory: &Path, clients: usize, time: Duration) {
     // Said by its absence: most who measure podmux have no use for it.
     if env::var_os("PODMUX_KUBERNETES").is_some() {
         let apiserver = Apiserver::start().unwrap();
-        let connect = || connect_to(&apiserver);
+        let connect = || apiserver.at.connect(&apiserver.at.token).unwrap();
         let namespace = r#"{"metadata": {"name": "bench"}}"#;
         let made = connect().ask("POST", "/api/v1/namespaces", namespace.as_bytes()).unwrap();
         assert_eq!(made.code, 201, "{}", made.text());
@@ -133,22 +124,4 @@ fn connect(socket: &Path) -> Connection {
         }
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// A connection to the apiserver, as its admin.
-fn connect_to(apiserver: &Apiserver) -> Connection<StreamOwned<ClientConnection, TcpStream>> {
-    let address = apiserver.at.url.trim_start_matches("https://");
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&apiserver.at.ca).unwrap()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let server = ServerName::try_from("127.0.0.1").unwrap();
-    let session = ClientConnection::new(Arc::new(config), server).unwrap();
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    let headers = format!("Host: {address}\r\nAuthorization: Bearer {}\r\n", apiserver.at.token);
-    Connection::over(StreamOwned::new(session, stream), headers)
 }

@@ -10,7 +10,8 @@
 //! * [`storage`]: the heart. [`PodStorage`](storage::PodStorage) merges listings into
 //!   one view, [`updates`](storage::updates) gives the way from one view to the next.
 //! * [`mux`]: the sources' channels, the loop that owns the storage, the consumers' updates.
-//! * [`source`]: doors in. Manifests in a directory, pods that are posted, a polled URL.
+//! * [`source`]: doors in. Manifests in a directory, pods that are posted, a polled URL,
+//!   the pods that an API server has bound to the node.
 //! * [`sink`]: doors out. The [`Sink`](sink::Sink) trait, delivery with retries, JSON lines.
 //! * [`history`]: the bounded history of updates, and those who watch it.
 //! * [`validation`]: the API's pod validation.
@@ -29,6 +30,7 @@
 //! | `source file` | the file system | listings into its [`SourceChannel`](mux::SourceChannel) | it is told to stop |
 //! | `source http` | writes, what the sinks have acknowledged | commits, listings, answers | it is told to stop |
 //! | `source url` | a URL | listings into its channel | it is told to stop |
+//! | `source api` | an API server's list and watch | listings into its channel | it is told to stop |
 //! | `db` | commits | what is on disk | nobody is left who writes |
 //! | `mux` | the sources' listings | the merged view, to all who look | every source has dropped its channel |
 //! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | what its [`Sink`](sink::Sink) does | the mux has ended and all is told |

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a slow machine; whoever waits so long waits for ever.
-const PATIENCE: Duration = Duration::from_mins(2);
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Whether figures are wanted (`cargo bench`), or only a sign that the
 /// benchmark works (`cargo bench -- --test`, `cargo test --benches`).
@@ -272,4 +272,31 @@ pub fn figures(name: &str, mut durations: Vec<Duration>) {
         at(100),
         durations.len()
     );
+}
+
+/// A number out of `/proc/ID/status`; sizes are in KiB.
+pub fn status(id: u32, name: &str) -> u64 {
+    field(&fs::read_to_string(format!("/proc/{id}/status")).unwrap(), name)
+}
+
+/// A number out of the text of such a file.
+pub fn field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap()
+}
+
+/// Our durations, and those that the kubelet's own code took for the same in
+/// this run: the oracle's answer to one of its benchmarks.
+pub fn beside(name: &str, mut ours: Vec<Duration>, theirs: &Value) {
+    ours.sort_unstable();
+    for (part, field) in [(50, "p50_ns"), (99, "p99_ns")] {
+        let ours = ours[(ours.len() * part / 100).min(ours.len() - 1)].as_secs_f64();
+        let theirs = Duration::from_nanos(theirs[field].as_u64().unwrap()).as_secs_f64();
+        println!(
+            "{name:<24} p{part} {:>9.4} ms   the kubelet {:>9.3} ms: {:.1} x",
+            ours * 1e3,
+            theirs * 1e3,
+            theirs / ours
+        );
+    }
 }

@@ -12,7 +12,14 @@ use super::node::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins};
 ///
 /// As in Go, half a surrogate pair becomes U+FFFD.
 pub(super) fn read(text: &str) -> Result<Node<'_>, Fault> {
-    let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, depth: 0, values: 0 };
+    read_without(text, None)
+}
+
+/// The same without what stands under a key of a map that stands under a key of
+/// the whole. Of that nothing is looked at but where it ends.
+pub(super) fn read_without<'t>(text: &'t str, skipped: Option<[&'static str; 2]>) -> Result<Node<'t>, Fault> {
+    let bytes = text.as_bytes();
+    let mut reader = Reader { text, bytes, at: 0, depth: 0, values: 0, skipped, is_outer: false };
     let node = reader.value()?;
     reader.space();
     if reader.at < text.len() {
@@ -27,6 +34,10 @@ struct Reader<'t> {
     at: usize,
     depth: usize,
     values: usize,
+    /// The outer and the inner key of what is passed over.
+    skipped: Option<[&'static str; 2]>,
+    /// Whether the whole's last key is the outer one.
+    is_outer: bool,
 }
 
 impl<'t> Reader<'t> {
@@ -117,8 +128,12 @@ impl<'t> Reader<'t> {
             if !self.take(b':') {
                 return Err(self.fault("a colon is missing here"));
             }
-            let value = self.value()?;
-            entries.push(Entry { key, at, earlier: None, merged: false, value });
+            if self.skips(&key) {
+                self.skip()?;
+            } else {
+                let value = self.value()?;
+                entries.push(Entry { key, at, earlier: None, merged: false, value });
+            }
             self.space();
             if self.take(b'}') {
                 last_wins(&mut entries);
@@ -126,6 +141,50 @@ impl<'t> Reader<'t> {
             }
             if !self.take(b',') {
                 return Err(self.fault("a comma or '}' is missing here"));
+            }
+        }
+    }
+
+    /// Whether the value of a key is passed over.
+    fn skips(&mut self, key: &str) -> bool {
+        match (self.depth, self.skipped) {
+            (1, Some([outer, _])) => {
+                self.is_outer = key == outer;
+                false
+            }
+            (2, Some([_, inner])) => self.is_outer && key == inner,
+            _ => false,
+        }
+    }
+
+    /// Passes over a value: a list or a map ends with its last bracket.
+    fn skip(&mut self) -> Result<(), Fault> {
+        self.space();
+        let mut open = 0_usize;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'{' | b'[' => open += 1,
+                b'}' | b']' => open = open.saturating_sub(1),
+                b'"' => self.skip_string(),
+                _ if open == 0 => return self.value().map(drop),
+                _ => {}
+            }
+            self.at += 1;
+            if open == 0 {
+                return Ok(());
+            }
+        }
+        Err(self.fault(""))
+    }
+
+    /// Goes from a string's opening quote to its closing one.
+    fn skip_string(&mut self) {
+        self.at += 1;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'"' => return,
+                b'\\' => self.at += 2,
+                _ => self.at += 1,
             }
         }
     }

@@ -119,6 +119,22 @@ impl Node<'_> {
     }
 }
 
+impl Node<'_> {
+    /// The same for a node that is of no use afterwards.
+    pub(super) fn into_json(self) -> Value {
+        match self.data {
+            Data::Text(text) => text.into_owned().into(),
+            Data::List(items) => items.into_iter().map(Node::into_json).collect(),
+            Data::Map(entries) => entries
+                .into_iter()
+                .map(|entry| (entry.key.into_owned(), entry.value.into_json()))
+                .collect::<Map<_, _>>()
+                .into(),
+            Data::Null | Data::Bool(_) | Data::Number(_) => self.to_json(),
+        }
+    }
+}
+
 fn number(text: &str) -> Value {
     let integer = || text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
     let float = || text.parse().ok().and_then(Number::from_f64);

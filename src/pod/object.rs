@@ -113,8 +113,9 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Takes a `v1.Pod` as JSON text, as an API server gives it. Fields that
-    /// this program does not know are kept.
+    /// Takes a `v1.Pod` as JSON text, as this program wrote it. Fields that it
+    /// does not know are kept. No field's type is looked at: what an API server
+    /// gives is read with [`Prepared::from_server`].
     ///
     /// # Errors
     /// If the text is not JSON, is no Pod or has no name.

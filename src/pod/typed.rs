@@ -14,6 +14,9 @@ use super::{
 /// How many errors, and how many warnings, are told of one text.
 const MAX_TOLD: usize = 100;
 
+const A_MAP: &str = "a map";
+const A_LIST: &str = "a list";
+
 /// What was found wrong with a text so far.
 pub(super) struct Findings<'t> {
     text: &'t str,
@@ -91,7 +94,7 @@ pub(super) fn object(
 ) -> Map<String, Value> {
     let Data::Map(entries) = &node.data else {
         if !node.is_null() {
-            misfit(node, "a map", path, findings);
+            misfit(node, A_MAP, path, findings);
         }
         return Map::new();
     };
@@ -153,11 +156,25 @@ fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Find
     if node.is_null() {
         return zero(kind);
     }
-    let (read, expected) = match kind {
+    match kind {
         Type::Struct(of) => return object(of, node, path, findings).into(),
         Type::List(of) => return list(of, node, path, findings),
         Type::Map(of) => return map(of, node, path, findings),
-        Type::Any => return node.to_json(),
+        _ => {}
+    }
+    let (read, expected) = scalar(kind, node);
+    read.unwrap_or_else(|| {
+        misfit(node, expected, path, findings);
+        Value::Null
+    })
+}
+
+/// Reads a value that has no others in it, if it is one of the kind; and says what is expected.
+fn scalar(kind: &Type, node: &Node<'_>) -> (Option<Value>, &'static str) {
+    match kind {
+        Type::Struct(_) | Type::Map(_) => (None, A_MAP),
+        Type::List(_) => (None, A_LIST),
+        Type::Any => (Some(node.to_json()), "anything"),
         Type::String => (node.text().map(Value::from), "a text"),
         Type::Bool => (boolean(node).map(Value::from), "a boolean, true or false"),
         Type::Int32 => (integer(node, i32::MIN.into(), i32::MAX.into()), "an integer of 32 bits"),
@@ -168,14 +185,50 @@ fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Find
         }
         Type::Quantity => (quantity(node), quantity::EXPECTED),
         Type::Time => (time(node), "a time like 2026-01-02T15:04:05Z"),
+    }
+}
+
+/// Whether a map could be decoded as a Go struct: if not, the first field that
+/// cannot. Keys that are not fields may have any value, as for Go's decoder.
+pub(super) fn check(of: &Struct, node: &Node<'_>, path: &FieldPath<'_>) -> Result<(), Problem> {
+    let entries = match &node.data {
+        Data::Map(entries) => entries,
+        Data::Null => return Ok(()),
+        _ => return Err(unfit(node, A_MAP).of(path.to_string())),
     };
-    read.unwrap_or_else(|| {
-        misfit(node, expected, path, findings);
-        Value::Null
-    })
+    for entry in entries {
+        if let Some(field) = of.field(&entry.key) {
+            check_value(&field.kind, &entry.value, &path.field(&entry.key))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>) -> Result<(), Problem> {
+    match (kind, &node.data) {
+        (_, Data::Null) | (Type::Any, _) | (Type::String, Data::Text(_)) => Ok(()),
+        (Type::Struct(of), _) => check(of, node, path),
+        (Type::List(of), Data::List(items)) => {
+            let mut items = items.iter().enumerate();
+            items.try_for_each(|(index, item)| check_value(of, item, &path.index(index)))
+        }
+        (Type::Map(of), Data::Map(entries)) => {
+            let mut entries = entries.iter();
+            entries.try_for_each(|entry| check_value(of, &entry.value, &path.key(&entry.key)))
+        }
+        _ => match scalar(kind, node) {
+            (Some(_), _) => Ok(()),
+            (None, expected) => Err(unfit(node, expected).of(path.to_string())),
+        },
+    }
 }
 
 fn misfit(node: &Node<'_>, expected: &str, path: &FieldPath<'_>, findings: &mut Findings<'_>) {
+    findings.add(node.at, path, unfit(node, expected));
+}
+
+/// What is wrong with a value that is not what is expected.
+fn unfit(node: &Node<'_>, expected: &str) -> Problem {
     let mend = match (&node.data, expected) {
         (Data::Number(_) | Data::Bool(_), "a text") => ": put it in quotes",
         (Data::Text(text), _) if !expected.starts_with("a quantity") && looks_like(text, expected) => {
@@ -184,7 +237,7 @@ fn misfit(node: &Node<'_>, expected: &str, path: &FieldPath<'_>, findings: &mut 
         _ => "",
     };
     let detail = format!("must be {expected}, but is {}{mend}", node.describe());
-    findings.add(node.at, path, Problem::error(detail).because("FieldValueTypeInvalid"));
+    Problem::error(detail).because("FieldValueTypeInvalid")
 }
 
 /// Whether a text would be what is expected, if it were not quoted.
@@ -195,7 +248,7 @@ fn looks_like(text: &str, expected: &str) -> bool {
 
 fn list(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let Data::List(items) = &node.data else {
-        misfit(node, "a list", path, findings);
+        misfit(node, A_LIST, path, findings);
         return Value::Null;
     };
     let item = |(index, item)| value(of, item, &path.index(index), findings);
@@ -204,7 +257,7 @@ fn list(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Finding
 
 fn map(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let Data::Map(entries) = &node.data else {
-        misfit(node, "a map", path, findings);
+        misfit(node, A_MAP, path, findings);
         return Value::Null;
     };
     let mut map = Map::new();

@@ -256,8 +256,11 @@ fn free<'k>(server: &Server, keys: impl Iterator<Item = &'k PodKey>) -> Result<(
     let held: Vec<(&PodKey, String)> = keys
         .filter_map(|key| {
             let entry = merged.get(key).filter(|entry| entry.source() != SourceName::Http)?;
-            let (source, origin) = (entry.source(), entry.origin());
-            Some((key, format!("it is held by source {source} (from {origin}): change it there")))
+            let why = match (entry.source(), entry.origin()) {
+                (SourceName::Api, _) => "it is held by source api: change it at the API server".to_owned(),
+                (source, origin) => format!("it is held by source {source} (from {origin}): change it there"),
+            };
+            Some((key, why))
         })
         .collect();
     if held.is_empty() {

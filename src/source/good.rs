@@ -32,7 +32,6 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::{pending, ready},
-    mem,
     num::NonZero,
     panic,
     pin::Pin,
@@ -305,15 +304,15 @@ impl Good {
 
     /// What is stored of a note: pods' texts as they are.
     fn row(&self, note: &Note) -> Option<Vec<u8>> {
-        let node = json!(self.node.as_str());
+        let of = json!(self.node.as_str());
         let pods = match note {
             Note::About(about) => {
-                return Some(json!({"node": node, "about": about}).to_string().into_bytes());
+                return Some(json!({"node": of, "about": about}).to_string().into_bytes());
             }
             Note::Pods(pods) if pods.is_empty() => return None,
             Note::Pods(pods) => pods,
         };
-        let mut row = format!("{{\"node\":{node},\"pods\":[").into_bytes();
+        let mut row = format!("{{\"node\":{of},\"pods\":[").into_bytes();
         for (index, pod) in pods.iter().enumerate() {
             row.extend((index > 0).then_some(b','));
             row.extend_from_slice(pod.text());

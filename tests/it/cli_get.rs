@@ -612,7 +612,7 @@ fn sources_are_shown_with_what_is_wrong_with_them() {
         });
         let uid = json!({
             "origin": "/m/copy.yaml", "pod": "default/copy-node1", "reason": "UidInUse", "message": "its UID is in use",
-            "winner": { "source": "api", "pod": "default/original" },
+            "winner": { "source": "api", "pod": "default/original", "origin": "default/original" },
         });
         let refused = json!({
             "origin": "/m/bad.yaml", "reason": "Refused",
@@ -656,22 +656,22 @@ fn sources_are_shown_with_what_is_wrong_with_them() {
         &agent,
         &["get", "sources", "-o", "wide"],
         &expect![[r#"
-        NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET              DETAIL
-        file   synced    12     5          2d             /m                  watching
-        http   synced    3      1          <none>         <none>              <none>
-        url    failing   1      0          <none>         https://host/pods   polling
+            NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET              PHASE    RESOURCE-VERSION   LAST-EVENT   NEXT-ATTEMPT   DETAIL
+            file   synced    12     5          2d             /m                  <none>   <none>             <none>       <none>         watching
+            http   synced    3      1          <none>         <none>              <none>   <none>             <none>       <none>         <none>
+            url    failing   1      0          <none>         https://host/pods   <none>   <none>             <none>       <none>         polling
 
-        SOURCE   POD                  REASON     WINNER                 ORIGIN              MESSAGE
-        file     default/copy-node1   UidInUse   api default/original   /m/copy.yaml        its UID is in use
-        file     <none>               Refused    <none>                 /m/bad.yaml         3:5: spec.containers[0].name: Required value
-        file     <none>               Refused    <none>                 /m/bad.yaml         warning: spec.foo: unknown field, ignored
-        file     <none>               <none>     <none>                 <none>              and 3 more that are not told
-        http     default/web          Conflict   file (/m/web.yaml)     POST                held by source file (from /m/web.yaml); it takes over when that one goes
-        url      <none>               Failing    <none>                 https://host/pods   nobody listens\nthere (for 3d, 17 attempts)
-        exit 0
-        --
-        GET /sources
-    "#]],
+            SOURCE   POD                  REASON     WINNER                 ORIGIN              MESSAGE
+            file     default/copy-node1   UidInUse   api default/original   /m/copy.yaml        its UID is in use
+            file     <none>               Refused    <none>                 /m/bad.yaml         3:5: spec.containers[0].name: Required value
+            file     <none>               Refused    <none>                 /m/bad.yaml         warning: spec.foo: unknown field, ignored
+            file     <none>               <none>     <none>                 <none>              and 3 more that are not told
+            http     default/web          Conflict   file (/m/web.yaml)     POST                held by source file (from /m/web.yaml); it takes over when that one goes
+            url      <none>               Failing    <none>                 https://host/pods   nobody listens\nthere (for 3d, 17 attempts)
+            exit 0
+            --
+            GET /sources
+        "#]],
     );
     check(
         &agent,
@@ -721,6 +721,94 @@ fn sources_are_shown_with_what_is_wrong_with_them() {
         GET /sources
     "#]],
     );
+}
+
+#[test]
+fn an_api_source_says_what_its_reflector_does() {
+    let agent = Agent::start(|_, _| {
+        let file = json!({ "name": "file", "state": "restored", "pods": 4, "target": "/m", "detail": "", "problems": [] });
+        let soon = Timestamp::now() + SignedDuration::from_mins(20 * 60 + 30);
+        let failing = json!({ "since": ago(1), "attempts": 17, "error": "nobody listens there" });
+        let api = |state: &str, reflector: &Value| {
+            json!({
+                "name": "api", "state": state, "pods": 12, "target": "https://10.0.0.1:6443", "detail": "pods of node node1",
+                "problems": [], "lastSuccess": ago(2), "reflector": reflector,
+            })
+        };
+        let waiting = json!({
+            "phase": "waiting", "resourceVersion": "4711", "lastEvent": ago(2), "nextAttempt": format!("{soon:.0}"),
+        });
+        let mut restored = api("restored", &waiting);
+        restored["restored"] = ago(3).into();
+        let mut offline = restored.clone();
+        offline["failing"] = failing.clone();
+        let mut late = waiting.clone();
+        late["nextAttempt"] = ago(1).into();
+        let mut failing_live = api("failing", &late);
+        failing_live["failing"] = failing;
+        let connecting = api("waiting", &json!({ "phase": "connecting" }));
+        let items = [file, connecting, restored, offline, failing_live, api("synced", &waiting)];
+        Reply::json(200, &json!({ "kind": "SourceList", "apiVersion": "podmux/v1", "items": items }))
+    });
+    check(
+        &agent,
+        &["get", "sources"],
+        &expect![[r#"
+        NAME   STATE                       PODS   PROBLEMS   LAST-SUCCESS   TARGET
+        file   restored                    4      0          <none>         /m
+        api    waiting                     12     0          2d             https://10.0.0.1:6443
+        api    restored, 3d old            12     0          2d             https://10.0.0.1:6443
+        api    restored, 3d old, failing   12     0          2d             https://10.0.0.1:6443
+        api    failing                     12     0          2d             https://10.0.0.1:6443
+        api    synced                      12     0          2d             https://10.0.0.1:6443
+
+        SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        exit 0
+        --
+        GET /sources
+    "#]],
+    );
+    check(
+        &agent,
+        &["get", "sources", "-o", "wide"],
+        &expect![[r#"
+        NAME   STATE                       PODS   PROBLEMS   LAST-SUCCESS   TARGET                  PHASE        RESOURCE-VERSION   LAST-EVENT   NEXT-ATTEMPT   DETAIL
+        file   restored                    4      0          <none>         /m                      <none>       <none>             <none>       <none>         <none>
+        api    waiting                     12     0          2d             https://10.0.0.1:6443   connecting   <none>             <none>       <none>         pods of node node1
+        api    restored, 3d old            12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
+        api    restored, 3d old, failing   12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
+        api    failing                     12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 0s          pods of node node1
+        api    synced                      12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
+
+        SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        exit 0
+        --
+        GET /sources
+    "#]],
+    );
+    let yaml = transcript(&mut agent.podmux(&["get", "sources", "-o", "yaml"]), b"");
+    assert!(yaml.contains("    nextAttempt: "), "{yaml}");
+}
+
+#[test]
+fn a_restored_source_is_yellow_and_a_failing_one_red() {
+    let colour = |failing: Value| {
+        let agent = Agent::start(move |_, _| {
+            let api = json!({ "name": "api", "state": "restored", "restored": ago(3), "pods": 0, "problems": [], "failing": failing });
+            Reply::json(200, &json!({ "kind": "SourceList", "items": [api] }))
+        });
+        let mut command = agent.podmux(&["get", "sources", "--no-headers"]);
+        command.env("TERM", "xterm");
+        on_a_terminal(command)
+    };
+    let restored = colour(Value::Null);
+    assert!(restored.contains("api   \u{1b}[1;33mrestored, 3d old\u{1b}[0m"), "{restored:?}");
+    let failing = colour(json!({ "since": ago(1), "attempts": 1, "error": "no" }));
+    assert!(failing.contains("api   \u{1b}[31mrestored, 3d old, failing\u{1b}[0m"), "{failing:?}");
 }
 
 #[test]

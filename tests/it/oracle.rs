@@ -7,7 +7,7 @@ use std::{
 };
 
 use podmux::{
-    pod::{NodeName, SourceName, Stage, decode::Preparation, yaml},
+    pod::{NodeName, Prepared, SourceName, Stage, decode::Preparation, yaml},
     validation::manifest,
 };
 use serde_json::{Map, Value, json};
@@ -355,6 +355,44 @@ fn random_pods_get_the_kubelets_verdict() {
         }
         Some((pod.to_string(), either(random)))
     });
+}
+
+#[test]
+fn random_pods_of_a_server_are_refused_where_the_kubelets_decoder_refuses_them() {
+    let Some(mut oracle) = Oracle::start() else { return };
+    let (mut differ, mut taken, mut refused) = (Vec::new(), 0, 0);
+    for seed in 0..cases("PODMUX_MANIFESTS", 2000) {
+        let random = &mut Random::new(seed);
+        let mut pod = random.pick(&KNOWN.bases).clone();
+        if pod["kind"] != "Pod" {
+            continue;
+        }
+        for _ in 0..=random.below(4) {
+            KNOWN.mutate(random, &mut pod);
+        }
+        // They are dropped unread.
+        if let Some(Value::Object(metadata)) = pod.get_mut("metadata") {
+            metadata.remove("managedFields");
+        }
+        let text = pod.to_string();
+        let theirs = oracle.ask(&decode(&text, "file"));
+        let ours = Prepared::from_server(text.as_bytes());
+        match (theirs["stage"].as_str(), &ours) {
+            // No name: the kubelet sees that later.
+            (Some("name"), Err(_)) => {}
+            (Some("decode"), Err(_)) => refused += 1,
+            (stage, Ok(ours)) if stage != Some("decode") => {
+                taken += 1;
+                assert_eq!(*ours, Prepared::from_value(pod).unwrap(), "{text}");
+            }
+            (stage, ours) => {
+                differ.push(format!("{seed}: {stage:?} {}, ours {ours:?}\n{text}\n", theirs["error"]))
+            }
+        }
+    }
+    println!("{taken} taken, {refused} refused");
+    assert!(taken > 100 && refused > 100, "too tame or too wild: {taken} taken, {refused} refused");
+    assert!(differ.is_empty(), "{} differ:\n{}", differ.len(), differ[..differ.len().min(10)].join("\n"));
 }
 
 /// Bits of YAML that change what is around them.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
+use jiff::Timestamp;
 use podmux::{
     pod::{Origin, SourceName},
     server::{LARGE_BODIES, SMALL_BODY},
@@ -16,7 +17,7 @@ use tokio::{
 use crate::support::{
     files::soon,
     script::pod,
-    server::{Reply, TestServer, manifest},
+    server::{Reply, TestServer, manifest, with_api},
 };
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -302,6 +303,42 @@ async fn a_posted_pod_that_a_file_shadows_stays_stored_and_can_be_deleted() {
     assert_eq!(server.get("/pods").await.names(), ["default/web"]);
     server.file(|file| file.remove(&Origin::from("/etc/podmux/web.yaml"))).await;
     assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+}
+
+#[tokio::test]
+async fn a_pod_of_the_api_server_is_changed_there() {
+    let server = TestServer::with(with_api()).await;
+    server.api(|api| api.put(&Origin::from("default/web"), vec![pod("web")], Timestamp::UNIX_EPOCH)).await;
+    let script = "
+        GET PODS/web
+        POST PODS $web
+        POST /pods $web
+        PUT PODS/web $web=i:2
+        DELETE PODS/web
+    ";
+    check(
+        &server,
+        script,
+        &expect![[r#"
+        > GET PODS/web
+        200 default/web@-
+        > POST PODS $web
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+        > POST /pods $web
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+        > PUT PODS/web $web=i:2
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+        > DELETE PODS/web
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+    "#]],
+    )
+    .await;
+    assert!(server.posts.all().is_empty());
+    // What was posted before it came has the name, and is posted's to change.
+    server.api(|api| api.remove(&Origin::from("default/web"))).await;
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+    server.api(|api| api.put(&Origin::from("default/web"), vec![pod("web")], Timestamp::UNIX_EPOCH)).await;
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 200);
 }
 
 #[tokio::test]

@@ -3,17 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect, expect_file};
+use jiff::Timestamp;
 use podmux::{
     clock,
-    pod::{Origin, Problem, Refusal, RejectionReason, Stage},
+    pod::{ListingBuilder, Origin, Prepared, Problem, Refusal, RejectionReason, Stage},
     server::{SinkFailing, SinkStatus},
-    source::SourceFailing,
+    source::{ReflectorStatus, SourceFailing, SourceStatus, api::ReflectorMetrics},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{
     script::pod,
-    server::{Setup, TestServer, manifest},
+    server::{Setup, TestServer, manifest, with_api},
 };
 
 async fn check(server: &TestServer, path: &str, expect: &Expect) {
@@ -255,6 +256,189 @@ async fn metrics_are_open_metrics() {
     lines.sort_unstable();
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics.txt")]
         .assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// An api source whose pods are of `old`, and which waits to ask again.
+fn restored(old: Duration) -> SourceStatus {
+    let failing =
+        SourceFailing { since: long_ago(), attempts: 3, error: "nobody listens at 127.0.0.1:6443".into() };
+    SourceStatus {
+        target: "https://127.0.0.1:6443".to_owned(),
+        restored: Some(clock::now() - old),
+        failing: Some(failing),
+        ..SourceStatus::default()
+    }
+}
+
+#[tokio::test]
+async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_ones() {
+    let server = TestServer::with(with_api()).await;
+    let unseen = server.get("/readyz").await;
+    assert_eq!(unseen.code, 503);
+    assert!(unseen.text().contains("[-]source-api failed: it has not been seen yet\n"), "{}", unseen.text());
+
+    server.api_restored(|api| put(api, "web")).await;
+    *server.api_status.lock().unwrap() = restored(Duration::from_secs(3 * 3600 + 20));
+    check(&server, "/readyz", &expect!["200 text/plain; charset=utf-8\nok"]).await;
+    let verbose = expect![[r#"
+        200 text/plain; charset=utf-8
+        [+]source-file ok
+        [+]source-http ok
+        [+]source-api ok: restored, 3h old
+        [+]sink-test ok
+        [+]shutdown ok
+        readyz check passed
+    "#]];
+    check(&server, "/readyz?verbose", &verbose).await;
+    // Nor does its failing hide it.
+    let api = async || server.get("/sources").await.json()["items"][2].clone();
+    let of = server.api_status.lock().unwrap().restored.unwrap().to_string();
+    let source = api().await;
+    assert_eq!((&source["state"], &source["restored"]), (&"restored".into(), &of.into()));
+    assert_eq!((&source["pods"], &source["failing"]["attempts"]), (&1.into(), &3.into()));
+
+    // One that does not know of when they are.
+    server.api_status.lock().unwrap().restored = None;
+    assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok: restored\n"));
+
+    // The live ones are what they were: they are not restored ones any more, and failing is failing.
+    *server.api_status.lock().unwrap() = restored(Duration::from_secs(60));
+    server.api(|api| put(api, "web")).await;
+    let source = api().await;
+    assert_eq!((&source["state"], source.get("restored")), (&"failing".into(), None));
+    assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok\n"));
+}
+
+#[tokio::test]
+async fn a_reflector_says_where_it_is() {
+    let server = TestServer::with(with_api()).await;
+    let reflector = async || server.get("/sources").await.json()["items"][2]["reflector"].clone();
+    assert_eq!(reflector().await, Value::Null);
+    let tell = |status: ReflectorStatus| server.api_status.lock().unwrap().reflector = Some(status);
+    let status =
+        ReflectorStatus { phase: "connecting", resource_version: None, last_event: None, next_attempt: None };
+    tell(status.clone());
+    assert_eq!(reflector().await, json!({ "phase": "connecting" }));
+    tell(ReflectorStatus {
+        phase: "waiting",
+        resource_version: Some("12345".into()),
+        last_event: Some("2026-11-21T09:00:00Z".parse().unwrap()),
+        next_attempt: Some("2026-11-21T09:00:30.5Z".parse().unwrap()),
+    });
+    let waiting = json!({
+        "phase": "waiting", "resourceVersion": "12345",
+        "lastEvent": "2026-11-21T09:00:00Z", "nextAttempt": "2026-11-21T09:00:30.5Z",
+    });
+    assert_eq!(reflector().await, waiting);
+}
+
+#[tokio::test]
+async fn what_the_reflector_counts_has_client_gos_names() {
+    let counted = ReflectorMetrics::default();
+    let server = TestServer::with(Setup { reflector: Some(counted.clone()), ..Setup::default() }).await;
+    counted.lists.inc_by(2);
+    counted.list_duration.observe(0.03);
+    counted.items_per_list.observe(110.0);
+    counted.watches.inc_by(7);
+    counted.short_watches.inc();
+    counted.watch_duration.observe(301.5);
+    counted.items_per_watch.observe(6.0);
+    counted.errors.get_or_create(&[("kind", "connect".to_owned())]).inc();
+    let told = ReflectorStatus {
+        phase: "watching",
+        resource_version: Some("9223372036854775807".into()),
+        last_event: Some("2026-11-21T09:00:00Z".parse().unwrap()),
+        next_attempt: None,
+    };
+    server.api_status.lock().unwrap().reflector = Some(told.clone());
+    let scraped = async || {
+        let reply = server.get("/metrics").await;
+        assert_eq!(reply.code, 200, "{}", reply.text());
+        let lines = reply.text().lines().filter(|line| line.contains("podmux_reflector_"));
+        lines.map(|line| format!("{line}\n")).collect::<String>()
+    };
+    expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics-reflector.txt")]
+        .assert_eq(&scraped().await);
+
+    // A version is opaque: nothing says that it is a number, or how large.
+    for version in ["a7", "-1", "1.5", "", "18446744073709551615", "9".repeat(100).as_str()] {
+        let told = ReflectorStatus { resource_version: Some(version.into()), ..told.clone() };
+        server.api_status.lock().unwrap().reflector = Some(told);
+        let scraped = scraped().await;
+        assert!(!scraped.contains("last_resource_version") && scraped.contains("last_event"), "{version}");
+    }
+    server.api_status.lock().unwrap().reflector = None;
+    assert!(!scraped().await.contains("_last_"));
+}
+
+#[tokio::test]
+async fn a_reflector_that_is_not_there_counts_nothing() {
+    let server = TestServer::start().await;
+    assert!(!server.get("/metrics").await.text().contains("reflector"));
+}
+
+#[tokio::test]
+async fn a_file_has_the_name_and_the_api_server_has_the_uid() {
+    let server = TestServer::with(with_api()).await;
+    let with_uid = |name: &str, uid: &str| {
+        let pod = json!({ "metadata": { "name": name, "uid": uid } });
+        vec![Prepared::from_value(pod).unwrap()]
+    };
+    server
+        .api(|api| {
+            api.put(&Origin::from("default/web"), with_uid("web", "1"), Timestamp::UNIX_EPOCH);
+            api.put(&Origin::from("default/db"), with_uid("db", "2"), Timestamp::UNIX_EPOCH);
+        })
+        .await;
+    server
+        .file(|file| {
+            file.put(&Origin::from("/m/web.yaml"), with_uid("web", "9"), Timestamp::UNIX_EPOCH);
+            // What `kubectl get pod db -o yaml` gave, saved under the node's manifests.
+            file.put(&Origin::from("/m/db.yaml"), with_uid("db-node1", "2"), Timestamp::UNIX_EPOCH);
+        })
+        .await;
+    let sources = server.get("/sources").await.json();
+    let told: Vec<String> = [0, 2]
+        .iter()
+        .map(|index| {
+            let source = &sources["items"][index];
+            format!("{}: {} pods, {:#}\n", source["name"], source["pods"], source["problems"])
+        })
+        .collect();
+    expect![[r#"
+        "file": 1 pods, [
+          {
+            "message": "the UID is in use by default/db of source api; remove metadata.uid",
+            "origin": "/m/db.yaml",
+            "pod": "default/db-node1",
+            "reason": "Conflict",
+            "winner": {
+              "origin": "default/db",
+              "pod": "default/db",
+              "source": "api"
+            }
+          }
+        ]
+        "api": 1 pods, [
+          {
+            "message": "the name is held by a pod of source file; rename one of them",
+            "origin": "default/web",
+            "pod": "default/web",
+            "reason": "Conflict",
+            "winner": {
+              "origin": "/m/web.yaml",
+              "pod": "default/web",
+              "source": "file"
+            }
+          }
+        ]
+    "#]]
+    .assert_eq(&told.concat());
+    assert_eq!(server.get("/pods").await.names(), ["default/db", "default/web"]);
+}
+
+fn put(listing: &mut ListingBuilder, name: &str) {
+    listing.put(&Origin::from(&*format!("default/{name}")), vec![pod(name)], Timestamp::UNIX_EPOCH);
 }
 
 #[tokio::test]

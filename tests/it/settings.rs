@@ -499,7 +499,13 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
 fn without_a_source_nothing_starts() {
     let said = flags(&[(Key::NodeName, "node"), (Key::Listen, "none"), (Key::StateDir, "none")]);
     let error = Settings::load(&said, &Environment::new()).unwrap_err();
-    expect!["no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"].assert_eq(&error.to_string());
+    expect!["no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"].assert_eq(&error.to_string());
+    for key in [Key::PodManifestPath, Key::ManifestUrl, Key::Kubeconfig] {
+        let value = if key == Key::ManifestUrl { "http://localhost/pods" } else { "/m" };
+        let said =
+            flags(&[(Key::NodeName, "node"), (Key::Listen, "none"), (Key::StateDir, "none"), (key, value)]);
+        assert!(Settings::load(&said, &Environment::new()).is_ok(), "{key:?}");
+    }
 }
 
 fn check_config(text: &str, expected: &Expect) {
@@ -673,7 +679,7 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         (
             "listen: none\n",
             expect![[
-                r#"no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"#
+                r#"no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"#
             ]],
         ),
         (

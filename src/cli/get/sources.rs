@@ -91,7 +91,8 @@ fn row(source: &Value, form: Form, now: Timestamp) -> Row {
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
     let last = Cell::new(&since(&source["lastSuccess"], now));
     let pods = Cell::new(&source["pods"].as_u64().unwrap_or_default().to_string());
-    let mut row = vec![Cell::new(text("name")), state(source, now), pods, count, last, Cell::new(text("target"))];
+    let mut row =
+        vec![Cell::new(text("name")), state(source, now), pods, count, last, Cell::new(text("target"))];
     if form == Form::Wide {
         row.extend(reflector(&source["reflector"], now));
         row.push(Cell::new(text("detail")));
@@ -108,8 +109,8 @@ fn state(source: &Value, now: Timestamp) -> Cell {
     let fails = (failing && state != "failing").then(|| "failing".to_owned());
     let parts: Vec<String> = [Some(state.to_owned()), old, fails].into_iter().flatten().collect();
     Cell::new(&parts.join(", ")).styled(match state {
-        _ if failing => RED,
         "failing" => RED,
+        _ if failing => RED,
         "waiting" | "restored" => YELLOW,
         _ => "",
     })
@@ -189,7 +190,9 @@ fn troubles(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
 fn winner(winner: &Value, loser: &str) -> String {
     let text = |field: &str| winner[field].as_str().unwrap_or_default();
     let pod = if text("pod") == loser { "" } else { text("pod") };
-    let origin = if text("origin").is_empty() { String::new() } else { format!("({})", text("origin")) };
+    // A pod that was posted or bound stands under its own name.
+    let is_own = text("origin").is_empty() || text("origin") == text("pod");
+    let origin = if is_own { String::new() } else { format!("({})", text("origin")) };
     [text("source"), pod, &origin].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 

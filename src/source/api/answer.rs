@@ -47,6 +47,7 @@ struct Cause {
 
 impl Refusal {
     /// What an answer says whose HTTP status is not 200. Its body may be anything.
+    #[must_use]
     pub fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: Some(String::from_utf8_lossy(body).trim().to_owned()),
@@ -58,6 +59,7 @@ impl Refusal {
     }
 
     /// What the object of an ERROR event says. It should be a `Status`.
+    #[must_use]
     pub fn of_event(object: &[u8]) -> Self {
         let status: Status = serde_json::from_slice(object).unwrap_or_default();
         let code = status.code.unwrap_or_default();
@@ -83,27 +85,38 @@ impl Refusal {
     }
 
     /// The resource version is older than what the server remembers.
+    #[must_use]
     pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
     /// The resource version is newer than anything that the server knows.
+    #[must_use]
     pub fn is_too_large(&self) -> bool {
         self.too_large
     }
 
     /// Either: another version has to be asked for.
+    #[must_use]
     pub fn is_stale(&self) -> bool {
         self.is_expired() || self.is_too_large()
     }
 
     /// The server does not understand the request. (Of a `WatchList`: it is too old for it.)
+    #[must_use]
     pub fn is_invalid(&self) -> bool {
         self.code == 400 || self.code == 422
     }
 
+    /// The server does not answer this request, whenever it is asked.
+    #[must_use]
+    pub fn is_about_the_request(&self) -> bool {
+        matches!(self.code, 400 | 403 | 404 | 405 | 422)
+    }
+
     /// The server may well answer the same request later, so it says nothing
     /// about the resource version: who asks, how often, and when.
+    #[must_use]
     pub fn is_about_the_moment(&self) -> bool {
         matches!(self.code, 401 | 403 | 429 | 503)
     }
@@ -112,11 +125,21 @@ impl Refusal {
     fn hint(&self) -> &'static str {
         match self.code {
             401 => "; the credentials of the kubeconfig are not, or no longer, valid",
-            403 => "; grant this user list and watch on pods (a node's own credentials have it)",
+            403 => {
+                "; grant this user list and watch on pods (a node's own credentials have both, if --node-name is that node's)"
+            }
             404 => "; is this the API server's URL?",
             _ => "",
         }
     }
+}
+
+/// A server's words on one line, whatever is in them.
+fn shown(words: &str) -> String {
+    let shown = words
+        .chars()
+        .map(|char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() });
+    shown.collect()
 }
 
 impl fmt::Display for Refusal {
@@ -125,9 +148,9 @@ impl fmt::Display for Refusal {
             StatusCode::from_u16(self.code).map_or_else(|_| self.code.to_string(), |code| code.to_string());
         write!(f, "{code}")?;
         if !self.message.is_empty() {
-            write!(f, ": {}", self.message.escape_debug())?;
+            write!(f, ": {}", shown(&self.message))?;
         } else if !self.reason.is_empty() {
-            write!(f, ": {}", self.reason.escape_debug())?;
+            write!(f, ": {}", shown(&self.reason))?;
         }
         f.write_str(self.hint())
     }

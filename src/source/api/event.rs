@@ -25,6 +25,8 @@ pub(super) enum Event<'t> {
     Bookmark { version: Version, ends_initial_events: bool },
     /// The text of a `Status`.
     Error(&'t [u8]),
+    /// Of a type that a later API has.
+    Unknown(String),
 }
 
 #[derive(Deserialize)]
@@ -82,8 +84,10 @@ impl<'t> Event<'t> {
     ///
     /// # Errors
     /// If this is no event of a watch, so that nothing after it can be trusted either.
-    pub(super) fn read(text: &'t [u8]) -> Result<Self, String> {
-        let Wire { kind, object } = serde_json::from_slice(text).map_err(|error| chain(&error))?;
+    pub(super) fn read(text: &'t str) -> Result<Self, String> {
+        let wire = serde_json::from_str(text);
+        let Wire { kind, object } =
+            wire.map_err(|error| format!("no event of a watch: {}", chain(&error)))?;
         let object = object.get();
         match &*kind {
             "ADDED" | "MODIFIED" => {
@@ -101,22 +105,22 @@ impl<'t> Event<'t> {
                 Ok(Self::Bookmark { version, ends_initial_events })
             }
             "ERROR" => Ok(Self::Error(object.as_bytes())),
-            kind => Err(format!("an event of the unknown type {kind:?}")),
+            kind => Ok(Self::Unknown(kind.to_owned())),
         }
     }
 }
 
 /// An item of a list, or the object of an event: a pod, or why it is none.
 pub(super) fn read_object(text: &str) -> (Object, Option<Version>) {
-    match Prepared::from_json(text.as_bytes()) {
+    match Prepared::from_server(text.as_bytes()) {
         Ok(pod) => {
             let version =
                 pod.metadata("resourceVersion").and_then(|version| version.as_str()).map(Version::from);
             (Object::Pod(Box::new(pod)), version)
         }
         Err(error) => {
-            let metadata = Metadata::of(text);
-            (Object::Bad { key: metadata.key(), why: chain(&error) }, metadata.version())
+            let why = error.problem.to_string();
+            (Object::Bad { key: error.key, why }, Metadata::of(text).version())
         }
     }
 }

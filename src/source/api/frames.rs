@@ -163,6 +163,12 @@ impl Frames {
         if complete && self.buffer.is_empty() { Ok(()) } else { Err(FrameError::CutOff) }
     }
 
+    /// How many bytes the buffer has room for.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// One step after the other, until there is a piece or nothing left to look at.
     fn cut(&mut self) -> Result<Option<Piece>, FrameError> {
         loop {
@@ -372,16 +378,21 @@ impl Scan {
 
     /// Goes on to behind the quote that ends a text, or as far as there is anything.
     fn skip_text(&mut self, text: &[u8]) {
-        for &byte in &text[self.at..] {
+        if mem::take(&mut self.escaped) {
             self.at += 1;
-            if self.escaped {
-                self.escaped = false;
-            } else if byte == b'\\' {
-                self.escaped = true;
-            } else if byte == b'"' {
+        }
+        while let Some(plain) = text[self.at..].iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+            self.at += plain + 1;
+            if text[self.at - 1] == b'"' {
                 self.in_text = false;
                 return;
             }
+            if self.at == text.len() {
+                self.escaped = true;
+                return;
+            }
+            self.at += 1;
         }
+        self.at = text.len();
     }
 }

@@ -10,6 +10,7 @@ mod connect;
 mod event;
 #[doc(hidden)]
 pub mod frames;
+mod kept;
 mod metrics;
 #[doc(hidden)]
 pub mod reflector;
@@ -17,24 +18,25 @@ mod request;
 mod store;
 mod teller;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use http::{StatusCode, header::CONTENT_ENCODING};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use kube::client::Body;
-use serde_json::{Value, json};
+use kube::{Client, client::Body};
+use serde_json::Value;
 use tokio::{
     sync::watch as level,
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use self::{
     answer::Refusal,
     event::Event,
     frames::{Frames, ListEnd, Piece, Shape},
+    kept::Kept,
     reflector::{Deed, End, Reflector, Request, Verdict},
     store::{Object, UndeltaStore},
     teller::Teller,
@@ -57,6 +59,10 @@ const HEAD: Duration = Duration::from_secs(65);
 /// How much of a refusal is read, and for how long.
 const MAX_REFUSAL: usize = 64 << 10;
 const REFUSAL: Duration = Duration::from_secs(10);
+/// What tells one cluster from another,
+const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system";
+/// and how long it is waited for.
+const RECOGNITION: Duration = Duration::from_secs(5);
 
 /// The apiserver source's settings.
 #[derive(Clone, Debug)]
@@ -105,7 +111,11 @@ pub struct ApiSource {
     settings: ApiSettings,
     connector: Connector,
     /// Whom it spoke to last, or whose listing was restored.
-    server: Option<Arc<Identity>>,
+    server: Option<Identity>,
+    /// The UID of that one's kube-system namespace, if it is known,
+    cluster: Option<String>,
+    /// and whether it was asked for in this run.
+    is_recognised: bool,
     reflector: Reflector,
     store: UndeltaStore,
     teller: Teller,
@@ -126,6 +136,8 @@ impl ApiSource {
         let source = Self {
             connector: Connector::new(settings.kubeconfig.clone()),
             server: None,
+            cluster: None,
+            is_recognised: false,
             reflector: Reflector::new(None, Instant::now()),
             store: UndeltaStore::new(settings.node.clone(), channel),
             teller: Teller::new(status),
@@ -146,9 +158,42 @@ impl ApiSource {
 
     /// The same with what was good in an earlier run, which is pushed at once,
     /// and kept up to date from now on.
+    ///
+    /// A listing of another server or of another node is not taken. It reads the
+    /// kubeconfig, so it may block.
     #[must_use]
     pub fn with_last_good(mut self, last_good: Good) -> Self {
-        self.store.keep(last_good);
+        let mut good = last_good.whole();
+        let named = self.connector.identity();
+        match (&named, &self.settings.kubeconfig) {
+            (Ok(server), _) => self.teller.target(&server.url),
+            (Err(_), Kubeconfig::File(path)) => self.teller.target(&path.display().to_string()),
+            (Err(_), Kubeconfig::InCluster(_)) => {}
+        }
+        let Some(kept) = good.restored_about().and_then(Kept::read) else {
+            good.forget_all();
+            self.store.keep(good);
+            return self;
+        };
+        if let Ok(server) = named
+            && server != kept.server
+        {
+            let (before, now) = (&kept.server.url, &server.url);
+            warn!(
+                source = "api",
+                before, now, "the pods that were kept are those of another API server: they are not restored"
+            );
+            good.forget_all();
+            self.store.keep(good);
+            return self;
+        }
+        let (pods, version) = (self.store.restore(good), kept.version());
+        let of = kept.live().map(|live| format!("{live:.3}"));
+        info!(source = "api", pods, of, "restored: these pods are wanted until the API server tells more");
+        self.teller.target(&kept.server.url);
+        self.teller.restored(kept.live(), Some(version.clone()));
+        self.reflector = Reflector::new(Some(version), Instant::now());
+        (self.server, self.cluster) = (Some(kept.server), kept.cluster);
         self
     }
 
@@ -156,6 +201,11 @@ impl ApiSource {
     /// restored is pushed before the first complete listing.
     pub async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.work()).await;
+        if self.reflector.is_synced() && self.reflector.was_accepted() {
+            // What is known is true now.
+            let kept = self.kept();
+            self.store.note(kept.as_ref());
+        }
         self.store.finish().await;
     }
 
@@ -180,6 +230,9 @@ impl ApiSource {
             None => return End::Asked,
         };
         self.meet(&connected.identity);
+        if let Err(end) = self.recognise(&connected.client).await {
+            return end;
+        }
         let asked = self.reflector.next(Instant::now(), dice());
         debug!(source = "api", request = ?asked, "asking the API server");
         let request = match request::http(&asked, &self.settings.node) {
@@ -188,18 +241,14 @@ impl ApiSource {
         };
         match asked {
             Request::Watch { .. } => self.tally.watch(&self.metrics),
+            Request::Probe { .. } => {}
             _ if self.reflector.goes_on() => {}
             Request::WatchList { .. } | Request::List { .. } => self.tally.list(&self.metrics),
         }
         let sending = timeout(HEAD, connected.client.send(request));
         let answer = match meanwhile(&mut self.asked, &mut self.store, sending).await {
             Some(Ok(Ok(answer))) => answer,
-            Some(Ok(Err(error))) => {
-                if connect::is_about_credentials(&error) {
-                    self.connector.renew();
-                }
-                return End::Broken(describe_failure(&error));
-            }
+            Some(Ok(Err(error))) => return self.unsent(&error),
             Some(Err(_)) => return End::Silent,
             None => return End::Asked,
         };
@@ -234,11 +283,18 @@ impl ApiSource {
     /// Reads an answer to its end.
     async fn read(&mut self, asked: Request, body: Body) -> End {
         self.reflector.accepted(Instant::now());
-        let is_list = matches!(asked, Request::List { .. });
+        let is_probe = matches!(asked, Request::Probe { .. });
+        let is_list = is_probe || matches!(asked, Request::List { .. });
         if !self.reflector.is_synced() && !self.reflector.goes_on() {
             self.store.begin();
         }
-        self.tell_phase();
+        if self.reflector.is_synced() {
+            let kept = self.kept();
+            self.store.note(kept.as_ref());
+        }
+        if !is_probe {
+            self.tell_phase();
+        }
         let mut frames = Frames::new(if is_list { Shape::List } else { Shape::Events });
         let mut body = pin!(body);
         let mut is_complete = false;
@@ -249,8 +305,9 @@ impl ApiSource {
             let chunk = timeout_at(until, body.frame());
             let data = match meanwhile(&mut self.asked, &mut self.store, chunk).await {
                 Some(Ok(Some(Ok(frame)))) => frame.into_data().unwrap_or_default(),
-                Some(Ok(Some(Err(error)))) => return End::Broken(chain(&error)),
-                Some(Ok(None)) if is_complete => return End::Listed,
+                // Whatever comes after a list: it is complete.
+                Some(_) if is_complete => return End::Listed,
+                Some(Ok(Some(Err(error)))) => return End::Broken(connect::describe_cause(&error)),
                 Some(Ok(None)) => match frames.finish() {
                     Ok(()) => return End::Closed,
                     Err(error) => return End::Broken(error.to_string()),
@@ -267,7 +324,12 @@ impl ApiSource {
             frames.push(&data);
             loop {
                 let taken = match frames.next() {
-                    Ok(Some(Piece::Object(text))) if is_list => self.item(&text),
+                    // It has no items, and nobody has use for any.
+                    Ok(Some(Piece::Object(_))) if is_probe => Ok(()),
+                    Ok(Some(Piece::Object(text))) if is_list => {
+                        self.item(&text);
+                        Ok(())
+                    }
                     Ok(Some(Piece::Object(text))) => self.event(&text).await,
                     Ok(Some(Piece::End(end))) => {
                         is_complete = true;
@@ -284,12 +346,10 @@ impl ApiSource {
     }
 
     /// Takes an item of a list.
-    fn item(&mut self, text: &[u8]) -> Result<(), End> {
-        let text = str::from_utf8(text).map_err(|error| End::Garbage(error.to_string()))?;
-        let (object, _) = event::read_object(text);
+    fn item(&mut self, text: &[u8]) {
+        let (object, _) = event::read_object(&String::from_utf8_lossy(text));
         self.count(&object);
         self.store.collect(object);
-        Ok(())
     }
 
     /// A list, or a page of it, is complete.
@@ -306,10 +366,21 @@ impl ApiSource {
 
     /// Takes an event of a watch.
     async fn event(&mut self, text: &[u8]) -> Result<(), End> {
-        let event = Event::read(text).map_err(End::Garbage)?;
+        // As in Go, what is not UTF-8 becomes U+FFFD.
+        let text = String::from_utf8_lossy(text);
         let is_synced = self.reflector.is_synced();
+        let event = match Event::read(&text) {
+            Ok(event) => event,
+            // It might have been a deletion: nothing after it can be relied on.
+            Err(why) if is_synced => return Err(End::Garbage(why)),
+            Err(why) => Event::Changed(Object::Bad { key: None, why }, None),
+        };
         match event {
             Event::Error(status) => return Err(End::Error(Refusal::of_event(status))),
+            Event::Unknown(kind) => {
+                debug!(source = "api", kind, "an event of a type that is not known");
+                self.metrics.error("undecodable");
+            }
             Event::Bookmark { version, ends_initial_events } => {
                 let deed = self.reflector.bookmark(version, ends_initial_events);
                 self.follow(deed, true).await;
@@ -318,22 +389,24 @@ impl ApiSource {
                 self.count(&object);
                 self.reflector.event(version);
                 if is_synced {
-                    let about = about(self.server.as_deref(), &self.reflector);
-                    self.store.apply(object, about).await;
+                    let kept = self.kept();
+                    self.store.apply(object, kept.as_ref()).await;
                 } else {
                     self.store.collect(object);
                 }
             }
-            Event::Deleted(key, version) => {
+            Event::Deleted(None, _) => {
+                let what = "a DELETED event does not say of which pod it is";
+                return Err(End::Garbage(what.to_owned()));
+            }
+            Event::Deleted(Some(key), version) => {
                 self.tally.items += 1;
                 self.reflector.event(version);
-                match key {
-                    Some(key) if is_synced => {
-                        let about = about(self.server.as_deref(), &self.reflector);
-                        self.store.delete(&key, about).await;
-                    }
-                    Some(key) => self.store.uncollect(&key),
-                    None => {}
+                if is_synced {
+                    let kept = self.kept();
+                    self.store.delete(&key, kept.as_ref()).await;
+                } else {
+                    self.store.uncollect(&key);
                 }
             }
         }
@@ -346,18 +419,16 @@ impl ApiSource {
 
     /// Does what the reflector says with what was collected.
     async fn follow(&mut self, deed: Deed, is_watch: bool) {
-        match deed {
-            Deed::None => {}
-            Deed::Replace => {
-                let about = about(self.server.as_deref(), &self.reflector)();
-                self.tally.listed(&self.metrics, is_watch);
-                self.store.replace(about).await;
-                self.teller.heard(self.reflector.version());
-                self.teller.well(self.store.len());
-                self.tell_phase();
-                debug!(source = "api", pods = self.store.len(), version = ?self.reflector.version(), "the listing is complete");
-            }
+        if deed == Deed::None {
+            return;
         }
+        self.tally.listed(&self.metrics, is_watch);
+        let kept = self.kept();
+        self.store.replace(kept.as_ref()).await;
+        self.teller.heard(self.reflector.version());
+        self.teller.well(self.store.len());
+        self.tell_phase();
+        debug!(source = "api", pods = self.store.len(), version = ?self.reflector.version(), "the listing is complete");
     }
 
     /// Draws the conclusions from the end of a request.
@@ -374,10 +445,10 @@ impl ApiSource {
         let text = told(end);
         match verdict {
             Verdict::Well => {}
-            Verdict::Usual => self.teller.usual(&format!("the watch ended, and begins anew: {text}")),
-            Verdict::NoWatchList => self
-                .teller
-                .usual(&format!("the API server does not stream listings, so lists are used: {text}")),
+            Verdict::Usual => info!(source = "api", error = %text, "the API server is asked anew"),
+            Verdict::NoWatchList => {
+                info!(source = "api", error = %text, "the API server does not stream listings: lists are used");
+            }
             Verdict::Failing => {
                 self.teller.failing(&text, self.store.len(), self.reflector.next_at());
                 return;
@@ -389,10 +460,11 @@ impl ApiSource {
     }
 
     /// Looks whether the server is the one that it was.
-    fn meet(&mut self, identity: &Arc<Identity>) {
-        if let Some(before) = &self.server
-            && before != identity
-        {
+    fn meet(&mut self, identity: &Identity) {
+        if self.server.as_ref() == Some(identity) {
+            return;
+        }
+        if let Some(before) = &self.server {
             warn!(
                 source = "api",
                 before = before.url,
@@ -401,8 +473,60 @@ impl ApiSource {
             );
             self.reflector.forget();
         }
-        self.teller.target(identity.url.clone());
-        self.server = Some(identity.clone());
+        self.teller.target(&identity.url);
+        (self.server, self.cluster, self.is_recognised) = (Some(identity.clone()), None, false);
+    }
+
+    /// Asks once whether the cluster is the one that it was: a server's URL and
+    /// CA may outlive it. Who may not read that is not told.
+    async fn recognise(&mut self, client: &Client) -> Result<(), End> {
+        if self.is_recognised {
+            return Ok(());
+        }
+        let request = http::Request::get(KUBE_SYSTEM).body(Body::empty());
+        let request = request.map_err(|error| End::NoClient(chain(&error)))?;
+        let asking = timeout(RECOGNITION, async {
+            let answer = client.send(request).await?;
+            let is_told = answer.status() == StatusCode::OK;
+            let body = Limited::new(answer.into_body(), MAX_REFUSAL).collect().await;
+            Ok(body.ok().filter(|_| is_told).map(http_body_util::Collected::to_bytes))
+        });
+        let told = match meanwhile(&mut self.asked, &mut self.store, asking).await {
+            Some(Ok(Ok(told))) => told,
+            Some(Ok(Err(error))) => return Err(self.unsent(&error)),
+            Some(Err(_)) => None,
+            None => return Err(End::Asked),
+        };
+        self.is_recognised = true;
+        let namespace: Option<Value> = told.and_then(|body| serde_json::from_slice(&body).ok());
+        let cluster = namespace.and_then(|namespace| Some(namespace["metadata"]["uid"].as_str()?.to_owned()));
+        if let (Some(before), Some(now)) = (&self.cluster, &cluster)
+            && before != now
+        {
+            warn!(
+                source = "api",
+                before,
+                now,
+                "this is another cluster (its kube-system namespace has another UID): everything is listed anew"
+            );
+            self.reflector.forget();
+        }
+        self.cluster = cluster.or(self.cluster.take());
+        Ok(())
+    }
+
+    /// A request did not reach the server, or its answer did not come.
+    fn unsent(&mut self, error: &kube::Error) -> End {
+        if connect::is_about_credentials(error) {
+            self.connector.renew();
+        }
+        End::Broken(connect::describe_failure(error))
+    }
+
+    /// What the listing is, for the next start.
+    fn kept(&self) -> Option<Kept> {
+        let version = self.reflector.version()?;
+        Some(Kept::new(self.server.clone()?, self.cluster.clone(), version, clock::now()))
     }
 
     fn count(&mut self, object: &Object) {
@@ -450,20 +574,14 @@ async fn meanwhile<T>(
     }
 }
 
-/// What a listing is, for the next start.
-fn about(server: Option<&Identity>, reflector: &Reflector) -> impl FnOnce() -> Value {
-    let server = server.map(|server| json!({"url": server.url, "ca": server.ca}));
-    let version = reflector.version().cloned();
-    move || json!({"server": server, "version": version.as_deref(), "live": store::time(clock::now())})
-}
-
 /// An end in words.
 fn told(end: &End) -> String {
     match end {
         End::Listed | End::Closed | End::Asked => "the server closed it".to_owned(),
         End::Refused(refusal) => format!("the API server refused: {refusal}"),
         End::Error(refusal) => format!("the API server ended the watch: {refusal}"),
-        End::Broken(why) | End::Garbage(why) | End::NoClient(why) => why.clone(),
+        End::Garbage(why) => format!("{why}; is this the API server's URL?"),
+        End::Broken(why) | End::NoClient(why) => why.clone(),
         End::Silent => "the API server has said nothing for too long".to_owned(),
     }
 }

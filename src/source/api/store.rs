@@ -12,10 +12,9 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
-use serde_json::Value;
 use tracing::{debug, info, warn};
 
+use super::kept::Kept;
 use crate::{
     clock,
     mux::SourceChannel,
@@ -123,11 +122,10 @@ impl UndeltaStore {
         self.remove(&origin);
     }
 
-    /// What was collected is what there is now. Returns how many pods went.
-    pub(super) async fn replace(&mut self, about: Value) -> usize {
+    /// What was collected is what there is now.
+    pub(super) async fn replace(&mut self, kept: Option<&Kept>) {
         let gone: Vec<Origin> =
             self.builder.origins().filter(|origin| !self.named.contains(*origin)).cloned().collect();
-        let before = gone.len();
         for origin in gone {
             // An object whose name cannot be read might be this very pod.
             if !self.has_nameless || self.builder.pods_of(&origin) == 0 && origin.as_str() != NAMELESS {
@@ -136,22 +134,21 @@ impl UndeltaStore {
         }
         self.mirrors.retain(|origin| self.named.contains(origin));
         self.named = HashSet::new();
-        self.push(about).await;
-        before
+        self.push(kept).await;
     }
 
     /// A pod is there, or is another now.
-    pub(super) async fn apply(&mut self, object: Object, about: impl FnOnce() -> Value) {
+    pub(super) async fn apply(&mut self, object: Object, kept: Option<&Kept>) {
         if self.put(object) {
-            self.push(about()).await;
+            self.push(kept).await;
         }
     }
 
     /// A pod is gone.
-    pub(super) async fn delete(&mut self, key: &PodKey, about: impl FnOnce() -> Value) {
+    pub(super) async fn delete(&mut self, key: &PodKey, kept: Option<&Kept>) {
         self.mirrors.remove(&origin(key));
         if self.remove(&origin(key)) {
-            self.push(about()).await;
+            self.push(kept).await;
         }
     }
 
@@ -214,11 +211,11 @@ impl UndeltaStore {
         removed
     }
 
-    async fn push(&mut self, about: Value) {
+    async fn push(&mut self, kept: Option<&Kept>) {
         for origin in std::mem::take(&mut self.changed) {
             self.good.put(&origin, self.builder.found(&origin).to_vec());
         }
-        self.note(about);
+        self.note(kept);
         // It is on its way to the disk before anybody hears of it.
         self.good.begin().await;
         let listing = self.builder.listing();
@@ -228,8 +225,10 @@ impl UndeltaStore {
     }
 
     /// Notes what the listing is, for the next start.
-    pub(super) fn note(&mut self, about: Value) {
-        let _ = about;
+    pub(super) fn note(&mut self, kept: Option<&Kept>) {
+        if let Some(kept) = kept {
+            self.good.about(kept.about());
+        }
     }
 
     /// Why the listing cannot be kept for the next start, if it cannot.
@@ -263,9 +262,4 @@ impl UndeltaStore {
 
 fn origin(key: &PodKey) -> Origin {
     Origin::from(key.as_str())
-}
-
-/// The time as the next start will read it.
-pub(super) fn time(time: Timestamp) -> String {
-    time.to_string()
 }

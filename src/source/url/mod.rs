@@ -221,7 +221,9 @@ impl UrlSource {
                 others.push(url);
             }
         }
-        others.iter().for_each(|url| last_good.forget(url));
+        for url in &others {
+            last_good.forget(url);
+        }
         self.last_good = last_good;
         self
     }

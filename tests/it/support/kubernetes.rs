@@ -3,16 +3,28 @@
 use std::{
     env,
     io::{self, BufRead as _, BufReader, Write as _},
+    net::TcpStream,
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::plain::Connection;
+
 /// Where the programs are, as `tests/run` says it.
 const VARIABLE: &str = "PODMUX_KUBERNETES";
+
+/// Longer than a real apiserver takes for anything, on a machine under load.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The path of a program, or nothing if this run has none: said on stderr past
 /// the harness, which would show it for failed tests only. In CI that is a failure.
@@ -78,16 +90,51 @@ pub struct Apiserver {
 pub struct At {
     /// Without a slash at the end.
     pub url: String,
+    /// A cluster admin's, as `kubectl config` writes it.
+    pub kubeconfig: PathBuf,
     /// A cluster admin's.
     pub token: String,
+    /// The kubelet's of the node `node1`.
+    pub node_token: String,
+    /// Of somebody who may do nothing.
+    pub nobody_token: String,
     /// The certificate to trust.
     pub ca: PathBuf,
+}
+
+/// A connection to an apiserver.
+pub type Tls = Connection<StreamOwned<ClientConnection, TcpStream>>;
+
+impl At {
+    /// A connection as whoever has this token.
+    pub fn connect(&self, token: &str) -> io::Result<Tls> {
+        let address = self.url.trim_start_matches("https://");
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&self.ca).unwrap()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let server = ServerName::try_from("127.0.0.1").unwrap();
+        let session = ClientConnection::new(Arc::new(config), server).unwrap();
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let headers = format!("Host: {address}\r\nAuthorization: Bearer {token}\r\n");
+        Ok(Connection::over(StreamOwned::new(session, stream), headers))
+    }
 }
 
 impl Apiserver {
     /// One of its own for a test that stops it.
     pub fn start() -> Option<Self> {
-        let mut talk = Talk::start(&mut Command::new(program("apiserver")?));
+        Self::start_with(&[])
+    }
+
+    /// The same with flags of kube-apiserver's own.
+    pub fn start_with(flags: &[&str]) -> Option<Self> {
+        let mut talk = Talk::start(Command::new(program("apiserver")?).arg("--").args(flags));
         let at = serde_json::from_str(&talk.answer()).unwrap();
         Some(Self { at, talk: Mutex::new(talk) })
     }

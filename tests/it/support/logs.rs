@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use tokio::runtime::Builder;
 use tracing::subscriber::set_default;
 use tracing_subscriber::fmt::{MakeWriter, Subscriber};
 
@@ -44,6 +45,11 @@ impl MakeWriter<'_> for Log {
 /// Runs a test whose log, at level INFO, is collected: from its own thread and
 /// from the threads that block.
 pub fn logged<F: Future>(test: impl FnOnce(Log) -> F) -> F::Output {
+    collected(&mut Builder::new_current_thread(), test)
+}
+
+/// The same on a runtime that the test says more about.
+pub fn collected<F: Future>(runtime: &mut Builder, test: impl FnOnce(Log) -> F) -> F::Output {
     let log = Log::default();
     let collect = {
         let log = log.clone();
@@ -54,10 +60,6 @@ pub fn logged<F: Future>(test: impl FnOnce(Log) -> F) -> F::Output {
     };
     let _here = collect();
     // A thread's own subscriber goes with the thread.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .on_thread_start(move || mem::forget(collect()))
-        .build()
-        .unwrap();
+    let runtime = runtime.enable_all().on_thread_start(move || mem::forget(collect())).build().unwrap();
     runtime.block_on(test(log))
 }

@@ -1,17 +1,22 @@
 //! Builders and doubles that several tests use.
 
 pub mod agent;
+pub mod apiserver;
+pub mod cluster;
 pub mod dialogue;
 pub mod files;
 pub mod kubeconfig;
 pub mod kubernetes;
 pub mod logs;
 pub mod namespace;
+pub mod node;
 pub mod plain;
 pub mod polled;
 pub mod process;
 pub mod proxy;
 pub mod random;
+pub mod reflected;
+pub mod relay;
 pub mod script;
 pub mod served;
 pub mod server;

@@ -52,8 +52,13 @@ impl<S: Read + Write> Connection<S> {
 
     /// One request, and its answer whole.
     pub fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
+        self.ask_as(method, path, "application/json", body)
+    }
+
+    /// The same with a body of another media type.
+    pub fn ask_as(&mut self, method: &str, path: &str, media: &str, body: &[u8]) -> io::Result<Answer> {
         let mut request = format!(
-            "{method} {path} HTTP/1.1\r\n{}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\n{}Content-Type: {media}\r\nContent-Length: {}\r\n\r\n",
             self.headers,
             body.len()
         )
@@ -70,6 +75,15 @@ impl<S: Read + Write> Connection<S> {
         let size = self.line()?;
         assert!(usize::from_str_radix(&size, 16).is_ok(), "no chunk, but {size:?}");
         self.line()
+    }
+
+    /// The lines of an answer that has no end, as a watch is.
+    pub fn lines(mut self, path: &str) -> io::Result<Lines<S>> {
+        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
+        let status = self.line()?;
+        assert!(status.contains(" 200 "), "{status}");
+        while !self.line()?.is_empty() {}
+        Ok(Lines { connection: self, read: Vec::new() })
     }
 
     fn answer(&mut self) -> io::Result<Answer> {
@@ -111,5 +125,33 @@ impl<S: Read + Write> Connection<S> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(line.trim_end().to_owned())
+    }
+}
+
+/// The lines of an answer in chunks.
+pub struct Lines<S> {
+    connection: Connection<S>,
+    /// What has been read and was no whole line yet.
+    read: Vec<u8>,
+}
+
+impl<S: Read + Write> Lines<S> {
+    /// The next line, its end included.
+    pub fn next(&mut self) -> io::Result<String> {
+        let mut looked = 0;
+        loop {
+            if let Some(end) = self.read[looked..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(looked + end + 1);
+                let line = std::mem::replace(&mut self.read, rest);
+                return String::from_utf8(line).map_err(io::Error::other);
+            }
+            looked = self.read.len();
+            let size = usize::from_str_radix(&self.connection.line()?, 16).map_err(io::Error::other)?;
+            self.connection.take(size, &mut self.read)?;
+            self.connection.line()?;
+            if size == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
     }
 }

@@ -204,7 +204,7 @@ impl Lines {
         self.0.0.lock().unwrap().lines.join("\n")
     }
 
-    fn wait_for<T>(&self, what: &str, find: impl Fn(&[String]) -> Option<T>) -> T {
+    pub fn wait_for<T>(&self, what: &str, find: impl Fn(&[String]) -> Option<T>) -> T {
         let mut found = None;
         let said = self.0.0.lock().unwrap();
         let waits = |said: &mut Said| {

@@ -23,10 +23,11 @@ use podmux::{
     db::{Sequence, Stored},
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify, SourceChannel},
-    pod::{ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
     server::{ConnectionStats, Probe, SinkStatus, View, router},
     source::{
         SourceStatus,
+        api::ReflectorMetrics,
         http::{HttpSource, Posts},
     },
     storage::Told,
@@ -57,12 +58,26 @@ pub struct Setup {
     pub turns: bool,
     /// Whether the history does its work.
     pub history: bool,
+    /// What a reflector counts; there is an api source then.
+    pub reflector: Option<ReflectorMetrics>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { bounds: Bounds::default(), file_seen: true, disk: None, turns: true, history: true }
+        Self {
+            bounds: Bounds::default(),
+            file_seen: true,
+            disk: None,
+            turns: true,
+            history: true,
+            reflector: None,
+        }
     }
+}
+
+/// One with an api source, whose reflector has counted nothing.
+pub fn with_api() -> Setup {
+    Setup { reflector: Some(ReflectorMetrics::default()), ..Setup::default() }
 }
 
 /// A running server with a posted set and a file source that does what the test says.
@@ -73,10 +88,12 @@ pub struct TestServer {
     pub posts: Posts,
     pub history: HistoryReader,
     pub file_status: Arc<Mutex<SourceStatus>>,
+    pub api_status: Arc<Mutex<SourceStatus>>,
     pub sink_status: Arc<Mutex<SinkStatus>>,
     pub stopping: CancellationToken,
     pub stop: CancellationToken,
     file: Mutex<Option<(SourceChannel, ListingBuilder)>>,
+    api: Mutex<Option<(SourceChannel, ListingBuilder)>>,
     /// What lives as long as the server: its tasks, and what the sinks have
     /// acknowledged. That is one sink, and nothing, so that what is deleted
     /// gracefully stays until its grace has run out.
@@ -90,7 +107,10 @@ impl TestServer {
 
     pub async fn with(setup: Setup) -> Self {
         let node = NodeName::new("node1").unwrap();
-        let (mux, turning) = Mux::new(&[SourceName::File, SourceName::Http]);
+        let (mux, turning) = {
+            let api = setup.reflector.as_ref().map(|_| SourceName::Api);
+            Mux::new(&[SourceName::File, SourceName::Http].into_iter().chain(api).collect::<Vec<_>>())
+        };
         let (acknowledged, seen) = watch::channel(vec![Told::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
         let state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
@@ -110,21 +130,25 @@ impl TestServer {
             pending::<()>().await;
         });
 
-        let (file_status, sink_status) =
-            (Arc::<Mutex<SourceStatus>>::default(), Arc::<Mutex<SinkStatus>>::default());
+        let file_status = Arc::<Mutex<SourceStatus>>::default();
+        let api_status = Arc::<Mutex<SourceStatus>>::default();
+        let sink_status = Arc::<Mutex<SinkStatus>>::default();
         "test".clone_into(&mut sink_status.lock().unwrap().name);
         let stopping = CancellationToken::new();
-        let (of_posts, of_file, of_sink) = (posts.clone(), file_status.clone(), sink_status.clone());
-        let of_file: Probe<SourceStatus> = Arc::new(move || of_file.lock().unwrap().clone());
+        let (of_posts, of_sink) = (posts.clone(), sink_status.clone());
         let of_posts: Probe<SourceStatus> = Arc::new(move || of_posts.status());
+        let mut sources = vec![(SourceName::File, probe(&file_status)), (SourceName::Http, of_posts)];
+        if setup.reflector.is_some() {
+            sources.push((SourceName::Api, probe(&api_status)));
+        }
         let turning = mux.clone();
         let view = View {
-            reflector: None,
+            reflector: setup.reflector,
             node,
             merged: mux.merged(),
             posts: posts.clone(),
             history: reader.clone(),
-            sources: Arc::new([(SourceName::File, of_file), (SourceName::Http, of_posts)]),
+            sources: sources.into(),
             sinks: Arc::new([Arc::new(move || of_sink.lock().unwrap().clone()) as Probe<SinkStatus>]),
             turns: Arc::new(move || {
                 let turning = turning.clone();
@@ -138,17 +162,19 @@ impl TestServer {
         let address = listener.local_addr().unwrap();
         let router = router(view);
         tasks.spawn(serve(listener, router.clone()));
-        let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
+        let speaker = |source| Some((mux.channel(source)?, ListingBuilder::new(source)));
         let server = Self {
             address,
             posts,
             history: reader,
             router,
             file_status,
+            api_status,
             sink_status,
             stopping,
             stop,
-            file: Mutex::new(Some(file)),
+            file: Mutex::new(speaker(SourceName::File)),
+            api: Mutex::new(speaker(SourceName::Api)),
             _held: (tasks, acknowledged, state),
         };
         if setup.file_seen {
@@ -159,12 +185,17 @@ impl TestServer {
 
     /// Has the file source speak: what it holds now, and then merged.
     pub async fn file<T>(&self, edit: impl FnOnce(&mut ListingBuilder) -> T) -> T {
-        let (channel, mut builder) = self.file.lock().unwrap().take().expect("one at a time");
-        let result = edit(&mut builder);
-        channel.push(builder.listing());
-        assert!(soon(channel.merged()).await);
-        *self.file.lock().unwrap() = Some((channel, builder));
-        result
+        speak(&self.file, ListingBuilder::listing, edit).await
+    }
+
+    /// Has the api source speak: what the API server says now,
+    pub async fn api<T>(&self, edit: impl FnOnce(&mut ListingBuilder) -> T) -> T {
+        speak(&self.api, ListingBuilder::listing, edit).await
+    }
+
+    /// or what it said to an earlier run.
+    pub async fn api_restored<T>(&self, edit: impl FnOnce(&mut ListingBuilder) -> T) -> T {
+        speak(&self.api, ListingBuilder::restored_listing, edit).await
     }
 
     /// The file source finds a pod.
@@ -180,7 +211,7 @@ impl TestServer {
     /// Ends the sources and the mux, and the history with them.
     pub async fn end_sources(&self) {
         self.stop.cancel();
-        drop(self.file.lock().unwrap().take());
+        drop((self.file.lock().unwrap().take(), self.api.lock().unwrap().take()));
         soon(async { while self.history.snapshot().await.is_some() {} }).await;
     }
 
@@ -231,6 +262,24 @@ impl TestServer {
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
     }
+}
+
+fn probe(status: &Arc<Mutex<SourceStatus>>) -> Probe<SourceStatus> {
+    let status = status.clone();
+    Arc::new(move || status.lock().unwrap().clone())
+}
+
+async fn speak<T>(
+    source: &Mutex<Option<(SourceChannel, ListingBuilder)>>,
+    listing: impl FnOnce(&mut ListingBuilder) -> Listing,
+    edit: impl FnOnce(&mut ListingBuilder) -> T,
+) -> T {
+    let (channel, mut builder) = source.lock().unwrap().take().expect("one at a time");
+    let result = edit(&mut builder);
+    channel.push(listing(&mut builder));
+    assert!(soon(channel.merged()).await);
+    *source.lock().unwrap() = Some((channel, builder));
+    result
 }
 
 fn request<B>(line: &str, headers: &[(&str, &str)], body: B) -> Request<B> {

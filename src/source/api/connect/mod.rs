@@ -14,11 +14,12 @@ mod file;
 mod layers;
 mod proxy;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{error::Error, io, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use secrecy::ExposeSecret as _;
+use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 use self::{
@@ -71,7 +72,7 @@ impl InCluster {
 }
 
 /// Which server it is: what an earlier run's listing is good for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its URL, without what may be secret.
     pub url: String,
@@ -229,7 +230,10 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     spawn_blocking(work).await.map_err(ConnectError::Cut)
 }
 
-/// Whether it is the credentials, so that newer ones may help.
-pub(super) fn is_about_credentials(_error: &kube::Error) -> bool {
-    false
+/// Whether it is TLS, so that newer certificates may help.
+pub(super) fn is_about_credentials(error: &kube::Error) -> bool {
+    failure::chain(error).any(|cause| {
+        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause.is::<rustls::Error>() || inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
+    })
 }

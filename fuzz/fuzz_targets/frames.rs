@@ -1,0 +1,96 @@
+//! Any bytes as an API server's answer, in chunks.
+//!
+//! Beyond not panicking: the chunks make no difference, nothing is given that
+//! did not come, and what serde_json takes for events or for a list is cut as
+//! serde_json reads it.
+#![no_main]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
+
+use std::mem::discriminant;
+
+use libfuzzer_sys::fuzz_target;
+use podmux::source::api::frames::{FrameError, Frames, Piece, Shape};
+use serde_json::{Deserializer, Value, from_slice};
+
+fuzz_target!(|input: &[u8]| {
+    // The first byte says how long the chunks are.
+    let Some((chunk, text)) = input.split_first() else { return };
+    let chunk = usize::from(*chunk) + 1;
+    for shape in [Shape::Events, Shape::List] {
+        let (pieces, end) = cut(shape, text, text.len().max(1));
+        let length: usize = pieces.iter().map(|piece| object(piece).len()).sum();
+        assert!(length <= text.len());
+        for length in [1, chunk] {
+            let (again, ended) = cut(shape, text, length);
+            assert_eq!(again, pieces);
+            assert_eq!(
+                ended.map_err(|error| discriminant(&error)),
+                end.clone().map_err(|error| discriminant(&error))
+            );
+        }
+        match shape {
+            Shape::Events => is_cut_as_events(text, &pieces, &end),
+            Shape::List => is_cut_as_list(text, &pieces, &end),
+        }
+    }
+});
+
+fn cut(shape: Shape, text: &[u8], chunk: usize) -> (Vec<Piece>, Result<(), FrameError>) {
+    let mut frames = Frames::new(shape);
+    let mut pieces = Vec::new();
+    for chunk in text.chunks(chunk) {
+        frames.push(chunk);
+        loop {
+            match frames.next() {
+                Ok(Some(piece)) => pieces.push(piece),
+                Ok(None) => break,
+                Err(error) => {
+                    assert!(!error.to_string().chars().any(char::is_control), "{error}");
+                    assert!(error.to_string().len() < 300, "{error}");
+                    return (pieces, Err(error));
+                }
+            }
+        }
+        assert!(frames.room() <= 2 * text.len() + 64, "{} bytes for {}", frames.room(), text.len());
+    }
+    (pieces, frames.finish())
+}
+
+fn object(piece: &Piece) -> &[u8] {
+    match piece {
+        Piece::Object(text) => text,
+        Piece::End(_) => b"",
+    }
+}
+
+fn is_cut_as_events(text: &[u8], pieces: &[Piece], end: &Result<(), FrameError>) {
+    let events: Result<Vec<Value>, _> = Deserializer::from_slice(text).into_iter().collect();
+    if let Ok(events) = events
+        && events.iter().all(Value::is_object)
+    {
+        assert_eq!(*end, Ok(()));
+        let found: Vec<Value> = pieces.iter().map(|piece| from_slice(object(piece)).unwrap()).collect();
+        assert_eq!(found, events);
+    }
+}
+
+fn is_cut_as_list(text: &[u8], pieces: &[Piece], end: &Result<(), FrameError>) {
+    let Ok(Value::Object(list)) = from_slice::<Value>(text) else { return };
+    let are_items_items = matches!(list.get("items"), None | Some(Value::Null | Value::Array(_)));
+    let is_metadata_metadata = matches!(list.get("metadata"), None | Some(Value::Object(_)));
+    // Of fields that stand there twice serde_json keeps one.
+    let names = |name: &str| text.windows(name.len()).filter(|window| *window == name.as_bytes()).count();
+    let is_once = names("items") <= 1 && names("metadata") <= 1 && names("\\") == 0;
+    if !are_items_items || !is_metadata_metadata || !is_once {
+        return;
+    }
+    assert_eq!(*end, Ok(()));
+    let (last, items) = pieces.split_last().unwrap();
+    let found: Vec<Value> = items.iter().map(|piece| from_slice(object(piece)).unwrap()).collect();
+    assert_eq!(found, list.get("items").and_then(Value::as_array).cloned().unwrap_or_default());
+    let Piece::End(said) = last else { panic!("{last:?}") };
+    let version = list.get("metadata").and_then(|metadata| metadata.get("resourceVersion")?.as_str());
+    if names("resourceVersion") <= 1 {
+        assert_eq!(said.resource_version, version.unwrap_or_default());
+    }
+}

@@ -1,0 +1,174 @@
+//! 500 pods that change at random while the apiserver is killed: in the end the views are the same, and on the
+//! way no pod was removed that the server still had.
+
+use std::{
+    collections::HashMap,
+    env,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::support::{
+    cluster::{Admin, Failure, bound, pod},
+    kubernetes::Apiserver,
+    node::Node,
+    random::Random,
+};
+
+const PODS: usize = 500;
+const WRITERS: usize = 4;
+const KILLS: u32 = 3;
+/// How long the apiserver is there, in all, with `CI=true` and without.
+const LONG: Duration = Duration::from_mins(1);
+const SHORT: Duration = Duration::from_secs(16);
+/// How long a writer rests between two deeds: this is about order, and the machine is shared.
+const REST: Duration = Duration::from_millis(5);
+
+/// When a pod was first asked to go, by its UID.
+type Deletions = Mutex<HashMap<String, Timestamp>>;
+
+#[test]
+fn in_the_end_the_views_are_the_same() {
+    let Some(apiserver) = Apiserver::start() else { return };
+    let mut admin = Admin::of(&apiserver);
+    admin.namespace("soak");
+    let node = Node::start("n", &apiserver.at.kubeconfig);
+    let seed = Timestamp::now().as_microsecond().unsigned_abs();
+    println!("seed {seed}");
+    let (deletions, over) = (Deletions::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (apiserver, deletions, over) = (&apiserver, &deletions, &over);
+            scope.spawn(move || {
+                let random = Random::new(seed.wrapping_add(writer as u64));
+                Writer { admin: Admin::of(apiserver), random, deletions }.write(writer, over);
+            });
+        }
+        disturb(&apiserver);
+        over.store(true, Ordering::SeqCst);
+    });
+    let view = node.agrees_with(&mut Admin::of(&apiserver));
+    node.has_told(&view);
+    assert!(expired(&node) > 0, "nothing was forgotten");
+    let stream = node.process.stdout.text();
+    node.ends();
+    nothing_was_removed_without_need(&stream, &deletions.into_inner().unwrap());
+}
+
+fn expired(node: &Node) -> u64 {
+    node.counted("podmux_reflector_errors_total", "kind=\"expired\"")
+}
+
+/// Kills the apiserver and starts it again, and has etcd forget, while others write.
+fn disturb(apiserver: &Apiserver) {
+    let long = env::var_os("CI").is_some_and(|ci| ci == "true");
+    let part = if long { LONG } else { SHORT } / (KILLS + 1);
+    for _ in 0..KILLS {
+        thread::sleep(part);
+        apiserver.command("compact");
+        apiserver.command("kill");
+        apiserver.command("compact");
+        apiserver.command("start");
+    }
+    thread::sleep(part);
+}
+
+/// The only one who changes its pods.
+struct Writer<'a> {
+    admin: Admin<'a>,
+    random: Random,
+    deletions: &'a Deletions,
+}
+
+impl Writer<'_> {
+    fn write(mut self, writer: usize, over: &AtomicBool) {
+        while !over.load(Ordering::SeqCst) {
+            let number = writer + WRITERS * self.random.below(PODS / WRITERS);
+            let key = format!("soak/pod-{number}");
+            // What is refused (a deadline that grows, a pod that is not bound) is as good as what is not.
+            match self.deed(&key) {
+                Ok(_) | Err(Failure::Refused(400..500, _)) => {}
+                // It is down, or on its way up or down.
+                Err(Failure::Unanswered(_) | Failure::Refused(..)) => thread::sleep(REST),
+            }
+            thread::sleep(REST);
+        }
+    }
+
+    fn deed(&mut self, key: &str) -> Result<Value, Failure> {
+        let there = match self.admin.read(key) {
+            Ok(pod) => pod,
+            Err(Failure::Refused(404, _)) => return self.create(key),
+            Err(failure) => return Err(failure),
+        };
+        let value = self.random.below(1_000_000).to_string();
+        match self.random.below(12) {
+            0..3 => self.admin.patch(key, &json!({"metadata": {"labels": {"l": value}}})),
+            3 => self.admin.patch(key, &json!({"metadata": {"annotations": {"a": value}}})),
+            4..7 => {
+                let phase = *self.random.pick(&["Pending", "Running", "Succeeded", "Failed"]);
+                self.admin.patch_status(key, &json!({"phase": phase, "message": value}))
+            }
+            7..9 => {
+                let deadline = 1_000_000 - self.random.below(1_000_000) + 1;
+                self.admin.patch(key, &json!({"spec": {"activeDeadlineSeconds": deadline}}))
+            }
+            9 | 10 => {
+                let grace = 1 + self.random.below(60);
+                self.delete(key, &there, u32::try_from(grace).unwrap())
+            }
+            _ => self.delete(key, &there, 0),
+        }
+    }
+
+    /// Bound from the beginning, or only then.
+    fn create(&mut self, key: &str) -> Result<Value, Failure> {
+        if self.random.once_in(2) {
+            return self.admin.create(&bound(key, "n"));
+        }
+        self.admin.create(&pod(key))?;
+        self.admin.bind(key, "n")
+    }
+
+    fn delete(&mut self, key: &str, there: &Value, grace: u32) -> Result<Value, Failure> {
+        let uid = there["metadata"]["uid"].as_str().unwrap().to_owned();
+        self.deletions.lock().unwrap().entry(uid).or_insert_with(Timestamp::now);
+        self.admin.delete(key, grace)
+    }
+}
+
+/// A pod comes once and goes once, and it goes after it was asked to.
+fn nothing_was_removed_without_need(stream: &str, deletions: &HashMap<String, Timestamp>) {
+    let mut times: HashMap<(String, String), u32> = HashMap::new();
+    for line in stream.lines() {
+        let update: Value = serde_json::from_str(line).unwrap();
+        let op = update["op"].as_str().unwrap();
+        let time: Timestamp = update["time"].as_str().unwrap().parse().unwrap();
+        for pod in update["pods"].as_array().unwrap() {
+            let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+            if op == "REMOVE" {
+                let asked = deletions.get(&uid);
+                assert!(
+                    asked.is_some_and(|asked| *asked <= time),
+                    "{pod} removed at {time}, asked at {asked:?}"
+                );
+            }
+            *times.entry((op.to_owned(), uid)).or_default() += 1;
+        }
+    }
+    for ((op, uid), times) in &times {
+        assert!(*times == 1 || !matches!(&**op, "ADD" | "REMOVE"), "{times} times {op} of {uid}");
+    }
+    for op in ["ADD", "UPDATE", "DELETE", "RECONCILE", "REMOVE"] {
+        let count: u32 = times.iter().filter(|((other, _), _)| other == op).map(|(_, times)| times).sum();
+        println!("{op}: {count}");
+        assert!(count > 0, "no {op}");
+    }
+}
