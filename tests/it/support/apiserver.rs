@@ -457,11 +457,11 @@ impl ApiServer {
         let service = service_fn(|request| self.clone().answer(request));
         let mut connection =
             pin!(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        let mut frozen = self.frozen.subscribe();
+        let (mut frozen, mut thawed) = (self.frozen.subscribe(), self.frozen.subscribe());
         loop {
             tokio::select! {
                 biased;
-                _ = frozen.wait_for(|frozen| *frozen) => drop(frozen.clone().wait_for(|frozen| !frozen).await),
+                () = async { drop(frozen.wait_for(|frozen| *frozen).await) } => drop(thawed.wait_for(|frozen| !frozen).await),
                 // Connections that break are what some tests are about.
                 _ = &mut connection => return,
             }
