@@ -373,7 +373,7 @@ pub enum SettingsError {
     },
     /// No source of pods is configured.
     #[error(
-        "no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"
+        "no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"
     )]
     NoSource,
     /// Nobody said where state is kept, and whoever runs the agent has no usual place.
@@ -431,7 +431,11 @@ impl Settings {
             },
             warnings,
         };
-        if settings.file.is_none() && settings.url.is_none() && settings.server.listen.is_empty() {
+        if settings.file.is_none()
+            && settings.url.is_none()
+            && settings.kubeconfig.is_none()
+            && settings.server.listen.is_empty()
+        {
             return Err(SettingsError::NoSource);
         }
         Ok(settings)

@@ -168,7 +168,9 @@ fn reflector(registry: &mut Registry, view: &View) {
     // There is one reflector, so its numbers carry no label.
     let Some(status) = view.sources.iter().find_map(|(_, status)| status().reflector) else { return };
     // A version is opaque: as a number, where it is one, it is for people to see it move.
-    if let Some(version) = status.resource_version.and_then(|version| version.parse().ok()) {
+    // The text format fails altogether over what is larger than an i64.
+    let number = |version: Arc<str>| u64::try_from(version.parse::<i64>().ok()?).ok();
+    if let Some(version) = status.resource_version.and_then(number) {
         let help = "The resource version of the last listing, event or bookmark";
         set(registry, "reflector_last_resource_version", help, version);
     }

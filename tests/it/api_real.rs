@@ -66,10 +66,10 @@ fn each_change_of_each_pod_is_told() {
     assert_eq!(changed["spec"]["containers"][0]["image"], "i:2");
     assert_eq!(place.node.agrees_with(&mut place.admin).len(), 2);
     place.admin.delete(&one, 0).unwrap();
-    place.node.hear(&format!("REMOVE {one}"));
+    place.node.hear_the_end(&one);
     assert_eq!(place.node.agrees_with(&mut place.admin).len(), 1);
     place.admin.delete(&two, 0).unwrap();
-    place.node.hear(&format!("REMOVE {two}"));
+    place.node.hear_the_end(&two);
     assert_eq!(place.node.pods().len(), 0);
     place.ends();
 }
@@ -84,7 +84,7 @@ fn one_name_in_two_namespaces_is_two_pods() {
     place.node.hear_of("ADD", &there);
     assert_eq!(place.node.agrees_with(&mut place.admin), by_key(&[here, there]));
     place.admin.delete("namespaces-too/foo", 0).unwrap();
-    place.node.hear("REMOVE namespaces-too/foo");
+    place.node.hear_the_end("namespaces-too/foo");
     assert_eq!(Vec::from_iter(place.node.pods().into_keys()), [place.key("foo")]);
     place.ends();
 }
@@ -131,7 +131,7 @@ fn a_pods_whole_life_is_told() {
     let failed = admin.patch_status(&web, &json!({"phase": "Failed"})).unwrap();
     node.hear_of("RECONCILE", &failed);
     admin.delete(&web, 0).unwrap();
-    node.hear(&format!("REMOVE {web}"));
+    node.hear_the_end(&web);
     place.ends();
 }
 
@@ -173,8 +173,8 @@ fn a_pod_that_is_made_anew_under_its_name_is_another_pod() {
     for _ in 0..5 {
         place.admin.delete(&web, 0).unwrap();
         let made = place.admin.create(&bound(&web, place.name)).unwrap();
-        let removed = place.node.hear(&format!("REMOVE {web}"));
-        assert_ne!(removed[0]["metadata"]["uid"], made["metadata"]["uid"]);
+        let removed = place.node.hear_the_end(&web);
+        assert_ne!(removed["metadata"]["uid"], made["metadata"]["uid"]);
         place.node.hear_of("ADD", &made);
     }
     place.ends();
@@ -220,7 +220,7 @@ fn a_cut_watch_goes_on_where_it_was() {
         let label = json!({"metadata": {"labels": {"round": round.to_string()}}});
         let labelled = place.admin.patch("cut/stays", &label).unwrap();
         relay.mend();
-        place.node.hear(&format!("REMOVE {goes}"));
+        place.node.hear_the_end(&goes);
         place.node.hear_of("ADD", &made);
         place.node.hear_of("UPDATE", &labelled);
     }

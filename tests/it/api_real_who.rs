@@ -40,7 +40,7 @@ fn a_right_that_is_missing_is_named_and_taken_up_when_it_is_granted() {
     let user = json!({"token": apiserver.at.nobody_token});
     let file = kubeconfig(directory.path(), &cluster(&apiserver.at), &user);
     let mut node = Node::start("rights", &file);
-    node.fails(&["403", "list", "pods", "\"nobody\""]);
+    node.fails(&["403", "nobody", "cannot watch resource", "pods", "grant this user list and watch on pods"]);
     let mut admin = Admin::of(apiserver);
     admin.namespace("rights");
     let made = admin.create(&bound("rights/web", "rights")).unwrap();
@@ -68,7 +68,7 @@ fn a_node_may_follow_its_own_pods_and_no_others() {
     node.process.holds("the other", |held| held.pods.contains_key("nodes/other"));
     node.source_is(|source| source["failing"].is_null());
     let stranger = Node::start("node2", &file);
-    stranger.fails(&["403", "node2"]);
+    stranger.fails(&["403", "system:node:node1", "pods with spec.nodeName"]);
     stranger.ends();
     node.ends();
 }

@@ -545,7 +545,7 @@ fn settings_that_cannot_be_used_are_refused_in_one_line() {
     check(
         &["run", "--listen", "none"],
         &expect![[r#"
-            ! podmux: no source of pods: give --pod-manifest-path PATH or --manifest-url URL (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none
+            ! podmux: no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none
             exit 2
         "#]],
     );

@@ -612,7 +612,7 @@ fn sources_are_shown_with_what_is_wrong_with_them() {
         });
         let uid = json!({
             "origin": "/m/copy.yaml", "pod": "default/copy-node1", "reason": "UidInUse", "message": "its UID is in use",
-            "winner": { "source": "api", "pod": "default/original" },
+            "winner": { "source": "api", "pod": "default/original", "origin": "default/original" },
         });
         let refused = json!({
             "origin": "/m/bad.yaml", "reason": "Refused",
@@ -656,22 +656,22 @@ fn sources_are_shown_with_what_is_wrong_with_them() {
         &agent,
         &["get", "sources", "-o", "wide"],
         &expect![[r#"
-        NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET              DETAIL
-        file   synced    12     5          2d             /m                  watching
-        http   synced    3      1          <none>         <none>              <none>
-        url    failing   1      0          <none>         https://host/pods   polling
+            NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET              PHASE    RESOURCE-VERSION   LAST-EVENT   NEXT-ATTEMPT   DETAIL
+            file   synced    12     5          2d             /m                  <none>   <none>             <none>       <none>         watching
+            http   synced    3      1          <none>         <none>              <none>   <none>             <none>       <none>         <none>
+            url    failing   1      0          <none>         https://host/pods   <none>   <none>             <none>       <none>         polling
 
-        SOURCE   POD                  REASON     WINNER                 ORIGIN              MESSAGE
-        file     default/copy-node1   UidInUse   api default/original   /m/copy.yaml        its UID is in use
-        file     <none>               Refused    <none>                 /m/bad.yaml         3:5: spec.containers[0].name: Required value
-        file     <none>               Refused    <none>                 /m/bad.yaml         warning: spec.foo: unknown field, ignored
-        file     <none>               <none>     <none>                 <none>              and 3 more that are not told
-        http     default/web          Conflict   file (/m/web.yaml)     POST                held by source file (from /m/web.yaml); it takes over when that one goes
-        url      <none>               Failing    <none>                 https://host/pods   nobody listens\nthere (for 3d, 17 attempts)
-        exit 0
-        --
-        GET /sources
-    "#]],
+            SOURCE   POD                  REASON     WINNER                 ORIGIN              MESSAGE
+            file     default/copy-node1   UidInUse   api default/original   /m/copy.yaml        its UID is in use
+            file     <none>               Refused    <none>                 /m/bad.yaml         3:5: spec.containers[0].name: Required value
+            file     <none>               Refused    <none>                 /m/bad.yaml         warning: spec.foo: unknown field, ignored
+            file     <none>               <none>     <none>                 <none>              and 3 more that are not told
+            http     default/web          Conflict   file (/m/web.yaml)     POST                held by source file (from /m/web.yaml); it takes over when that one goes
+            url      <none>               Failing    <none>                 https://host/pods   nobody listens\nthere (for 3d, 17 attempts)
+            exit 0
+            --
+            GET /sources
+        "#]],
     );
     check(
         &agent,
@@ -750,8 +750,46 @@ fn an_api_source_says_what_its_reflector_does() {
         let items = [file, connecting, restored, offline, failing_live, api("synced", &waiting)];
         Reply::json(200, &json!({ "kind": "SourceList", "apiVersion": "podmux/v1", "items": items }))
     });
-    check(&agent, &["get", "sources"], &expect![[""]]);
-    check(&agent, &["get", "sources", "-o", "wide"], &expect![[""]]);
+    check(
+        &agent,
+        &["get", "sources"],
+        &expect![[r#"
+        NAME   STATE                       PODS   PROBLEMS   LAST-SUCCESS   TARGET
+        file   restored                    4      0          <none>         /m
+        api    waiting                     12     0          2d             https://10.0.0.1:6443
+        api    restored, 3d old            12     0          2d             https://10.0.0.1:6443
+        api    restored, 3d old, failing   12     0          2d             https://10.0.0.1:6443
+        api    failing                     12     0          2d             https://10.0.0.1:6443
+        api    synced                      12     0          2d             https://10.0.0.1:6443
+
+        SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        exit 0
+        --
+        GET /sources
+    "#]],
+    );
+    check(
+        &agent,
+        &["get", "sources", "-o", "wide"],
+        &expect![[r#"
+        NAME   STATE                       PODS   PROBLEMS   LAST-SUCCESS   TARGET                  PHASE        RESOURCE-VERSION   LAST-EVENT   NEXT-ATTEMPT   DETAIL
+        file   restored                    4      0          <none>         /m                      <none>       <none>             <none>       <none>         <none>
+        api    waiting                     12     0          2d             https://10.0.0.1:6443   connecting   <none>             <none>       <none>         pods of node node1
+        api    restored, 3d old            12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
+        api    restored, 3d old, failing   12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
+        api    failing                     12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 0s          pods of node node1
+        api    synced                      12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
+
+        SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        exit 0
+        --
+        GET /sources
+    "#]],
+    );
     let yaml = transcript(&mut agent.podmux(&["get", "sources", "-o", "yaml"]), b"");
     assert!(yaml.contains("    nextAttempt: "), "{yaml}");
 }
@@ -768,7 +806,7 @@ fn a_restored_source_is_yellow_and_a_failing_one_red() {
         on_a_terminal(command)
     };
     let restored = colour(Value::Null);
-    assert!(restored.contains("api   \u{1b}[33mrestored, 3d old\u{1b}[0m"), "{restored:?}");
+    assert!(restored.contains("api   \u{1b}[1;33mrestored, 3d old\u{1b}[0m"), "{restored:?}");
     let failing = colour(json!({ "since": ago(1), "attempts": 1, "error": "no" }));
     assert!(failing.contains("api   \u{1b}[31mrestored, 3d old, failing\u{1b}[0m"), "{failing:?}");
 }

@@ -316,7 +316,23 @@ async fn a_pod_of_the_api_server_is_changed_there() {
         PUT PODS/web $web=i:2
         DELETE PODS/web
     ";
-    check(&server, script, &expect![[""]]).await;
+    check(
+        &server,
+        script,
+        &expect![[r#"
+        > GET PODS/web
+        200 default/web@-
+        > POST PODS $web
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+        > POST /pods $web
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+        > PUT PODS/web $web=i:2
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+        > DELETE PODS/web
+        403 pods "web" is forbidden: it is held by source api: change it at the API server
+    "#]],
+    )
+    .await;
     assert!(server.posts.all().is_empty());
     // What was posted before it came has the name, and is posted's to change.
     server.api(|api| api.remove(&Origin::from("default/web"))).await;

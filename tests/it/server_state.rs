@@ -346,23 +346,27 @@ async fn what_the_reflector_counts_has_client_gos_names() {
     counted.errors.get_or_create(&[("kind", "connect".to_owned())]).inc();
     let told = ReflectorStatus {
         phase: "watching",
-        resource_version: Some("18446744073709551615".into()),
+        resource_version: Some("9223372036854775807".into()),
         last_event: Some("2026-11-21T09:00:00Z".parse().unwrap()),
         next_attempt: None,
     };
     server.api_status.lock().unwrap().reflector = Some(told.clone());
     let scraped = async || {
         let reply = server.get("/metrics").await;
+        assert_eq!(reply.code, 200, "{}", reply.text());
         let lines = reply.text().lines().filter(|line| line.contains("podmux_reflector_"));
         lines.map(|line| format!("{line}\n")).collect::<String>()
     };
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics-reflector.txt")]
         .assert_eq(&scraped().await);
 
-    // Another API than Kubernetes' own may have versions that are no numbers.
-    server.api_status.lock().unwrap().reflector =
-        Some(ReflectorStatus { resource_version: Some("a7".into()), ..told });
-    assert!(!scraped().await.contains("last_resource_version"));
+    // A version is opaque: nothing says that it is a number, or how large.
+    for version in ["a7", "-1", "1.5", "", "18446744073709551615", "9".repeat(100).as_str()] {
+        let told = ReflectorStatus { resource_version: Some(version.into()), ..told.clone() };
+        server.api_status.lock().unwrap().reflector = Some(told);
+        let scraped = scraped().await;
+        assert!(!scraped.contains("last_resource_version") && scraped.contains("last_event"), "{version}");
+    }
     server.api_status.lock().unwrap().reflector = None;
     assert!(!scraped().await.contains("_last_"));
 }
@@ -401,7 +405,35 @@ async fn a_file_has_the_name_and_the_api_server_has_the_uid() {
             format!("{}: {} pods, {:#}\n", source["name"], source["pods"], source["problems"])
         })
         .collect();
-    expect![[""]].assert_eq(&told.concat());
+    expect![[r#"
+        "file": 1 pods, [
+          {
+            "message": "the UID is in use by default/db of source api; remove metadata.uid",
+            "origin": "/m/db.yaml",
+            "pod": "default/db-node1",
+            "reason": "Conflict",
+            "winner": {
+              "origin": "default/db",
+              "pod": "default/db",
+              "source": "api"
+            }
+          }
+        ]
+        "api": 1 pods, [
+          {
+            "message": "the name is held by a pod of source file; rename one of them",
+            "origin": "default/web",
+            "pod": "default/web",
+            "reason": "Conflict",
+            "winner": {
+              "origin": "/m/web.yaml",
+              "pod": "default/web",
+              "source": "file"
+            }
+          }
+        ]
+    "#]]
+    .assert_eq(&told.concat());
     assert_eq!(server.get("/pods").await.names(), ["default/db", "default/web"]);
 }
 

@@ -190,7 +190,9 @@ fn troubles(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
 fn winner(winner: &Value, loser: &str) -> String {
     let text = |field: &str| winner[field].as_str().unwrap_or_default();
     let pod = if text("pod") == loser { "" } else { text("pod") };
-    let origin = if text("origin").is_empty() { String::new() } else { format!("({})", text("origin")) };
+    // A pod that was posted or bound stands under its own name.
+    let is_own = text("origin").is_empty() || text("origin") == text("pod");
+    let origin = if is_own { String::new() } else { format!("({})", text("origin")) };
     [text("source"), pod, &origin].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 

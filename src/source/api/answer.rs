@@ -108,6 +108,12 @@ impl Refusal {
         self.code == 400 || self.code == 422
     }
 
+    /// The server does not answer this request, whenever it is asked.
+    #[must_use]
+    pub fn is_about_the_request(&self) -> bool {
+        matches!(self.code, 400 | 403 | 404 | 405 | 422)
+    }
+
     /// The server may well answer the same request later, so it says nothing
     /// about the resource version: who asks, how often, and when.
     #[must_use]
@@ -119,11 +125,21 @@ impl Refusal {
     fn hint(&self) -> &'static str {
         match self.code {
             401 => "; the credentials of the kubeconfig are not, or no longer, valid",
-            403 => "; grant this user list and watch on pods (a node's own credentials have it)",
+            403 => {
+                "; grant this user list and watch on pods (a node's own credentials have both, if --node-name is that node's)"
+            }
             404 => "; is this the API server's URL?",
             _ => "",
         }
     }
+}
+
+/// A server's words on one line, whatever is in them.
+fn shown(words: &str) -> String {
+    let shown = words
+        .chars()
+        .map(|char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() });
+    shown.collect()
 }
 
 impl fmt::Display for Refusal {
@@ -132,9 +148,9 @@ impl fmt::Display for Refusal {
             StatusCode::from_u16(self.code).map_or_else(|_| self.code.to_string(), |code| code.to_string());
         write!(f, "{code}")?;
         if !self.message.is_empty() {
-            write!(f, ": {}", self.message.escape_debug())?;
+            write!(f, ": {}", shown(&self.message))?;
         } else if !self.reason.is_empty() {
-            write!(f, ": {}", self.reason.escape_debug())?;
+            write!(f, ": {}", shown(&self.reason))?;
         }
         f.write_str(self.hint())
     }

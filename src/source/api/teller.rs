@@ -33,9 +33,9 @@ impl Teller {
         Self { status, said: Vec::new(), is_failing: false }
     }
 
-    /// Says which server it is.
-    pub(super) fn target(&self, target: String) {
-        self.status.send_modify(|status| status.target = target);
+    /// Says which server it is: its URL, as people write it.
+    pub(super) fn target(&self, url: &str) {
+        self.status.send_modify(|status| url.trim_end_matches('/').clone_into(&mut status.target));
     }
 
     /// Says what it is doing now, in a word.
@@ -68,21 +68,26 @@ impl Teller {
     /// All is well: the listing is live.
     pub(super) fn well(&mut self, pods: usize) {
         let now = clock::now();
-        let mut failed = None;
+        let (mut failed, mut is_first, mut target) = (None, false, String::new());
         self.status.send_modify(|status| {
             failed = status.failing.take();
-            status.last_success = Some(now);
+            is_first = status.last_success.replace(now).is_none();
             status.restored = None;
+            target.clone_from(&status.target);
         });
         self.said.clear();
         self.is_failing = false;
         if let Some(SourceFailing { attempts, .. }) = failed {
             info!(
                 source = "api",
+                path = %target,
                 pods,
                 failed = attempts,
                 "recovered: the API server tells of this node's pods again"
             );
+        } else if is_first {
+            // That there are none at all may be a wrong name of the node.
+            info!(source = "api", path = %target, pods, "the API server tells of this node's pods");
         }
     }
 
@@ -100,19 +105,21 @@ impl Teller {
     pub(super) fn failing(&mut self, error: &str, pods_kept: usize, next: Instant) {
         self.is_failing = true;
         let next_attempt = self.waits(next);
+        let mut target = String::new();
         self.status.send_modify(|status| {
+            target.clone_from(&status.target);
             let before = status.failing.take();
             let (since, attempts) =
                 before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
             let error = Arc::from(error);
             status.failing = Some(SourceFailing { since, attempts: attempts + 1, error });
         });
-        let next_attempt = next_attempt.to_string();
+        let next_attempt = format!("{next_attempt:.3}");
         let what = "this node's pods cannot be had from the API server; those that are known stay";
         if self.said.iter().any(|said| said == error) || self.said.len() >= MAX_SAID {
-            debug!(source = "api", pods_kept, next_attempt, error, "{what}");
+            debug!(source = "api", path = %target, pods_kept, next_attempt, %error, "{what}");
         } else {
-            warn!(source = "api", pods_kept, next_attempt, error, "{what}");
+            warn!(source = "api", path = %target, pods_kept, next_attempt, %error, "{what}");
             self.said.push(error.to_owned());
         }
     }

@@ -46,6 +46,8 @@ pub enum Ask {
     List,
     /// A page that is not the first.
     Page,
+    /// A list of nothing, which is answered if the server has come as far as the version.
+    Probe,
     /// A watch from a version on.
     Watch,
 }
@@ -283,6 +285,10 @@ impl State {
                 self.pages = self.pods.values().map(item).collect();
                 self.page(0, limit)
             }
+            Ask::Probe => {
+                let nothing = self.list_of(Vec::new(), "");
+                Reply { body: nothing.to_string().into(), ..json(200, Value::Null, Then::End) }
+            }
             Ask::Page => {
                 let at = asked.query("continue").strip_prefix("from ").and_then(|at| at.parse().ok());
                 self.page(at.unwrap_or_default(), asked.query("limit").parse().unwrap_or(usize::MAX))
@@ -323,7 +329,10 @@ impl State {
         let watches = matches!(asked.ask, Ask::Watch | Ask::WatchList);
         let rules = [
             (path == "/api/v1/pods", "the path"),
-            (asked.query("fieldSelector") == format!("spec.nodeName={NODE}"), "the field selector"),
+            (
+                asked.query("fieldSelector").starts_with(&format!("spec.nodeName={NODE}")),
+                "the field selector",
+            ),
             (!watches || asked.query("allowWatchBookmarks") == "true", "bookmarks are wanted"),
             (
                 !watches || (300..=600).contains(&asked.query("timeoutSeconds").parse().unwrap_or(0)),
@@ -457,19 +466,25 @@ impl ApiServer {
         let service = service_fn(|request| self.clone().answer(request));
         let mut connection =
             pin!(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        let (mut frozen, mut thawed) = (self.frozen.subscribe(), self.frozen.subscribe());
-        loop {
-            tokio::select! {
-                biased;
-                () = async { drop(frozen.wait_for(|frozen| *frozen).await) } => drop(thawed.wait_for(|frozen| !frozen).await),
-                // Connections that break are what some tests are about.
-                _ = &mut connection => return,
-            }
+        let mut frozen = self.frozen.subscribe();
+        tokio::select! {
+            biased;
+            // It stays so: there is no thaw.
+            () = async { drop(frozen.wait_for(|frozen| *frozen).await) } => std::future::pending().await,
+            // Connections that break are what some tests are about.
+            _ = &mut connection => {}
         }
     }
 
     async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Told>> {
         let asked = asked(&request);
+        if request.uri().path() == "/api/v1/namespaces/kube-system" {
+            // Which cluster it is. Not everybody may know.
+            let forbidden = status(403, "Forbidden", "namespaces \"kube-system\" is forbidden").to_string();
+            let reply = Reply { status: 403, headers: Vec::new(), body: forbidden.into(), then: Then::End };
+            let body = self.body(&reply, None);
+            return Ok(Response::builder().status(reply.status).body(body).unwrap());
+        }
         let (reply, timeout) = {
             let mut state = self.state();
             state.judge(request.uri().path(), &asked);
@@ -723,6 +738,7 @@ fn asked(request: &Request<Incoming>) -> Asked {
         (true, true) => Ask::WatchList,
         (true, false) => Ask::Watch,
         (false, _) if query.contains_key("continue") => Ask::Page,
+        _ if has("fieldSelector", &format!("spec.nodeName={NODE},metadata.name=-")) => Ask::Probe,
         (false, _) => Ask::List,
     };
     let authorization = request.headers().get("authorization");

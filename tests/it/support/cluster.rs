@@ -181,8 +181,8 @@ pub fn by_key(pods: &[Value]) -> BTreeMap<String, Value> {
 }
 
 /// A pod without what podmux adds to the server's, and what it leaves away.
-pub fn own(pod: &Value) -> Value {
-    let mut pod = pod.clone();
+fn own(pod: &Value) -> Value {
+    let mut pod = without_nulls(pod);
     // The items of a list do not say what they are.
     pod["apiVersion"] = "v1".into();
     pod["kind"] = "Pod".into();
@@ -195,6 +195,18 @@ pub fn own(pod: &Value) -> Value {
         }
     }
     pod
+}
+
+/// To Go a null is what is not there.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            fields.map(|(name, value)| (name.clone(), without_nulls(value))).collect()
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
 }
 
 /// Pods as far as a change of them is told by podmux.

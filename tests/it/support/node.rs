@@ -65,6 +65,18 @@ impl Node {
         assert_eq!(by_key(&heard), by_key(&[pod.clone()]));
     }
 
+    /// Waits for the end of a pod that was deleted by force, which must be what is told next: the
+    /// server marks it before it takes it away, so that this may be heard as well.
+    pub fn hear_the_end(&mut self, pod: &str) -> Value {
+        let (mut op, mut pods) = self.next();
+        if op == "DELETE" {
+            assert_eq!(pods.iter().map(key).collect::<Vec<_>>(), [pod]);
+            (op, pods) = self.next();
+        }
+        assert_eq!((&*op, pods.iter().map(key).collect::<Vec<_>>()), ("REMOVE", vec![pod.to_owned()]));
+        pods.remove(0)
+    }
+
     /// What it wants, by `namespace/name`, as far as it is the server's own.
     pub fn pods(&self) -> BTreeMap<String, Value> {
         by_key(self.get("/pods").json()["items"].as_array().unwrap())
