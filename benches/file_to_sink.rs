@@ -1,6 +1,8 @@
 //! file-to-sink/N: `rename(2)` of a manifest into a directory of N → its line on stdout.
 //!
 //! `cargo bench --bench file_to_sink`; a number as argument is the count of renames.
+//! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) the kubelet's own file
+//! source is measured in the same run, to the update on its channel.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -12,11 +14,17 @@
     reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
 )]
 
+#[path = "../tests/it/support/kubernetes.rs"]
+mod kubernetes;
+#[path = "../tests/it/support/plain.rs"]
+mod plain;
 mod support;
 
-use std::{fs, thread, time::Duration};
+use std::{env, fs, thread, time::Duration};
 
-use support::{Agent, Form, Manifests, figures, number_argument, rename, wants_figures};
+use kubernetes::Oracle;
+use serde_json::json;
+use support::{Agent, Form, Manifests, beside, figures, number_argument, pod, rename, wants_figures};
 
 /// Between two renames, so that each finds the agent at rest.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -49,6 +57,13 @@ fn measure(size: usize, rounds: usize) {
         );
         line.at.duration_since(begin)
     });
-    figures(&format!("file-to-sink/{size}"), durations.collect());
+    let durations: Vec<_> = durations.collect();
     agent.stop();
+    let name = format!("file-to-sink/{size}");
+    figures(&name, durations.clone());
+    if env::var_os("PODMUX_KUBERNETES").is_some() {
+        let text = pod("pod", 0).to_string();
+        let asked = json!({"op": "bench-file", "n": size, "rounds": rounds, "text": text, "node": "bench"});
+        beside(&name, durations, &Oracle::start().unwrap().ask(&asked));
+    }
 }

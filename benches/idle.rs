@@ -1,6 +1,8 @@
 //! idle: 110 pods, nothing changes: what the agent takes from the machine.
 //!
 //! `cargo bench --bench idle`; a number as argument is the count of seconds.
+//! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) half of the pods come
+//! from a real kube-apiserver, else all from files.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -13,6 +15,12 @@
     reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
 )]
 
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "../tests/it/support/kubernetes.rs"]
+mod kubernetes;
+#[path = "../tests/it/support/plain.rs"]
+mod plain;
 mod support;
 
 use std::{
@@ -24,6 +32,7 @@ use std::{
     time::Duration,
 };
 
+use cluster::Cluster;
 use rustix::param::clock_ticks_per_second;
 use support::{Agent, Form, Manifests, field, number_argument, status, wants_figures};
 
@@ -34,12 +43,19 @@ const SETTLE: Duration = Duration::from_secs(15);
 fn main() {
     let figures = wants_figures();
     let seconds = number_argument().unwrap_or(if figures { 60 } else { 1 });
-    let manifests = Manifests::new(110, Form::Yaml);
+    let cluster = Cluster::start("idle: the api source").map(|mut cluster| {
+        cluster.fill(55);
+        cluster
+    });
+    let manifests = Manifests::new(if cluster.is_some() { 55 } else { 110 }, Form::Yaml);
     let (path, place) = (manifests.path(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
     let listen = format!("unix:{}", place.path().join("s").display());
     let (state, url) = (place.path().join("state"), polled());
     let flags = ["--pod-manifest-path", path.to_str().unwrap(), "--manifest-url", &url];
-    let flags = [&flags[..], &["--listen", &listen, "--state-dir", state.to_str().unwrap()]].concat();
+    let mut flags = [&flags[..], &["--listen", &listen, "--state-dir", state.to_str().unwrap()]].concat();
+    if let Some(cluster) = &cluster {
+        flags.extend(["--kubeconfig", cluster.kubeconfig()]);
+    }
     let agent = Agent::start_with(place.path(), &flags);
     agent.added(110);
     if figures {
@@ -51,7 +67,7 @@ fn main() {
     let (cpu, wakeups) = (cpu_seconds(id) - cpu, new_wakeups(id, &wakeups));
     println!(
         "{:<24} {:.3} % of a core   {:.1} wake-ups/s   RssAnon {:.1} MiB   RSS {:.1} MiB   {} threads   {seconds} s",
-        "idle",
+        if cluster.is_some() { "idle" } else { "idle, no api source" },
         cpu / seconds as f64 * 100.0,
         wakeups as f64 / seconds as f64,
         status(id, "RssAnon") as f64 / 1024.0,

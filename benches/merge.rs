@@ -1,29 +1,97 @@
 //! merge-one/N and merge-set/N: what the heart costs.
 //!
 //! `cargo bench --bench merge`
+//! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) the kubelet's own
+//! merge is measured in the same run.
 #![allow(
     missing_docs,
     unreachable_pub,
+    dead_code,
     clippy::unwrap_used,
-    reason = "a benchmark fails by panicking and is nobody's library"
+    clippy::print_stdout,
+    clippy::missing_panics_doc,
+    clippy::disallowed_methods,
+    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
 )]
 
-use std::{cell::RefCell, hint::black_box};
+#[path = "../tests/it/support/kubernetes.rs"]
+mod kubernetes;
+#[path = "../tests/it/support/plain.rs"]
+mod plain;
+mod support;
+
+use std::{
+    cell::RefCell,
+    env,
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use divan::Bencher;
 use jiff::Timestamp;
+use kubernetes::Oracle;
 use podmux::{
     mux::Mux,
     pod::{ListingBuilder, Origin, Prepared, SourceName},
     storage::{Notify, PodStorage, Told, updates},
 };
 use serde_json::json;
+use support::{beside, pod, wants_figures};
 use tokio::runtime::Builder;
 
 const SIZES: [usize; 5] = [100, 110, 1_000, 10_000, 100_000];
 
 fn main() {
     divan::main();
+    if env::var_os("PODMUX_KUBERNETES").is_some() {
+        beside_the_kubelet();
+    }
+}
+
+/// merge-one once more, the kubelet's own beside it: the same pods, the same changes.
+fn beside_the_kubelet() {
+    let (sizes, rounds): (&[usize], usize) =
+        if wants_figures() { (&[110, 1_000, 10_000], 200) } else { (&[110], 5) };
+    let mut oracle = Oracle::start().unwrap();
+    let text = pod("pod", 0).to_string();
+    for &n in sizes {
+        let asked = json!({"op": "bench-merge", "n": n, "rounds": rounds, "text": text, "node": "bench"});
+        beside(&format!("merge-one/{n}"), pushes(n, rounds), &oracle.ask(&asked));
+    }
+}
+
+/// How long each of some changes takes from the push to the update on the channel.
+fn pushes(pods: usize, rounds: usize) -> Vec<Duration> {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let (mux, turn) = Mux::new(&[SourceName::File]);
+    let channel = mux.channel(SourceName::File).unwrap();
+    let mut updates = mux.updates(Notify::Incremental);
+    let mut builder = ListingBuilder::new(SourceName::File);
+    let mut put = |number: usize, round: usize| {
+        let name = format!("pod-{number:05}");
+        let mut pod = pod(&name, 0);
+        pod["metadata"]["uid"] = json!(name);
+        pod["spec"]["containers"][0]["image"] = json!(format!("image:{round}"));
+        let pod = Prepared::from_value(pod).unwrap();
+        builder.put(&Origin::from(&*name), vec![pod], Timestamp::UNIX_EPOCH);
+        builder.listing()
+    };
+    let first = (0..pods).map(|number| put(number, 0)).last().unwrap();
+    let turning = runtime.spawn(turn.run());
+    channel.push(first);
+    runtime.block_on(updates.next()).unwrap();
+    let durations = (1..=rounds).map(|round| {
+        let listing = put(round * 7_919 % pods, round);
+        let begin = Instant::now();
+        channel.push(listing);
+        let update = runtime.block_on(updates.next()).unwrap();
+        let duration = begin.elapsed();
+        assert_eq!(update.pods.len(), 1);
+        duration
+    });
+    let durations = durations.collect();
+    turning.abort();
+    durations
 }
 
 fn prepared(index: usize, image: u64) -> Prepared {

@@ -284,3 +284,19 @@ pub fn field(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap()
 }
+
+/// Our durations, and those that the kubelet's own code took for the same in
+/// this run: the oracle's answer to one of its benchmarks.
+pub fn beside(name: &str, mut ours: Vec<Duration>, theirs: &Value) {
+    ours.sort_unstable();
+    for (part, field) in [(50, "p50_ns"), (99, "p99_ns")] {
+        let ours = ours[(ours.len() * part / 100).min(ours.len() - 1)].as_secs_f64();
+        let theirs = Duration::from_nanos(theirs[field].as_u64().unwrap()).as_secs_f64();
+        println!(
+            "{name:<24} p{part} {:>9.4} ms   the kubelet {:>9.3} ms: {:.1} x",
+            ours * 1e3,
+            theirs * 1e3,
+            theirs / ours
+        );
+    }
+}

@@ -23,7 +23,10 @@ fuzz_target!(|input: &[u8]| {
         for length in [1, chunk] {
             let (again, ended) = cut(shape, text, length);
             assert_eq!(again, pieces);
-            assert_eq!(ended.map_err(|error| discriminant(&error)), end.clone().map_err(|error| discriminant(&error)));
+            assert_eq!(
+                ended.map_err(|error| discriminant(&error)),
+                end.clone().map_err(|error| discriminant(&error))
+            );
         }
         match shape {
             Shape::Events => is_cut_as_events(text, &pieces, &end),

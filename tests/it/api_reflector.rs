@@ -38,6 +38,7 @@ impl Play {
                 format!("WATCHLIST {} for {timeout:?}", version.as_deref().unwrap_or("newest"))
             }
             Request::Watch { version, timeout } => format!("WATCH {version} for {timeout:?}"),
+            Request::Probe { version } => format!("PROBE {version}"),
             Request::List { at, limit } => {
                 let at = match at {
                     At::Any => "any".to_owned(),
@@ -161,6 +162,18 @@ fn a_watch_list_becomes_a_watch_and_goes_on_from_its_last_word() {
         612.0   closed
         612.0 WATCH 20 for 600s
     "#]]);
+}
+
+/// A server whose etcd was restored takes a watch from its future, and is silent.
+#[test]
+fn a_watch_that_ended_before_its_time_goes_on_if_the_server_is_not_of_an_earlier_time() {
+    let mut play = Play::new(None);
+    play.synced("12").pass(60 * SECOND).end(&End::Closed);
+    play.ask().accepted().page("30", "").end(&End::Listed);
+    play.ask().accepted().pass(600 * SECOND).end(&End::Closed).ask().accepted().pass(60 * SECOND);
+    play.end(&broken()).ask().end(&broken()).ask().end(&refused(403)).ask().accepted();
+    play.pass(60 * SECOND).end(&broken()).ask().end(&End::Refused(too_large())).ask();
+    play.told(expect![[r#""#]]);
 }
 
 #[test]
@@ -399,14 +412,14 @@ fn a_watch_whose_version_is_gone_leads_to_a_relist_and_to_patience_if_that_repea
         0.0   the listing is that of 5
         0.0   broken, failing
         0.8 WATCH 5 for 600s
-        0.8   410, failing
-        2.4 WATCHLIST 5 for 600s
-        2.4   the listing is that of 9
-        3.4   410, failing
-        6.6 WATCHLIST 9 for 600s
-        6.6   the listing is that of 11
-        6.6   410, failing
-        13.0 WATCHLIST 12 for 600s
+        0.8   410, as usual
+        1.6 WATCHLIST 5 for 600s
+        1.6   the listing is that of 9
+        2.6   410, failing
+        4.2 WATCHLIST 9 for 600s
+        4.2   the listing is that of 11
+        4.2   410, failing
+        7.4 WATCHLIST 12 for 600s
         "#]]
         .assert_eq(&told);
     }
@@ -424,7 +437,7 @@ fn a_watch_from_a_version_that_is_not_there_yet_leads_to_the_newest_listing() {
         0.0   the listing is that of 900
         60.0   closed
         60.0 WATCH 900 for 600s
-        60.0   504, failing
+        60.0   504, as usual
         60.8 WATCHLIST newest for 600s
         60.8   the listing is that of 30
         120.8   closed

@@ -12,6 +12,10 @@
 )]
 
 mod agent;
+mod api_connect;
+mod api_connect_bad;
+mod api_connect_exec;
+mod api_connect_proxy;
 mod api_faults;
 mod api_frames;
 mod api_offline;

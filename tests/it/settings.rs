@@ -17,8 +17,8 @@ use http::{HeaderName, HeaderValue};
 use podmux::{
     mux::Notify,
     settings::{
-        Environment, FileSettings, Flags, Key, Kubeconfig, Listen, LogFormat, OnInvalid, ServerSettings,
-        Settings, SettingsError, SinkSetting, UrlSettings, default_state_dir,
+        Environment, FileSettings, Flags, Key, Kubeconfig, Listen, LogFormat, OnInvalid, ProxySettings,
+        ServerSettings, Settings, SettingsError, SinkSetting, UrlSettings, default_state_dir,
     },
 };
 
@@ -1018,4 +1018,60 @@ fn without_a_place_for_state_there_is_a_way_to_say_so() {
         "nowhere to keep state: HOME is not set; give --state-dir DIR, or --state-dir none to keep nothing"
     ]
     .assert_eq(&SettingsError::NoStateDir.to_string());
+}
+
+#[test]
+fn the_word_in_cluster_is_what_a_pod_is_told_and_a_path_with_a_slash_is_a_path() {
+    let told = [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+    let load = |said: &str, variables: &[(&str, &str)]| {
+        let settings = Settings::load(
+            &flags(&[(Key::NodeName, "node"), (Key::StateDir, "none"), (Key::Kubeconfig, said)]),
+            &environment(variables),
+        );
+        settings.map(|settings| settings.kubeconfig.unwrap()).map_err(|error| error.to_string())
+    };
+    let pods = Kubeconfig::InCluster { host: "10.0.0.1".to_owned(), port: 443 };
+    assert_eq!(load("in-cluster", &told), Ok(pods.clone()));
+    assert_eq!(load("./in-cluster", &told), Ok(Kubeconfig::File("./in-cluster".into())));
+    let expected = "--kubeconfig: in-cluster needs KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets in a pod; give the path of a kubeconfig elsewhere (a file of that name is ./in-cluster)";
+    for said in [&told[..1], &told[1..], &[]] {
+        assert_eq!(load("in-cluster", said), Err(expected.to_owned()));
+    }
+    let bad = [told[0], ("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443")];
+    assert_eq!(load("in-cluster", &bad), Err("--kubeconfig: KUBERNETES_SERVICE_PORT is no port".to_owned()));
+    // In a config file it is the same word, and every other text a path from there.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.yaml");
+    for (said, expected) in
+        [("in-cluster", pods), ("node.conf", Kubeconfig::File(dir.path().join("node.conf")))]
+    {
+        fs::write(&path, format!("kubeconfig: {said}\nnodeName: node\nstateDir: none\n")).unwrap();
+        let flags = Flags { config: Some(path.clone()), said: BTreeMap::new() };
+        assert_eq!(Settings::load(&flags, &environment(&told)).unwrap().kubeconfig, Some(expected));
+    }
+}
+
+#[test]
+fn proxies_are_what_go_programs_take_from_the_environment_and_are_not_printed() {
+    let load = |variables: &[(&str, &str)]| {
+        let flags = flags(&[(Key::NodeName, "node"), (Key::StateDir, "none")]);
+        Settings::load(&flags, &environment(variables)).unwrap()
+    };
+    assert_eq!(load(&[]).proxies, ProxySettings::default());
+    let variables = [
+        ("HTTPS_PROXY", "http://user:secret@proxy"),
+        ("https_proxy", "http://other"),
+        ("HTTP_PROXY", ""),
+        ("http_proxy", "http://user:secret@plain"),
+        ("no_proxy", "10.0.0.0/8"),
+    ];
+    let settings = load(&variables);
+    let expected = ProxySettings {
+        https: "http://user:secret@proxy".to_owned(),
+        http: "http://user:secret@plain".to_owned(),
+        no: "10.0.0.0/8".to_owned(),
+    };
+    assert_eq!(settings.proxies, expected);
+    let printed = format!("{settings:?}");
+    assert!(printed.contains("10.0.0.0/8") && !printed.contains("secret"), "{printed}");
 }

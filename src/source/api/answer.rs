@@ -108,6 +108,12 @@ impl Refusal {
         self.code == 400 || self.code == 422
     }
 
+    /// The server does not answer this request, whenever it is asked.
+    #[must_use]
+    pub fn is_about_the_request(&self) -> bool {
+        matches!(self.code, 400 | 403 | 404 | 405 | 422)
+    }
+
     /// The server may well answer the same request later, so it says nothing
     /// about the resource version: who asks, how often, and when.
     #[must_use]

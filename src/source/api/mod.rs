@@ -44,7 +44,10 @@ use self::{
 
 use self::metrics::Tally;
 pub use self::{
-    connect::{ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies},
+    connect::{
+        ConnectError, Connected, Connector, Identity, InCluster, Kubeconfig, Proxies, describe_cause,
+        describe_failure,
+    },
     metrics::ReflectorMetrics,
 };
 use super::{SourceStatus, good::Good};
@@ -162,8 +165,10 @@ impl ApiSource {
     pub fn with_last_good(mut self, last_good: Good) -> Self {
         let mut good = last_good.whole();
         let named = self.connector.identity();
-        if let Ok(server) = &named {
-            self.teller.target(&server.url);
+        match (&named, &self.settings.kubeconfig) {
+            (Ok(server), _) => self.teller.target(&server.url),
+            (Err(_), Kubeconfig::File(path)) => self.teller.target(&path.display().to_string()),
+            (Err(_), Kubeconfig::InCluster(_)) => {}
         }
         let Some(kept) = good.restored_about().and_then(Kept::read) else {
             good.forget_all();
@@ -183,8 +188,9 @@ impl ApiSource {
             return self;
         }
         let (pods, version) = (self.store.restore(good), kept.version());
-        let of = kept.live().map(|live| live.to_string());
+        let of = kept.live().map(|live| format!("{live:.3}"));
         info!(source = "api", pods, of, "restored: these pods are wanted until the API server tells more");
+        self.teller.target(&kept.server.url);
         self.teller.restored(kept.live(), Some(version.clone()));
         self.reflector = Reflector::new(Some(version), Instant::now());
         (self.server, self.cluster) = (Some(kept.server), kept.cluster);
@@ -235,6 +241,7 @@ impl ApiSource {
         };
         match asked {
             Request::Watch { .. } => self.tally.watch(&self.metrics),
+            Request::Probe { .. } => {}
             _ if self.reflector.goes_on() => {}
             Request::WatchList { .. } | Request::List { .. } => self.tally.list(&self.metrics),
         }
@@ -276,7 +283,8 @@ impl ApiSource {
     /// Reads an answer to its end.
     async fn read(&mut self, asked: Request, body: Body) -> End {
         self.reflector.accepted(Instant::now());
-        let is_list = matches!(asked, Request::List { .. });
+        let is_probe = matches!(asked, Request::Probe { .. });
+        let is_list = is_probe || matches!(asked, Request::List { .. });
         if !self.reflector.is_synced() && !self.reflector.goes_on() {
             self.store.begin();
         }
@@ -284,7 +292,9 @@ impl ApiSource {
             let kept = self.kept();
             self.store.note(kept.as_ref());
         }
-        self.tell_phase();
+        if !is_probe {
+            self.tell_phase();
+        }
         let mut frames = Frames::new(if is_list { Shape::List } else { Shape::Events });
         let mut body = pin!(body);
         let mut is_complete = false;
@@ -314,6 +324,8 @@ impl ApiSource {
             frames.push(&data);
             loop {
                 let taken = match frames.next() {
+                    // It has no items, and nobody has use for any.
+                    Ok(Some(Piece::Object(_))) if is_probe => Ok(()),
                     Ok(Some(Piece::Object(text))) if is_list => {
                         self.item(&text);
                         Ok(())

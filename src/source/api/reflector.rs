@@ -46,6 +46,11 @@ pub enum Request {
     WatchList { version: Option<Version>, timeout: Duration },
     /// A list.
     List { at: At, limit: Option<u32> },
+    /// Whether the server has come as far as the version.
+    Probe {
+        /// The version.
+        version: Version,
+    },
     /// What happened after the version.
     Watch { version: Version, timeout: Duration },
 }
@@ -152,7 +157,16 @@ pub struct Reflector {
     listed: bool,
     lists_until: Option<Instant>,
     strikes: u32,
+    /// Whether the server may be one that does not know the version yet. A
+    /// watch that did not end in its time may have ended with the server, and
+    /// what comes back may be of an earlier time (etcd restored): such a server
+    /// takes a watch from its future, and says nothing of what happens until it
+    /// has come there. A list not older than the version it refuses.
+    is_unsure: bool,
     backoff: Backoff,
+    /// For watches whose version was gone: the server is there and answers, so
+    /// what failed before does not count.
+    stale: Backoff,
     next_at: Instant,
     attempt: Attempt,
 }
@@ -175,7 +189,9 @@ impl Reflector {
             listed: false,
             lists_until: None,
             strikes: 0,
+            is_unsure: false,
             backoff: Backoff::default(),
+            stale: Backoff::default(),
             next_at: now,
             attempt,
         }
@@ -214,6 +230,7 @@ impl Reflector {
     pub fn next(&mut self, now: Instant, dice: f64) -> Request {
         let timeout = WATCH.mul_f64(1.0 + dice.clamp(0.0, 1.0));
         let request = match (&self.want, &self.version) {
+            (Want::Changes, Some(version)) if self.is_unsure => Request::Probe { version: version.clone() },
             (Want::Changes, Some(version)) => Request::Watch { version: version.clone(), timeout },
             (Want::Listing { page: Some((token, _)), .. }, _) => {
                 Request::List { at: At::Page(token.clone()), limit: Some(PAGE) }
@@ -234,7 +251,7 @@ impl Reflector {
             }
             (Want::Changes, None) => unreachable!("a listing has a version"),
         };
-        let is_watch = !matches!(request, Request::List { .. });
+        let is_watch = matches!(request, Request::WatchList { .. } | Request::Watch { .. });
         self.attempt = Attempt { is_watch, began: now, heard: now, timeout, accepted: false, events: 0 };
         request
     }
@@ -264,7 +281,8 @@ impl Reflector {
     /// When a watch that stands has stood for long enough to be called well.
     #[must_use]
     pub fn well_at(&self) -> Option<Instant> {
-        (self.is_synced() && self.attempt.accepted).then(|| self.attempt.began + SHORT)
+        (self.is_synced() && self.attempt.is_watch && self.attempt.accepted)
+            .then(|| self.attempt.began + SHORT)
     }
 
     /// A watch brought an object of this version. While the listing is being
@@ -311,6 +329,7 @@ impl Reflector {
 
     fn complete(&mut self, version: Version) {
         (self.want, self.version, self.listed, self.strikes) = (Want::Changes, Some(version), true, 0);
+        self.is_unsure = false;
     }
 
     /// The request has ended: what is wanted next, and when.
@@ -321,7 +340,10 @@ impl Reflector {
                 self.want = Want::LISTING;
                 Verdict::Well
             }
-            End::Listed => Verdict::Well,
+            End::Listed => {
+                self.is_unsure = false;
+                Verdict::Well
+            }
             _ if self.is_synced() => self.watch_ended(end, now, dice),
             _ => self.listing_ended(end, now, dice),
         };
@@ -361,7 +383,13 @@ impl Reflector {
 
     /// A watch ended that had a listing to begin with.
     fn watch_ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
-        let Attempt { began, events, accepted, .. } = self.attempt;
+        let Attempt { is_watch, began, timeout, events, accepted, .. } = self.attempt;
+        if !is_watch && matches!(end, End::Refused(refusal) if refusal.is_about_the_request()) {
+            // It does not say.
+            self.is_unsure = false;
+            return Verdict::Well;
+        }
+        self.is_unsure |= *end != End::Closed || now + SHORT < began + timeout;
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
             // Not more than one a second, whatever the server does.
@@ -369,8 +397,12 @@ impl Reflector {
                 self.next_at = now.max(began + SHORT);
                 return Verdict::Well;
             }
-            End::Refused(refusal) | End::Error(refusal) if refusal.is_expired() => self.want = Want::LISTING,
-            End::Refused(refusal) | End::Error(refusal) if refusal.is_too_large() => self.want = Want::NEWEST,
+            End::Refused(refusal) | End::Error(refusal) if refusal.is_stale() => {
+                self.want = if refusal.is_expired() { Want::LISTING } else { Want::NEWEST };
+                let is_first = self.stale.is_fresh(now);
+                self.next_at = self.stale.fail(now, dice, refusal.retry_after);
+                return if is_first { Verdict::Usual } else { Verdict::Failing };
+            }
             End::Refused(refusal) if refusal.is_about_the_moment() => {}
             End::Refused(_) | End::Error(_) | End::Garbage(_) => {
                 self.strikes += 1;
@@ -383,8 +415,7 @@ impl Reflector {
         // That a watch which stood comes to an end is no failure yet.
         let is_first = self.backoff.is_fresh(now);
         self.fail(end, now, dice);
-        let stood = accepted && !is_short || matches!(end, End::Refused(refusal) if refusal.is_expired());
-        if stood && is_first { Verdict::Usual } else { Verdict::Failing }
+        if accepted && !is_short && is_first { Verdict::Usual } else { Verdict::Failing }
     }
 
     fn fail(&mut self, end: &End, now: Instant, dice: f64) {

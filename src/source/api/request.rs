@@ -19,6 +19,12 @@ pub(super) fn http(request: &Request, node: &NodeName) -> Result<http::Request<B
             escaped(version.as_deref().unwrap_or_default()),
             timeout.as_secs(),
         ),
+        // No pod has that name: it is about the version only.
+        Request::Probe { version } => write!(
+            path,
+            "%2Cmetadata.name%3D-&resourceVersion={}&resourceVersionMatch=NotOlderThan",
+            escaped(version),
+        ),
         Request::Watch { version, timeout } => write!(
             path,
             "&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",

@@ -46,6 +46,8 @@ pub enum Ask {
     List,
     /// A page that is not the first.
     Page,
+    /// A list of nothing, which is answered if the server has come as far as the version.
+    Probe,
     /// A watch from a version on.
     Watch,
 }
@@ -283,6 +285,10 @@ impl State {
                 self.pages = self.pods.values().map(item).collect();
                 self.page(0, limit)
             }
+            Ask::Probe => {
+                let nothing = self.list_of(Vec::new(), "");
+                Reply { body: nothing.to_string().into(), ..json(200, Value::Null, Then::End) }
+            }
             Ask::Page => {
                 let at = asked.query("continue").strip_prefix("from ").and_then(|at| at.parse().ok());
                 self.page(at.unwrap_or_default(), asked.query("limit").parse().unwrap_or(usize::MAX))
@@ -323,7 +329,10 @@ impl State {
         let watches = matches!(asked.ask, Ask::Watch | Ask::WatchList);
         let rules = [
             (path == "/api/v1/pods", "the path"),
-            (asked.query("fieldSelector") == format!("spec.nodeName={NODE}"), "the field selector"),
+            (
+                asked.query("fieldSelector").starts_with(&format!("spec.nodeName={NODE}")),
+                "the field selector",
+            ),
             (!watches || asked.query("allowWatchBookmarks") == "true", "bookmarks are wanted"),
             (
                 !watches || (300..=600).contains(&asked.query("timeoutSeconds").parse().unwrap_or(0)),
@@ -736,6 +745,7 @@ fn asked(request: &Request<Incoming>) -> Asked {
         (true, true) => Ask::WatchList,
         (true, false) => Ask::Watch,
         (false, _) if query.contains_key("continue") => Ask::Page,
+        _ if has("fieldSelector", &format!("spec.nodeName={NODE},metadata.name=-")) => Ask::Probe,
         (false, _) => Ask::List,
     };
     let authorization = request.headers().get("authorization");

@@ -46,6 +46,8 @@ pub struct Seen {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// The certificate that the client showed, as DER; empty if it showed none.
+    pub certificate: Bytes,
 }
 
 impl Seen {
@@ -150,9 +152,10 @@ impl Web {
         tokio::spawn(async move {
             while let Some(stream) = stopped.run_until_cancelled(door.accept()).await {
                 // A handshake may fail; that is the test's affair.
-                let Ok(stream) = stream else { continue };
+                let Ok((stream, certificate)) = stream else { continue };
                 tokio::spawn(stopped.clone().run_until_cancelled_owned(talk(
                     stream,
+                    certificate,
                     play.clone(),
                     see.clone(),
                 )));
@@ -198,18 +201,29 @@ trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<C: AsyncRead + AsyncWrite + Unpin + Send> Connection for C {}
 
 impl Door {
-    async fn accept(&self) -> io::Result<Box<dyn Connection>> {
+    /// A connection, and the certificate of who made it.
+    async fn accept(&self) -> io::Result<(Box<dyn Connection>, Bytes)> {
         Ok(match self {
-            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
-            Self::Tls(listener, acceptor) => Box::new(acceptor.accept(listener.accept().await?.0).await?),
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+            Self::Tcp(listener) => (Box::new(listener.accept().await?.0), Bytes::new()),
+            Self::Tls(listener, acceptor) => {
+                let stream = acceptor.accept(listener.accept().await?.0).await?;
+                let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                let shown = shown.map_or_else(Bytes::new, |own| Bytes::copy_from_slice(own));
+                (Box::new(stream), shown)
+            }
+            Self::Unix(listener) => (Box::new(listener.accept().await?.0), Bytes::new()),
         })
     }
 }
 
-async fn talk(stream: Box<dyn Connection>, script: Arc<Mutex<Script>>, see: watch::Sender<Vec<Seen>>) {
+async fn talk(
+    stream: Box<dyn Connection>,
+    certificate: Bytes,
+    script: Arc<Mutex<Script>>,
+    see: watch::Sender<Vec<Seen>>,
+) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (script, see) = (script.clone(), see.clone());
+        let (script, see, certificate) = (script.clone(), see.clone(), certificate.clone());
         async move {
             let (head, body) = request.into_parts();
             let body =
@@ -219,6 +233,7 @@ async fn talk(stream: Box<dyn Connection>, script: Arc<Mutex<Script>>, see: watc
                 path: head.uri.to_string(),
                 headers: head.headers,
                 body,
+                certificate,
             };
             let reply = script.lock().unwrap()(&seen);
             see.send_modify(|all| all.push(seen));
@@ -306,8 +321,18 @@ impl Authority {
     }
 
     fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (rcgen::Certificate, KeyPair) {
+        self.issue_with(name, purpose, |_| ())
+    }
+
+    fn issue_with(
+        &self,
+        name: &str,
+        purpose: ExtendedKeyUsagePurpose,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (rcgen::Certificate, KeyPair) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.extended_key_usages.push(purpose);
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         (params.signed_by(&key, &self.issuer).unwrap(), key)
     }
@@ -315,7 +340,16 @@ impl Authority {
     /// The configuration of a server that has a certificate for a name, and
     /// that wants clients to have one too if it is given a CA for them.
     pub fn server(&self, name: &str, clients: Option<&Self>) -> ServerConfig {
-        let (cert, key) = self.issue(name, ExtendedKeyUsagePurpose::ServerAuth);
+        Self::configured(self.issue(name, ExtendedKeyUsagePurpose::ServerAuth), clients)
+    }
+
+    /// The same with a certificate that was valid in the year 2000 alone.
+    pub fn outdated_server(&self, name: &str) -> ServerConfig {
+        Self::configured(self.issue_with(name, ExtendedKeyUsagePurpose::ServerAuth, outdated), None)
+    }
+
+    fn configured(issued: (rcgen::Certificate, KeyPair), clients: Option<&Self>) -> ServerConfig {
+        let (cert, key) = issued;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone());
@@ -342,11 +376,24 @@ impl Authority {
         self.files(name, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
+    /// A client's certificate that was valid in the year 2000 alone.
+    pub fn outdated_client(&self, name: &str) -> (PathBuf, PathBuf) {
+        self.write(name, self.issue_with(name, ExtendedKeyUsagePurpose::ClientAuth, outdated))
+    }
+
     fn files(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (PathBuf, PathBuf) {
-        let (cert, key) = self.issue(name, purpose);
+        self.write(name, self.issue(name, purpose))
+    }
+
+    fn write(&self, name: &str, (cert, key): (rcgen::Certificate, KeyPair)) -> (PathBuf, PathBuf) {
         let files = ["crt", "key"].map(|end| self.directory.join(format!("{name}.{end}")));
         fs::write(&files[0], cert.pem()).unwrap();
         fs::write(&files[1], key.serialize_pem()).unwrap();
         files.into()
     }
+}
+
+fn outdated(params: &mut CertificateParams) {
+    params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2000, 12, 31);
 }

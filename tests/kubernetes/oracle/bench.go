@@ -54,13 +54,15 @@ func bench(asked *question) (*figures, error) {
 // benchMerge is how long it takes from a source's listing, in which one of n
 // pods has another image, to the update on the channel.
 func benchMerge(asked *question) (*figures, error) {
+	source := preparing{file: true, node: types.NodeName(asked.Node)}
+	_, template, err := tryDecodeSinglePod(klog.Background(), []byte(asked.Text), source.prepare)
+	if err != nil {
+		return nil, err
+	}
 	pods := make([]*v1.Pod, asked.N)
 	for i := range pods {
-		pod, err := asked.pod(i)
-		if err != nil {
-			return nil, err
-		}
-		pods[i] = pod
+		pods[i] = template.DeepCopy()
+		pods[i].Name, pods[i].UID = name(i), types.UID(name(i))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -158,17 +160,6 @@ func next(podConfig *config.PodConfig, op kubetypes.PodOperation) (kubetypes.Pod
 }
 
 func name(i int) string { return fmt.Sprintf("pod-%05d", i) }
-
-// pod is the i-th copy of the question's manifest, as the file source prepares it.
-func (q *question) pod(i int) (*v1.Pod, error) {
-	source := preparing{file: true, node: types.NodeName(q.Node)}
-	_, pod, err := tryDecodeSinglePod(klog.Background(), []byte(q.Text), source.prepare)
-	if err != nil {
-		return nil, err
-	}
-	pod.Name, pod.UID = name(i), types.UID(name(i))
-	return pod, nil
-}
 
 // writeManifest writes the i-th copy of the question's manifest, which differs from round to round.
 func (q *question) writeManifest(path string, i, round int) error {

@@ -7,12 +7,14 @@ use crate::{causes, client::ClientError};
 
 /// A failed request as one line: what is wrong, and what to do about it. It says
 /// "the API server" where its URL would stand; nothing in it is secret.
-pub(in crate::source::api) fn describe_failure(error: &kube::Error) -> String {
+#[must_use]
+pub fn describe_failure(error: &kube::Error) -> String {
     describe_cause(error)
 }
 
 /// The same for what a body broke with, or any other error.
-pub(in crate::source::api) fn describe_cause(error: &(dyn Error + 'static)) -> String {
+#[must_use]
+pub fn describe_cause(error: &(dyn Error + 'static)) -> String {
     let words: Vec<String> = chain(error).map(ToString::to_string).collect();
     let said = |word: &str| words.iter().any(|words| words.contains(word));
     if said("dns error") {

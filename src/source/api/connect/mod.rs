@@ -22,13 +22,16 @@ use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-pub(super) use self::failure::{describe_cause, describe_failure};
 use self::{
     certificate::{Found, Pair, tls},
     exec::Credential,
     file::{Place, Plan, Stamp, sendable, stamp},
 };
-pub use self::{error::ConnectError, proxy::Proxies};
+pub use self::{
+    error::ConnectError,
+    failure::{describe_cause, describe_failure},
+    proxy::Proxies,
+};
 use crate::{causes, clock};
 
 /// How long connecting to one address may take.
@@ -91,6 +94,8 @@ pub struct Connector {
     kubeconfig: Kubeconfig,
     proxies: Proxies,
     made: Option<Made>,
+    /// Why no other could be made, if that was so the last time: it is said once.
+    warned: Option<String>,
 }
 
 /// A client and what it was made of.
@@ -120,7 +125,7 @@ impl Connector {
     /// Reads nothing yet.
     #[must_use]
     pub fn new(kubeconfig: Kubeconfig) -> Self {
-        Self { kubeconfig, proxies: Proxies::default(), made: None }
+        Self { kubeconfig, proxies: Proxies::default(), made: None, warned: None }
     }
 
     /// The same with what the environment says about proxies.
@@ -155,20 +160,25 @@ impl Connector {
                 return Ok(made.connected.clone());
             }
         }
-        match self.make().await {
-            Ok(made) => Ok(self.made.insert(made).connected.clone()),
-            Err(error) => match &self.made {
-                Some(made) if made.ends.is_none_or(|ends| clock::now() < ends.at) => {
-                    tracing::warn!(
-                        source = "api",
-                        error = causes::chain(&error),
-                        "the API server is asked with the credentials of before"
-                    );
-                    Ok(made.connected.clone())
-                }
-                _ => Err(error),
-            },
+        let error = match self.make().await {
+            Ok(made) => {
+                self.warned = None;
+                return Ok(self.made.insert(made).connected.clone());
+            }
+            Err(error) => error,
+        };
+        let usable = |made: &&Made| made.ends.is_none_or(|ends| clock::now() < ends.at);
+        let Some(made) = self.made.as_ref().filter(usable) else { return Err(error) };
+        let why = causes::chain(&error);
+        if self.warned.as_ref() != Some(&why) {
+            tracing::warn!(
+                source = "api",
+                error = why,
+                "the API server is asked with the credentials from before"
+            );
+            self.warned = Some(why);
         }
+        Ok(made.connected.clone())
     }
 
     /// Has the next client made anew: the server did not know who this is, or

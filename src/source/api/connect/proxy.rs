@@ -60,7 +60,7 @@ fn understand(server: &Uri, url: &str, place: &str) -> Result<Intercept, String>
 fn bypassed(server: &Uri, no: &str) -> bool {
     let Some(host) = server.host() else { return true };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let address: Option<IpAddr> = host.parse().ok();
+    let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());
     if host.eq_ignore_ascii_case("localhost") || address.is_some_and(|address| address.is_loopback()) {
         return true;
     }
@@ -71,11 +71,13 @@ fn bypassed(server: &Uri, no: &str) -> bool {
     let mut entries =
         entries.filter(|entry| entry.strip_prefix('.').is_none_or(|name| !name.eq_ignore_ascii_case(host)));
     entries.any(|entry| {
-        let entry = entry.strip_prefix('*').filter(|name| name.starts_with('.')).unwrap_or(entry);
-        let matcher = Matcher::builder().all("http://proxy").no(entry.to_ascii_lowercase()).build();
-        let asked =
-            Uri::builder().scheme("http").authority(server.host().unwrap_or_default().to_ascii_lowercase());
-        asked.path_and_query("/").build().is_ok_and(|asked| matcher.intercept(&asked).is_none())
+        let entry = match entry.strip_prefix('*') {
+            Some("") => return true,
+            Some(name) if name.starts_with('.') => name,
+            _ => entry,
+        };
+        let matcher = Matcher::builder().all("http://proxy").no(entry.to_owned()).build();
+        matcher.intercept(server).is_none()
     })
 }
 

@@ -1,0 +1,300 @@
+//! Credential plugins: run when they are needed, bounded in time and output, and never a secret in what goes wrong.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use podmux::source::api::Connector;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+
+use crate::support::{
+    files::soon,
+    kubeconfig::{SECRET, Scene, refused},
+};
+
+const V1: &str = "client.authentication.k8s.io/v1";
+
+/// What a plugin prints.
+fn credential(version: &str, status: Value) -> String {
+    json!({ "apiVersion": version, "kind": "ExecCredential", "status": status }).to_string()
+}
+
+fn hence(time: SignedDuration) -> String {
+    (Timestamp::now() + time).to_string()
+}
+
+/// A user whose plugin is a script in the scene's directory. The shell reads
+/// it: a file that was just written may not be run while another test forks.
+fn user(scene: &Scene, script: &str) -> Value {
+    scene.write(
+        "plugin.sh",
+        &format!("cd '{}'\necho run >> runs\n{script}", scene.directory.path().display()),
+    );
+    json!({ "exec": {
+        "apiVersion": V1, "command": "/bin/sh", "args": [scene.at("plugin.sh")], "interactiveMode": "IfAvailable",
+    } })
+}
+
+fn runs(scene: &Scene) -> usize {
+    fs::read_to_string(scene.at("runs")).unwrap_or_default().lines().count()
+}
+
+/// A line of a test that fails if it is not so within a minute of looking.
+async fn until(is: impl Fn() -> bool + Send + 'static) {
+    let looked = spawn_blocking(move || {
+        (0..6000).any(|_| {
+            let so = is();
+            if !so {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            so
+        })
+    });
+    assert!(looked.await.unwrap(), "it did not become so");
+}
+
+#[tokio::test]
+async fn a_plugin_is_run_when_its_credential_is_needed_and_not_again() {
+    let scene = Scene::start().await;
+    let mut connector = scene.connector(&user(&scene, "cat answer"));
+    let answer = |token: &str| {
+        credential(V1, json!({ "token": token, "expirationTimestamp": hence(SignedDuration::from_hours(1)) }))
+    };
+    scene.write("answer", &answer("one"));
+    for _ in 0..3 {
+        assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer one");
+    }
+    assert_eq!(runs(&scene), 1);
+    // The server did not know the token.
+    scene.write("answer", &answer("two"));
+    connector.renew();
+    assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
+    assert_eq!(runs(&scene), 2);
+    // Without an end it is good until the server says otherwise.
+    scene.write("answer", &credential(V1, json!({ "token": "three" })));
+    connector.renew();
+    for _ in 0..3 {
+        assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer three");
+    }
+    assert_eq!(runs(&scene), 3);
+}
+
+#[tokio::test]
+async fn a_credential_is_replaced_before_it_ends() {
+    let scene = Scene::start().await;
+    let mut connector = scene.connector(&user(&scene, "cat answer"));
+    let end = Timestamp::now() + SignedDuration::from_secs(8);
+    scene.write("answer", &credential(V1, json!({ "token": "one", "expirationTimestamp": end.to_string() })));
+    soon(connector.client()).await.unwrap();
+    scene.write("answer", &credential(V1, json!({ "token": "two" })));
+    while runs(&scene) < 2 {
+        assert!(Timestamp::now() < end, "it ran out");
+        soon(connector.client()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
+}
+
+#[tokio::test]
+async fn a_plugin_that_fails_costs_nothing_before_the_last_credential_ends() {
+    let scene = Scene::start().await;
+    let mut connector = scene.connector(&user(&scene, "cat answer"));
+    let end = Timestamp::now() + SignedDuration::from_secs(4);
+    scene.write("answer", &credential(V1, json!({ "token": "one", "expirationTimestamp": end.to_string() })));
+    soon(connector.client()).await.unwrap();
+    scene.write("answer", "");
+    // It is asked again in the second half of the token's life, and the token is used all the same.
+    let error = loop {
+        match soon(connector.client()).await {
+            Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(Timestamp::now() >= end && runs(&scene) > 2, "{error} after {} runs", runs(&scene));
+    assert!(error.contains("printed no ExecCredential"), "{error}");
+}
+
+#[tokio::test]
+async fn a_plugin_may_give_a_certificate_and_be_of_the_older_version() {
+    let scene = Scene::strict().await;
+    let (cert, key) = scene.authority.client("node");
+    let text = |path| fs::read_to_string(path).unwrap();
+    let status = json!({ "clientCertificateData": text(&cert), "clientKeyData": text(&key), "token": "t" });
+    let old = "client.authentication.k8s.io/v1beta1";
+    scene.write("answer", &credential(old, status));
+    let mut user = user(&scene, "cat answer");
+    user["exec"]["apiVersion"] = old.into();
+    let seen = scene.seen(&mut scene.connector(&user)).await;
+    assert_eq!(seen.certificate, CertificateDer::from_pem_file(&cert).unwrap().as_ref());
+    assert_eq!(seen.header("authorization"), "Bearer t");
+}
+
+#[tokio::test]
+async fn a_plugin_is_told_what_it_may_want_to_know() {
+    let scene = Scene::start().await;
+    scene.write("answer", &credential(V1, json!({ "token": "t" })));
+    // A relative command is found from the kubeconfig's directory.
+    std::os::unix::fs::symlink("/bin/sh", scene.at("plugin")).unwrap();
+    let script =
+        r#"printf '%s' "$KUBERNETES_EXEC_INFO" > info; echo "$REGION $1" > told; cat > input; cat answer"#;
+    let mut user = user(&scene, script);
+    user["exec"]["command"] = "./plugin".into();
+    user["exec"]["args"] = json!([scene.at("plugin.sh"), "login"]);
+    user["exec"]["env"] = json!([{ "name": "REGION", "value": "north" }]);
+    user["exec"]["provideClusterInfo"] = true.into();
+    let mut cluster = scene.cluster();
+    cluster["tls-server-name"] = "localhost".into();
+    cluster["extensions"] =
+        json!([{ "name": "client.authentication.k8s.io/exec", "extension": { "audience": "a" } }]);
+    let path = scene.kubeconfig(&cluster, &user);
+    let mut connector = Connector::new(podmux::source::api::Kubeconfig::File(path));
+    scene.seen(&mut connector).await;
+    let read = |name: &str| fs::read_to_string(scene.at(name)).unwrap();
+    assert_eq!((&*read("told"), &*read("input")), ("north login\n", ""));
+    let ca = base64::Engine::encode(
+        &base64::engine::general_purpose::STANDARD,
+        fs::read(&scene.authority.ca_file).unwrap(),
+    );
+    let expected = json!({ "apiVersion": V1, "kind": "ExecCredential", "spec": {
+        "interactive": false,
+        "cluster": {
+            "server": scene.web.url,
+            "tls-server-name": "localhost",
+            "certificate-authority-data": ca,
+            "config": { "audience": "a" },
+        },
+    } });
+    assert_eq!(serde_json::from_str::<Value>(&read("info")).unwrap(), expected);
+}
+
+/// What is said of a plugin that prints something and ends.
+async fn said_of(script: &str) -> String {
+    let scene = Scene::start().await;
+    refused(&mut scene.connector(&user(&scene, script))).await
+}
+
+#[tokio::test]
+async fn what_a_plugin_does_wrong_is_said_without_its_secrets() {
+    let print = |text: &str| format!("cat <<'END'\n{text}\nEND\n");
+    let begin = "the credential plugin /bin/sh ";
+    let failed = format!("{}\necho 'log in\n\tfirst\u{1b}[2J' >&2; exit 3", print(SECRET));
+    let rows = [
+        (failed, "failed (exit status: 3); it said: log in first [2J"),
+        (format!("{}\nexit 1", print(SECRET)), "failed (exit status: 1); it said nothing"),
+        (
+            print(&format!("token: {SECRET}")),
+            "printed no ExecCredential: JSON with apiVersion, kind and status is expected (see its output at line 1, column 2)",
+        ),
+        (
+            print(&json!({ "apiVersion": V1, "kind": "ExecCredential", "status": SECRET }).to_string()),
+            "printed no ExecCredential: JSON with apiVersion, kind and status is expected (see its output at line 1, column 89)",
+        ),
+        (
+            print(&credential("client.authentication.k8s.io/v1alpha1", json!({ "token": SECRET }))),
+            "printed something else than an ExecCredential of client.authentication.k8s.io/v1; does it know that version?",
+        ),
+        (print(&credential(V1, Value::Null)), "printed an ExecCredential without a status"),
+        (
+            print(&credential(V1, json!({ "clientKeyData": SECRET }))),
+            "gave neither a token nor a clientCertificateData with its clientKeyData",
+        ),
+        (
+            print(&credential(V1, json!({ "token": SECRET, "expirationTimestamp": "2001-02-03T04:05:06Z" }))),
+            "gave a credential that expired at 2001-02-03T04:05:06Z; log in anew with it (or is this machine's clock wrong?)",
+        ),
+        (
+            print(&credential(V1, json!({ "token": SECRET, "expirationTimestamp": "soon" }))),
+            "printed an expirationTimestamp that is no time like 2026-01-31T12:00:00Z",
+        ),
+        (
+            print(&credential(V1, json!({ "token": format!("{SECRET}\nX-Other: 1") }))),
+            "gave a token with characters in it that no token has",
+        ),
+        ("yes | head -c 1100000".to_owned(), "was killed: it printed more than 1048576 bytes"),
+        ("yes | head -c 1100000 >&2".to_owned(), "was killed: it printed more than 1048576 bytes"),
+    ];
+    for (script, expected) in rows {
+        assert_eq!(said_of(&script).await, format!("{begin}{expected}"));
+    }
+    let long = said_of("printf 'a%.0s' $(seq 2000) >&2; exit 1").await;
+    assert!(long.ends_with("aaa…") && long.chars().count() < 500, "{long}");
+}
+
+#[tokio::test]
+async fn a_plugin_that_cannot_be_run_says_what_to_do() {
+    let scene = Scene::start().await;
+    let said = async |change: Value| {
+        let mut user =
+            json!({ "exec": { "apiVersion": V1, "command": "no-such-plugin", "interactiveMode": "Never" } });
+        user["exec"].as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let text = refused(&mut scene.connector(&user)).await;
+        text.replace(&scene.directory.path().display().to_string(), "DIR")
+    };
+    let rows = [
+        (
+            json!({}),
+            "the credential plugin no-such-plugin is not there: install it, or correct exec.command in the kubeconfig",
+        ),
+        (
+            json!({ "installHint": "run:\n  apt install it" }),
+            "the credential plugin no-such-plugin is not there: run: apt install it",
+        ),
+        (
+            json!({ "command": "./ca.pem" }),
+            "the credential plugin DIR/./ca.pem cannot be run: Permission denied (os error 13)",
+        ),
+        (json!({ "command": "" }), "DIR/kubeconfig: the user's exec has no command"),
+        (
+            json!({ "interactiveMode": "Always" }),
+            "DIR/kubeconfig: exec: no-such-plugin wants a person to talk to (interactiveMode: Always), and an agent has none; use another credential",
+        ),
+        (
+            json!({ "apiVersion": "client.authentication.k8s.io/v1alpha1" }),
+            "DIR/kubeconfig: exec: the apiVersion \"client.authentication.k8s.io/v1alpha1\" is not spoken here; client.authentication.k8s.io/v1 and client.authentication.k8s.io/v1beta1 are",
+        ),
+    ];
+    for (change, expected) in rows {
+        assert_eq!(said(change).await, expected);
+    }
+}
+
+/// Whether a process runs.
+fn runs_still(pid: &str) -> bool {
+    let stat = fs::read_to_string(PathBuf::from("/proc").join(pid).join("stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_is_killed_with_all_that_it_started() {
+    let scene = Scene::start().await;
+    let mut connector = scene
+        .connector(&user(&scene, "sleep 1000 & echo $! > child.fresh; mv child.fresh child; sleep 1000"));
+    let refusal = tokio::spawn(async move { connector.client().await.err().unwrap().to_string() });
+    let child = scene.at("child");
+    let there = child.clone();
+    until(move || there.exists()).await;
+    tokio::time::pause();
+    assert_eq!(
+        refusal.await.unwrap(),
+        "the credential plugin /bin/sh did not end within 60s, and was killed"
+    );
+    tokio::time::resume();
+    let pid = fs::read_to_string(child).unwrap().trim().to_owned();
+    until(move || !runs_still(&pid)).await;
+}
+
+#[tokio::test]
+async fn a_plugin_ends_when_nobody_waits_for_it_any_more() {
+    let scene = Scene::start().await;
+    let mut connector =
+        scene.connector(&user(&scene, "echo $$ > child.fresh; mv child.fresh child; sleep 1000"));
+    let waiting = tokio::spawn(async move { connector.client().await.is_ok() });
+    let child = scene.at("child");
+    let there = child.clone();
+    until(move || there.exists()).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    let pid = fs::read_to_string(child).unwrap().trim().to_owned();
+    until(move || !runs_still(&pid)).await;
+}
