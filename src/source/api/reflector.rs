@@ -389,7 +389,12 @@ impl Reflector {
             self.is_unsure = false;
             return Verdict::Well;
         }
-        self.is_unsure |= *end != End::Closed || now + SHORT < began + timeout;
+        self.is_unsure |= match end {
+            End::Closed => now + SHORT < began + timeout,
+            End::Broken(_) | End::Garbage(_) | End::Silent => true,
+            // Whoever answers is there.
+            _ => false,
+        };
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
             // Not more than one a second, whatever the server does.
