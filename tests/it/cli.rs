@@ -146,6 +146,10 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                   --http-check-frequency <DURATION>
                       How often the URL is polled
                       [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]
+                  --kubeconfig <FILE|in-cluster>
+                      The kubeconfig with which the API server is asked for the pods that are bound to this
+                      node, or in-cluster, for what a pod of the cluster finds in its place
+                      [env: PODMUX_KUBECONFIG]
                   --node-name <NAME>
                       This node's name, a part of every static pod's name
                       [default: the host name] [env: PODMUX_NODE_NAME] [alias: --hostname-override]
@@ -250,6 +254,11 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                   --http-check-frequency <DURATION>
                       How often the URL is polled
                       [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]
+
+                  --kubeconfig <FILE|in-cluster>
+                      The kubeconfig with which the API server is asked for the pods that are bound to this
+                      node, or in-cluster, for what a pod of the cluster finds in its place
+                      [env: PODMUX_KUBECONFIG]
 
                   --node-name <NAME>
                       This node's name, a part of every static pod's name

@@ -477,28 +477,30 @@ impl ApiSource {
         (self.server, self.cluster, self.is_recognised) = (Some(identity.clone()), None, false);
     }
 
-    /// Asks once whether the cluster is the one that it was: a server's URL and
-    /// CA may outlive it. Who may not read that is not told.
+    /// Asks whether the cluster is the one that it was, until it is told: a server's
+    /// URL and CA may outlive it. Who may not read that is not told.
     async fn recognise(&mut self, client: &Client) -> Result<(), End> {
-        if self.is_recognised {
+        if self.is_recognised || self.reflector.goes_on() {
             return Ok(());
         }
         let request = http::Request::get(KUBE_SYSTEM).body(Body::empty());
         let request = request.map_err(|error| End::NoClient(chain(&error)))?;
         let asking = timeout(RECOGNITION, async {
             let answer = client.send(request).await?;
-            let is_told = answer.status() == StatusCode::OK;
+            let status = answer.status();
             let body = Limited::new(answer.into_body(), MAX_REFUSAL).collect().await;
-            Ok(body.ok().filter(|_| is_told).map(http_body_util::Collected::to_bytes))
+            Ok((status, body.map(http_body_util::Collected::to_bytes).unwrap_or_default()))
         });
-        let told = match meanwhile(&mut self.asked, &mut self.store, asking).await {
+        let (status, body) = match meanwhile(&mut self.asked, &mut self.store, asking).await {
             Some(Ok(Ok(told))) => told,
             Some(Ok(Err(error))) => return Err(self.unsent(&error)),
-            Some(Err(_)) => None,
+            Some(Err(_)) => (StatusCode::REQUEST_TIMEOUT, bytes::Bytes::new()),
             None => return Err(End::Asked),
         };
-        self.is_recognised = true;
-        let namespace: Option<Value> = told.and_then(|body| serde_json::from_slice(&body).ok());
+        // Whom the server does not know yet, or has no time for, asks again before the next request.
+        self.is_recognised = status != StatusCode::UNAUTHORIZED && !status.is_server_error();
+        let namespace = Some(body).filter(|_| status == StatusCode::OK);
+        let namespace: Option<Value> = namespace.and_then(|body| serde_json::from_slice(&body).ok());
         let cluster = namespace.and_then(|namespace| Some(namespace["metadata"]["uid"].as_str()?.to_owned()));
         if let (Some(before), Some(now)) = (&self.cluster, &cluster)
             && before != now

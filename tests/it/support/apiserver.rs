@@ -437,6 +437,8 @@ impl ApiServer {
             while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
                 let (server, stop) = (server.clone(), stop.clone());
                 let (stream, _) = accepted.unwrap();
+                // The kernel's clock does not jump: nothing may wait for it.
+                stream.set_nodelay(true).unwrap();
                 tokio::spawn(stop.run_until_cancelled_owned(async move {
                     match &server.tls {
                         None => server.talk(stream).await,
@@ -700,6 +702,11 @@ impl ApiServer {
     /// How many requests came, of a kind.
     pub fn count(&self, ask: Ask) -> usize {
         self.seen.borrow().iter().filter(|asked| asked.ask == ask).count()
+    }
+
+    /// Waits until somebody watches.
+    pub async fn is_watched(&self) {
+        drop(soon(self.seen.subscribe().wait_for(|_| self.watches() > 0)).await.unwrap());
     }
 
     /// Waits until so many requests have come, and gives them.

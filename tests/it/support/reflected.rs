@@ -138,9 +138,13 @@ impl Reflected {
 
     pub async fn converges_within(&mut self, time: Duration) {
         let converging = async {
+            let mut merged = self.mux.merged();
             while !self.is_converged() {
-                let update = self.updates.next().await.expect("the mux goes on");
-                self.take(&update);
+                // A new version alone changes the view, and is told to nobody.
+                tokio::select! {
+                    update = self.updates.next() => self.take(&update.expect("the mux goes on")),
+                    changed = merged.changed() => changed.expect("the mux goes on"),
+                }
             }
         };
         if timeout(time, converging).await.is_err() {
@@ -228,6 +232,7 @@ impl Reflected {
                 && status.reflector.as_ref().is_some_and(|reflector| reflector.phase == "watching")
         };
         self.is("watching", watches).await;
+        self.server.is_watched().await;
     }
 
     /// How many errors of a kind were counted.
