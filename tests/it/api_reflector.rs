@@ -530,9 +530,9 @@ fn a_watch_that_ends_at_once_is_a_failure_and_no_more_than_one_is_begun_in_a_sec
         60.8   closed, failing
         62.4 WATCH 5 for 600s
         62.4   closed
-        63.4 WATCH 6 for 600s
-        63.4   closed
-        64.4 WATCH 7 for 600s
+        64.4 WATCH 6 for 600s
+        64.4   closed
+        66.4 WATCH 7 for 600s
     "#]]);
 }
 

@@ -397,9 +397,10 @@ impl Reflector {
         };
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
-            // Not more than one a second, whatever the server does.
+            // Not more than one request a second, whatever the server does.
             End::Closed if !is_short => {
-                self.next_at = now.max(began + SHORT);
+                let requests = if self.is_unsure { 2 } else { 1 };
+                self.next_at = now.max(began + SHORT * requests);
                 return Verdict::Well;
             }
             End::Refused(refusal) | End::Error(refusal) if refusal.is_stale() => {
