@@ -47,7 +47,7 @@ pub enum Ask {
     /// A page that is not the first.
     Page,
     /// A list of nothing, which is answered if the server has come as far as the
-    /// version. It is not noted: it comes before a watch and is of no weight.
+    /// version. Then it is not noted: it comes before a watch and is of no weight.
     Probe,
     /// A watch from a version on.
     Watch,
@@ -522,14 +522,14 @@ impl ApiServer {
             response = response.header(name, value);
         }
         // Whoever waits for the request finds its watch standing.
-        self.see(asked);
+        if asked.ask != Ask::Probe || reply.status != 200 {
+            self.see(asked);
+        }
         Ok(response.body(body).unwrap())
     }
 
     fn see(&self, asked: Asked) {
-        if asked.ask != Ask::Probe {
-            self.seen.send_modify(|seen| seen.push(asked));
-        }
+        self.seen.send_modify(|seen| seen.push(asked));
     }
 
     fn body(&self, reply: &Reply, timeout: Option<Duration>) -> Told {
