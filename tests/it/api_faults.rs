@@ -412,7 +412,7 @@ fn an_object_that_cannot_be_read_costs_no_other_one() {
                 server.forget_watch_lists();
                 let mut list = server.list();
                 let items = list["items"].as_array_mut().unwrap();
-                bad.iter().for_each(|object| items.insert(1, object.clone()));
+                items.splice(1..1, bad.iter().cloned());
                 server.say_times(1, Ask::List, Answer::new(200, list.to_string(), Then::End));
             }
             let mut source = Reflected::start(&server);
