@@ -227,6 +227,8 @@ struct State {
     /// The only token that is let in, if one is wanted.
     token: Option<String>,
     knows_watch_list: bool,
+    /// How often it was asked whether it has come as far as a version.
+    probes: usize,
     /// What nobody who knows the API would ask for.
     faults: Vec<String>,
 }
@@ -528,7 +530,12 @@ impl ApiServer {
         Ok(response.body(body).unwrap())
     }
 
+    /// A probe is a question of its own, before the request that is meant.
     fn see(&self, asked: Asked) {
+        if asked.ask == Ask::Probe {
+            self.state().probes += 1;
+            return;
+        }
         self.seen.send_modify(|seen| seen.push(asked));
     }
 
@@ -692,6 +699,11 @@ impl ApiServer {
     /// The requests that came so far.
     pub fn seen(&self) -> Vec<Asked> {
         self.seen.borrow().clone()
+    }
+
+    /// How often it was asked whether it has come as far as a version; no other count has that in it.
+    pub fn probes(&self) -> usize {
+        self.state().probes
     }
 
     /// The requests that came so far, in short.

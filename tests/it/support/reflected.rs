@@ -259,9 +259,10 @@ impl Reflected {
 
     /// How many requests come while time passes.
     pub async fn requests_in(&mut self, time: Duration) -> usize {
-        let before = self.server.seen().len();
+        let requests = |server: &ApiServer| server.seen().len() + server.probes();
+        let before = requests(&self.server);
         self.pass(time).await;
-        self.server.seen().len() - before
+        requests(&self.server) - before
     }
 
     /// Stops it, and waits for its end.
