@@ -138,6 +138,10 @@ impl Frames {
     /// # Errors
     /// If the body cannot be cut. After an error there is nothing more to be had
     /// but the same error.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it is no iterator: after nothing there may be more, when another chunk has come"
+    )]
     pub fn next(&mut self) -> Result<Option<Piece>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());

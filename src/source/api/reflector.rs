@@ -397,10 +397,9 @@ impl Reflector {
         };
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
-            // Not more than one request a second, whatever the server does.
+            // Not more than one a second, whatever the server does; a probe is one too.
             End::Closed if !is_short => {
-                let requests = if self.is_unsure { 2 } else { 1 };
-                self.next_at = now.max(began + SHORT * requests);
+                self.next_at = now.max(began + if self.is_unsure { 2 * SHORT } else { SHORT });
                 return Verdict::Well;
             }
             End::Refused(refusal) | End::Error(refusal) if refusal.is_stale() => {

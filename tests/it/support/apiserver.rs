@@ -34,7 +34,7 @@ use super::{files::soon, web::Authority};
 
 /// The node whose pods are asked for.
 pub const NODE: &str = "node";
-/// How many bytes the annotation has that makes a pod as large as a real one's managedFields do.
+/// The length of what stands in a pod's managedFields, which nobody wants.
 const MANAGED: usize = 200;
 
 /// What is asked for.
@@ -133,8 +133,7 @@ impl Answer {
 
     /// A watch with these events, and what comes then.
     pub fn events(events: &[Value], then: Then) -> Self {
-        let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
-        Self::new(200, lines, then)
+        Self::new(200, lines(events), then)
     }
 
     #[must_use]
@@ -167,6 +166,11 @@ fn too_large() -> Value {
 /// An event of a watch.
 pub fn event(kind: &str, object: &Value) -> Value {
     json!({ "type": kind, "object": object })
+}
+
+/// A value a line, as a watch has them.
+fn lines(values: &[Value]) -> Vec<u8> {
+    values.iter().flat_map(|value| format!("{value}\n").into_bytes()).collect()
 }
 
 /// A pod that is bound to the node, as its server has it.
@@ -224,6 +228,8 @@ struct State {
     /// The only token that is let in, if one is wanted.
     token: Option<String>,
     knows_watch_list: bool,
+    /// How often it was asked whether it has come as far as a version.
+    probes: usize,
     /// What nobody who knows the API would ask for.
     faults: Vec<String>,
 }
@@ -244,10 +250,10 @@ impl State {
 
     fn list(&self) -> Value {
         let items: Vec<Value> = self.pods.values().map(item).collect();
-        self.list_of(items, "")
+        self.list_of(&items, "")
     }
 
-    fn list_of(&self, items: Vec<Value>, token: &str) -> Value {
+    fn list_of(&self, items: &[Value], token: &str) -> Value {
         let mut metadata = json!({"resourceVersion": self.version.to_string()});
         if !token.is_empty() {
             metadata["continue"] = token.into();
@@ -287,7 +293,7 @@ impl State {
                 self.page(0, limit)
             }
             Ask::Probe => {
-                let nothing = self.list_of(Vec::new(), "");
+                let nothing = self.list_of(&[], "");
                 Reply { body: nothing.to_string().into(), ..json(200, Value::Null, Then::End) }
             }
             Ask::Page => {
@@ -311,8 +317,7 @@ impl State {
             Ask::WatchList => {
                 let mut events: Vec<Value> = self.pods.values().map(|pod| event("ADDED", pod)).collect();
                 events.push(bookmark(self.version, true));
-                let body: String = events.iter().map(|event| format!("{event}\n")).collect();
-                Reply { body: body.into(), ..json(200, Value::Null, Then::Changes) }
+                Reply { body: lines(&events).into(), ..json(200, Value::Null, Then::Changes) }
             }
         };
         (reply, timeout)
@@ -321,7 +326,7 @@ impl State {
     fn page(&self, from: usize, limit: usize) -> Reply {
         let to = from.saturating_add(limit).min(self.pages.len());
         let token = if to < self.pages.len() { format!("from {to}") } else { String::new() };
-        let list = self.list_of(self.pages[from..to].to_vec(), &token);
+        let list = self.list_of(&self.pages[from..to], &token);
         Reply { status: 200, headers: Vec::new(), body: list.to_string().into(), then: Then::End }
     }
 
@@ -528,7 +533,12 @@ impl ApiServer {
         Ok(response.body(body).unwrap())
     }
 
+    /// A probe is a question of its own, before the request that is meant.
     fn see(&self, asked: Asked) {
+        if asked.ask == Ask::Probe {
+            self.state().probes += 1;
+            return;
+        }
         self.seen.send_modify(|seen| seen.push(asked));
     }
 
@@ -692,6 +702,11 @@ impl ApiServer {
     /// The requests that came so far.
     pub fn seen(&self) -> Vec<Asked> {
         self.seen.borrow().clone()
+    }
+
+    /// How often it was asked whether it has come as far as a version; no other count has that in it.
+    pub fn probes(&self) -> usize {
+        self.state().probes
     }
 
     /// The requests that came so far, in short.

@@ -67,7 +67,8 @@ pub struct Reflected {
     pub mux: Mux,
     pub stop: CancellationToken,
     pub source: JoinHandle<()>,
-    pub directory: TempDir,
+    /// Where its kubeconfig is.
+    _directory: TempDir,
     updates: Updates,
     /// What the updates have come to.
     told: BTreeMap<String, Value>,
@@ -93,7 +94,17 @@ impl Reflected {
         let source = tokio::spawn(more(source).run(stop.clone()));
         let updates = mux.updates(Notify::Incremental);
         let (told, heard) = (BTreeMap::new(), Vec::new());
-        Self { server: server.clone(), handle, mux, stop, source, directory, updates, told, heard }
+        Self {
+            server: server.clone(),
+            handle,
+            mux,
+            stop,
+            source,
+            _directory: directory,
+            updates,
+            told,
+            heard,
+        }
     }
 
     /// A source that has the pods of its server and watches.
@@ -211,10 +222,10 @@ impl Reflected {
     /// Waits for a state.
     pub async fn is(&self, what: &str, is: impl FnMut(&SourceStatus) -> bool) {
         let mut watch = self.handle.watch();
-        match timeout(Duration::from_mins(2), watch.wait_for(is)).await {
-            Ok(status) => drop(status.expect("the source goes on")),
-            Err(_) => panic!("it is not {what}: {:#?}, asked {:?}", self.status(), self.server.briefly()),
-        }
+        let Ok(status) = timeout(Duration::from_mins(2), watch.wait_for(is)).await else {
+            panic!("it is not {what}: {:#?}, asked {:?}", self.status(), self.server.briefly());
+        };
+        drop(status.expect("the source goes on"));
     }
 
     /// Waits until it fails so.
@@ -248,9 +259,10 @@ impl Reflected {
 
     /// How many requests come while time passes.
     pub async fn requests_in(&mut self, time: Duration) -> usize {
-        let before = self.server.seen().len();
+        let requests = |server: &ApiServer| server.seen().len() + server.probes();
+        let before = requests(&self.server);
         self.pass(time).await;
-        self.server.seen().len() - before
+        requests(&self.server) - before
     }
 
     /// Stops it, and waits for its end.
