@@ -34,14 +34,12 @@ use std::{
 use cluster::{Cluster, NODE};
 use futures::{StreamExt as _, future};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::Api;
 use kube_runtime::{
     reflector::{reflector, store},
     watcher::{self, watcher},
 };
+use podmux::source::api::{Connector, Kubeconfig};
 use serde_json::{Value, json};
 use support::{Agent, median, number_argument, status, wants_figures};
 
@@ -141,9 +139,9 @@ fn other(mut command: Command, size: usize) -> Measured {
 fn reflect(kubeconfig: &str, streaming: bool) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let pods = runtime.block_on(async {
-        let file = Kubeconfig::read_from(kubeconfig).unwrap();
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
-        let pods: Api<Pod> = Api::all(Client::try_from(config).unwrap());
+        // kube's own client needs features that podmux has no use for.
+        let mut connector = Connector::new(Kubeconfig::File(kubeconfig.into()));
+        let pods: Api<Pod> = Api::all(connector.client().await.unwrap().client);
         let wanted = watcher::Config::default().fields(&format!("spec.nodeName={NODE}"));
         let wanted = if streaming { wanted.streaming_lists() } else { wanted };
         let (reader, writer) = store();
