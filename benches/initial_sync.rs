@@ -48,6 +48,8 @@ const REFLECTOR: &str = "kube-runtime";
 
 /// What is measured of one start: how long it took, and the most memory, in KiB.
 type Measured = (Duration, u64);
+/// Starts something and measures it.
+type Start<'s> = Box<dyn Fn() -> Measured + 's>;
 
 fn main() {
     let arguments: Vec<_> = env::args().skip(1).collect();
@@ -75,7 +77,7 @@ fn measure(cluster: &Cluster, size: usize, rounds: usize) {
         command
     };
     let go = |form| with(informer(), &["--kubeconfig", kubeconfig, "--node", NODE, "--form", form]);
-    let mut all: [(&str, Vec<Measured>, Box<dyn Fn() -> Measured>); 6] = [
+    let mut all: [(&str, Vec<Measured>, Start<'_>); 6] = [
         ("podmux", Vec::new(), Box::new(|| podmux(kubeconfig, size, false))),
         ("podmux, with its state", Vec::new(), Box::new(|| podmux(kubeconfig, size, true))),
         ("client-go, JSON", Vec::new(), Box::new(|| other(go("json"), size))),
@@ -93,7 +95,9 @@ fn measure(cluster: &Cluster, size: usize, rounds: usize) {
     ];
     // In turns: what else the machine does meets all of them.
     for _ in 0..rounds {
-        all.iter_mut().for_each(|(_, measured, start)| measured.push(start()));
+        for (_, measured, start) in &mut all {
+            measured.push(start());
+        }
     }
     for (name, measured, _) in &all {
         let seconds = |(time, _): &Measured| *time;

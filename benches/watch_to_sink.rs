@@ -53,11 +53,11 @@ fn main() {
     for round in 1..=rounds {
         thread::sleep(PAUSE);
         // A prime step: no two changes in a row are neighbours, and all pods have their turn.
-        let path = path(round * 7_919 % pods);
+        let pod = path(round * 7_919 % pods);
         let mark = format!("\"podmux.example/change\":\"{round}\"");
         let patch = json!({"metadata": {"labels": {"podmux.example/change": round.to_string()}}}).to_string();
         let begin = Instant::now();
-        let answer = admin.ask_as("PATCH", &path, "application/merge-patch+json", patch.as_bytes()).unwrap();
+        let answer = admin.ask_as("PATCH", &pod, "application/merge-patch+json", patch.as_bytes()).unwrap();
         assert_eq!(answer.code, 200, "{}", answer.text());
         let line = agent.line();
         assert!(line.text.contains("\"op\":\"UPDATE\"") && line.text.contains(&mark), "{}", line.text);

@@ -50,9 +50,12 @@ impl Cluster {
         let numbers: Vec<_> = (self.pods..count).collect();
         thread::scope(|scope| {
             for numbers in numbers.chunks(numbers.len().div_ceil(WRITERS).max(1)) {
-                scope.spawn(|| {
-                    let mut connection = self.connect();
-                    numbers.iter().for_each(|number| make(&mut connection, *number));
+                let cluster = &*self;
+                scope.spawn(move || {
+                    let mut connection = cluster.connect();
+                    for number in numbers {
+                        make(&mut connection, *number);
+                    }
                 });
             }
         });

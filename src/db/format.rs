@@ -176,7 +176,7 @@ pub(super) fn upgrade(contents: &mut Contents, upgrades: &[Upgrade]) -> Vec<Chan
         for change in step(&contents.stored.tables) {
             let table = contents.stored.tables.entry(change.table).or_default();
             match &change.value {
-                Some(value) => table.insert(change.key.clone(), value.clone()),
+                Some(value) => table.insert(change.key.clone(), value.bytes()),
                 None => table.remove(&change.key),
             };
             changes.push(change);
@@ -213,7 +213,7 @@ pub(super) fn write<'a>(
             let key = change.key.as_bytes();
             let before = match &change.value {
                 Some(value) => {
-                    let (sum, value) = led(change.table.name(), &change.key, value);
+                    let (sum, value) = led(change.table.name(), &change.key, &value.bytes());
                     totals.add(sum);
                     table.insert(key, &*value)?
                 }

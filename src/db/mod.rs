@@ -70,7 +70,37 @@ pub struct Change {
     /// Under which key.
     pub key: String,
     /// The value; `None` erases the key.
-    pub value: Option<Vec<u8>>,
+    pub value: Option<Value>,
+}
+
+/// A value on its way to the disk: what it is made of is put together when it is
+/// written, one value after the other, so that a large commit is held only once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(Vec<Arc<[u8]>>);
+
+impl Value {
+    /// The value, as it will stand there.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.concat()
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(|part| part.len()).sum()
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(vec![bytes.into()])
+    }
+}
+
+impl From<Vec<Arc<[u8]>>> for Value {
+    /// The parts, one behind the other.
+    fn from(parts: Vec<Arc<[u8]>>) -> Self {
+        Self(parts)
+    }
 }
 
 /// What an earlier run left behind, all of it verified.

@@ -82,6 +82,6 @@ impl Sequence {
     async fn note(&self, number: u64) -> Result<(), DbError> {
         let Some(db) = &self.db else { return Ok(()) };
         let (table, key) = (Table::Streams, self.stream.clone());
-        db.commit(vec![Change { table, key, value: Some(number.to_string().into_bytes()) }]).await
+        db.commit(vec![Change { table, key, value: Some(number.to_string().into_bytes().into()) }]).await
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tracing::{info, warn};
 
 use super::{
-    Change, DbError,
+    Change, DbError, Value,
     directory::verified,
     disk::Disk,
     format::{self, Flaw, Totals, io_error},
@@ -226,7 +226,7 @@ impl Drop for Writer {
 
 impl Commit {
     fn size(&self) -> usize {
-        let value = |change: &Change| change.value.as_ref().map_or(0, Vec::len);
+        let value = |change: &Change| change.value.as_ref().map_or(0, Value::len);
         self.changes.iter().map(|change| change.key.len() + value(change)).sum()
     }
 }

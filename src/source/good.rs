@@ -42,13 +42,13 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use crate::{
     causes::chain,
-    db::{Change, Db, DbError, Stored, Table},
+    db::{Change, Db, DbError, Stored, Table, Value},
     pod::{NodeName, Origin, Pod, Prepared, SourceName},
 };
 
@@ -72,7 +72,17 @@ const ABOUT: &str = "";
 enum Note {
     /// The pods of an origin; none if it is to be forgotten.
     Pods(Vec<Arc<Pod>>),
-    About(Value),
+    About(Json),
+}
+
+impl Note {
+    /// How long its row is, but for a few bytes.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Pods(pods) => pods.iter().map(|pod| pod.text().len()).sum(),
+            Self::About(_) => 0,
+        }
+    }
 }
 
 /// A row that is to be forgotten.
@@ -88,7 +98,7 @@ pub struct Good {
     is_whole: bool,
     /// What an earlier run left, as far as nobody has asked for it.
     rows: VecDeque<(String, Vec<u8>)>,
-    about: Option<Value>,
+    about: Option<Json>,
     /// The keys that have a row when all changes are written.
     kept: BTreeSet<String>,
     /// What is to be written, by the key of its row.
@@ -108,14 +118,14 @@ struct Writing {
 #[derive(Deserialize)]
 struct Row {
     node: String,
-    pods: Vec<Value>,
+    pods: Vec<Json>,
 }
 
 /// The row about the listing, as it is stored.
 #[derive(Deserialize)]
 struct About {
     node: String,
-    about: Value,
+    about: Json,
 }
 
 /// What was good when the last run ended, read as it is asked for. See [`Good::restored`].
@@ -182,7 +192,7 @@ impl Good {
     }
 
     /// What was noted about it. Only the first call gives it.
-    pub fn restored_about(&mut self) -> Option<Value> {
+    pub fn restored_about(&mut self) -> Option<Json> {
         self.about.take()
     }
 
@@ -194,7 +204,7 @@ impl Good {
     /// Notes something about all that is kept, in place of what was noted. It is
     /// read back even if no pods are kept. For a source that keeps its origins
     /// [whole](Self::whole); for others it may be on disk before its pods are.
-    pub fn about(&mut self, about: Value) {
+    pub fn about(&mut self, about: Json) {
         self.note(self.key(ABOUT), Note::About(about));
     }
 
@@ -294,7 +304,7 @@ impl Good {
         while self.is_whole || (bytes < MAX_CHUNK_BYTES && chunk.len() < MAX_CHUNK_ROWS) {
             let Some((key, note)) = self.changes.pop_first() else { break };
             let value = self.row(&note);
-            bytes += value.as_ref().map_or(0, Vec::len);
+            bytes += note.bytes();
             changes.push(Change { table: Table::Good, key: key.clone(), value });
             chunk.push((key, note));
         }
@@ -303,22 +313,22 @@ impl Good {
     }
 
     /// What is stored of a note: pods' texts as they are.
-    fn row(&self, note: &Note) -> Option<Vec<u8>> {
+    fn row(&self, note: &Note) -> Option<Value> {
         let of = json!(self.node.as_str());
         let pods = match note {
             Note::About(about) => {
-                return Some(json!({"node": of, "about": about}).to_string().into_bytes());
+                return Some(json!({"node": of, "about": about}).to_string().into_bytes().into());
             }
             Note::Pods(pods) if pods.is_empty() => return None,
             Note::Pods(pods) => pods,
         };
-        let mut row = format!("{{\"node\":{of},\"pods\":[").into_bytes();
+        let mut row: Vec<Arc<[u8]>> = vec![format!("{{\"node\":{of},\"pods\":[").into_bytes().into()];
         for (index, pod) in pods.iter().enumerate() {
-            row.extend((index > 0).then_some(b','));
-            row.extend_from_slice(pod.text());
+            row.extend((index > 0).then(|| Arc::from(*b",")));
+            row.push(pod.text().clone());
         }
-        row.extend(b"]}");
-        Some(row)
+        row.push(Arc::from(*b"]}"));
+        Some(row.into())
     }
 
     fn key(&self, origin: &str) -> String {

@@ -414,7 +414,8 @@ proptest! {
         let mut text = String::new();
         let mut ends = Vec::new();
         for (event, space, is_pretty) in &events {
-            text += &if *is_pretty { format!("{event:#}") } else { event.to_string() };
+            let event = if *is_pretty { format!("{event:#}") } else { event.to_string() };
+            text += &event;
             ends.push(text.len());
             text += space;
         }

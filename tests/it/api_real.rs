@@ -85,7 +85,7 @@ fn one_name_in_two_namespaces_is_two_pods() {
     assert_eq!(place.node.agrees_with(&mut place.admin), by_key(&[here, there]));
     place.admin.delete("namespaces-too/foo", 0).unwrap();
     place.node.hear_the_end("namespaces-too/foo");
-    assert_eq!(Vec::from_iter(place.node.pods().into_keys()), [place.key("foo")]);
+    assert_eq!(place.node.pods().into_keys().collect::<Vec<_>>(), [place.key("foo")]);
     place.ends();
 }
 

@@ -182,7 +182,8 @@ async fn a_pod_that_went_goes_with_the_same_commit() {
     soon(good.finish()).await;
     state.close().await;
     let after = (Some(json!({"version": "2"})), vec!["p0000=1".to_owned()]);
-    for cut in disk.platter().cuts.take().unwrap() {
+    let cuts = disk.platter().cuts.take().unwrap();
+    for cut in cuts {
         let left = left_in(cut.synced).await;
         assert!(left == listing(2, "1") || left == after, "{left:?}");
     }

@@ -386,7 +386,7 @@ fn random_pods_of_a_server_are_refused_where_the_kubelets_decoder_refuses_them()
                 assert_eq!(*ours, Prepared::from_value(pod).unwrap(), "{text}");
             }
             (stage, ours) => {
-                differ.push(format!("{seed}: {stage:?} {}, ours {ours:?}\n{text}\n", theirs["error"]))
+                differ.push(format!("{seed}: {stage:?} {}, ours {ours:?}\n{text}\n", theirs["error"]));
             }
         }
     }

@@ -302,7 +302,7 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
     assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok: restored\n"));
 
     // The live ones are what they were: they are not restored ones any more, and failing is failing.
-    *server.api_status.lock().unwrap() = restored(Duration::from_secs(60));
+    *server.api_status.lock().unwrap() = restored(Duration::from_mins(1));
     server.api(|api| put(api, "web")).await;
     let source = api().await;
     assert_eq!((&source["state"], source.get("restored")), (&"failing".into(), None));
@@ -354,8 +354,9 @@ async fn what_the_reflector_counts_has_client_gos_names() {
     let scraped = async || {
         let reply = server.get("/metrics").await;
         assert_eq!(reply.code, 200, "{}", reply.text());
-        let lines = reply.text().lines().filter(|line| line.contains("podmux_reflector_"));
-        lines.map(|line| format!("{line}\n")).collect::<String>()
+        let text = reply.text();
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("podmux_reflector_")).collect();
+        lines.join("\n") + "\n"
     };
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics-reflector.txt")]
         .assert_eq(&scraped().await);

@@ -23,7 +23,7 @@ pub(super) fn change(step: &Step) -> Option<Change> {
     let value = match step.outcome {
         Outcome::Unchanged => return None,
         Outcome::Deleted => None,
-        Outcome::Created | Outcome::Configured | Outcome::Terminating => Some(value(&step.posted)),
+        Outcome::Created | Outcome::Configured | Outcome::Terminating => Some(value(&step.posted).into()),
     };
     Some(Change { table: Table::Posted, key: step.key.as_str().to_owned(), value })
 }
@@ -35,7 +35,11 @@ pub(super) fn erasure(key: &PodKey) -> Change {
 
 /// Notes the last version that was given.
 pub(super) fn version(version: u64) -> Change {
-    Change { table: Table::Posted, key: VERSION.to_owned(), value: Some(version.to_string().into_bytes()) }
+    Change {
+        table: Table::Posted,
+        key: VERSION.to_owned(),
+        value: Some(version.to_string().into_bytes().into()),
+    }
 }
 
 fn value(posted: &Posted) -> Vec<u8> {

@@ -145,7 +145,9 @@ pub fn create_all(apiserver: &Apiserver, keys: &[String], node: &str) {
         for keys in keys.chunks(keys.len().div_ceil(WRITERS)) {
             scope.spawn(move || {
                 let mut admin = Admin::of(apiserver);
-                keys.iter().for_each(|key| drop(admin.create(&bound(key, node)).unwrap()));
+                for key in keys {
+                    admin.create(&bound(key, node)).unwrap();
+                }
             });
         }
     });

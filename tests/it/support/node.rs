@@ -62,7 +62,7 @@ impl Node {
     /// and the pod the server's own.
     pub fn hear_of(&mut self, op: &str, pod: &Value) {
         let heard = self.hear(&format!("{op} {}", key(pod)));
-        assert_eq!(by_key(&heard), by_key(&[pod.clone()]));
+        assert_eq!(by_key(&heard), by_key(std::slice::from_ref(pod)));
     }
 
     /// Waits for the end of a pod that was deleted by force, which must be what is told next: the

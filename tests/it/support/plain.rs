@@ -78,6 +78,7 @@ impl<S: Read + Write> Connection<S> {
     }
 
     /// The lines of an answer that has no end, as a watch is.
+    #[allow(dead_code, reason = "for the benchmarks")]
     pub fn lines(mut self, path: &str) -> io::Result<Lines<S>> {
         write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
         let status = self.line()?;
@@ -129,12 +130,14 @@ impl<S: Read + Write> Connection<S> {
 }
 
 /// The lines of an answer in chunks.
+#[allow(dead_code, reason = "for the benchmarks")]
 pub struct Lines<S> {
     connection: Connection<S>,
     /// What has been read and was no whole line yet.
     read: Vec<u8>,
 }
 
+#[allow(dead_code, reason = "for the benchmarks")]
 impl<S: Read + Write> Lines<S> {
     /// The next line, its end included.
     pub fn next(&mut self) -> io::Result<String> {

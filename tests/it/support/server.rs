@@ -105,6 +105,7 @@ impl TestServer {
         Self::with(Setup::default()).await
     }
 
+    #[expect(clippy::too_many_lines, reason = "everything that a server shows, one thing after the other")]
     pub async fn with(setup: Setup) -> Self {
         let node = NodeName::new("node1").unwrap();
         let (mux, turning) = {

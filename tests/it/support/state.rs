@@ -56,7 +56,7 @@ impl State {
 }
 
 pub fn set(table: Table, key: &str, value: impl Into<Vec<u8>>) -> Change {
-    Change { table, key: key.to_owned(), value: Some(value.into()) }
+    Change { table, key: key.to_owned(), value: Some(value.into().into()) }
 }
 
 pub fn erase(table: Table, key: &str) -> Change {
@@ -68,7 +68,7 @@ pub fn apply(tables: &mut Tables, changes: &[Change]) {
     for Change { table, key, value } in changes {
         let rows = tables.entry(*table).or_default();
         match value {
-            Some(value) => rows.insert(key.clone(), value.clone()),
+            Some(value) => rows.insert(key.clone(), value.bytes()),
             None => rows.remove(key),
         };
     }
