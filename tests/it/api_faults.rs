@@ -311,7 +311,8 @@ fn watches_with_one_event_each_are_no_faster_than_one_a_second() {
         server.say(Ask::Watch, Answer::events(&[event("MODIFIED", &unchanged)], Then::End));
         server.end_watches();
         let requests = source.requests_in(30 * SECOND).await;
-        assert!((20..=32).contains(&requests), "{requests}");
+        // It goes on; how fast at most is the promise. One pair more may lie across the ends of the time.
+        assert!((4..=32).contains(&requests), "{requests}");
         assert_eq!(source.failing(), None);
     });
 }
