@@ -604,5 +604,9 @@ fn a_refusal_says_what_may_be_done_and_not_more_than_fits() {
     );
     assert_eq!(shown(500, "<h1>no</h1>\n\u{1b}[2J"), "500 Internal Server Error: <h1>no</h1>\\n\\u{1b}[2J");
     assert!(shown(500, &"x".repeat(10_000)).len() < 600);
+    assert_eq!(
+        shown(400, "Client sent an HTTP request to an HTTPS server."),
+        "400 Bad Request: Client sent an HTTP request to an HTTPS server.; it speaks TLS: begin the kubeconfig's server with https://"
+    );
     assert_eq!(shown(404, ""), "404 Not Found; is this the API server's URL?");
 }

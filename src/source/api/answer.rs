@@ -124,6 +124,10 @@ impl Refusal {
     /// What a person may do about it.
     fn hint(&self) -> &'static str {
         match self.code {
+            // Go's own words.
+            400 if self.message.contains("HTTP request to an HTTPS server") => {
+                "; it speaks TLS: begin the kubeconfig's server with https://"
+            }
             401 => "; the credentials of the kubeconfig are not, or no longer, valid",
             403 => {
                 "; grant this user list and watch on pods (a node's own credentials have both, if --node-name is that node's)"
