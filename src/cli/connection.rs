@@ -25,7 +25,7 @@ use super::{
     terminal::{Shown, YELLOW, colours, styled},
 };
 use crate::{
-    client::{Body, Client, ClientSettings, Identity, Lines},
+    client::{Body, Client, ClientSettings, Identity, Lines, escaped},
     settings::{Environment, SERVER_VARIABLE},
 };
 
@@ -293,19 +293,6 @@ fn warnings(headers: &HeaderMap) -> impl Iterator<Item = String> {
         }
         if text.is_empty() { value.into_owned() } else { text }
     })
-}
-
-/// A text as one segment of a path or one value of a query.
-pub(super) fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
 }
 
 /// A path with what is asked of it.

@@ -11,7 +11,7 @@ mod socket;
 mod tls;
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -259,6 +259,22 @@ pub(crate) fn tcp(connect_timeout: Duration) -> HttpConnector {
     connector.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     connector
+}
+
+/// A text as one segment of a path, or as one value of a query: every byte that
+/// is not plain is escaped (RFC 3986, 2.3).
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to memory cannot fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
 }
 
 /// A URL as it may be shown: without user, password and query, which may be secret.

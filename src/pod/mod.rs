@@ -26,7 +26,7 @@ pub use digest::Digest;
 pub use identity::{NodeName, NodeNameError};
 pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};
 pub(crate) use node::quoted;
-pub use object::{Pod, PodError, PodKey, Prepared, SEEN, SOURCE, Uid};
+pub use object::{MIRROR, Pod, PodError, PodKey, Prepared, SEEN, SOURCE, Uid};
 pub use path::FieldPath;
 pub use problem::{Problem, Refusal, Severity, Stage};
 pub(crate) use quantity::Quantity;

@@ -13,7 +13,8 @@ use super::{Digest, NodeName, SourceName};
 pub const SOURCE: &str = "kubernetes.io/config.source";
 /// The annotation that says when its source first saw a pod.
 pub const SEEN: &str = "kubernetes.io/config.seen";
-const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The annotation of a pod that only mirrors one of another source.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// `namespace/name`, the key of a pod on a node. Ordered as that text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

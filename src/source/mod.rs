@@ -4,11 +4,13 @@ pub mod api;
 pub mod file;
 pub mod good;
 pub mod http;
+mod outage;
 pub mod url;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use uuid::Uuid;
 
 /// How a source is doing, for people: what `/sources` and the metrics show of
 /// it beside its listing.
@@ -51,4 +53,15 @@ pub struct ReflectorStatus {
     pub last_event: Option<Timestamp>,
     /// When it tries again, while it waits.
     pub next_attempt: Option<Timestamp>,
+}
+
+/// A number from 0 to 1, for delays that shall not be the same on all nodes.
+fn dice() -> f64 {
+    // The upper bits of a random UUID.
+    f64::from(u32::try_from(Uuid::new_v4().as_u128() >> 96).unwrap_or_default()) / f64::from(u32::MAX)
+}
+
+/// A digest as people write it.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }

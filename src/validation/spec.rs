@@ -13,9 +13,7 @@ use super::{
     judge::Judge,
     metadata, network, os, resources, scheduling, security, syntax, volume,
 };
-use crate::pod::FieldPath;
-
-const MIRROR: &str = "kubernetes.io/config.mirror";
+use crate::pod::{FieldPath, MIRROR};
 
 pub(super) fn validate(spec: &Object, pod: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
     let around = container::Pod {

@@ -107,6 +107,7 @@ async fn a_plugin_that_fails_costs_nothing_before_the_last_credential_ends() {
     scene.write("answer", "");
     // It is asked again in the second half of the token's life, and the token is used all the same.
     let error = loop {
+        assert!(Timestamp::now() < end + SignedDuration::from_mins(1), "it is used for ever");
         match soon(connector.client()).await {
             Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             Err(error) => break error.to_string(),

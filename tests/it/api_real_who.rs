@@ -1,8 +1,7 @@
 //! Whoever kubectl is to a real kube-apiserver, podmux is too: tokens, certificates, rights, proxies.
 
 use std::{
-    fs,
-    io::{self, Write as _},
+    fs, io,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     cluster::{Admin, bound, kubeconfig, relayed},
-    kubernetes::{Apiserver, At},
+    kubernetes::{Apiserver, At, not_tested},
     node::Node,
     process::{Lines, wait_for},
 };
@@ -156,7 +155,7 @@ fn a_certificate_whose_path_is_relative_is_found_and_believed() {
     node.ends();
 }
 
-/// `kubectl`, if the machine has one: nothing else may be its stead, and it is not podmux's to bring along.
+/// `kubectl`, if the machine has one: in CI it must.
 struct Kubectl(Child);
 
 impl Kubectl {
@@ -166,7 +165,7 @@ impl Kubectl {
         command.args(["proxy", "--port=0", "--kubeconfig"]).arg(config).stdout(Stdio::piped());
         let mut child = match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                io::stderr().write_all(b"NOT TESTED: kubectl is not there\n").unwrap();
+                not_tested("kubectl is not there");
                 return None;
             }
             child => child.unwrap(),

@@ -12,11 +12,12 @@ use crate::{
     age::age,
     cli::{
         Failure,
-        connection::{Answer, Connection, Stream, escaped, with_query},
+        connection::{Answer, Connection, Stream, with_query},
         status::Status,
         table::{Cell, Row},
         terminal::{RED, Shown, YELLOW},
     },
+    client::escaped,
     clock,
     pod::{NodeName, SourceName, identity},
 };

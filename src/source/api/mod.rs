@@ -30,7 +30,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use uuid::Uuid;
 
 use self::{
     answer::Refusal,
@@ -50,7 +49,7 @@ pub use self::{
     },
     metrics::ReflectorMetrics,
 };
-use super::{SourceStatus, good::Good};
+use super::{SourceStatus, dice, good::Good};
 use crate::{causes::chain, clock, mux::SourceChannel, pod::NodeName};
 
 /// How long the head of an answer may take: the API server itself gives up on a
@@ -601,10 +600,4 @@ fn kind(end: &End, accepted: bool) -> &'static str {
         End::NoClient(_) => "kubeconfig",
         End::Closed | End::Listed | End::Asked => "short-watch",
     }
-}
-
-/// A number from 0 to 1.
-fn dice() -> f64 {
-    // The upper bits of a random UUID.
-    f64::from(u32::try_from(Uuid::new_v4().as_u128() >> 96).unwrap_or_default()) / f64::from(u32::MAX)
 }

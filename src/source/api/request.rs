@@ -6,7 +6,7 @@ use http::{HeaderValue, header::ACCEPT};
 use kube::client::Body;
 
 use super::reflector::{At, Request};
-use crate::pod::NodeName;
+use crate::{client::escaped, pod::NodeName};
 
 /// Makes the request; the client adds the server and who this is.
 pub(super) fn http(request: &Request, node: &NodeName) -> Result<http::Request<Body>, http::Error> {
@@ -48,18 +48,4 @@ pub(super) fn http(request: &Request, node: &NodeName) -> Result<http::Request<B
     let mut request = http::Request::get(path).body(Body::empty())?;
     request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
     Ok(request)
-}
-
-/// A text as a part of a query: every byte that is not plain is escaped.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(byte.into());
-        } else {
-            // Writing to memory cannot fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
 }

@@ -18,14 +18,12 @@ use super::kept::Kept;
 use crate::{
     clock,
     mux::SourceChannel,
-    pod::{Listing, ListingBuilder, NodeName, Origin, PodKey, Prepared, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, RejectionReason, SourceName},
     source::good::Good,
 };
 
 /// Where an object is filed whose name cannot be read.
 const NAMELESS: &str = "an object whose name cannot be read";
-/// The annotation of a pod that only mirrors one of another source.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// An object of the server.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! What people are told of the reflector: its status, and the log: loud once, then quiet, then "recovered".
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use tokio::{sync::watch as level, time::Instant};
 use tracing::{debug, info, warn};
@@ -9,17 +7,13 @@ use tracing::{debug, info, warn};
 use super::reflector::Version;
 use crate::{
     clock,
-    source::{ReflectorStatus, SourceFailing, SourceStatus},
+    source::{ReflectorStatus, SourceStatus, outage::Outage},
 };
-
-/// How many different errors of one outage are said aloud; the rest is for `-v`.
-const MAX_SAID: usize = 8;
 
 /// See the [module](self).
 pub(super) struct Teller {
     status: level::Sender<SourceStatus>,
-    /// The errors of this outage that were said.
-    said: Vec<String>,
+    outage: Outage,
     is_failing: bool,
 }
 
@@ -30,7 +24,7 @@ pub(super) fn idle() -> ReflectorStatus {
 
 impl Teller {
     pub(super) fn new(status: level::Sender<SourceStatus>) -> Self {
-        Self { status, said: Vec::new(), is_failing: false }
+        Self { status, outage: Outage::default(), is_failing: false }
     }
 
     /// Says which server it is: its URL, as people write it.
@@ -70,19 +64,18 @@ impl Teller {
         let now = clock::now();
         let (mut failed, mut is_first, mut target) = (None, false, String::new());
         self.status.send_modify(|status| {
-            failed = status.failing.take();
+            failed = self.outage.over(status);
             is_first = status.last_success.replace(now).is_none();
             status.restored = None;
             target.clone_from(&status.target);
         });
-        self.said.clear();
         self.is_failing = false;
-        if let Some(SourceFailing { attempts, .. }) = failed {
+        if let Some(failed) = failed {
             info!(
                 source = "api",
                 path = %target,
                 pods,
-                failed = attempts,
+                failed,
                 "recovered: the API server tells of this node's pods again"
             );
         } else if is_first {
@@ -105,22 +98,17 @@ impl Teller {
     pub(super) fn failing(&mut self, error: &str, pods_kept: usize, next: Instant) {
         self.is_failing = true;
         let next_attempt = self.waits(next);
-        let mut target = String::new();
+        let (mut target, mut is_news) = (String::new(), false);
         self.status.send_modify(|status| {
             target.clone_from(&status.target);
-            let before = status.failing.take();
-            let (since, attempts) =
-                before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
-            let error = Arc::from(error);
-            status.failing = Some(SourceFailing { since, attempts: attempts + 1, error });
+            is_news = self.outage.failed(status, error);
         });
         let next_attempt = format!("{next_attempt:.3}");
         let what = "this node's pods cannot be had from the API server; those that are known stay";
-        if self.said.iter().any(|said| said == error) || self.said.len() >= MAX_SAID {
-            debug!(source = "api", path = %target, pods_kept, next_attempt, %error, "{what}");
-        } else {
+        if is_news {
             warn!(source = "api", path = %target, pods_kept, next_attempt, %error, "{what}");
-            self.said.push(error.to_owned());
+        } else {
+            debug!(source = "api", path = %target, pods_kept, next_attempt, %error, "{what}");
         }
     }
 

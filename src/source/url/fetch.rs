@@ -10,7 +10,7 @@ use http::{
 use sha2::{Digest as _, Sha256};
 use tokio::task;
 
-use super::{UrlSettings, hex};
+use super::{super::hex, UrlSettings};
 use crate::{
     client::{Client, ClientError, ClientSettings},
     pod::{Refusal, decode::MAX_MANIFEST},
@@ -164,7 +164,7 @@ async fn ask(
     }
     let sha256: [u8; 32] = Sha256::digest(&body).into();
     match settings.sha256 {
-        Some(wanted) if wanted != sha256 => Err(UrlError::Pin { found: hex(sha256), wanted: hex(wanted) }),
+        Some(wanted) if wanted != sha256 => Err(UrlError::Pin { found: hex(&sha256), wanted: hex(&wanted) }),
         _ => Ok(Answer::Body(Fetched { body, sha256, validators })),
     }
 }

@@ -18,10 +18,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use uuid::Uuid;
 
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
-use super::{SourceFailing, SourceStatus, good::Good};
+use super::{SourceStatus, dice, good::Good, hex, outage::Outage};
 use crate::{
     causes::chain,
     client::{Identity, shown},
@@ -37,8 +36,6 @@ use crate::{
 /// A poll may come by a tenth of the frequency earlier or later, so that the
 /// nodes of a fleet that were started together do not ask together for ever.
 const JITTER: f64 = 0.1;
-/// How many different errors of one outage are said aloud; the rest is for `-v`.
-const MAX_SAID: usize = 8;
 
 /// The url source's settings.
 #[derive(Clone)]
@@ -87,7 +84,7 @@ impl fmt::Debug for UrlSettings {
             .field("headers", &headers)
             .field("ca_file", &self.ca_file)
             .field("identity", &self.identity)
-            .field("sha256", &self.sha256.map(hex))
+            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
             .field("check_frequency", &self.check_frequency)
             .field("timeout", &self.timeout)
             .field("preparation", &self.preparation)
@@ -168,8 +165,7 @@ pub struct UrlSource {
     last_good: Good,
     /// What was pushed last.
     pushed: Option<Listing>,
-    /// The errors of this outage that were said.
-    said: Vec<String>,
+    outage: Outage,
     asked: level::Receiver<Asked>,
     fetched: level::Sender<u64>,
     status: level::Sender<SourceStatus>,
@@ -195,7 +191,7 @@ impl UrlSource {
             known: None,
             last_good,
             pushed: None,
-            said: Vec::new(),
+            outage: Outage::default(),
             asked,
             fetched,
             status,
@@ -272,7 +268,7 @@ impl UrlSource {
                 return;
             }
             self.fetched.send_if_modified(|fetched| mem::replace(fetched, fetches) != fetches);
-            next = Instant::now() + jittered(self.settings.check_frequency, Uuid::new_v4().as_u128());
+            next = Instant::now() + jittered(self.settings.check_frequency, dice());
         }
     }
 
@@ -376,14 +372,13 @@ impl UrlSource {
         let mut failed = None;
         let detail = self.detail();
         self.status.send_modify(|status| {
-            failed = status.failing.take();
+            failed = self.outage.over(status);
             status.last_success = Some(clock::now());
             status.detail = detail;
         });
-        self.said.clear();
-        if let Some(SourceFailing { attempts, .. }) = failed {
+        if let Some(failed) = failed {
             let pods = self.builder.pods_of(path);
-            info!(source = "url", %path, pods, failed = attempts, "recovered: {path} gives manifests again");
+            info!(source = "url", %path, pods, failed, "recovered: {path} gives manifests again");
         }
     }
 
@@ -404,12 +399,9 @@ impl UrlSource {
         let path = &self.origin;
         let text = chain(error);
         let detail = self.detail();
+        let mut is_news = false;
         self.status.send_modify(|status| {
-            let before = status.failing.take();
-            let (since, attempts) =
-                before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
-            let failing = SourceFailing { since, attempts: attempts + 1, error: text.as_str().into() };
-            status.failing = Some(failing);
+            is_news = self.outage.failed(status, &text);
             status.detail = detail;
         });
         let pods_kept = self.builder.pods_of(path);
@@ -417,11 +409,10 @@ impl UrlSource {
             UrlError::Refused(_) => "the manifests were refused",
             _ => "the manifests cannot be fetched",
         };
-        if self.said.contains(&text) || self.said.len() >= MAX_SAID {
-            debug!(source = "url", %path, pods_kept, error = %text, "{what}");
-        } else {
+        if is_news {
             warn!(source = "url", %path, pods_kept, error = %text, "{what}");
-            self.said.push(text);
+        } else {
+            debug!(source = "url", %path, pods_kept, error = %text, "{what}");
         }
     }
 
@@ -446,17 +437,11 @@ fn polling(settings: &UrlSettings) -> String {
 /// Under which name the last good of a URL is kept: without its secrets, but
 /// another query is another name.
 fn kept_under(url: &Uri) -> Origin {
-    let digest = |query: &str| format!("?sha256={}", hex(Sha256::digest(query).into()));
+    let digest = |query: &str| format!("?sha256={}", hex(&Sha256::digest(query)));
     Origin::from(&*format!("{}{}", shown(url), url.query().map(digest).unwrap_or_default()))
 }
 
-fn hex(bytes: [u8; 32]) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).concat()
-}
-
-/// A time that is longer or shorter by up to [`JITTER`] of it, as the dice say.
-fn jittered(time: Duration, dice: u128) -> Duration {
-    // The upper bits of a random UUID, as a number from 0 to 1.
-    let part = f64::from(u32::try_from(dice >> 96).unwrap_or_default()) / f64::from(u32::MAX);
-    time.mul_f64(1.0 - JITTER + 2.0 * JITTER * part)
+/// A time that is longer or shorter by up to [`JITTER`] of it, as the dice (0 … 1) say.
+fn jittered(time: Duration, dice: f64) -> Duration {
+    time.mul_f64(1.0 - JITTER + 2.0 * JITTER * dice)
 }

@@ -26,20 +26,24 @@ const VARIABLE: &str = "PODMUX_KUBERNETES";
 /// Longer than a real apiserver takes for anything, on a machine under load.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// The path of a program, or nothing if this run has none: said on stderr past
-/// the harness, which would show it for failed tests only. In CI that is a failure.
+/// The path of a program, or nothing if this run has none.
 fn program(name: &str) -> Option<PathBuf> {
     if let Some(directory) = env::var_os(VARIABLE) {
         let path = PathBuf::from(directory).join(name);
         assert!(path.is_file(), "{VARIABLE}: there is no {}", path.display());
         return Some(path);
     }
-    let missing = format!(
-        "NOT TESTED: {name} is not there. Use tests/run, or {VARIABLE}=$(tests/kubernetes/build) cargo test"
-    );
-    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
-    io::stderr().write_all(format!("{missing}\n").as_bytes()).unwrap();
+    not_tested(&format!(
+        "{name} is not there. Use tests/run, or {VARIABLE}=$(tests/kubernetes/build) cargo test"
+    ));
     None
+}
+
+/// Says past the harness, which would show it for failed tests only, that a test
+/// cannot run here. In CI that is a failure.
+pub fn not_tested(why: &str) {
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "NOT TESTED: {why}");
+    io::stderr().write_all(format!("NOT TESTED: {why}\n").as_bytes()).unwrap();
 }
 
 /// A program that answers a line for a line.

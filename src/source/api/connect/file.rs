@@ -3,7 +3,6 @@
 //! Reads files, so nothing here runs on a thread of the runtime.
 
 use std::{
-    fmt::Write as _,
     fs::{self, File},
     io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
@@ -25,7 +24,7 @@ use super::{
     exec::Plugin,
     proxy,
 };
-use crate::client::shown;
+use crate::{client::shown, source::hex};
 
 /// The largest file that is read, in bytes: a kubeconfig or a CA bundle is far below.
 const MAX_FILE: u64 = 10 * 1024 * 1024;
@@ -393,8 +392,7 @@ fn identity(server: &Uri, authorities: Option<&Found>) -> Result<Identity, Conne
         for certificate in certificates(authorities, "certificate")? {
             digest.update(&certificate);
         }
-        // Writing to memory cannot fail.
-        digest.finalize().iter().try_for_each(|byte| write!(ca, "{byte:02x}")).unwrap_or_default();
+        ca = hex(&digest.finalize());
     }
     Ok(Identity { url: shown(server), ca })
 }
