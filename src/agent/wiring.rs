@@ -1,6 +1,7 @@
 //! Who talks to whom: every task of the agent, made from the settings and given to the crew.
 //!
-//! The order of the end follows from who holds what: the stop token ends the
+//! The end begins with what the server has in hand: only when that is finished are
+//! the others told. Their order follows from who holds what: the stop token ends the
 //! sources, they drop their channels, so the mux ends, so the deliveries and the
 //! history end. The database ends when nobody who writes to it is left, and the
 //! server when nobody is left who hands updates over.
@@ -11,6 +12,7 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::Ends;
 use crate::{
     client::Identity,
     clock,
@@ -19,7 +21,7 @@ use crate::{
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
     server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
-    settings::{self, FileSettings, Kubeconfig, ProxySettings, Settings, SinkSetting},
+    settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
         SourceFailing, SourceStatus,
@@ -40,8 +42,16 @@ pub(super) struct Handles {
     file: Option<FileHandle>,
     url: Option<UrlHandle>,
     api: Option<ApiHandle>,
-    /// The server's token and certificates.
-    credentials: Option<Reread>,
+    /// The server, if there is one.
+    server: Option<ServerHandle>,
+}
+
+/// What can be done with the server while it runs.
+struct ServerHandle {
+    /// Reads token and certificates again.
+    reread: Reread,
+    /// Cancelled when it has finished what was in hand.
+    finished: CancellationToken,
 }
 
 impl Handles {
@@ -56,9 +66,14 @@ impl Handles {
         if let Some(api) = &self.api {
             api.rescan();
         }
-        if let Some(credentials) = &self.credentials {
-            credentials.now();
+        if let Some(server) = &self.server {
+            server.reread.now();
         }
+    }
+
+    /// Cancelled when the server has finished what was in hand when it was asked to.
+    pub(super) fn finished(&self) -> Option<CancellationToken> {
+        self.server.as_ref().map(|server| server.finished.clone())
     }
 }
 
@@ -68,29 +83,30 @@ impl Handles {
 /// If something cannot be used as it was given; nothing has been delivered then.
 pub(super) async fn wire(
     settings: &Settings,
-    stop: &CancellationToken,
+    passed: Vec<PassedSocket>,
+    ends: &Ends,
     crew: &mut Crew,
 ) -> anyhow::Result<Handles> {
     let (mux, turning) = Mux::new(&configured(settings));
-    let mut wiring = Wiring::new(settings, stop, crew, mux)?;
+    let mut wiring = Wiring::new(settings, ends, crew, mux)?;
     wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
-    let handles = Handles { file, url, api, credentials: None };
-    let credentials = wiring.http(&handles).await?;
+    let handles = Handles { file, url, api, server: None };
+    let server = wiring.http(&handles, passed).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
     });
-    Ok(Handles { credentials, ..handles })
+    Ok(Handles { server, ..handles })
 }
 
 /// Which sources there are. What can be posted to is a source.
 fn configured(settings: &Settings) -> Vec<SourceName> {
     let sources = [
         (SourceName::File, settings.file.is_some()),
-        (SourceName::Http, !settings.server.listen.is_empty()),
+        (SourceName::Http, settings.server.listens()),
         (SourceName::Url, settings.url.is_some()),
         (SourceName::Api, settings.kubeconfig.is_some()),
     ];
@@ -101,6 +117,7 @@ fn configured(settings: &Settings) -> Vec<SourceName> {
 struct Wiring<'a> {
     settings: &'a Settings,
     stop: &'a CancellationToken,
+    finish: &'a CancellationToken,
     crew: &'a mut Crew,
     mux: Mux,
     db: Option<Db>,
@@ -115,7 +132,7 @@ struct Wiring<'a> {
 impl<'a> Wiring<'a> {
     fn new(
         settings: &'a Settings,
-        stop: &'a CancellationToken,
+        Ends { finish, stop }: &'a Ends,
         crew: &'a mut Crew,
         mux: Mux,
     ) -> anyhow::Result<Self> {
@@ -128,7 +145,19 @@ impl<'a> Wiring<'a> {
         }
         let (busy, idle) = mpsc::channel(1);
         let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
-        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, busy, idle: Some(idle) })
+        Ok(Self {
+            settings,
+            stop,
+            finish,
+            crew,
+            mux,
+            db,
+            stored,
+            acknowledged,
+            sinks,
+            busy,
+            idle: Some(idle),
+        })
     }
 
     /// The numbers of a stream: they go on from the last run if there is state.
@@ -261,24 +290,28 @@ impl<'a> Wiring<'a> {
     }
 
     /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(&mut self, handles: &Handles) -> anyhow::Result<Option<Reread>> {
+    async fn http(
+        &mut self,
+        handles: &Handles,
+        passed: Vec<PassedSocket>,
+    ) -> anyhow::Result<Option<ServerHandle>> {
         let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
         let server = &self.settings.server;
-        let server = Server::bind(server, self.settings.node_name.clone(), Limits::default()).await?;
-        let acknowledged = self.acknowledged.subscribe();
         let node = &self.settings.node_name;
+        let server = Server::bind(server, passed, node.clone(), Limits::default()).await?;
+        let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.stop.clone();
         self.crew.spawn("source http", async {
             source.run(stop).await;
             Ok(())
         });
-        let reread = server.reread();
+        let handle = ServerHandle { reread: server.reread(), finished: server.finished() };
         let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
-        let (idle, last) = (self.idle.take(), ended.clone());
+        let (idle, last, finish) = (self.idle.take(), ended.clone(), self.finish.clone());
         self.crew.spawn("server", async move {
             let idle = async {
                 if let Some(mut idle) = idle {
@@ -286,10 +319,10 @@ impl<'a> Wiring<'a> {
                 }
                 last.cancel();
             };
-            tokio::join!(server.run(router, ended), idle);
+            tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(Some(reread))
+        Ok(Some(handle))
     }
 
     fn view(&mut self, posts: Posts, handles: &Handles) -> View {
@@ -319,7 +352,7 @@ impl<'a> Wiring<'a> {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })
             }),
-            stopping: self.stop.clone(),
+            stopping: self.finish.clone(),
             started: clock::now(),
             connections: ConnectionStats::default(),
         }

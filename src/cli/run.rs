@@ -7,7 +7,7 @@ use clap::{ArgAction, ValueHint};
 use super::Failure;
 use crate::{
     agent::{self, AgentError},
-    settings::{Environment, Flags, Key, Settings},
+    settings::{Environment, Flags, Key, PassedSocket, Settings},
     telemetry::Log,
 };
 
@@ -196,16 +196,19 @@ impl Args {
             (Key::Verbose, Vec::from_iter(verbose)),
         ];
         let said: BTreeMap<_, _> = said.into_iter().filter(|(_, values)| !values.is_empty()).collect();
-        Flags { config, said }
+        Flags { config, said, passed: Vec::new() }
     }
 }
 
 pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
-    let flags = args.flags();
+    // Before the log has its thread: this changes the environment.
+    let sockets = PassedSocket::take(&environment).map_err(|error| Failure::Refused(error.into()))?;
+    let passed = sockets.iter().map(|socket| socket.passed.clone()).collect();
+    let flags = Flags { passed, ..args.flags() };
     let settings = Settings::load(&flags, &environment).map_err(|error| Failure::Refused(error.into()))?;
     let log = Log::start(&settings.log, &environment).map_err(|error| Failure::Failed(error.into()))?;
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    match agent::run(&settings, Arc::new(reload), &log) {
+    match agent::run(&settings, sockets, Arc::new(reload), &log) {
         Ok(()) => Ok(0),
         Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
         Err(AgentError::Failed(error)) => {
