@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -352,4 +352,235 @@ fn who_was_accepted_and_has_not_asked_yet_is_answered() {
     assert_eq!(unit.pods(), ["half", "silent"]);
     agent.signal(Signal::TERM);
     ends(agent);
+}
+
+/// The end of an agent that was asked for it while a request is under way: first
+/// that is finished, and until then everything still works.
+#[test]
+fn a_request_that_has_begun_is_finished_before_anything_else_ends() {
+    let unit = Unit::new();
+    let agent = unit.start_watched(&["--shutdown-grace", "1h"]);
+    let part = post("ours").len() - 10;
+    let (mut passed, mut ours) = (connect(&unit.path()), connect(&unit.at("own.sock")));
+    for (stream, name) in [(&mut passed, "passed"), (&mut ours, "ours")] {
+        stream.write_all(&post(name)[..part]).unwrap();
+    }
+    unit.has_connections(2);
+    agent.signal(Signal::TERM);
+    agent.logs("stopping");
+    // Our own socket says so, and takes what it is given;
+    let (code, text) = own(&unit, "GET", "/readyz?verbose");
+    assert!(code == 503 && text.contains("the agent is stopping"), "{text}");
+    let meanwhile = Connection::unix(&unit.at("own.sock")).unwrap();
+    let answer = { meanwhile }.ask("POST", "/pods", pod("meanwhile").to_string().as_bytes()).unwrap();
+    assert_eq!(answer.code / 100, 2, "{}", answer.text());
+    // the passed one keeps who comes for the next.
+    let mut next = connect(&unit.path());
+    next.write_all(&post("next")).unwrap();
+    assert!(!own(&unit, "GET", "/pods").1.contains("\"next\""));
+    ours.write_all(&post("ours")[part..]).unwrap();
+    let mut status = [0; 10];
+    ours.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 2");
+    passed.write_all(&post("passed")[part..]).unwrap();
+    let answer = rest(passed);
+    assert!(answer.starts_with("HTTP/1.1 2") && answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    ends(agent);
+    let agent = unit.start(&["--listen", "none"]);
+    let mut reader = io::BufReader::new(&mut next);
+    let mut status = String::new();
+    io::BufRead::read_line(&mut reader, &mut status).unwrap();
+    assert!(status.starts_with("HTTP/1.1 2"), "{status}");
+    assert_eq!(unit.pods(), ["meanwhile", "next", "ours", "passed"]);
+    drop(next);
+    agent.signal(Signal::TERM);
+    ends(agent);
+}
+
+#[test]
+fn a_connection_that_asks_for_nothing_is_closed_and_a_stream_is_not_waited_for() {
+    let unit = Unit::new();
+    let agent = unit.start_watched(&["--shutdown-grace", "1h"]);
+    let mut idle = connect(&unit.path());
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut first = [0; 15];
+    idle.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    let mut stream = connect(&unit.path());
+    stream.write_all(b"GET /updates HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    stream.read_exact(&mut first).unwrap();
+    agent.signal(Signal::TERM);
+    // Both ends come from the agent, and neither is cut off.
+    let answer = rest(idle);
+    assert!(!answer.contains("HTTP/1.1"), "{answer}");
+    let updates = rest(stream);
+    assert!(updates.contains("\"op\":\"SET\"") && updates.ends_with("\r\n0\r\n\r\n"), "{updates}");
+    let log = ends(agent);
+    assert!(!log.contains("not all requests"), "{log}");
+}
+
+#[test]
+fn a_request_that_does_not_end_is_waited_for_only_so_long() {
+    let unit = Unit::new();
+    let agent = unit.start_watched(&["--shutdown-grace", "2s"]);
+    let mut slow = connect(&unit.path());
+    let request = post("slow");
+    slow.write_all(&request[..request.len() - 10]).unwrap();
+    unit.has_connections(1);
+    agent.signal(Signal::TERM);
+    agent.logs("not all requests could be answered before the sources stop");
+    assert_eq!(agent.ends().0, 0);
+}
+
+/// A POST of a load, and what became of it.
+struct Load<'a> {
+    path: &'a Path,
+    over: &'a AtomicBool,
+    acknowledged: &'a Mutex<Vec<String>>,
+    answered: &'a AtomicUsize,
+}
+
+impl Load<'_> {
+    fn note(&self, name: String, answer: &crate::support::plain::Answer) {
+        assert!((200..300).contains(&answer.code), "{name}: {} {}", answer.code, answer.text());
+        self.acknowledged.lock().unwrap().push(name);
+        self.answered.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn names(&self, client: &str) -> impl Iterator<Item = String> {
+        let client = client.to_owned();
+        (0..).map(move |count| format!("{client}-{count}")).take_while(|_| !self.over.load(Ordering::SeqCst))
+    }
+
+    /// Each request on a connection of its own: every one is answered, and well.
+    fn on_new_connections(&self, client: &str) {
+        for name in self.names(client) {
+            let answer = Connection::unix(self.path).and_then(|mut connection| {
+                connection.ask("POST", "/pods", pod(&name).to_string().as_bytes())
+            });
+            self.note(name, &answer.unwrap());
+        }
+    }
+
+    /// One connection as long as it lasts. What was sent when it was closed, and
+    /// not one byte of an answer came, is sent again on another.
+    fn on_a_kept_connection(&self, client: &str) {
+        let heard = Arc::new(AtomicUsize::new(0));
+        let open = || {
+            let stream = Counted { stream: connect(self.path), heard: heard.clone() };
+            Connection::over(stream, "Host: localhost\r\n".to_owned())
+        };
+        let mut kept = (open(), false);
+        for name in self.names(client) {
+            loop {
+                let before = heard.load(Ordering::SeqCst);
+                match kept.0.ask("POST", "/pods", pod(&name).to_string().as_bytes()) {
+                    Ok(answer) => {
+                        self.note(name, &answer);
+                        kept.1 = true;
+                        break;
+                    }
+                    Err(error) => {
+                        let unheard = before == heard.load(Ordering::SeqCst);
+                        assert!(kept.1 && unheard, "{name}: {error}");
+                        kept = (open(), false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same where the agent may be killed: nobody is refused, and what breaks is asked again.
+    fn until_answered(&self, client: &str) {
+        for name in self.names(client) {
+            loop {
+                let mut connection = Connection::unix(self.path).expect("refused");
+                if let Ok(answer) = connection.ask("POST", "/pods", pod(&name).to_string().as_bytes()) {
+                    self.note(name, &answer);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A connection that counts what it hears.
+struct Counted {
+    stream: UnixStream,
+    heard: Arc<AtomicUsize>,
+}
+
+impl io::Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.heard.fetch_add(count, Ordering::SeqCst);
+        Ok(count)
+    }
+}
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// Restarts the agent that many times while clients post to it, and then looks
+/// whether all is there that was acknowledged.
+fn restarted_under_load(restarts: usize, end: Signal, work: impl Fn(&Load<'_>, usize) + Sync) {
+    let unit = Unit::new();
+    let (over, acknowledged, answered) = (AtomicBool::new(false), Mutex::default(), AtomicUsize::new(0));
+    let path = unit.path();
+    let load = Load { path: &path, over: &over, acknowledged: &acknowledged, answered: &answered };
+    let last = thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (load, work) = (&load, &work);
+            scope.spawn(move || work(load, client));
+        }
+        for _ in 0..restarts {
+            let agent = started_under(&unit, &answered);
+            agent.signal(end);
+            if end == Signal::TERM {
+                ends(agent);
+            } else {
+                agent.ends();
+            }
+        }
+        let last = started_under(&unit, &answered);
+        over.store(true, Ordering::SeqCst);
+        last
+    });
+    let there = unit.pods();
+    let mut acknowledged = acknowledged.into_inner().unwrap();
+    acknowledged.sort();
+    assert_eq!(there, acknowledged);
+    last.signal(Signal::TERM);
+    ends(last);
+}
+
+/// Starts the agent, and waits until it has answered some requests.
+fn started_under(unit: &Unit, answered: &AtomicUsize) -> Process {
+    let before = answered.load(Ordering::SeqCst);
+    let agent = unit.start(&["--listen", "none"]);
+    wait_for(|| (answered.load(Ordering::SeqCst) > before + 5 * CLIENTS).then_some(()));
+    agent
+}
+
+/// How many clients there are, each on a thread.
+const CLIENTS: usize = 12;
+
+#[test]
+fn a_restart_under_load_loses_no_request() {
+    restarted_under_load(10, Signal::TERM, |load, client| match client {
+        0..8 => load.on_new_connections(&format!("n{client}")),
+        _ => load.on_a_kept_connection(&format!("k{client}")),
+    });
+}
+
+#[test]
+fn a_kill_under_load_refuses_nobody_and_loses_nothing_that_was_acknowledged() {
+    restarted_under_load(10, Signal::KILL, |load, client| load.until_answered(&format!("u{client}")));
 }
