@@ -198,8 +198,8 @@ fn an_address_that_is_passed_is_not_listened_on_a_second_time() {
     let unit = Unit::new();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap();
-    let unix = format!("unix:{}", unit.path().display());
-    let command = unit.command(&["--listen", &address.to_string(), "--listen", &unix]);
+    let same = format!("unix:{}", unit.path().display());
+    let command = unit.command(&["--listen", &address.to_string(), "--listen", &same]);
     let agent = Process::start(&mut activated(&command, [unit.fd(), tcp.try_clone().unwrap().into()]));
     agent.logs("started");
     assert_eq!((over_tcp(address, "/livez"), ask(&unit.path(), "GET", "/livez").0), (200, 200));
