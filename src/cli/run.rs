@@ -8,6 +8,7 @@ use super::Failure;
 use crate::{
     agent::{self, AgentError},
     settings::{Environment, Flags, Key, Settings},
+    systemd::{Manager, State},
     telemetry::Log,
 };
 
@@ -201,17 +202,48 @@ impl Args {
 }
 
 pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
-    let flags = args.flags();
-    let settings = Settings::load(&flags, &environment).map_err(|error| Failure::Refused(error.into()))?;
-    let log = Log::start(&settings.log, &environment).map_err(|error| Failure::Failed(error.into()))?;
-    let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    match agent::run(&settings, Arc::new(reload), &log) {
-        Ok(()) => Ok(0),
-        Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
-        Err(AgentError::Failed(error)) => {
+    let manager = Manager::named_in(&environment);
+    match serve(args, environment, &manager) {
+        Ok(()) => {
+            manager.tell_last(&[State::Status("stopped".to_owned())]);
+            Ok(0)
+        }
+        Err(Stopped::Early(failure)) => {
+            tell_failure(&manager, &failure);
+            Err(failure)
+        }
+        Err(Stopped::Late(error)) => {
             // What runs has a log, and the log has the last word in its own form.
             tracing::error!("{error:#}");
+            tell_failure(&manager, &Failure::Failed(error));
             Ok(1)
         }
     }
+}
+
+/// Why the agent ended other than as it was asked to.
+enum Stopped {
+    /// Before it had a log, or before it had begun.
+    Early(Failure),
+    Late(anyhow::Error),
+}
+
+fn serve(args: Args, environment: Environment, manager: &Manager) -> Result<(), Stopped> {
+    let flags = args.flags();
+    let refused = |error: anyhow::Error| Stopped::Early(Failure::Refused(error));
+    let settings = Settings::load(&flags, &environment).map_err(|error| refused(error.into()))?;
+    let log = Log::start(&settings.log, &environment)
+        .map_err(|error| Stopped::Early(Failure::Failed(error.into())))?;
+    let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
+    agent::run(&settings, Arc::new(reload), &log, manager).map_err(|error| match error {
+        AgentError::Refused(error) => refused(error),
+        AgentError::Failed(error) => Stopped::Late(error),
+    })
+}
+
+/// Tells the service manager the line that the person at a terminal would read.
+pub(super) fn tell_failure(manager: &Manager, failure: &Failure) {
+    let mut message = vec![State::Status(failure.to_string())];
+    message.extend(failure.errno().map(State::Errno));
+    manager.tell_last(&message);
 }
