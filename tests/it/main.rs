@@ -55,11 +55,13 @@ mod manifests;
 mod merge;
 mod mux;
 mod oracle;
+mod packaged;
 mod pod_server;
 mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
+mod run_check;
 mod run_command;
 mod server_errors;
 mod server_lists;
