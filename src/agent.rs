@@ -1,5 +1,6 @@
 //! Wiring: makes the channels, starts the crew, waits for it; the only room that knows all others.
 
+mod check;
 mod reload;
 mod wiring;
 
@@ -14,6 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use self::check::check;
 use self::reload::Reloader;
 use crate::{
     settings::Settings,

@@ -213,14 +213,10 @@ impl<'a> Wiring<'a> {
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Url).context("the url source has its channel")?;
-        let identity = given
-            .client_certificate
-            .as_ref()
-            .map(|files| Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() });
         let settings = url::UrlSettings {
             headers: given.headers.clone(),
             ca_file: given.ca_file.clone(),
-            identity,
+            identity: identity(given),
             sha256: given.sha256,
             check_frequency: given.check_frequency,
             ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
@@ -236,21 +232,15 @@ impl<'a> Wiring<'a> {
     }
 
     async fn api(&mut self) -> anyhow::Result<Option<ApiHandle>> {
-        let Some(kubeconfig) = self.settings.kubeconfig.clone() else {
+        let Some(given) = &self.settings.kubeconfig else {
             self.forget(SourceName::Api).await;
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Api).context("the api source has its channel")?;
-        let kubeconfig = match kubeconfig {
-            Kubeconfig::File(path) => api::Kubeconfig::File(path),
-            Kubeconfig::InCluster { host, port } => {
-                api::Kubeconfig::InCluster(api::InCluster::new(host, port))
-            }
-        };
-        let ProxySettings { https, http, no } = self.settings.proxies.clone();
-        let settings = api::ApiSettings { kubeconfig, node: self.settings.node_name.clone() };
+        let settings =
+            api::ApiSettings { kubeconfig: kubeconfig(given), node: self.settings.node_name.clone() };
         let (source, handle) = ApiSource::new(settings, channel);
-        let source = source.with_proxies(api::Proxies { https, http, no });
+        let source = source.with_proxies(proxies(&self.settings.proxies));
         let source = source.with_last_good(self.last_good(SourceName::Api));
         let stop = self.stop.clone();
         self.crew.spawn("source api", async {
@@ -377,4 +367,23 @@ fn on_invalid(given: &FileSettings) -> file::OnInvalid {
         settings::OnInvalid::Keep => file::OnInvalid::Keep,
         settings::OnInvalid::Remove => file::OnInvalid::Remove,
     }
+}
+
+/// Who this node is to the URL's server.
+pub(super) fn identity(given: &settings::UrlSettings) -> Option<Identity> {
+    let files = given.client_certificate.as_ref()?;
+    Some(Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() })
+}
+
+/// What the apiserver source calls what the settings say.
+pub(super) fn kubeconfig(given: &Kubeconfig) -> api::Kubeconfig {
+    match given.clone() {
+        Kubeconfig::File(path) => api::Kubeconfig::File(path),
+        Kubeconfig::InCluster { host, port } => api::Kubeconfig::InCluster(api::InCluster::new(host, port)),
+    }
+}
+
+pub(super) fn proxies(given: &ProxySettings) -> api::Proxies {
+    let ProxySettings { https, http, no } = given.clone();
+    api::Proxies { https, http, no }
 }

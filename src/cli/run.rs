@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use clap::{ArgAction, ValueHint};
 
-use super::Failure;
+use super::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
     settings::{Environment, Flags, Key, Settings},
-    telemetry::Log,
+    telemetry::{self, Log},
 };
 
 /// Run the agent: read manifests, tell every change in order
@@ -113,6 +113,11 @@ pub(super) struct Args {
     /// Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Process")]
     config: Option<PathBuf>,
+
+    /// Start nothing: read the settings and the files that they name, say what is wrong with them, and
+    /// end with 0 if a start or a reload would take them, else with 2
+    #[arg(long, help_heading = "Process")]
+    check: bool,
 }
 
 const ABOUT: &str = "\
@@ -123,7 +128,8 @@ PODMUX_MANIFEST_URL_HEADER has a line for each header) \
 and as a field of --config FILE (--file-check-frequency is fileCheckFrequency). A flag has \
 precedence over the environment, the environment over the file.
 
-SIGTERM and SIGINT stop it, SIGHUP reads settings and manifests anew.";
+SIGTERM and SIGINT stop it. SIGHUP reads settings, certificates, tokens and manifests anew; --check \
+says beforehand whether they can be used.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -168,6 +174,7 @@ impl Args {
             log_format,
             verbose,
             config,
+            check: _,
         } = self;
         let verbose = (verbose > 0).then(|| verbose.to_string());
         let said = [
@@ -200,10 +207,15 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
+pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> {
+    let only_check = args.check;
     let flags = args.flags();
-    let settings = Settings::load(&flags, &environment).map_err(|error| Failure::Refused(error.into()))?;
-    let log = Log::start(&settings.log, &environment).map_err(|error| Failure::Failed(error.into()))?;
+    let settings = Settings::load(&flags, environment).map_err(|error| Failure::Refused(error.into()))?;
+    if only_check {
+        return Ok(check(&settings, environment));
+    }
+    let log = Log::start(&settings.log, environment).map_err(|error| Failure::Failed(error.into()))?;
+    let environment = environment.clone();
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
     match agent::run(&settings, Arc::new(reload), &log) {
         Ok(()) => Ok(0),
@@ -214,4 +226,16 @@ pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
             Ok(1)
         }
     }
+}
+
+/// Says everything that would stand in the way of a start or a reload.
+fn check(settings: &Settings, environment: &Environment) -> u8 {
+    for warning in &settings.warnings {
+        telemetry::say(tracing::Level::WARN, warning, environment);
+    }
+    let problems = agent::check(settings);
+    for problem in &problems {
+        telemetry::say(tracing::Level::ERROR, &one_line(problem), environment);
+    }
+    if problems.is_empty() { 0 } else { 2 }
 }
