@@ -50,14 +50,12 @@ fn completions_are_those_that_the_program_prints() {
     }
 }
 
-/// A file of explained settings with all of them said. What is prose has a blank behind its `#`,
-/// or one more `#`.
+/// A file of explained settings with all of them said: those that are commented out have no blank
+/// behind their `#`.
 fn uncommented(text: &str) -> String {
     let said = text.lines().filter_map(|line| match line.strip_prefix('#') {
         None => Some(line),
-        Some(rest) if rest.is_empty() || rest.starts_with('#') => None,
-        Some(rest) if rest.starts_with(' ') && !rest.starts_with("  ") => None,
-        Some(rest) => Some(rest),
+        Some(rest) => rest.starts_with(|first: char| first.is_ascii_alphabetic()).then_some(rest),
     });
     said.map(|line| format!("{line}\n")).collect()
 }
