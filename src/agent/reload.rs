@@ -25,7 +25,9 @@ impl Reloader {
             // The config file may stand on a network that hangs.
             let reading = tokio::task::spawn_blocking(move || reload());
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
-            match read? {
+            let read = read?;
+            self.handles.reloaded(read.is_ok());
+            match read {
                 Ok(settings) => self.take(settings),
                 Err(error) => error!(
                     error = format!("{error:#}"),
