@@ -114,8 +114,8 @@ async fn work(
     let stop = CancellationToken::new();
     // Cancelled first, or with it: requests are finished, and then all stop.
     let finish = stop.child_token();
-    let ends = Ends { finish: finish.clone(), stop: stop.clone() };
     let mut crew = Crew::new(stop.clone()).warned_by(finish.clone());
+    let ends = Ends { finish: finish.clone(), stop };
     let wired = tokio::select! {
         biased;
         wired = service::while_opening(manager, wiring::wire(settings, passed, &ends, &mut crew)) => wired,
@@ -127,11 +127,12 @@ async fn work(
     let Wired { handles, levels, mux } = wired.map_err(AgentError::Refused)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(time_to_stop(settings));
-    crew.spawn("finish", finished(handles.finished(), ends, grace_now.clone()));
     let (teller, reloads) = ReloadTeller::new();
+    let stop = ends.stop.clone();
+    crew.spawn("finish", finished(handles.finished(), ends, grace_now.clone()));
     let reloader =
         Reloader { reload, settings: settings.clone(), handles, grace, level: log.level(), teller };
-    crew.spawn("reload", reloader.run(hangups, stop.clone()));
+    crew.spawn("reload", reloader.run(hangups, stop));
     let service = Service {
         manager: manager.clone(),
         levels,

@@ -63,8 +63,8 @@ impl Crew {
     /// A crew that stops when the token is cancelled.
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
-        let (tasks, names, pulses) = (JoinSet::new(), HashMap::new(), Vec::new());
-        Self { tasks, names, pulses, warned: stop.clone(), stop }
+        let warned = stop.clone();
+        Self { tasks: JoinSet::new(), names: HashMap::new(), pulses: Vec::new(), warned, stop }
     }
 
     /// Has the time to stop begin with an earlier token, a child of the first:

@@ -23,7 +23,9 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
-    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
+    server::{
+        self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
+    },
     settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
@@ -47,6 +49,8 @@ pub(super) struct Handles {
     api: Option<ApiHandle>,
     /// The server, if there is one.
     server: Option<ServerHandle>,
+    /// What the server shows of the last reload.
+    reload: watch::Sender<LastReload>,
 }
 
 /// What can be done with the server while it runs.
@@ -58,6 +62,11 @@ struct ServerHandle {
 }
 
 impl Handles {
+    /// Notes that the settings have been read, and whether they could be used.
+    pub(super) fn reloaded(&self, successful: bool) {
+        self.reload.send_modify(|last| last.note(successful, clock::now()));
+    }
+
     /// Tells everybody what the settings say now. Everything is looked at anew.
     pub(super) fn retune(&self, settings: &Settings) {
         if let (Some(file), Some(settings)) = (&self.file, &settings.file) {
@@ -103,7 +112,8 @@ pub(super) async fn wire(
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
-    let handles = Handles { file, url, api, server: None };
+    let reload = watch::Sender::new(LastReload::at_start(clock::now()));
+    let handles = Handles { file, url, api, server: None, reload };
     let server = wiring.http(&handles, passed).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
@@ -161,8 +171,20 @@ impl<'a> Wiring<'a> {
         let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
         let levels =
             Levels { merged: Level::new(mux.merged(), Clone::clone), sources: Vec::new(), sinks: Vec::new() };
-        let idle = Some(idle);
-        Ok(Self { settings, stop, finish, crew, mux, db, stored, acknowledged, sinks, levels, busy, idle })
+        Ok(Self {
+            settings,
+            stop,
+            finish,
+            crew,
+            mux,
+            db,
+            stored,
+            acknowledged,
+            sinks,
+            levels,
+            busy,
+            idle: Some(idle),
+        })
     }
 
     /// The numbers of a stream: they go on from the last run if there is state.
@@ -358,7 +380,8 @@ impl<'a> Wiring<'a> {
                 Box::pin(async move { mux.turns().await })
             }),
             stopping: self.finish.clone(),
-            started: clock::now(),
+            started: handles.reload.borrow().succeeded,
+            reload: handles.reload.subscribe(),
             connections: ConnectionStats::default(),
         }
     }
