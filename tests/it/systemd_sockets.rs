@@ -1,14 +1,14 @@
 //! Sockets that systemd passes: served beside our own, and a restart under load loses no request.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{self, Read as _, Write as _},
     net::{TcpListener, TcpStream, UdpSocket},
     os::{
         fd::OwnedFd,
         linux::net::SocketAddrExt as _,
         unix::{
-            fs::MetadataExt as _,
+            fs::{MetadataExt as _, PermissionsExt as _},
             net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
         },
     },
@@ -177,6 +177,23 @@ fn a_passed_socket_is_served_where_nothing_else_is_and_stays_when_the_agent_goes
         agent.signal(Signal::TERM);
         ends(agent);
         assert_eq!(fs::metadata(unit.path()).unwrap().ino(), inode);
+    }
+}
+
+#[test]
+fn a_socket_for_everybody_is_remarked_on() {
+    let unit = Unit::new();
+    for (mode, remarks) in [(0o666, 1), (0o660, 0)] {
+        fs::set_permissions(unit.path(), Permissions::from_mode(mode)).unwrap();
+        let agent = unit.start(&["--listen", "none"]);
+        agent.logs("started");
+        agent.signal(Signal::TERM);
+        let log = ends(agent);
+        assert_eq!(
+            log.matches("everybody can use this socket: write SocketMode=0660").count(),
+            remarks,
+            "{log}"
+        );
     }
 }
 
