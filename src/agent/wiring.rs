@@ -1,6 +1,7 @@
 //! Who talks to whom: every task of the agent, made from the settings and given to the crew.
 //!
-//! The order of the end follows from who holds what: the stop token ends the
+//! The end begins with what the server has in hand: only when that is finished are
+//! the others told. Their order follows from who holds what: the stop token ends the
 //! sources, they drop their channels, so the mux ends, so the deliveries and the
 //! history end. The database ends when nobody who writes to it is left, and the
 //! server when nobody is left who hands updates over.
@@ -11,6 +12,10 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::{
+    Ends,
+    levels::{Level, Levels},
+};
 use crate::{
     client::Identity,
     clock,
@@ -21,7 +26,7 @@ use crate::{
     server::{
         self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
     },
-    settings::{self, FileSettings, Kubeconfig, ProxySettings, Settings, SinkSetting},
+    settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
         SourceFailing, SourceStatus,
@@ -42,10 +47,18 @@ pub(super) struct Handles {
     file: Option<FileHandle>,
     url: Option<UrlHandle>,
     api: Option<ApiHandle>,
-    /// The server's token and certificates.
-    credentials: Option<Reread>,
+    /// The server, if there is one.
+    server: Option<ServerHandle>,
     /// What the server shows of the last reload.
     reload: watch::Sender<LastReload>,
+}
+
+/// What can be done with the server while it runs.
+struct ServerHandle {
+    /// Reads token and certificates again.
+    reread: Reread,
+    /// Cancelled when it has finished what was in hand.
+    finished: CancellationToken,
 }
 
 impl Handles {
@@ -65,10 +78,22 @@ impl Handles {
         if let Some(api) = &self.api {
             api.rescan();
         }
-        if let Some(credentials) = &self.credentials {
-            credentials.now();
+        if let Some(server) = &self.server {
+            server.reread.now();
         }
     }
+
+    /// Cancelled when the server has finished what was in hand when it was asked to.
+    pub(super) fn finished(&self) -> Option<CancellationToken> {
+        self.server.as_ref().map(|server| server.finished.clone())
+    }
+}
+
+/// What was made: those who can be told something, and those who can be looked at.
+pub(super) struct Wired {
+    pub(super) handles: Handles,
+    pub(super) levels: Levels,
+    pub(super) mux: Mux,
 }
 
 /// Makes everything and starts it.
@@ -77,30 +102,32 @@ impl Handles {
 /// If something cannot be used as it was given; nothing has been delivered then.
 pub(super) async fn wire(
     settings: &Settings,
-    stop: &CancellationToken,
+    passed: Vec<PassedSocket>,
+    ends: &Ends,
     crew: &mut Crew,
-) -> anyhow::Result<Handles> {
+) -> anyhow::Result<Wired> {
     let (mux, turning) = Mux::new(&configured(settings));
-    let mut wiring = Wiring::new(settings, stop, crew, mux)?;
+    let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
     wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
     let reload = watch::Sender::new(LastReload::at_start(clock::now()));
-    let handles = Handles { file, url, api, credentials: None, reload };
-    let credentials = wiring.http(&handles).await?;
+    let handles = Handles { file, url, api, server: None, reload };
+    let server = wiring.http(&handles, passed).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
     });
-    Ok(Handles { credentials, ..handles })
+    let Wiring { mux, levels, .. } = wiring;
+    Ok(Wired { handles: Handles { server, ..handles }, levels, mux })
 }
 
 /// Which sources there are. What can be posted to is a source.
 fn configured(settings: &Settings) -> Vec<SourceName> {
     let sources = [
         (SourceName::File, settings.file.is_some()),
-        (SourceName::Http, !settings.server.listen.is_empty()),
+        (SourceName::Http, settings.server.listens()),
         (SourceName::Url, settings.url.is_some()),
         (SourceName::Api, settings.kubeconfig.is_some()),
     ];
@@ -111,34 +138,53 @@ fn configured(settings: &Settings) -> Vec<SourceName> {
 struct Wiring<'a> {
     settings: &'a Settings,
     stop: &'a CancellationToken,
+    finish: &'a CancellationToken,
     crew: &'a mut Crew,
     mux: Mux,
     db: Option<Db>,
     stored: Stored,
     acknowledged: Acknowledged,
     sinks: Vec<Probe<SinkStatus>>,
+    levels: Levels,
     /// Held by all who hand updates over; nobody ever sends.
     busy: mpsc::Sender<Infallible>,
     idle: Option<mpsc::Receiver<Infallible>>,
 }
 
 impl<'a> Wiring<'a> {
-    fn new(
+    async fn new(
         settings: &'a Settings,
-        stop: &'a CancellationToken,
+        Ends { finish, stop }: &'a Ends,
         crew: &'a mut Crew,
         mux: Mux,
     ) -> anyhow::Result<Self> {
         let (mut db, mut stored) = (None, Stored::default());
         if let Some(dir) = &settings.state_dir {
-            let (way, writer, found) = db::open(dir)?;
+            // The check of all that is in it may take its time; meanwhile more of it is asked for.
+            let dir = dir.clone();
+            let (way, writer, found) = tokio::task::spawn_blocking(move || db::open(&dir)).await??;
             // A plain thread for blocking work: the disk may take its time.
             crew.spawn("db", async { Ok(tokio::task::spawn_blocking(|| writer.run()).await?) });
             (db, stored) = (Some(way), found);
         }
         let (busy, idle) = mpsc::channel(1);
         let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
-        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, busy, idle: Some(idle) })
+        let levels =
+            Levels { merged: Level::new(mux.merged(), Clone::clone), sources: Vec::new(), sinks: Vec::new() };
+        Ok(Self {
+            settings,
+            stop,
+            finish,
+            crew,
+            mux,
+            db,
+            stored,
+            acknowledged,
+            sinks,
+            levels,
+            busy,
+            idle: Some(idle),
+        })
     }
 
     /// The numbers of a stream: they go on from the last run if there is state.
@@ -163,11 +209,15 @@ impl<'a> Wiring<'a> {
             let (delivery, status) = Delivery::new(&name, jsonl, updates);
             let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
             let (stop, busy) = (self.stop.clone(), self.busy.clone());
+            self.levels.sinks.push(Level::new(status.clone(), {
+                let name = name.clone();
+                move |status| sink_status(&name, status)
+            }));
             self.sinks.push(Arc::new({
                 let name = name.clone();
                 move || sink_status(&name, &status.borrow())
             }));
-            self.crew.spawn(format!("sink {name}"), async move {
+            self.crew.spawn_with_pulse(format!("sink {name}"), async move {
                 let _busy = busy;
                 Ok(delivery.run(stop).await?)
             });
@@ -209,6 +259,9 @@ impl<'a> Wiring<'a> {
         };
         let (source, handle) = FileSource::new(settings, channel);
         let source = source.with_last_good(self.last_good(SourceName::File));
+        let path = given.path.display().to_string();
+        let level = Level::new(handle.status(), move |status| file_status(&path, status));
+        self.levels.sources.push((SourceName::File, level));
         let stop = self.stop.clone();
         self.crew.spawn("source file", async {
             source.run(stop).await;
@@ -223,20 +276,17 @@ impl<'a> Wiring<'a> {
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Url).context("the url source has its channel")?;
-        let identity = given
-            .client_certificate
-            .as_ref()
-            .map(|files| Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() });
         let settings = url::UrlSettings {
             headers: given.headers.clone(),
             ca_file: given.ca_file.clone(),
-            identity,
+            identity: identity(given),
             sha256: given.sha256,
             check_frequency: given.check_frequency,
             ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
         };
         let (source, handle) = UrlSource::new(settings, channel);
         let source = source.with_last_good(self.last_good(SourceName::Url));
+        self.levels.sources.push((SourceName::Url, Level::new(handle.watch(), Clone::clone)));
         let stop = self.stop.clone();
         self.crew.spawn("source url", async {
             source.run(stop).await;
@@ -246,22 +296,17 @@ impl<'a> Wiring<'a> {
     }
 
     async fn api(&mut self) -> anyhow::Result<Option<ApiHandle>> {
-        let Some(kubeconfig) = self.settings.kubeconfig.clone() else {
+        let Some(given) = &self.settings.kubeconfig else {
             self.forget(SourceName::Api).await;
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Api).context("the api source has its channel")?;
-        let kubeconfig = match kubeconfig {
-            Kubeconfig::File(path) => api::Kubeconfig::File(path),
-            Kubeconfig::InCluster { host, port } => {
-                api::Kubeconfig::InCluster(api::InCluster::new(host, port))
-            }
-        };
-        let ProxySettings { https, http, no } = self.settings.proxies.clone();
-        let settings = api::ApiSettings { kubeconfig, node: self.settings.node_name.clone() };
+        let settings =
+            api::ApiSettings { kubeconfig: kubeconfig(given), node: self.settings.node_name.clone() };
         let (source, handle) = ApiSource::new(settings, channel);
-        let source = source.with_proxies(api::Proxies { https, http, no });
+        let source = source.with_proxies(proxies(&self.settings.proxies));
         let source = source.with_last_good(self.last_good(SourceName::Api));
+        self.levels.sources.push((SourceName::Api, Level::new(handle.watch(), Clone::clone)));
         let stop = self.stop.clone();
         self.crew.spawn("source api", async {
             source.run(stop).await;
@@ -271,24 +316,29 @@ impl<'a> Wiring<'a> {
     }
 
     /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(&mut self, handles: &Handles) -> anyhow::Result<Option<Reread>> {
+    async fn http(
+        &mut self,
+        handles: &Handles,
+        passed: Vec<PassedSocket>,
+    ) -> anyhow::Result<Option<ServerHandle>> {
         let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
         let server = &self.settings.server;
-        let server = Server::bind(server, self.settings.node_name.clone(), Limits::default()).await?;
-        let acknowledged = self.acknowledged.subscribe();
         let node = &self.settings.node_name;
+        let server = Server::bind(server, passed, node.clone(), Limits::default()).await?;
+        let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.stop.clone();
         self.crew.spawn("source http", async {
             source.run(stop).await;
             Ok(())
         });
-        let reread = server.reread();
+        self.levels.sources.push((SourceName::Http, Level::new(posts.watch(), Clone::clone)));
+        let handle = ServerHandle { reread: server.reread(), finished: server.finished() };
         let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
-        let (idle, last) = (self.idle.take(), ended.clone());
+        let (idle, last, finish) = (self.idle.take(), ended.clone(), self.finish.clone());
         self.crew.spawn("server", async move {
             let idle = async {
                 if let Some(mut idle) = idle {
@@ -296,10 +346,10 @@ impl<'a> Wiring<'a> {
                 }
                 last.cancel();
             };
-            tokio::join!(server.run(router, ended), idle);
+            tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(Some(reread))
+        Ok(Some(handle))
     }
 
     fn view(&mut self, posts: Posts, handles: &Handles) -> View {
@@ -329,7 +379,7 @@ impl<'a> Wiring<'a> {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })
             }),
-            stopping: self.stop.clone(),
+            stopping: self.finish.clone(),
             started: handles.reload.borrow().succeeded,
             reload: handles.reload.subscribe(),
             connections: ConnectionStats::default(),
@@ -340,7 +390,7 @@ impl<'a> Wiring<'a> {
         let updates = self.mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
         let busy = self.busy.clone();
-        self.crew.spawn("history", async move {
+        self.crew.spawn_with_pulse("history", async move {
             let _busy = busy;
             Ok(history.run().await?)
         });
@@ -388,4 +438,23 @@ fn on_invalid(given: &FileSettings) -> file::OnInvalid {
         settings::OnInvalid::Keep => file::OnInvalid::Keep,
         settings::OnInvalid::Remove => file::OnInvalid::Remove,
     }
+}
+
+/// Who this node is to the URL's server.
+pub(super) fn identity(given: &settings::UrlSettings) -> Option<Identity> {
+    let files = given.client_certificate.as_ref()?;
+    Some(Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() })
+}
+
+/// What the apiserver source calls what the settings say.
+pub(super) fn kubeconfig(given: &Kubeconfig) -> api::Kubeconfig {
+    match given.clone() {
+        Kubeconfig::File(path) => api::Kubeconfig::File(path),
+        Kubeconfig::InCluster { host, port } => api::Kubeconfig::InCluster(api::InCluster::new(host, port)),
+    }
+}
+
+pub(super) fn proxies(given: &ProxySettings) -> api::Proxies {
+    let ProxySettings { https, http, no } = given.clone();
+    api::Proxies { https, http, no }
 }

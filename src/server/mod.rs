@@ -6,6 +6,7 @@ mod auth;
 mod body;
 mod connection;
 mod credentials;
+mod hands;
 mod health;
 mod intake;
 mod limits;
@@ -41,7 +42,7 @@ use crate::{
 pub use self::{
     auth::Caller,
     body::{LARGE_BODIES, SMALL_BODY},
-    credentials::CredentialError,
+    credentials::{CredentialError, check},
     limits::Limits,
     listen::BindError,
     routes::router,

@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod activated;
 pub mod agent;
 pub mod apiserver;
 pub mod cluster;
@@ -8,6 +9,7 @@ pub mod files;
 pub mod kubeconfig;
 pub mod kubernetes;
 pub mod logs;
+pub mod man;
 pub mod namespace;
 pub mod node;
 pub mod observed;
