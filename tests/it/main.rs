@@ -55,6 +55,7 @@ mod manifests;
 mod merge;
 mod mux;
 mod oracle;
+mod packaged;
 mod pod_server;
 mod posted;
 #[path = "../../examples/replay.rs"]

@@ -8,6 +8,7 @@ pub mod files;
 pub mod kubeconfig;
 pub mod kubernetes;
 pub mod logs;
+pub mod man;
 pub mod namespace;
 pub mod node;
 pub mod plain;
