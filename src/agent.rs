@@ -1,6 +1,10 @@
 //! Wiring: makes the channels, starts the crew, waits for it; the only room that knows all others.
 
+mod check;
+mod levels;
 mod reload;
+mod service;
+mod status;
 mod wiring;
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -14,10 +18,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::reload::Reloader;
+pub use self::check::check;
+use self::{
+    reload::Reloader,
+    service::{ReloadTeller, Service},
+    wiring::Wired,
+};
 use crate::{
     settings::Settings,
     supervise::{Crew, CrewError},
+    systemd::Manager,
     telemetry::Log,
 };
 
@@ -57,40 +67,70 @@ pub type Reload = dyn Fn() -> anyhow::Result<Settings> + Send + Sync;
 ///
 /// SIGTERM and SIGINT stop it within the shutdown grace: sources end, the mux
 /// merges what is left, the sinks take what is pending. A second one ends it at
-/// once. SIGHUP reads the settings anew and has everything rescanned.
+/// once. SIGHUP reads the settings anew and has everything rescanned. The
+/// service manager is told how the agent is.
 ///
 /// # Errors
 ///
 /// If it could not start, if a long-lived task ended, failed or panicked, or if
 /// a sink's reader went away.
-pub fn run(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), AgentError> {
+pub fn run(settings: &Settings, reload: Arc<Reload>, log: &Log, manager: &Manager) -> Result<(), AgentError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .context("cannot start the runtime")
         .map_err(AgentError::Failed)?;
-    let ended = runtime.block_on(work(settings, reload, log));
+    let ended = runtime.block_on(work(settings, reload, log, manager));
     // A thread that hangs in a write to stdout must not keep the process.
     Runtime::shutdown_background(runtime);
     ended
 }
 
-async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), AgentError> {
-    let stops = StopSignals::new().map_err(AgentError::Failed)?;
+async fn work(
+    settings: &Settings,
+    reload: Arc<Reload>,
+    log: &Log,
+    manager: &Manager,
+) -> Result<(), AgentError> {
+    let mut stops = StopSignals::new().map_err(AgentError::Failed)?;
     let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
     for warning in &settings.warnings {
         warn!("{warning}");
     }
     let stop = CancellationToken::new();
     let mut crew = Crew::new(stop.clone());
-    let handles = wiring::wire(settings, &stop, &mut crew).await.map_err(AgentError::Refused)?;
+    let wired = tokio::select! {
+        biased;
+        wired = service::while_opening(manager, wiring::wire(settings, &stop, &mut crew)) => wired,
+        signal = stops.next() => {
+            info!(signal, "stopped before it had started");
+            return Ok(());
+        }
+    };
+    let Wired { handles, levels, mux } = wired.map_err(AgentError::Refused)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(time_to_stop(settings));
-    let reloader = Reloader { reload, settings: settings.clone(), handles, grace, level: log.level() };
+    let (teller, reloads) = ReloadTeller::new();
+    let reloader =
+        Reloader { reload, settings: settings.clone(), handles, grace, level: log.level(), teller };
     crew.spawn("reload", reloader.run(hangups, stop.clone()));
+    let service = Service {
+        manager: manager.clone(),
+        levels,
+        mux,
+        pulses: crew.take_pulses(),
+        reloads,
+        grace: grace_now.clone(),
+        stop: stop.clone(),
+    };
 
-    attend(crew.run(grace_now), &stop, stops).await.map_err(|error| AgentError::Failed(error.into()))
+    tokio::select! {
+        ended = attend(crew.run(grace_now), &stop, stops) => {
+            ended.map_err(|error| AgentError::Failed(error.into()))
+        }
+        never = service.run() => match never {},
+    }
 }
 
 /// Waits until the crew has ended, and passes the signals on to it.

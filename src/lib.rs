@@ -20,7 +20,7 @@
 //! * [`supervise`]: named tasks with one stop token and one deadline.
 //! * [`clock`]: the one place that reads the wall clock.
 //!
-//! The rooms `age`, `agent`, `cli`, `settings` and `telemetry` are the program's own and
+//! The rooms `age`, `agent`, `cli`, `settings`, `systemd` and `telemetry` are the program's own and
 //! no part of what the crate promises.
 //!
 //! # The tasks of the running program
@@ -121,6 +121,8 @@ pub mod sink;
 pub mod source;
 pub mod storage;
 pub mod supervise;
+#[doc(hidden)]
+pub mod systemd;
 #[doc(hidden)]
 pub mod telemetry;
 pub mod validation;

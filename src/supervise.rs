@@ -1,6 +1,8 @@
 //! Named tasks with one stop token and one deadline; the one place where tasks are spawned.
 
-use std::{any::Any, collections::HashMap, error::Error, time::Duration};
+mod pulse;
+
+use std::{any::Any, collections::HashMap, error::Error, mem, time::Duration};
 
 use tokio::{
     sync::watch,
@@ -9,6 +11,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
+
+use self::pulse::with_pulse;
+
+pub use self::pulse::Pulse;
 
 /// What a task may fail with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -48,6 +54,7 @@ pub enum CrewError {
 pub struct Crew {
     tasks: JoinSet<Result<(), BoxError>>,
     names: HashMap<Id, String>,
+    pulses: Vec<Pulse>,
     stop: CancellationToken,
 }
 
@@ -55,7 +62,7 @@ impl Crew {
     /// A crew that stops when the token is cancelled.
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
-        Self { tasks: JoinSet::new(), names: HashMap::new(), stop }
+        Self { tasks: JoinSet::new(), names: HashMap::new(), pulses: Vec::new(), stop }
     }
 
     /// Starts a task. It must end soon after the token is cancelled, or when
@@ -67,6 +74,24 @@ impl Crew {
     ) {
         let id = self.tasks.spawn(task).id();
         self.names.insert(id, name.into());
+    }
+
+    /// The same with a pulse, which [`take_pulses`](Self::take_pulses) gives away.
+    pub fn spawn_with_pulse(
+        &mut self,
+        name: impl Into<String>,
+        task: impl Future<Output = Result<(), BoxError>> + Send + 'static,
+    ) {
+        let name = name.into();
+        let (pulse, task) = with_pulse(name.clone(), task);
+        self.pulses.push(pulse);
+        self.spawn(name, task);
+    }
+
+    /// The pulses of all tasks that were spawned with one so far.
+    #[must_use]
+    pub fn take_pulses(&mut self) -> Vec<Pulse> {
+        mem::take(&mut self.pulses)
     }
 
     /// Waits until every task has ended. Once the token is cancelled, from

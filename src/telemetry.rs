@@ -111,6 +111,29 @@ fn targets(verbosity: u8) -> Targets {
     Targets::new().with_default(others).with_target("podmux", ours)
 }
 
+/// Says one line on standard error, for what has no log (yet): with its level if
+/// the journal reads it, with the program's name, which the journal notes by
+/// itself, if not.
+pub fn say(level: tracing::Level, line: &str, environment: &Environment) {
+    let line = if stderr_is_the_journal(environment) {
+        format!("<{}>{line}\n", priority(level))
+    } else {
+        format!("podmux: {line}\n")
+    };
+    // If standard error is closed, the exit code has to say it alone.
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// What sd-daemon(3) and syslog call a level.
+const fn priority(level: tracing::Level) -> u8 {
+    match level {
+        tracing::Level::ERROR => 3,
+        tracing::Level::WARN => 4,
+        tracing::Level::INFO => 6,
+        tracing::Level::DEBUG | tracing::Level::TRACE => 7,
+    }
+}
+
 fn colour(environment: &Environment) -> bool {
     let refused = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");

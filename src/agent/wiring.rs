@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::levels::{Level, Levels};
 use crate::{
     client::Identity,
     clock,
@@ -62,6 +63,13 @@ impl Handles {
     }
 }
 
+/// What was made: those who can be told something, and those who can be looked at.
+pub(super) struct Wired {
+    pub(super) handles: Handles,
+    pub(super) levels: Levels,
+    pub(super) mux: Mux,
+}
+
 /// Makes everything and starts it.
 ///
 /// # Errors
@@ -70,9 +78,9 @@ pub(super) async fn wire(
     settings: &Settings,
     stop: &CancellationToken,
     crew: &mut Crew,
-) -> anyhow::Result<Handles> {
+) -> anyhow::Result<Wired> {
     let (mux, turning) = Mux::new(&configured(settings));
-    let mut wiring = Wiring::new(settings, stop, crew, mux)?;
+    let mut wiring = Wiring::new(settings, stop, crew, mux).await?;
     wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
@@ -83,7 +91,8 @@ pub(super) async fn wire(
         turning.run().await;
         Ok(())
     });
-    Ok(Handles { credentials, ..handles })
+    let Wiring { mux, levels, .. } = wiring;
+    Ok(Wired { handles: Handles { credentials, ..handles }, levels, mux })
 }
 
 /// Which sources there are. What can be posted to is a source.
@@ -107,13 +116,14 @@ struct Wiring<'a> {
     stored: Stored,
     acknowledged: Acknowledged,
     sinks: Vec<Probe<SinkStatus>>,
+    levels: Levels,
     /// Held by all who hand updates over; nobody ever sends.
     busy: mpsc::Sender<Infallible>,
     idle: Option<mpsc::Receiver<Infallible>>,
 }
 
 impl<'a> Wiring<'a> {
-    fn new(
+    async fn new(
         settings: &'a Settings,
         stop: &'a CancellationToken,
         crew: &'a mut Crew,
@@ -121,14 +131,19 @@ impl<'a> Wiring<'a> {
     ) -> anyhow::Result<Self> {
         let (mut db, mut stored) = (None, Stored::default());
         if let Some(dir) = &settings.state_dir {
-            let (way, writer, found) = db::open(dir)?;
+            // The check of all that is in it may take its time; meanwhile more of it is asked for.
+            let dir = dir.clone();
+            let (way, writer, found) = tokio::task::spawn_blocking(move || db::open(&dir)).await??;
             // A plain thread for blocking work: the disk may take its time.
             crew.spawn("db", async { Ok(tokio::task::spawn_blocking(|| writer.run()).await?) });
             (db, stored) = (Some(way), found);
         }
         let (busy, idle) = mpsc::channel(1);
         let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
-        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, busy, idle: Some(idle) })
+        let levels =
+            Levels { merged: Level::new(mux.merged(), Clone::clone), sources: Vec::new(), sinks: Vec::new() };
+        let idle = Some(idle);
+        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, levels, busy, idle })
     }
 
     /// The numbers of a stream: they go on from the last run if there is state.
@@ -153,11 +168,15 @@ impl<'a> Wiring<'a> {
             let (delivery, status) = Delivery::new(&name, jsonl, updates);
             let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
             let (stop, busy) = (self.stop.clone(), self.busy.clone());
+            self.levels.sinks.push(Level::new(status.clone(), {
+                let name = name.clone();
+                move |status| sink_status(&name, status)
+            }));
             self.sinks.push(Arc::new({
                 let name = name.clone();
                 move || sink_status(&name, &status.borrow())
             }));
-            self.crew.spawn(format!("sink {name}"), async move {
+            self.crew.spawn_with_pulse(format!("sink {name}"), async move {
                 let _busy = busy;
                 Ok(delivery.run(stop).await?)
             });
@@ -199,6 +218,9 @@ impl<'a> Wiring<'a> {
         };
         let (source, handle) = FileSource::new(settings, channel);
         let source = source.with_last_good(self.last_good(SourceName::File));
+        let path = given.path.display().to_string();
+        let level = Level::new(handle.status(), move |status| file_status(&path, status));
+        self.levels.sources.push((SourceName::File, level));
         let stop = self.stop.clone();
         self.crew.spawn("source file", async {
             source.run(stop).await;
@@ -213,20 +235,17 @@ impl<'a> Wiring<'a> {
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Url).context("the url source has its channel")?;
-        let identity = given
-            .client_certificate
-            .as_ref()
-            .map(|files| Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() });
         let settings = url::UrlSettings {
             headers: given.headers.clone(),
             ca_file: given.ca_file.clone(),
-            identity,
+            identity: identity(given),
             sha256: given.sha256,
             check_frequency: given.check_frequency,
             ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
         };
         let (source, handle) = UrlSource::new(settings, channel);
         let source = source.with_last_good(self.last_good(SourceName::Url));
+        self.levels.sources.push((SourceName::Url, Level::new(handle.watch(), Clone::clone)));
         let stop = self.stop.clone();
         self.crew.spawn("source url", async {
             source.run(stop).await;
@@ -236,22 +255,17 @@ impl<'a> Wiring<'a> {
     }
 
     async fn api(&mut self) -> anyhow::Result<Option<ApiHandle>> {
-        let Some(kubeconfig) = self.settings.kubeconfig.clone() else {
+        let Some(given) = &self.settings.kubeconfig else {
             self.forget(SourceName::Api).await;
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Api).context("the api source has its channel")?;
-        let kubeconfig = match kubeconfig {
-            Kubeconfig::File(path) => api::Kubeconfig::File(path),
-            Kubeconfig::InCluster { host, port } => {
-                api::Kubeconfig::InCluster(api::InCluster::new(host, port))
-            }
-        };
-        let ProxySettings { https, http, no } = self.settings.proxies.clone();
-        let settings = api::ApiSettings { kubeconfig, node: self.settings.node_name.clone() };
+        let settings =
+            api::ApiSettings { kubeconfig: kubeconfig(given), node: self.settings.node_name.clone() };
         let (source, handle) = ApiSource::new(settings, channel);
-        let source = source.with_proxies(api::Proxies { https, http, no });
+        let source = source.with_proxies(proxies(&self.settings.proxies));
         let source = source.with_last_good(self.last_good(SourceName::Api));
+        self.levels.sources.push((SourceName::Api, Level::new(handle.watch(), Clone::clone)));
         let stop = self.stop.clone();
         self.crew.spawn("source api", async {
             source.run(stop).await;
@@ -273,6 +287,7 @@ impl<'a> Wiring<'a> {
             source.run(stop).await;
             Ok(())
         });
+        self.levels.sources.push((SourceName::Http, Level::new(posts.watch(), Clone::clone)));
         let reread = server.reread();
         let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
@@ -329,7 +344,7 @@ impl<'a> Wiring<'a> {
         let updates = self.mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
         let busy = self.busy.clone();
-        self.crew.spawn("history", async move {
+        self.crew.spawn_with_pulse("history", async move {
             let _busy = busy;
             Ok(history.run().await?)
         });
@@ -377,4 +392,23 @@ fn on_invalid(given: &FileSettings) -> file::OnInvalid {
         settings::OnInvalid::Keep => file::OnInvalid::Keep,
         settings::OnInvalid::Remove => file::OnInvalid::Remove,
     }
+}
+
+/// Who this node is to the URL's server.
+pub(super) fn identity(given: &settings::UrlSettings) -> Option<Identity> {
+    let files = given.client_certificate.as_ref()?;
+    Some(Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() })
+}
+
+/// What the apiserver source calls what the settings say.
+pub(super) fn kubeconfig(given: &Kubeconfig) -> api::Kubeconfig {
+    match given.clone() {
+        Kubeconfig::File(path) => api::Kubeconfig::File(path),
+        Kubeconfig::InCluster { host, port } => api::Kubeconfig::InCluster(api::InCluster::new(host, port)),
+    }
+}
+
+pub(super) fn proxies(given: &ProxySettings) -> api::Proxies {
+    let ProxySettings { https, http, no } = given.clone();
+    api::Proxies { https, http, no }
 }

@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use clap::{ArgAction, ValueHint};
 
-use super::Failure;
+use super::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
     settings::{Environment, Flags, Key, Settings},
-    telemetry::Log,
+    systemd::{Manager, State},
+    telemetry::{self, Log},
 };
 
 /// Run the agent: read manifests, tell every change in order
@@ -113,6 +114,11 @@ pub(super) struct Args {
     /// Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Process")]
     config: Option<PathBuf>,
+
+    /// Start nothing: read the settings and the files that they name, say what is wrong with them, and
+    /// end with 0 if a start or a reload would take them, else with 2
+    #[arg(long, help_heading = "Process")]
+    check: bool,
 }
 
 const ABOUT: &str = "\
@@ -123,7 +129,8 @@ PODMUX_MANIFEST_URL_HEADER has a line for each header) \
 and as a field of --config FILE (--file-check-frequency is fileCheckFrequency). A flag has \
 precedence over the environment, the environment over the file.
 
-SIGTERM and SIGINT stop it, SIGHUP reads settings and manifests anew.";
+SIGTERM and SIGINT stop it. SIGHUP reads settings, certificates, tokens and manifests anew; --check \
+says beforehand whether they can be used.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -168,6 +175,7 @@ impl Args {
             log_format,
             verbose,
             config,
+            check: _,
         } = self;
         let verbose = (verbose > 0).then(|| verbose.to_string());
         let said = [
@@ -200,18 +208,65 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
-    let flags = args.flags();
-    let settings = Settings::load(&flags, &environment).map_err(|error| Failure::Refused(error.into()))?;
-    let log = Log::start(&settings.log, &environment).map_err(|error| Failure::Failed(error.into()))?;
-    let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    match agent::run(&settings, Arc::new(reload), &log) {
-        Ok(()) => Ok(0),
-        Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
-        Err(AgentError::Failed(error)) => {
+pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> {
+    if args.check {
+        return check(&args.flags(), environment);
+    }
+    let manager = Manager::named_in(environment);
+    match serve(args.flags(), environment, &manager) {
+        Ok(()) => {
+            manager.tell_last(&[State::Status("stopped".to_owned())]);
+            Ok(0)
+        }
+        Err(Stopped::Early(failure)) => {
+            tell_failure(&manager, &failure);
+            Err(failure)
+        }
+        Err(Stopped::Late(error)) => {
             // What runs has a log, and the log has the last word in its own form.
             tracing::error!("{error:#}");
+            tell_failure(&manager, &Failure::Failed(error));
             Ok(1)
         }
     }
+}
+
+/// Says everything that would stand in the way of a start or a reload.
+fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
+    let settings = Settings::load(flags, environment).map_err(|error| Failure::Refused(error.into()))?;
+    for warning in &settings.warnings {
+        telemetry::say(tracing::Level::WARN, warning, environment);
+    }
+    let problems = agent::check(&settings);
+    for problem in &problems {
+        telemetry::say(tracing::Level::ERROR, &one_line(problem), environment);
+    }
+    Ok(if problems.is_empty() { 0 } else { 2 })
+}
+
+/// Why the agent ended other than as it was asked to.
+enum Stopped {
+    /// Before it had a log, or before it had begun.
+    Early(Failure),
+    Late(anyhow::Error),
+}
+
+fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(), Stopped> {
+    let refused = |error: anyhow::Error| Stopped::Early(Failure::Refused(error));
+    let settings = Settings::load(&flags, environment).map_err(|error| refused(error.into()))?;
+    let log = Log::start(&settings.log, environment)
+        .map_err(|error| Stopped::Early(Failure::Failed(error.into())))?;
+    let environment = environment.clone();
+    let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
+    agent::run(&settings, Arc::new(reload), &log, manager).map_err(|error| match error {
+        AgentError::Refused(error) => refused(error),
+        AgentError::Failed(error) => Stopped::Late(error),
+    })
+}
+
+/// Tells the service manager the line that the person at a terminal would read.
+pub(super) fn tell_failure(manager: &Manager, failure: &Failure) {
+    let mut message = vec![State::Status(failure.to_string())];
+    message.extend(failure.errno().map(State::Errno));
+    manager.tell_last(&message);
 }

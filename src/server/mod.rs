@@ -40,7 +40,7 @@ use crate::{
 pub use self::{
     auth::Caller,
     body::{LARGE_BODIES, SMALL_BODY},
-    credentials::CredentialError,
+    credentials::{CredentialError, check},
     limits::Limits,
     listen::BindError,
     routes::router,

@@ -1,7 +1,7 @@
 //! The update stream as JSON lines, to stdout or to a file.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    fs::{FileType, Mode, OFlags, fcntl_setfl, fstat, open},
+    fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fcntl_setfl, fstat, open},
 };
 use tokio::{io::Interest, net::unix::pipe};
 
@@ -95,6 +95,26 @@ impl Jsonl {
         fcntl_setfl(&fd, OFlags::APPEND).map_err(|error| failed(error.into()))?;
         let cut = file_type(&fd).map_err(failed)?.is_file() && ends_within_a_line(path).map_err(failed)?;
         Self::new(path.display().to_string().into(), fd, cut).map_err(failed)
+    }
+
+    /// Whether [`file`](Self::file) could open this file, as far as that can be
+    /// told without opening or making it. It blocks.
+    ///
+    /// # Errors
+    /// Why it could not be opened.
+    pub fn check(path: &Path) -> Result<(), OpenError> {
+        let failed = |error| OpenError::File(path.to_owned(), error);
+        let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS);
+        let may = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
+            Ok(_) => may(path, Access::WRITE_OK),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                may(directory.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK)
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        may.map_err(|error| failed(error.into()))
     }
 
     fn new(name: Arc<str>, fd: OwnedFd, cut: bool) -> io::Result<Self> {

@@ -61,6 +61,7 @@ mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
+mod run_check;
 mod run_command;
 mod server_errors;
 mod server_lists;

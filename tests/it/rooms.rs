@@ -153,6 +153,11 @@ const LAW: &[Row] = &[
         "+thiserror", "+tokio", "+tokio_util", "+tracing",
         "+crate::supervise",
     ]]),
+    ("systemd", &[&[
+        "+std", "-std::env", "-std::fs", "-std::process", "-std::thread",
+        "+rustix", "+tokio::net::UnixDatagram", "+tracing",
+        "+crate::systemd",
+    ]]),
     ("telemetry", &[&[
         "+std", "-std::env", "-std::net", "-std::process", "-std::thread", "+std::thread::Builder",
         "+rustix", "+thiserror", "+tracing", "+tracing_subscriber",
@@ -167,7 +172,7 @@ const LAW: &[Row] = &[
     ("cli", &[ASYNC, EDGE, &[
         "+bytes", "+clap", "+clap_complete", "+http", "+tokio",
         "+crate::cli", "+crate::client", "+crate::age", "+crate::agent", "+crate::clock", "+crate::pod", "+crate::settings",
-        "+crate::telemetry", "+crate::validation",
+        "+crate::systemd", "+crate::telemetry", "+crate::validation",
         // `validate` finds and reads manifests as the source does.
         "+crate::source::file::Contents", "+crate::source::file::contents",
         "+crate::source::file::read_manifest",

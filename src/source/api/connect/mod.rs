@@ -143,6 +143,16 @@ impl Connector {
         Place::read(&self.kubeconfig).map(|place| place.identity)
     }
 
+    /// Whether a client could be made of what the files say now. Nobody is
+    /// asked, no plugin is run. Reads files; may block.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(&self) -> Result<(), ConnectError> {
+        let plan = Plan::read(&self.kubeconfig, &self.proxies)?;
+        tls(&plan.place.trust, plan.pair.as_ref(), clock::now()).map(drop)
+    }
+
     /// The client: the one from before, or a new one if there is none or
     /// something it was made of has changed.
     ///
