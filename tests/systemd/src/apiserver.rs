@@ -5,9 +5,12 @@ use std::{
     process::{Child, ChildStdin, Stdio},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::machine::{Machine, output, variable};
+use crate::{
+    machine::{Machine, output, variable},
+    pods::pod,
+};
 
 pub struct Apiserver<'a> {
     machine: &'a Machine,
@@ -57,6 +60,13 @@ impl<'a> Apiserver<'a> {
         command.args(["--request", method, "--data-binary", &body, &url]);
         let output = output(&mut command);
         assert_eq!(output.code, 0, "{method} {path}: {output:?}");
+    }
+
+    /// Makes a pod that is bound to a node.
+    pub fn bind(&self, name: &str, node: &str) {
+        let mut pod = pod(name);
+        pod["spec"]["nodeName"] = json!(node);
+        self.ask("POST", "/api/v1/namespaces/default/pods", &pod);
     }
 
     fn field(&self, name: &str) -> &str {

@@ -1,6 +1,12 @@
 //! podmux in a machine, asked over its Unix socket.
 
-use std::{collections::BTreeMap, io, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+};
 
 use serde_json::Value;
 
@@ -8,6 +14,9 @@ use crate::{
     machine::Machine,
     plain::{Answer, Connection, Lines},
 };
+
+/// Where it listens itself.
+pub const ADDRESS: &str = "127.0.0.1:10240";
 
 /// Where systemd listens for it.
 pub const SOCKET: &str = "/run/podmux/podmux.sock";
@@ -55,6 +64,14 @@ impl Machine {
         });
     }
 
+    /// A request over loopback TCP, in the machine's network. None if nobody listens.
+    pub fn ask_tcp(&self, token: Option<&str>, path: &str) -> Option<Answer> {
+        let stream = self.within(|| TcpStream::connect(ADDRESS)).ok()?;
+        let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let headers = format!("Host: {ADDRESS}\r\n{}", authorization.unwrap_or_default());
+        Some(Connection::over(stream, headers).ask("GET", path, b"").unwrap())
+    }
+
     /// What a source says of itself.
     pub fn source(&self, name: &str) -> Value {
         let sources = self.get("/sources");
@@ -66,7 +83,7 @@ impl Machine {
     }
 
     /// The updates from now on, the first of them a SET of everything.
-    pub fn updates(&self) -> Lines<std::os::unix::net::UnixStream> {
+    pub fn updates(&self) -> Lines<UnixStream> {
         Connection::unix(&self.socket()).unwrap().lines("/updates").unwrap()
     }
 }

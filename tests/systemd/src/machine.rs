@@ -270,6 +270,23 @@ impl Machine {
         Pid::from_raw(process.try_into().unwrap())
     }
 
+    /// `systemctl restart`, which waits until the service is ready.
+    pub fn restart(&self) {
+        self.ok("systemctl restart podmux.service");
+    }
+
+    /// Adds lines to the variables of the service.
+    pub fn variables(&self, lines: &str) {
+        let before = self.read("/etc/default/podmux");
+        self.write("/etc/default/podmux", format!("{before}\n{lines}\n"));
+    }
+
+    /// Adds settings to the configuration.
+    pub fn settings(&self, lines: &str) {
+        let before = self.read("/etc/podmux/config.yaml");
+        self.write("/etc/podmux/config.yaml", format!("{before}\n{lines}\n"));
+    }
+
     /// Whether the service is started; if not, what it is.
     pub fn is_active(&self) -> Result<(), String> {
         self.is("active")
