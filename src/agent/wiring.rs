@@ -19,7 +19,9 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
-    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
+    server::{
+        self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
+    },
     settings::{self, FileSettings, Kubeconfig, ProxySettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
     source::{
@@ -43,9 +45,16 @@ pub(super) struct Handles {
     api: Option<ApiHandle>,
     /// The server's token and certificates.
     credentials: Option<Reread>,
+    /// What the server shows of the last reload.
+    reload: watch::Sender<LastReload>,
 }
 
 impl Handles {
+    /// Notes that the settings have been read, and whether they could be used.
+    pub(super) fn reloaded(&self, successful: bool) {
+        self.reload.send_modify(|last| last.note(successful, clock::now()));
+    }
+
     /// Tells everybody what the settings say now. Everything is looked at anew.
     pub(super) fn retune(&self, settings: &Settings) {
         if let (Some(file), Some(settings)) = (&self.file, &settings.file) {
@@ -85,7 +94,8 @@ pub(super) async fn wire(
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
-    let handles = Handles { file, url, api, credentials: None };
+    let reload = watch::Sender::new(LastReload::at_start(clock::now()));
+    let handles = Handles { file, url, api, credentials: None, reload };
     let credentials = wiring.http(&handles).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
@@ -335,7 +345,8 @@ impl<'a> Wiring<'a> {
                 Box::pin(async move { mux.turns().await })
             }),
             stopping: self.stop.clone(),
-            started: clock::now(),
+            started: handles.reload.borrow().succeeded,
+            reload: handles.reload.subscribe(),
             connections: ConnectionStats::default(),
         }
     }

@@ -54,6 +54,7 @@ mod last_good;
 mod manifests;
 mod merge;
 mod mux;
+mod observability;
 mod oracle;
 mod packaged;
 mod pod_server;
