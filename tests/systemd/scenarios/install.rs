@@ -16,10 +16,7 @@ fn a_fresh_installation_is_active_ready_and_enabled() {
     assert_eq!(machine.show("Type"), "notify");
     assert_eq!(machine.show("SubState"), "running");
     assert_eq!(machine.number("NRestarts"), 0);
-    machine.wait_for("the status tells of the pods", || match machine.show("StatusText") {
-        status if status == "0 pods" => Ok(()),
-        status => Err(status),
-    });
+    machine.wait_for_status("of the pods", |status| status == "0 pods");
     assert_eq!(machine.ok("systemctl is-enabled podmux.service podmux.socket"), "enabled\nenabled\n");
     assert_eq!(machine.ok("systemctl is-active podmux.socket"), "active\n");
     assert_eq!(machine.ok("systemctl is-system-running"), "running\n");
@@ -48,7 +45,8 @@ fn files_and_processes_belong_to_whom_they_should() {
     assert!(user.trim_end().ends_with(":/:/usr/sbin/nologin"), "{user}");
     let agent = machine.agent().unwrap().as_raw_nonzero();
     let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let number = user.split(':').nth(2).unwrap();
     assert_eq!(field("Uid:").split_whitespace().collect::<Vec<_>>(), [number; 4]);
     assert_eq!(field("Groups:"), "");

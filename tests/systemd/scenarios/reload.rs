@@ -29,9 +29,11 @@ fn a_reload_takes_a_new_token_and_new_settings() {
     write_token(&machine, "the-second-token-of-this-test");
     machine.settings("verbose: 1");
     machine.ok("systemctl reload podmux.service");
-    machine.wait_for("the new token is taken", || match code(&machine, Some("the-second-token-of-this-test")) {
-        200 => Ok(()),
-        code => Err(code.to_string()),
+    machine.wait_for("the new token is taken", || {
+        match code(&machine, Some("the-second-token-of-this-test")) {
+            200 => Ok(()),
+            code => Err(code.to_string()),
+        }
     });
     assert_eq!(code(&machine, Some("the-first-token-of-this-test")), 401);
     machine.wait_for("the log says so", || {
@@ -60,19 +62,13 @@ fn a_bad_reload_fails_says_why_and_changes_nothing() {
     machine.wait_for_pods(&["posted"]);
     // A signal past systemctl is refused by the agent itself, and the status says so.
     machine.ok("systemctl kill --kill-whom=main --signal=HUP podmux.service");
-    machine.wait_for("the status tells of it", || match machine.show("StatusText") {
-        status if status.contains("the new settings were refused") => Ok(()),
-        status => Err(status),
-    });
+    machine.wait_for_status("of it", |status| status.contains("the new settings were refused"));
     assert_eq!(machine.agent(), agent);
     // Mended it is taken.
     let config = machine.read("/etc/podmux/config.yaml").replace("often", "10s");
     machine.write("/etc/podmux/config.yaml", config);
     machine.ok("systemctl reload podmux.service");
-    machine.wait_for("the status is well again", || match machine.show("StatusText") {
-        status if status == "1 pod" => Ok(()),
-        status => Err(status),
-    });
+    machine.wait_for_status("of nothing wrong", |status| status == "1 pod");
 }
 
 #[test]

@@ -46,20 +46,14 @@ fn a_url_is_polled_and_an_outage_is_told_in_the_status() {
     web.set(Some(list(&["first", "second"])));
     machine.wait_for_pods(&["first-node1", "second-node1"]);
     web.set(None);
-    machine.wait_for("the status tells of the outage", || match machine.show("StatusText") {
-        status if status.starts_with("2 pods; url failing since 20") => Ok(()),
-        status => Err(status),
-    });
+    machine.wait_for_status("of the outage", |status| status.starts_with("2 pods; url failing since 20"));
     // Nothing is removed on the word of a server that fails, over a restart either, and the
     // service is ready without it.
     machine.restart();
     machine.wait_for_pods(&["first-node1", "second-node1"]);
     web.set(Some(list(&["second"])));
     machine.wait_for_pods(&["second-node1"]);
-    machine.wait_for("the status is well again", || match machine.show("StatusText") {
-        status if status == "1 pod" => Ok(()),
-        status => Err(status),
-    });
+    machine.wait_for_status("of nothing wrong", |status| status == "1 pod");
 }
 
 #[test]
@@ -78,10 +72,7 @@ fn the_pods_of_this_node_come_from_an_api_server() {
     drop(apiserver);
     machine.restart();
     machine.wait_for_pods(&["bound"]);
-    machine.wait_for("the status tells of the outage", || match machine.show("StatusText") {
-        status if status.contains("api failing since 20") => Ok(()),
-        status => Err(status),
-    });
+    machine.wait_for_status("of the outage", |status| status.contains("api failing since 20"));
 }
 
 #[test]
@@ -119,9 +110,8 @@ fn a_kubeconfig_with_a_credential_plugin_works_with_its_drop_in() {
     apiserver.bind("bound", "node1");
     // Hardened as it is, the service does not execute what is not in /usr, and says so.
     machine.restart();
-    machine.wait_for("the status tells of the plugin", || match machine.show("StatusText") {
-        status if status.contains("api failing since") && status.contains("/opt/plugin") => Ok(()),
-        status => Err(status),
+    machine.wait_for_status("of the plugin", |status| {
+        status.contains("api failing since") && status.contains("/opt/plugin")
     });
     machine.packaged_drop_in("credential-plugins");
     machine.restart();

@@ -1,12 +1,6 @@
 //! podmux in a machine, asked over its Unix socket.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    net::TcpStream,
-    os::unix::net::UnixStream,
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, io, net::TcpStream, os::unix::net::UnixStream, path::PathBuf};
 
 use serde_json::Value;
 

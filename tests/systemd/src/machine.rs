@@ -302,6 +302,11 @@ impl Machine {
         }
     }
 
+    /// Whether podmux.socket is in this state.
+    pub fn socket_is(&self, wanted: &str) -> bool {
+        self.ok("systemctl show --property=ActiveState --value podmux.socket").trim() == wanted
+    }
+
     /// What the service and systemd about it have written into the journal; more
     /// arguments choose.
     pub fn journal(&self, arguments: &str) -> String {
@@ -332,6 +337,14 @@ impl Machine {
                 Err(_) => thread::sleep(LOOK),
             }
         }
+    }
+
+    /// Waits until the status that the agent told systemd is so.
+    pub fn wait_for_status(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+        self.wait_for(&format!("the status tells {what}"), || match self.show("StatusText") {
+            status if is_so(&status) => Ok(()),
+            status => Err(format!("{status:?}")),
+        });
     }
 
     /// For whoever has to find out why a test failed.
