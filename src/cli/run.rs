@@ -7,7 +7,7 @@ use clap::{ArgAction, ValueHint};
 use super::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
-    settings::{Environment, Flags, Key, Settings},
+    settings::{Environment, Flags, Key, PassedSocket, Settings},
     systemd::{Manager, State},
     telemetry::{self, Log},
 };
@@ -204,7 +204,7 @@ impl Args {
             (Key::Verbose, Vec::from_iter(verbose)),
         ];
         let said: BTreeMap<_, _> = said.into_iter().filter(|(_, values)| !values.is_empty()).collect();
-        Flags { config, said }
+        Flags { config, said, passed: Vec::new() }
     }
 }
 
@@ -253,12 +253,16 @@ enum Stopped {
 
 fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(), Stopped> {
     let refused = |error: anyhow::Error| Stopped::Early(Failure::Refused(error));
+    // Before the log has its thread: this changes the environment.
+    let sockets = PassedSocket::take(environment).map_err(|error| refused(error.into()))?;
+    let passed = sockets.iter().map(|socket| socket.passed.clone()).collect();
+    let flags = Flags { passed, ..flags };
     let settings = Settings::load(&flags, environment).map_err(|error| refused(error.into()))?;
     let log = Log::start(&settings.log, environment)
         .map_err(|error| Stopped::Early(Failure::Failed(error.into())))?;
     let environment = environment.clone();
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    agent::run(&settings, Arc::new(reload), &log, manager).map_err(|error| match error {
+    agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
         AgentError::Refused(error) => refused(error),
         AgentError::Failed(error) => Stopped::Late(error),
     })

@@ -6,6 +6,7 @@ mod auth;
 mod body;
 mod connection;
 mod credentials;
+mod hands;
 mod health;
 mod intake;
 mod limits;

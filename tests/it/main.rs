@@ -77,6 +77,7 @@ mod settings;
 mod shutdown;
 mod supervise;
 mod support;
+mod systemd_sockets;
 mod url;
 mod url_agent;
 mod url_faults;

@@ -105,7 +105,7 @@ fn the_configuration_has_all_settings_and_their_defaults_are_true() {
 fn as_installed_only_the_place_of_manifests_is_said() {
     let installed = Settings { config: None, ..load(&read("systemd/config.yaml")) };
     let said = [(Key::PodManifestPath, vec!["/etc/podmux/manifests".to_owned()])].into();
-    assert_eq!(installed, Settings::load(&Flags { config: None, said }, &home()).unwrap());
+    assert_eq!(installed, Settings::load(&Flags { said, ..Flags::default() }, &home()).unwrap());
     let nothing = |line: &str| line.is_empty() || line.starts_with('#');
     assert!(read("systemd/podmux.default").lines().all(nothing));
 }
@@ -114,7 +114,7 @@ fn as_installed_only_the_place_of_manifests_is_said() {
 fn load(text: &str) -> Settings {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, text).unwrap();
-    let flags = Flags { config: Some(file.path().to_owned()), said: BTreeMap::new() };
+    let flags = Flags { config: Some(file.path().to_owned()), ..Flags::default() };
     Settings::load(&flags, &home()).unwrap()
 }
 

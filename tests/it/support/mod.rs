@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod activated;
 pub mod agent;
 pub mod apiserver;
 pub mod cluster;
