@@ -1,6 +1,7 @@
 //! Who talks to whom: every task of the agent, made from the settings and given to the crew.
 //!
-//! The order of the end follows from who holds what: the stop token ends the
+//! The end begins with what the server has in hand: only when that is finished are
+//! the others told. Their order follows from who holds what: the stop token ends the
 //! sources, they drop their channels, so the mux ends, so the deliveries and the
 //! history end. The database ends when nobody who writes to it is left, and the
 //! server when nobody is left who hands updates over.
@@ -11,7 +12,10 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::levels::{Level, Levels};
+use super::{
+    Ends,
+    levels::{Level, Levels},
+};
 use crate::{
     client::Identity,
     clock,
@@ -19,8 +23,10 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
-    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
-    settings::{self, FileSettings, Kubeconfig, ProxySettings, Settings, SinkSetting},
+    server::{
+        self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
+    },
+    settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl, Reopen},
     source::{
         SourceFailing, SourceStatus,
@@ -41,13 +47,28 @@ pub(super) struct Handles {
     file: Option<FileHandle>,
     url: Option<UrlHandle>,
     api: Option<ApiHandle>,
-    /// The server's token and certificates.
-    credentials: Option<Reread>,
+    /// The server, if there is one.
+    server: Option<ServerHandle>,
+    /// What the server shows of the last reload.
+    reload: watch::Sender<LastReload>,
     /// The files of updates.
     updates: Vec<Reopen>,
 }
 
+/// What can be done with the server while it runs.
+struct ServerHandle {
+    /// Reads token and certificates again.
+    reread: Reread,
+    /// Cancelled when it has finished what was in hand.
+    finished: CancellationToken,
+}
+
 impl Handles {
+    /// Notes that the settings have been read, and whether they could be used.
+    pub(super) fn reloaded(&self, successful: bool) {
+        self.reload.send_modify(|last| last.note(successful, clock::now()));
+    }
+
     /// Tells everybody what the settings say now. Everything is looked at anew.
     pub(super) fn retune(&self, settings: &Settings) {
         if let (Some(file), Some(settings)) = (&self.file, &settings.file) {
@@ -68,9 +89,14 @@ impl Handles {
         for file in &self.updates {
             file.now();
         }
-        if let Some(credentials) = &self.credentials {
-            credentials.now();
+        if let Some(server) = &self.server {
+            server.reread.now();
         }
+    }
+
+    /// Cancelled when the server has finished what was in hand when it was asked to.
+    pub(super) fn finished(&self) -> Option<CancellationToken> {
+        self.server.as_ref().map(|server| server.finished.clone())
     }
 }
 
@@ -87,30 +113,32 @@ pub(super) struct Wired {
 /// If something cannot be used as it was given; nothing has been delivered then.
 pub(super) async fn wire(
     settings: &Settings,
-    stop: &CancellationToken,
+    passed: Vec<PassedSocket>,
+    ends: &Ends,
     crew: &mut Crew,
 ) -> anyhow::Result<Wired> {
     let (mux, turning) = Mux::new(&configured(settings));
-    let mut wiring = Wiring::new(settings, stop, crew, mux).await?;
+    let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
     let updates = wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
-    let handles = Handles { file, url, api, credentials: None, updates };
-    let credentials = wiring.http(&handles).await?;
+    let reload = watch::Sender::new(LastReload::at_start(clock::now()));
+    let handles = Handles { file, url, api, server: None, reload, updates };
+    let server = wiring.http(&handles, passed).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
     });
     let Wiring { mux, levels, .. } = wiring;
-    Ok(Wired { handles: Handles { credentials, ..handles }, levels, mux })
+    Ok(Wired { handles: Handles { server, ..handles }, levels, mux })
 }
 
 /// Which sources there are. What can be posted to is a source.
 fn configured(settings: &Settings) -> Vec<SourceName> {
     let sources = [
         (SourceName::File, settings.file.is_some()),
-        (SourceName::Http, !settings.server.listen.is_empty()),
+        (SourceName::Http, settings.server.listens()),
         (SourceName::Url, settings.url.is_some()),
         (SourceName::Api, settings.kubeconfig.is_some()),
     ];
@@ -121,6 +149,7 @@ fn configured(settings: &Settings) -> Vec<SourceName> {
 struct Wiring<'a> {
     settings: &'a Settings,
     stop: &'a CancellationToken,
+    finish: &'a CancellationToken,
     crew: &'a mut Crew,
     mux: Mux,
     db: Option<Db>,
@@ -136,7 +165,7 @@ struct Wiring<'a> {
 impl<'a> Wiring<'a> {
     async fn new(
         settings: &'a Settings,
-        stop: &'a CancellationToken,
+        Ends { finish, stop }: &'a Ends,
         crew: &'a mut Crew,
         mux: Mux,
     ) -> anyhow::Result<Self> {
@@ -153,8 +182,20 @@ impl<'a> Wiring<'a> {
         let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
         let levels =
             Levels { merged: Level::new(mux.merged(), Clone::clone), sources: Vec::new(), sinks: Vec::new() };
-        let idle = Some(idle);
-        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, levels, busy, idle })
+        Ok(Self {
+            settings,
+            stop,
+            finish,
+            crew,
+            mux,
+            db,
+            stored,
+            acknowledged,
+            sinks,
+            levels,
+            busy,
+            idle: Some(idle),
+        })
     }
 
     /// The numbers of a stream: they go on from the last run if there is state.
@@ -288,12 +329,16 @@ impl<'a> Wiring<'a> {
     }
 
     /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(&mut self, handles: &Handles) -> anyhow::Result<Option<Reread>> {
+    async fn http(
+        &mut self,
+        handles: &Handles,
+        passed: Vec<PassedSocket>,
+    ) -> anyhow::Result<Option<ServerHandle>> {
         let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
         let server = &self.settings.server;
-        let server = Server::bind(server, self.settings.node_name.clone(), Limits::default()).await?;
-        let acknowledged = self.acknowledged.subscribe();
         let node = &self.settings.node_name;
+        let server = Server::bind(server, passed, node.clone(), Limits::default()).await?;
+        let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.stop.clone();
         self.crew.spawn("source http", async {
@@ -301,12 +346,12 @@ impl<'a> Wiring<'a> {
             Ok(())
         });
         self.levels.sources.push((SourceName::Http, Level::new(posts.watch(), Clone::clone)));
-        let reread = server.reread();
+        let handle = ServerHandle { reread: server.reread(), finished: server.finished() };
         let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
-        let (idle, last) = (self.idle.take(), ended.clone());
+        let (idle, last, finish) = (self.idle.take(), ended.clone(), self.finish.clone());
         self.crew.spawn("server", async move {
             let idle = async {
                 if let Some(mut idle) = idle {
@@ -314,10 +359,10 @@ impl<'a> Wiring<'a> {
                 }
                 last.cancel();
             };
-            tokio::join!(server.run(router, ended), idle);
+            tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(Some(reread))
+        Ok(Some(handle))
     }
 
     fn view(&mut self, posts: Posts, handles: &Handles) -> View {
@@ -347,8 +392,9 @@ impl<'a> Wiring<'a> {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })
             }),
-            stopping: self.stop.clone(),
-            started: clock::now(),
+            stopping: self.finish.clone(),
+            started: handles.reload.borrow().succeeded,
+            reload: handles.reload.subscribe(),
             connections: ConnectionStats::default(),
         }
     }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 mod apply;
-mod completion;
+pub mod completion;
 mod connection;
 mod delete;
 mod get;

@@ -7,7 +7,7 @@ use clap::{ArgAction, ValueHint};
 use super::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
-    settings::{Environment, Flags, Key, Settings},
+    settings::{Environment, Flags, Key, PassedSocket, Settings},
     systemd::{Manager, State},
     telemetry::{self, Log},
 };
@@ -204,7 +204,7 @@ impl Args {
             (Key::Verbose, Vec::from_iter(verbose)),
         ];
         let said: BTreeMap<_, _> = said.into_iter().filter(|(_, values)| !values.is_empty()).collect();
-        Flags { config, said }
+        Flags { config, said, passed: Vec::new() }
     }
 }
 
@@ -223,8 +223,6 @@ pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> 
             Err(failure)
         }
         Err(Stopped::Late(error)) => {
-            // What runs has a log, and the log has the last word in its own form.
-            tracing::error!("{error:#}");
             tell_failure(&manager, &Failure::Failed(error));
             Ok(1)
         }
@@ -248,19 +246,28 @@ fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
 enum Stopped {
     /// Before it had a log, or before it had begun.
     Early(Failure),
+    /// While it ran; the log has said why.
     Late(anyhow::Error),
 }
 
 fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(), Stopped> {
     let refused = |error: anyhow::Error| Stopped::Early(Failure::Refused(error));
+    // Before the log has its thread: this changes the environment.
+    let sockets = PassedSocket::take(environment).map_err(|error| refused(error.into()))?;
+    let passed = sockets.iter().map(|socket| socket.passed.clone()).collect();
+    let flags = Flags { passed, ..flags };
     let settings = Settings::load(&flags, environment).map_err(|error| refused(error.into()))?;
     let log = Log::start(&settings.log, environment)
         .map_err(|error| Stopped::Early(Failure::Failed(error.into())))?;
     let environment = environment.clone();
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    agent::run(&settings, Arc::new(reload), &log, manager).map_err(|error| match error {
+    agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
         AgentError::Refused(error) => refused(error),
-        AgentError::Failed(error) => Stopped::Late(error),
+        AgentError::Failed(error) => {
+            // What runs has a log, and the log has the last word in its own form. It ends here.
+            tracing::error!("{error:#}");
+            Stopped::Late(error)
+        }
     })
 }
 

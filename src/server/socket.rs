@@ -85,6 +85,7 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            self.progress.over();
             self.lingering = Some(Box::pin(sleep(LINGER)));
         }
         let mut scrap = [0; 8 * 1024];

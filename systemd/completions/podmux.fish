@@ -120,6 +120,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'The
 json\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more; -vv and -vvv more still [env: PODMUX_VERBOSE]'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Start nothing: read the settings and the files that they name, say what is wrong with them, and end with 0 if a start or a reload would take them, else with 2'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules hold' -r -f -a "file\t'A manifest in a directory'
 http\t'A manifest that is sent over HTTP'
@@ -130,3 +131,5 @@ complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l 
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Take warnings (unknown fields, duplicate keys) for errors'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Name what is good and what is skipped, too'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods sources updates"
+complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"

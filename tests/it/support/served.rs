@@ -71,7 +71,7 @@ pub fn unix(path: &Path) -> ServerSettings {
 }
 
 pub async fn bind(settings: &ServerSettings, limits: Limits) -> Result<Server, StartError> {
-    Server::bind(settings, NodeName::new("node1").unwrap(), limits).await
+    Server::bind(settings, Vec::new(), NodeName::new("node1").unwrap(), limits).await
 }
 
 /// An error and its causes, as they are printed at the edge.
@@ -96,7 +96,7 @@ impl Served {
         };
         let (addresses, stats, reread) = (server.addresses().to_vec(), server.stats(), server.reread());
         let stop = CancellationToken::new();
-        let running = tokio::spawn(server.run(router(work.clone()), stop.clone()));
+        let running = tokio::spawn(server.run(router(work.clone()), stop.child_token(), stop.clone()));
         Self { addresses, stats, reread, work, stop, running }
     }
 
