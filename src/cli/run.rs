@@ -223,8 +223,6 @@ pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> 
             Err(failure)
         }
         Err(Stopped::Late(error)) => {
-            // What runs has a log, and the log has the last word in its own form.
-            tracing::error!("{error:#}");
             tell_failure(&manager, &Failure::Failed(error));
             Ok(1)
         }
@@ -248,6 +246,7 @@ fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
 enum Stopped {
     /// Before it had a log, or before it had begun.
     Early(Failure),
+    /// While it ran; the log has said why.
     Late(anyhow::Error),
 }
 
@@ -264,7 +263,11 @@ fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
     agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
         AgentError::Refused(error) => refused(error),
-        AgentError::Failed(error) => Stopped::Late(error),
+        AgentError::Failed(error) => {
+            // What runs has a log, and the log has the last word in its own form. It ends here.
+            tracing::error!("{error:#}");
+            Stopped::Late(error)
+        }
     })
 }
 

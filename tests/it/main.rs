@@ -24,6 +24,7 @@ mod api_real_faults;
 mod api_real_who;
 mod api_reflector;
 mod api_soak;
+mod bad_starts;
 mod cli;
 mod cli_agent;
 mod cli_apply;
@@ -62,6 +63,7 @@ mod posted;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;
+mod rotation;
 mod run_check;
 mod run_command;
 mod server_errors;
