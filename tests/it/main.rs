@@ -67,6 +67,7 @@ mod rotation;
 mod run_check;
 mod run_command;
 mod server_errors;
+mod server_finish;
 mod server_lists;
 mod server_pods;
 mod server_state;
