@@ -74,6 +74,7 @@ mod settings;
 mod shutdown;
 mod supervise;
 mod support;
+mod systemd_notify;
 mod url;
 mod url_agent;
 mod url_faults;

@@ -10,6 +10,7 @@ pub mod kubernetes;
 pub mod logs;
 pub mod namespace;
 pub mod node;
+pub mod notify;
 pub mod plain;
 pub mod polled;
 pub mod process;
