@@ -80,6 +80,7 @@ mod settings;
 mod shutdown;
 mod supervise;
 mod support;
+mod systemd_notify;
 mod systemd_sockets;
 mod url;
 mod url_agent;
