@@ -247,6 +247,7 @@ fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
 enum Stopped {
     /// Before it had a log, or before it had begun.
     Early(Failure),
+    /// While it ran; the log has said why.
     Late(anyhow::Error),
 }
 
@@ -264,7 +265,7 @@ fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(
     agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
         AgentError::Refused(error) => refused(error),
         AgentError::Failed(error) => {
-            // What runs has a log, and the log has the last word in its own form.
+            // What runs has a log, and the log has the last word in its own form. It ends here.
             tracing::error!("{error:#}");
             Stopped::Late(error)
         }
