@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::UnixStream,
+    net::{TcpStream, UnixStream},
     sync::mpsc,
     time::timeout,
 };
@@ -84,15 +84,16 @@ async fn without_anything_in_hand_it_has_finished_at_once() {
 async fn requests_that_had_begun_are_waited_for_on_our_own_sockets_too_and_later_ones_are_not() {
     let both = Both::start(Limits::default()).await;
     let Both { served, .. } = &both;
-    let wait = async |nth: u64| {
-        let mut client = http1(tokio::net::TcpStream::connect(own(served)).await.unwrap()).await;
-        let asked = tokio::spawn(async move { client.send_request(get_of("/wait")).await.unwrap().status() });
+    let (mut first, mut second) =
+        (http1(connect_own(served).await).await, http1(connect_own(served).await).await);
+    let waiting = async |nth: u64| {
         until("the request is being worked on", || served.work.waiting.load(Ordering::SeqCst) == nth).await;
-        asked
     };
-    let begun = wait(1).await;
+    let begun = tokio::spawn(async move { first.send_request(get_of("/wait")).await.unwrap().status() });
+    waiting(1).await;
     served.finish.cancel();
-    let later = wait(2).await;
+    let later = tokio::spawn(async move { second.send_request(get_of("/wait")).await.unwrap().status() });
+    waiting(2).await;
     assert!(!served.finished.is_cancelled());
     served.work.leave.add_permits(1);
     assert_eq!(begun.await.unwrap(), 200);
@@ -103,10 +104,10 @@ async fn requests_that_had_begun_are_waited_for_on_our_own_sockets_too_and_later
     both.served.ends().await;
 }
 
-/// The port of its own; the passed socket comes first.
-fn own(served: &Served) -> std::net::SocketAddr {
+/// A connection to the port of its own; the passed socket comes first.
+async fn connect_own(served: &Served) -> TcpStream {
     match &served.addresses[1] {
-        Listen::Tcp(address) => *address,
+        Listen::Tcp(address) => TcpStream::connect(address).await.unwrap(),
         Listen::Unix(path) => panic!("{}", path.display()),
     }
 }
