@@ -37,6 +37,7 @@
 //! | `history` | the merged view, as its own [`Updates`](mux::Updates) | numbered updates to watchers | the mux has ended |
 //! | `server` | requests | answers, and writes to `source http` | all who hand updates over have ended |
 //! | `reload` | SIGHUP | settings, and a rescan | it is told to stop |
+//! | `finish` | what the server has in hand, when a signal has come | the stop token | it has stopped the others |
 //!
 //! # A node agent of your own
 //!

@@ -16,6 +16,7 @@ use self::file::ConfigFile;
 pub use self::{
     api::{Kubeconfig, ProxySettings},
     server::{Listen, ServerSettings},
+    sockets::{Passed, PassedError, PassedListener, PassedSocket},
     state::default as default_state_dir,
     url::{CertificateFiles, ManifestUrl, UrlSettings},
 };
@@ -28,6 +29,7 @@ mod api;
 pub(crate) mod duration;
 mod file;
 mod server;
+mod sockets;
 mod state;
 mod url;
 
@@ -301,19 +303,24 @@ impl Key {
     }
 }
 
-/// What the command line said, as text. It stays the same as long as the process.
+/// What whoever started the process gave it, as text. It stays the same as long as the process.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--config`.
     pub config: Option<PathBuf>,
     /// The values of the other flags; no entry if the flag was not given.
     pub said: BTreeMap<Key, Vec<String>>,
+    /// The sockets that systemd passed.
+    pub passed: Vec<Passed>,
 }
 
 impl fmt::Debug for Flags {
     /// Without the values: some are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flags").field("config", &self.config).field("said", &self.said.keys()).finish()
+        f.debug_struct("Flags")
+            .field("config", &self.config)
+            .field("said", &self.said.keys())
+            .finish_non_exhaustive()
     }
 }
 
@@ -370,6 +377,20 @@ pub enum SettingsError {
     Repeated {
         /// Where.
         place: Place,
+    },
+    /// A socket that was passed can be reached from elsewhere, and everybody could use it.
+    #[error(
+        "systemd passed the socket {address} ({name}), which can be reached from elsewhere and needs {missing}; or write ListenStream=127.0.0.1:{port} in the .socket unit"
+    )]
+    Passed {
+        /// Where it listens.
+        address: Listen,
+        /// What systemd calls it.
+        name: String,
+        /// Its port.
+        port: u16,
+        /// What would make it safe.
+        missing: &'static str,
     },
     /// No source of pods is configured.
     #[error(
@@ -434,7 +455,7 @@ impl Settings {
         if settings.file.is_none()
             && settings.url.is_none()
             && settings.kubeconfig.is_none()
-            && settings.server.listen.is_empty()
+            && !settings.server.listens()
         {
             return Err(SettingsError::NoSource);
         }
@@ -499,7 +520,7 @@ fn hold<T: Clone + PartialEq>(fresh: &mut T, now: &T, key: Key, stuck: &mut Vec<
 /// If it cannot be a node's name.
 pub fn node_name(flag: Option<&str>, environment: &Environment) -> Result<NodeName, SettingsError> {
     let said = flag.map(|name| (Key::NodeName, vec![name.to_owned()]));
-    let flags = Flags { config: None, said: said.into_iter().collect() };
+    let flags = Flags { said: said.into_iter().collect(), ..Flags::default() };
     Layers { flags: &flags, environment, file: ConfigFile::default() }.node_name()
 }
 

@@ -56,13 +56,22 @@ pub struct Crew {
     names: HashMap<Id, String>,
     pulses: Vec<Pulse>,
     stop: CancellationToken,
+    warned: CancellationToken,
 }
 
 impl Crew {
     /// A crew that stops when the token is cancelled.
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
-        Self { tasks: JoinSet::new(), names: HashMap::new(), pulses: Vec::new(), stop }
+        let warned = stop.clone();
+        Self { tasks: JoinSet::new(), names: HashMap::new(), pulses: Vec::new(), warned, stop }
+    }
+
+    /// Has the time to stop begin with an earlier token, a child of the first:
+    /// something is to be finished before the tasks are told to stop.
+    #[must_use]
+    pub fn warned_by(self, warned: CancellationToken) -> Self {
+        Self { warned, ..self }
     }
 
     /// Starts a task. It must end soon after the token is cancelled, or when
@@ -94,8 +103,8 @@ impl Crew {
         mem::take(&mut self.pulses)
     }
 
-    /// Waits until every task has ended. Once the token is cancelled, from
-    /// outside or because a task went missing, they have `grace`, as it is then,
+    /// Waits until every task has ended. Once the token is cancelled (or the
+    /// earlier one), from outside or because a task went missing, they have `grace`, as it is then,
     /// to do so; at that deadline the laggards are named in the log and aborted.
     ///
     /// Returns the laggards' names, sorted.
@@ -108,13 +117,13 @@ impl Crew {
     ///
     /// If a task ended too early, failed or panicked.
     pub async fn run(mut self, grace: watch::Receiver<Duration>) -> Result<Vec<String>, CrewError> {
-        let stop = self.stop.clone();
+        let (stop, warned) = (self.stop.clone(), self.warned.clone());
         let mut first = None;
         let mut deadline = None;
         loop {
             let overdue = async {
                 match deadline {
-                    None => stop.cancelled().await,
+                    None => warned.cancelled().await,
                     Some(deadline) => tokio::time::sleep_until(deadline).await,
                 }
             };

@@ -28,6 +28,7 @@ impl Reloader {
             let reading = tokio::task::spawn_blocking(move || reload());
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
             let refused = read?.map(|settings| self.take(settings)).err().map(|error| format!("{error:#}"));
+            self.handles.reloaded(refused.is_none());
             if let Some(error) = &refused {
                 error!(error, "SIGHUP: the settings cannot be used; those from before stay");
             }

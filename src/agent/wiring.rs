@@ -1,6 +1,7 @@
 //! Who talks to whom: every task of the agent, made from the settings and given to the crew.
 //!
-//! The order of the end follows from who holds what: the stop token ends the
+//! The end begins with what the server has in hand: only when that is finished are
+//! the others told. Their order follows from who holds what: the stop token ends the
 //! sources, they drop their channels, so the mux ends, so the deliveries and the
 //! history end. The database ends when nobody who writes to it is left, and the
 //! server when nobody is left who hands updates over.
@@ -11,7 +12,10 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::levels::{Level, Levels};
+use super::{
+    Ends,
+    levels::{Level, Levels},
+};
 use crate::{
     client::Identity,
     clock,
@@ -19,16 +23,18 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
-    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
-    settings::{self, FileSettings, Kubeconfig, ProxySettings, Settings, SinkSetting},
-    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
+    server::{
+        self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
+    },
+    settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
+    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl, Reopen},
     source::{
         SourceFailing, SourceStatus,
         api::{self, ApiHandle, ApiSource},
         file::{self, FileHandle, FileSource, FileStatus, Noticing},
         good::Good,
         http::{HttpSource, Posts},
-        url::{self, UrlHandle, UrlSource},
+        url::{self, Tuning, UrlHandle, UrlSource},
     },
     supervise::Crew,
 };
@@ -41,25 +47,56 @@ pub(super) struct Handles {
     file: Option<FileHandle>,
     url: Option<UrlHandle>,
     api: Option<ApiHandle>,
-    /// The server's token and certificates.
-    credentials: Option<Reread>,
+    /// The server, if there is one.
+    server: Option<ServerHandle>,
+    /// What the server shows of the last reload.
+    reload: watch::Sender<LastReload>,
+    /// The files of updates.
+    updates: Vec<Reopen>,
+}
+
+/// What can be done with the server while it runs.
+struct ServerHandle {
+    /// Reads token and certificates again.
+    reread: Reread,
+    /// Cancelled when it has finished what was in hand.
+    finished: CancellationToken,
 }
 
 impl Handles {
+    /// Notes that the settings have been read, and whether they could be used.
+    pub(super) fn reloaded(&self, successful: bool) {
+        self.reload.send_modify(|last| last.note(successful, clock::now()));
+    }
+
     /// Tells everybody what the settings say now. Everything is looked at anew.
     pub(super) fn retune(&self, settings: &Settings) {
         if let (Some(file), Some(settings)) = (&self.file, &settings.file) {
             file.retune(settings.check_frequency, on_invalid(settings));
         }
         if let (Some(url), Some(settings)) = (&self.url, &settings.url) {
-            url.retune(settings.check_frequency, settings.headers.clone(), settings.sha256);
+            url.retune(Tuning {
+                check_frequency: settings.check_frequency,
+                headers: settings.headers.clone(),
+                ca_file: settings.ca_file.clone(),
+                identity: identity(settings),
+                sha256: settings.sha256,
+            });
         }
-        if let Some(api) = &self.api {
-            api.rescan();
+        if let (Some(api), Some(given)) = (&self.api, &settings.kubeconfig) {
+            api.retune(kubeconfig(given));
         }
-        if let Some(credentials) = &self.credentials {
-            credentials.now();
+        for file in &self.updates {
+            file.now();
         }
+        if let Some(server) = &self.server {
+            server.reread.now();
+        }
+    }
+
+    /// Cancelled when the server has finished what was in hand when it was asked to.
+    pub(super) fn finished(&self) -> Option<CancellationToken> {
+        self.server.as_ref().map(|server| server.finished.clone())
     }
 }
 
@@ -76,30 +113,32 @@ pub(super) struct Wired {
 /// If something cannot be used as it was given; nothing has been delivered then.
 pub(super) async fn wire(
     settings: &Settings,
-    stop: &CancellationToken,
+    passed: Vec<PassedSocket>,
+    ends: &Ends,
     crew: &mut Crew,
 ) -> anyhow::Result<Wired> {
     let (mux, turning) = Mux::new(&configured(settings));
-    let mut wiring = Wiring::new(settings, stop, crew, mux).await?;
-    wiring.sinks()?;
+    let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
+    let updates = wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
-    let handles = Handles { file, url, api, credentials: None };
-    let credentials = wiring.http(&handles).await?;
+    let reload = watch::Sender::new(LastReload::at_start(clock::now()));
+    let handles = Handles { file, url, api, server: None, reload, updates };
+    let server = wiring.http(&handles, passed).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
     });
     let Wiring { mux, levels, .. } = wiring;
-    Ok(Wired { handles: Handles { credentials, ..handles }, levels, mux })
+    Ok(Wired { handles: Handles { server, ..handles }, levels, mux })
 }
 
 /// Which sources there are. What can be posted to is a source.
 fn configured(settings: &Settings) -> Vec<SourceName> {
     let sources = [
         (SourceName::File, settings.file.is_some()),
-        (SourceName::Http, !settings.server.listen.is_empty()),
+        (SourceName::Http, settings.server.listens()),
         (SourceName::Url, settings.url.is_some()),
         (SourceName::Api, settings.kubeconfig.is_some()),
     ];
@@ -110,6 +149,7 @@ fn configured(settings: &Settings) -> Vec<SourceName> {
 struct Wiring<'a> {
     settings: &'a Settings,
     stop: &'a CancellationToken,
+    finish: &'a CancellationToken,
     crew: &'a mut Crew,
     mux: Mux,
     db: Option<Db>,
@@ -125,7 +165,7 @@ struct Wiring<'a> {
 impl<'a> Wiring<'a> {
     async fn new(
         settings: &'a Settings,
-        stop: &'a CancellationToken,
+        Ends { finish, stop }: &'a Ends,
         crew: &'a mut Crew,
         mux: Mux,
     ) -> anyhow::Result<Self> {
@@ -142,8 +182,20 @@ impl<'a> Wiring<'a> {
         let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
         let levels =
             Levels { merged: Level::new(mux.merged(), Clone::clone), sources: Vec::new(), sinks: Vec::new() };
-        let idle = Some(idle);
-        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, levels, busy, idle })
+        Ok(Self {
+            settings,
+            stop,
+            finish,
+            crew,
+            mux,
+            db,
+            stored,
+            acknowledged,
+            sinks,
+            levels,
+            busy,
+            idle: Some(idle),
+        })
     }
 
     /// The numbers of a stream: they go on from the last run if there is state.
@@ -153,7 +205,8 @@ impl<'a> Wiring<'a> {
             .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
     }
 
-    fn sinks(&mut self) -> anyhow::Result<()> {
+    fn sinks(&mut self) -> anyhow::Result<Vec<Reopen>> {
+        let mut files = Vec::new();
         for sink in &self.settings.sinks {
             let (name, jsonl, numbers) = match sink {
                 // Its reader starts from nothing each time, and so does it.
@@ -165,6 +218,7 @@ impl<'a> Wiring<'a> {
                 }
             };
             let updates = self.mux.updates(self.settings.notify);
+            files.push(jsonl.reopen());
             let (delivery, status) = Delivery::new(&name, jsonl, updates);
             let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
             let (stop, busy) = (self.stop.clone(), self.busy.clone());
@@ -181,7 +235,7 @@ impl<'a> Wiring<'a> {
                 Ok(delivery.run(stop).await?)
             });
         }
-        Ok(())
+        Ok(files)
     }
 
     fn preparation(&self, source: SourceName) -> Preparation {
@@ -235,14 +289,10 @@ impl<'a> Wiring<'a> {
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Url).context("the url source has its channel")?;
-        let identity = given
-            .client_certificate
-            .as_ref()
-            .map(|files| Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() });
         let settings = url::UrlSettings {
             headers: given.headers.clone(),
             ca_file: given.ca_file.clone(),
-            identity,
+            identity: identity(given),
             sha256: given.sha256,
             check_frequency: given.check_frequency,
             ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
@@ -259,21 +309,15 @@ impl<'a> Wiring<'a> {
     }
 
     async fn api(&mut self) -> anyhow::Result<Option<ApiHandle>> {
-        let Some(kubeconfig) = self.settings.kubeconfig.clone() else {
+        let Some(given) = &self.settings.kubeconfig else {
             self.forget(SourceName::Api).await;
             return Ok(None);
         };
         let channel = self.mux.channel(SourceName::Api).context("the api source has its channel")?;
-        let kubeconfig = match kubeconfig {
-            Kubeconfig::File(path) => api::Kubeconfig::File(path),
-            Kubeconfig::InCluster { host, port } => {
-                api::Kubeconfig::InCluster(api::InCluster::new(host, port))
-            }
-        };
-        let ProxySettings { https, http, no } = self.settings.proxies.clone();
-        let settings = api::ApiSettings { kubeconfig, node: self.settings.node_name.clone() };
+        let settings =
+            api::ApiSettings { kubeconfig: kubeconfig(given), node: self.settings.node_name.clone() };
         let (source, handle) = ApiSource::new(settings, channel);
-        let source = source.with_proxies(api::Proxies { https, http, no });
+        let source = source.with_proxies(proxies(&self.settings.proxies));
         let source = source.with_last_good(self.last_good(SourceName::Api));
         self.levels.sources.push((SourceName::Api, Level::new(handle.watch(), Clone::clone)));
         let stop = self.stop.clone();
@@ -285,12 +329,16 @@ impl<'a> Wiring<'a> {
     }
 
     /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(&mut self, handles: &Handles) -> anyhow::Result<Option<Reread>> {
+    async fn http(
+        &mut self,
+        handles: &Handles,
+        passed: Vec<PassedSocket>,
+    ) -> anyhow::Result<Option<ServerHandle>> {
         let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
         let server = &self.settings.server;
-        let server = Server::bind(server, self.settings.node_name.clone(), Limits::default()).await?;
-        let acknowledged = self.acknowledged.subscribe();
         let node = &self.settings.node_name;
+        let server = Server::bind(server, passed, node.clone(), Limits::default()).await?;
+        let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.stop.clone();
         self.crew.spawn("source http", async {
@@ -298,12 +346,12 @@ impl<'a> Wiring<'a> {
             Ok(())
         });
         self.levels.sources.push((SourceName::Http, Level::new(posts.watch(), Clone::clone)));
-        let reread = server.reread();
+        let handle = ServerHandle { reread: server.reread(), finished: server.finished() };
         let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
-        let (idle, last) = (self.idle.take(), ended.clone());
+        let (idle, last, finish) = (self.idle.take(), ended.clone(), self.finish.clone());
         self.crew.spawn("server", async move {
             let idle = async {
                 if let Some(mut idle) = idle {
@@ -311,10 +359,10 @@ impl<'a> Wiring<'a> {
                 }
                 last.cancel();
             };
-            tokio::join!(server.run(router, ended), idle);
+            tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(Some(reread))
+        Ok(Some(handle))
     }
 
     fn view(&mut self, posts: Posts, handles: &Handles) -> View {
@@ -344,8 +392,9 @@ impl<'a> Wiring<'a> {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })
             }),
-            stopping: self.stop.clone(),
-            started: clock::now(),
+            stopping: self.finish.clone(),
+            started: handles.reload.borrow().succeeded,
+            reload: handles.reload.subscribe(),
             connections: ConnectionStats::default(),
         }
     }
@@ -402,4 +451,23 @@ fn on_invalid(given: &FileSettings) -> file::OnInvalid {
         settings::OnInvalid::Keep => file::OnInvalid::Keep,
         settings::OnInvalid::Remove => file::OnInvalid::Remove,
     }
+}
+
+/// Who this node is to the URL's server.
+pub(super) fn identity(given: &settings::UrlSettings) -> Option<Identity> {
+    let files = given.client_certificate.as_ref()?;
+    Some(Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() })
+}
+
+/// What the apiserver source calls what the settings say.
+pub(super) fn kubeconfig(given: &Kubeconfig) -> api::Kubeconfig {
+    match given.clone() {
+        Kubeconfig::File(path) => api::Kubeconfig::File(path),
+        Kubeconfig::InCluster { host, port } => api::Kubeconfig::InCluster(api::InCluster::new(host, port)),
+    }
+}
+
+pub(super) fn proxies(given: &ProxySettings) -> api::Proxies {
+    let ProxySettings { https, http, no } = given.clone();
+    api::Proxies { https, http, no }
 }

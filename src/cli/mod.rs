@@ -16,10 +16,11 @@ use clap::{
 use crate::{
     settings::{CONFIG_VARIABLE, Environment, Key},
     systemd::Manager,
+    telemetry,
 };
 
 mod apply;
-mod completion;
+pub mod completion;
 mod connection;
 mod delete;
 mod get;
@@ -96,42 +97,54 @@ impl fmt::Display for Failure {
     /// The whole chain of causes, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::Refused(error) | Self::Failed(error)) = self;
-        let text = format!("{error:#}");
-        f.write_str(&text.lines().map(str::trim).collect::<Vec<_>>().join(" "))
+        f.write_str(&one_line(error))
     }
 }
 
-/// The program: arguments (with its own name first) and environment in, exit code out.
-///
-/// # Errors
-/// What the person who called it must be told, in one line.
+/// The whole chain of causes, on one line.
+fn one_line(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// The program: arguments (with its own name first) and environment in, exit
+/// code out. Why it is not 0 is said on standard error, in one line.
 pub fn main(
     args: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<u8, Failure> {
+) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
-    let parsed = command().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let (environment, unusable) = environment(variables);
+    work(&args, &environment, unusable).unwrap_or_else(|failure| {
+        telemetry::say(tracing::Level::ERROR, &failure.to_string(), &environment);
+        failure.code()
+    })
+}
+
+fn work(args: &[OsString], environment: &Environment, unusable: Option<Failure>) -> Result<u8, Failure> {
+    let parsed = command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            let answer = help_or_refusal(&error, &args);
+            let answer = help_or_refusal(&error, args);
             if let Err(failure) = &answer
                 && args.get(1).is_some_and(|command| command == "run")
             {
                 // A flag in the unit that is wrong is a start that is refused.
-                let environment = environment(variables).unwrap_or_default();
-                run::tell_failure(&Manager::named_in(&environment), failure);
+                run::tell_failure(&Manager::named_in(environment), failure);
             }
             return answer;
         }
     };
-    let environment = environment(variables)?;
+    if let Some(unusable) = unusable {
+        return Err(unusable);
+    }
     match cli.command {
         Command::Run(args) => run::run(*args, environment),
-        Command::Validate(args) => validate::run(&args, &environment),
-        Command::Get(args) => get::run(&args, &environment),
-        Command::Apply(args) => apply::run(&args, &environment),
-        Command::Delete(args) => delete::run(&args, &environment),
+        Command::Validate(args) => validate::run(&args, environment),
+        Command::Get(args) => get::run(&args, environment),
+        Command::Apply(args) => apply::run(&args, environment),
+        Command::Delete(args) => delete::run(&args, environment),
         Command::Completion(args) => completion::run(&args),
     }
 }
@@ -185,19 +198,19 @@ impl TypedValueParser for Words {
 }
 
 /// A variable that is not UTF-8 cannot be ours; one that claims to be is refused.
-fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Environment, Failure> {
-    let mut environment = Environment::new();
+fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> (Environment, Option<Failure>) {
+    let (mut environment, mut unusable) = (Environment::new(), None);
     for (name, value) in variables {
         let Ok(name) = name.into_string() else { continue };
         match value.into_string() {
             Ok(value) => drop(environment.insert(name, value)),
             Err(_) if name.starts_with("PODMUX_") => {
-                return Err(Failure::Refused(anyhow!("{name}: its value is not UTF-8 text")));
+                unusable = Some(Failure::Refused(anyhow!("{name}: its value is not UTF-8 text")));
             }
             Err(_) => {}
         }
     }
-    Ok(environment)
+    (environment, unusable)
 }
 
 /// Help and version are answers; all else that clap objects to is a refusal in one line.
@@ -217,13 +230,13 @@ fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure
             let subcommand = subcommand.filter(|name| command().find_subcommand(name).is_some());
             let help = subcommand.map(|name| format!("{name} --help"));
             let help = help.as_deref().unwrap_or("--help");
-            Err(Failure::Refused(anyhow!("{}; see podmux {help}", one_line(error))))
+            Err(Failure::Refused(anyhow!("{}; see podmux {help}", explanation(error))))
         }
     }
 }
 
 /// Clap's explanation in one line: what is wrong, what would be right.
-fn one_line(error: &clap::Error) -> String {
+fn explanation(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let mut line = String::new();
     let parts = text.lines().map(str::trim).filter(|part| !part.is_empty());

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use clap::{ArgAction, ValueHint};
 
-use super::Failure;
+use super::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
-    settings::{Environment, Flags, Key, Settings},
+    settings::{Environment, Flags, Key, PassedSocket, Settings},
     systemd::{Manager, State},
-    telemetry::Log,
+    telemetry::{self, Log},
 };
 
 /// Run the agent: read manifests, tell every change in order
@@ -66,7 +66,8 @@ pub(super) struct Args {
     node_name: Option<String>,
 
     /// Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated.
-    /// Beyond loopback it needs TLS, and a token or client certificates
+    /// Sockets that systemd passes are served in any case. Beyond loopback it needs TLS, and a token
+    /// or client certificates
     #[arg(long, value_name = "ADDRESS", help_heading = "Server")]
     listen: Vec<String>,
 
@@ -114,6 +115,11 @@ pub(super) struct Args {
     /// Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Process")]
     config: Option<PathBuf>,
+
+    /// Start nothing: read the settings and the files that they name, say what is wrong with them, and
+    /// end with 0 if a start or a reload would take them, else with 2
+    #[arg(long, help_heading = "Process")]
+    check: bool,
 }
 
 const ABOUT: &str = "\
@@ -124,7 +130,8 @@ PODMUX_MANIFEST_URL_HEADER has a line for each header) \
 and as a field of --config FILE (--file-check-frequency is fileCheckFrequency). A flag has \
 precedence over the environment, the environment over the file.
 
-SIGTERM and SIGINT stop it, SIGHUP reads settings and manifests anew.";
+SIGTERM and SIGINT stop it. SIGHUP reads settings, certificates, tokens and manifests anew; --check \
+says beforehand whether they can be used.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -169,6 +176,7 @@ impl Args {
             log_format,
             verbose,
             config,
+            check: _,
         } = self;
         let verbose = (verbose > 0).then(|| verbose.to_string());
         let said = [
@@ -197,13 +205,16 @@ impl Args {
             (Key::Verbose, Vec::from_iter(verbose)),
         ];
         let said: BTreeMap<_, _> = said.into_iter().filter(|(_, values)| !values.is_empty()).collect();
-        Flags { config, said }
+        Flags { config, said, passed: Vec::new() }
     }
 }
 
-pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
-    let manager = Manager::named_in(&environment);
-    match serve(args, environment, &manager) {
+pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> {
+    if args.check {
+        return check(&args.flags(), environment);
+    }
+    let manager = Manager::named_in(environment);
+    match serve(args.flags(), environment, &manager) {
         Ok(()) => {
             manager.tell_last(&[State::Status("stopped".to_owned())]);
             Ok(0)
@@ -213,31 +224,51 @@ pub(super) fn run(args: Args, environment: Environment) -> Result<u8, Failure> {
             Err(failure)
         }
         Err(Stopped::Late(error)) => {
-            // What runs has a log, and the log has the last word in its own form.
-            tracing::error!("{error:#}");
             tell_failure(&manager, &Failure::Failed(error));
             Ok(1)
         }
     }
 }
 
+/// Says everything that would stand in the way of a start or a reload.
+fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
+    let settings = Settings::load(flags, environment).map_err(|error| Failure::Refused(error.into()))?;
+    for warning in &settings.warnings {
+        telemetry::say(tracing::Level::WARN, warning, environment);
+    }
+    let problems = agent::check(&settings);
+    for problem in &problems {
+        telemetry::say(tracing::Level::ERROR, &one_line(problem), environment);
+    }
+    Ok(if problems.is_empty() { 0 } else { 2 })
+}
+
 /// Why the agent ended other than as it was asked to.
 enum Stopped {
     /// Before it had a log, or before it had begun.
     Early(Failure),
+    /// While it ran; the log has said why.
     Late(anyhow::Error),
 }
 
-fn serve(args: Args, environment: Environment, manager: &Manager) -> Result<(), Stopped> {
-    let flags = args.flags();
+fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(), Stopped> {
     let refused = |error: anyhow::Error| Stopped::Early(Failure::Refused(error));
-    let settings = Settings::load(&flags, &environment).map_err(|error| refused(error.into()))?;
-    let log = Log::start(&settings.log, &environment)
+    // Before the log has its thread: this changes the environment.
+    let sockets = PassedSocket::take(environment).map_err(|error| refused(error.into()))?;
+    let passed = sockets.iter().map(|socket| socket.passed.clone()).collect();
+    let flags = Flags { passed, ..flags };
+    let settings = Settings::load(&flags, environment).map_err(|error| refused(error.into()))?;
+    let log = Log::start(&settings.log, environment)
         .map_err(|error| Stopped::Early(Failure::Failed(error.into())))?;
+    let environment = environment.clone();
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    agent::run(&settings, Arc::new(reload), &log, manager).map_err(|error| match error {
+    agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
         AgentError::Refused(error) => refused(error),
-        AgentError::Failed(error) => Stopped::Late(error),
+        AgentError::Failed(error) => {
+            // What runs has a log, and the log has the last word in its own form. It ends here.
+            tracing::error!("{error:#}");
+            Stopped::Late(error)
+        }
     })
 }
 

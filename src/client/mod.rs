@@ -125,6 +125,17 @@ struct Net {
     secure: OnceCell<Pool<HttpsConnector<HttpConnector>>>,
 }
 
+/// Whether a client could be made with these files. It reads them and nothing
+/// else, and blocks.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check(ca_file: Option<&Path>, identity: Option<&Identity>) -> Result<(), ClientError> {
+    let tls = Tls::read(ca_file, identity)?;
+    // Without files there is nothing to go wrong, and the system's CAs take their time.
+    if ca_file.is_some() || identity.is_some() { tls.config().map(drop) } else { Ok(()) }
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("settings", &self.settings).finish_non_exhaustive()

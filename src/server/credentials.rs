@@ -154,6 +154,15 @@ impl CredentialFiles {
     }
 }
 
+/// Everything that is wrong with the files of token and certificates. It reads them, and blocks.
+#[must_use]
+pub fn check(settings: &ServerSettings) -> Vec<CredentialError> {
+    let CredentialFiles { token, tls, client_ca } = CredentialFiles::new(settings);
+    let token = token.and_then(|path| read_token(&path).err());
+    let tls = tls.and_then(|files| read_tls(&files, client_ca.as_deref()).err());
+    token.into_iter().chain(tls).collect()
+}
+
 /// What the files look like from outside; `None` for one that is not there.
 pub(super) type Stamp = Vec<Option<FileStamp>>;
 

@@ -156,8 +156,9 @@ fn help_says_what_there_is_with_defaults_and_variables() {
 
             Server:
                   --listen <ADDRESS>             Where pods are posted and looked at over HTTP: HOST:PORT,
-                                                 unix:PATH or none; may be repeated. Beyond loopback it needs
-                                                 TLS, and a token or client certificates
+                                                 unix:PATH or none; may be repeated. Sockets that systemd passes
+                                                 are served in any case. Beyond loopback it needs TLS, and a
+                                                 token or client certificates
                                                  [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
                   --token-file <FILE>            The file with the token that clients over TCP must bear
                                                  [env: PODMUX_TOKEN_FILE]
@@ -190,6 +191,9 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                                                [env: PODMUX_VERBOSE]
                   --config <FILE>              Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
                                                [env: PODMUX_CONFIG]
+                  --check                      Start nothing: read the settings and the files that they name,
+                                               say what is wrong with them, and end with 0 if a start or a
+                                               reload would take them, else with 2
             exit 0
         "#]],
     );
@@ -203,7 +207,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
             (--file-check-frequency is fileCheckFrequency). A flag has precedence over the environment, the
             environment over the file.
 
-            SIGTERM and SIGINT stop it, SIGHUP reads settings and manifests anew.
+            SIGTERM and SIGINT stop it. SIGHUP reads settings, certificates, tokens and manifests anew; --check
+            says beforehand whether they can be used.
 
             Usage: podmux run [OPTIONS]
 
@@ -269,7 +274,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
             Server:
                   --listen <ADDRESS>
                       Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be
-                      repeated. Beyond loopback it needs TLS, and a token or client certificates
+                      repeated. Sockets that systemd passes are served in any case. Beyond loopback it needs
+                      TLS, and a token or client certificates
                       [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
 
                   --token-file <FILE>
@@ -319,6 +325,10 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                   --config <FILE>
                       Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
                       [env: PODMUX_CONFIG]
+
+                  --check
+                      Start nothing: read the settings and the files that they name, say what is wrong with
+                      them, and end with 0 if a start or a reload would take them, else with 2
 
             Examples:
               Follow a directory, one JSON object a line on standard output:
@@ -593,7 +603,8 @@ fn every_setting_has_its_flag_and_every_flag_is_a_setting() {
     let command = podmux::cli::command();
     let run = command.find_subcommand("run").unwrap();
     let flags: BTreeSet<&str> = run.get_arguments().filter_map(|arg| arg.get_long()).collect();
-    let settings: BTreeSet<&str> = Key::ALL.iter().map(|key| key.flag()).chain(["config"]).collect();
+    // What to read, and whether to do no more than that, are said nowhere else.
+    let settings: BTreeSet<&str> = Key::ALL.iter().map(|key| key.flag()).chain(["config", "check"]).collect();
     assert_eq!(flags, settings);
 }
 

@@ -142,6 +142,8 @@ const LAW: &[Row] = &[
         "+crate::source::ReflectorStatus", "+crate::source::api::ReflectorMetrics",
         // Where it listens and whom it lets in is as it was said; nothing is gained by saying it twice.
         "+crate::settings::CertificateFiles", "+crate::settings::Listen", "+crate::settings::ServerSettings",
+        // The sockets that were passed, with what the settings know of them.
+        "+crate::settings::PassedListener", "+crate::settings::PassedSocket",
     ]]),
     ("db", &[&[
         "+std", "-std::env", "-std::net", "-std::process", "-std::thread",
@@ -166,6 +168,8 @@ const LAW: &[Row] = &[
     ("settings", &[&[
         "+std", "+std::env", "-std::net::TcpStream", "-std::process", "-std::thread",
         "+http", "+rustix", "+serde", "+serde_json", "+thiserror",
+        // Sockets that are passed are announced in the environment.
+        "+listenfd",
         "+crate::settings", "+crate::pod", "+crate::mux::Notify",
     ]]),
     ("agent", &[ASYNC, EDGE, &["+crate", "-crate::cli"]]),

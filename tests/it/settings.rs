@@ -6,7 +6,6 @@
 )]
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -302,7 +301,7 @@ fn environment(variables: &[(&str, &str)]) -> Environment {
 fn config(dir: &Path, text: &str) -> Result<Settings, String> {
     let path = dir.join("config.yaml");
     fs::write(&path, text).unwrap();
-    let flags = Flags { config: Some(path), said: BTreeMap::new() };
+    let flags = Flags { config: Some(path), ..Flags::default() };
     let shown = |text: String| text.replace(dir.to_str().unwrap(), "DIR");
     let environment = environment(&[("PODMUX_NODE_NAME", "node"), ("STATE_DIRECTORY", "/state")]);
     Settings::load(&flags, &environment).map_err(|error| {
@@ -813,7 +812,7 @@ fileCheckFrequency: 5s
 #[test]
 fn a_config_file_that_cannot_be_read_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let missing = Flags { config: Some(dir.path().join("missing.yaml")), said: BTreeMap::new() };
+    let missing = Flags { config: Some(dir.path().join("missing.yaml")), ..Flags::default() };
     let error = Settings::load(&missing, &Environment::new()).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap();
     let told = format!("{error}: {cause}").replace(dir.path().to_str().unwrap(), "DIR");
@@ -1046,7 +1045,7 @@ fn the_word_in_cluster_is_what_a_pod_is_told_and_a_path_with_a_slash_is_a_path()
         [("in-cluster", pods), ("node.conf", Kubeconfig::File(dir.path().join("node.conf")))]
     {
         fs::write(&path, format!("kubeconfig: {said}\nnodeName: node\nstateDir: none\n")).unwrap();
-        let flags = Flags { config: Some(path.clone()), said: BTreeMap::new() };
+        let flags = Flags { config: Some(path.clone()), ..Flags::default() };
         assert_eq!(Settings::load(&flags, &environment(&told)).unwrap().kubeconfig, Some(expected));
     }
 }

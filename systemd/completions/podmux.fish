@@ -1,0 +1,135 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_podmux_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_podmux_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_podmux_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_podmux_using_subcommand
+    set -l cmd (__fish_podmux_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c podmux -n "__fish_podmux_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_needs_command" -s V -l version -d 'Print version'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, sources or updates of a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "run" -d 'Run the agent: read manifests, tell every change in order'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "validate" -d 'Check manifests as the agent would take them'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s o -l output -d 'The form of the output; jsonl is an object a line' -r -f -a "table\t'Columns'
+wide\t'More columns'
+json\t'JSON for reading'
+yaml\t'YAML'
+name\t'Names as arguments take them: pod/web'
+jsonl\t'A JSON object a line'"
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only pods with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only pods with these fields: spec.nodeName=n1,status.phase!=Running' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'With updates: begin with this number, or say what is the first that is held' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it is there, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the token that the agent wants [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA of the agent\'s certificate, if it is none of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-cert -d 'A certificate that says who you are, with --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-key -d 'The private key of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s w -l watch -d 'Show pods, then every change, until stopped'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l output-watch-events -d 'With --watch: say of each pod whether it was added, modified or deleted'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s A -l all-namespaces -d 'Pods of all namespaces'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l show-labels -d 'A column with the pods\' labels'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l no-headers -d 'No line with the columns\' names'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l ignore-not-found -d 'What is not there is no error'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s n -l namespace -d 'The namespace of pods that say none' -r
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l dry-run -d 'Say what would be done: server asks the agent, which changes nothing' -r -f -a "none\t'Everything is done'
+server\t'The agent says what it would do'"
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l validate -d 'What to do about fields that nobody knows and keys that stand twice' -r -f -a "strict\t'The manifest is refused'
+warn\t'It is taken, with a warning'
+ignore\t'It is taken'"
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s o -l output -d 'The form of the output: a line for each pod if absent' -r -f -a "json\t'The pods as they are now, as JSON'
+yaml\t'The same as YAML'
+name\t'Their names as arguments take them: pod/web'
+jsonl\t'A JSON object a line'"
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l server -d 'The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it is there, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l token-file -d 'A file with the token that the agent wants [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l ca-file -d 'The CA of the agent\'s certificate, if it is none of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-cert -d 'A certificate that says who you are, with --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-key -d 'The private key of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s R -l recursive -d 'Directories with all that is below them'
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s n -l namespace -d 'The namespace; of a manifest\'s pod if it says none' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l grace-period -d 'How long the pod may take to end, in seconds, 1 at least; its own grace if absent' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l wait -d 'Wait until the pod is gone' -r -f -a "true\t''
+false\t''"
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How long to wait, like 30s or 2m; 0 is as long as it takes' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'Say what would be done: server asks the agent, which changes nothing' -r -f -a "none\t'Everything is done'
+server\t'The agent says what it would do'"
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s o -l output -d 'The form of the output: name for pod/NAME alone' -r -f -a "name\t'pod/web'"
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l server -d 'The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it is there, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l token-file -d 'A file with the token that the agent wants [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The CA of the agent\'s certificate, if it is none of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-cert -d 'A certificate that says who you are, with --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-key -d 'The private key of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s R -l recursive -d 'Directories with all that is below them'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l now -d 'A grace of one second'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l force -d 'Erase at once, without waiting for anybody to end the pod'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-found -d 'A pod that is not there is no error'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand completion" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l pod-manifest-path -d 'File or directory of pod manifests; it is watched [env: PODMUX_POD_MANIFEST_PATH]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l file-check-frequency -d 'How often all manifests are read again, whatever the watch says [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l on-invalid-manifest -d 'What becomes of a manifest\'s pods when it turns bad: keep the last good ones, or remove them [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]' -r -f -a "keep\t''
+remove\t''"
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url -d 'URL of pod manifests; it is polled [env: PODMUX_MANIFEST_URL]' -r -f
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-header -d 'A header for each request of the URL; may be repeated. Others can see flags: a secret is better kept in --config FILE [env: PODMUX_MANIFEST_URL_HEADER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-ca-file -d 'The certificate authorities (PEM) that the URL\'s server is checked with, instead of the system\'s [env: PODMUX_MANIFEST_URL_CA_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-client-cert-file -d 'The certificate (PEM) that is shown to the URL\'s server [env: PODMUX_MANIFEST_URL_CLIENT_CERT_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-client-key-file -d 'The key (PEM) of that certificate [env: PODMUX_MANIFEST_URL_CLIENT_KEY_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-sha256 -d 'The SHA-256 that what the URL gives must have [env: PODMUX_MANIFEST_URL_SHA256]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l http-check-frequency -d 'How often the URL is polled [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l kubeconfig -d 'The kubeconfig with which the API server is asked for the pods that are bound to this node, or in-cluster, for what a pod of the cluster finds in its place [env: PODMUX_KUBECONFIG]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l node-name -l hostname-override -d 'This node\'s name, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated. Sockets that systemd passes are served in any case. Beyond loopback it needs TLS, and a token or client certificates [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The file with the token that clients over TCP must bear [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d 'The server\'s certificate (PEM, with its chain); it turns TLS on [env: PODMUX_TLS_CERT_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-private-key-file -d 'The key (PEM) of that certificate [env: PODMUX_TLS_PRIVATE_KEY_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l client-ca-file -d 'The certificate authorities (PEM) that sign clients\' certificates [env: PODMUX_CLIENT_CA_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink -d 'Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated [default: jsonl] [env: PODMUX_SINK]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l notify -d 'How sinks are told: incremental (each change), snapshot (everything on any change) or snapshot-and-updates (everything when pods come or go, else the change) [default: incremental] [env: PODMUX_NOTIFY]' -r -f -a "incremental\t''
+snapshot\t''
+snapshot-and-updates\t''"
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l state-dir -d 'Where posted pods and the last good manifests are kept; none keeps nothing [default: /var/lib/podmux for root, else the user\'s state directory] [env: PODMUX_STATE_DIR]' -r -f -a "(__fish_complete_directories)"
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l shutdown-grace -d 'How long stopping may take [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'The form of the log on standard error: text or json [default: text] [env: PODMUX_LOG_FORMAT]' -r -f -a "text\t''
+json\t''"
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more; -vv and -vvv more still [env: PODMUX_VERBOSE]'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Start nothing: read the settings and the files that they name, say what is wrong with them, and end with 0 if a start or a reload would take them, else with 2'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules hold' -r -f -a "file\t'A manifest in a directory'
+http\t'A manifest that is sent over HTTP'
+url\t'A manifest that is polled from a URL'"
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The form of the output; json prints an object a line for each manifest' -r -f -a "text\t'A line for each problem'
+json\t'An object a line for each manifest'"
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'This node\'s name, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Take warnings (unknown fields, duplicate keys) for errors'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Name what is good and what is skipped, too'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods sources updates"
+complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"

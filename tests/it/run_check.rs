@@ -1,0 +1,202 @@
+//! `podmux run --check`: whether a start or a reload would take the settings, with nothing touched.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+use expect_test::{Expect, expect};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::support::{
+    process::{Process, podmux},
+    web::Authority,
+};
+
+/// A place with all that settings can name, all of it good.
+struct Place {
+    directory: TempDir,
+    config: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let ca = Authority::new(directory.path(), "ca");
+        let (certificate, key) = ca.server_files("localhost");
+        fs::rename(certificate, at("tls.crt")).unwrap();
+        fs::rename(key, at("tls.key")).unwrap();
+        let (certificate, key) = ca.client("node1");
+        fs::rename(certificate, at("client.crt")).unwrap();
+        fs::rename(key, at("client.key")).unwrap();
+        fs::write(at("token"), "s3cret-token\n").unwrap();
+        let kubeconfig = json!({
+            "current-context": "c",
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "clusters": [{ "name": "c", "cluster": {
+                "server": "https://localhost:1", "certificate-authority": "ca.pem" } }],
+            "users": [{ "name": "u", "user": {
+                "client-certificate": "client.crt", "client-key": "client.key" } }],
+        });
+        fs::write(at("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let config = at("config.yaml");
+        let place = Self { directory, config };
+        place.configure("");
+        place
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes the configuration, with more at its end.
+    fn configure(&self, more: &str) {
+        let at = self.directory.path().display();
+        let text = format!(
+            "nodeName: node1\npodManifestPath: {at}/manifests\nlisten: ['127.0.0.1:0']\nstateDir: {at}/state\n\
+             tokenFile: {at}/token\ntlsCertFile: {at}/tls.crt\ntlsPrivateKeyFile: {at}/tls.key\nclientCaFile: {at}/ca.pem\n\
+             manifestUrl: https://localhost:1/\nmanifestUrlCaFile: {at}/ca.pem\n\
+             manifestUrlClientCertFile: {at}/client.crt\nmanifestUrlClientKeyFile: {at}/client.key\n\
+             kubeconfig: {at}/kubeconfig\nsink: ['jsonl={at}/updates.jsonl']\n{more}\n"
+        );
+        fs::write(&self.config, text).unwrap();
+    }
+
+    fn check(&self) -> Output {
+        podmux(&["run", "--check", "--config", self.config.to_str().unwrap()]).output().unwrap()
+    }
+
+    /// What is said, with this place's path as `@`.
+    fn says(&self, code: i32, expected: &Expect) {
+        let output = self.check();
+        assert_eq!(output.stdout, b"");
+        let said = String::from_utf8(output.stderr).unwrap();
+        expected.assert_eq(&said.replace(self.directory.path().to_str().unwrap(), "@"));
+        assert_eq!(output.status.code(), Some(code));
+    }
+
+    /// The names of everything in it, and how each file was written last.
+    fn everything(&self) -> Vec<String> {
+        let mut all: Vec<_> = fs::read_dir(self.directory.path())
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let meta = entry.metadata().unwrap();
+                format!("{} {} {:?}", entry.path().display(), meta.len(), meta.modified().unwrap())
+            })
+            .collect();
+        all.sort();
+        all
+    }
+}
+
+#[test]
+fn what_would_be_taken_is_passed_without_a_word_and_without_a_trace() {
+    let place = Place::new();
+    let before = place.everything();
+    place.says(0, &expect![""]);
+    assert_eq!(place.everything(), before, "neither state nor updates nor manifests were made");
+}
+
+#[test]
+fn a_warning_is_no_refusal() {
+    let place = Place::new();
+    let output = podmux(&["run", "--check", "--config", place.config.to_str().unwrap()])
+        .env("PODMUX_LISTENS", "127.0.0.1:1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8(output.stderr).unwrap();
+    expect![[r#"
+        podmux: no settings of this version, ignored: PODMUX_LISTENS
+    "#]]
+    .assert_eq(&said);
+}
+
+#[test]
+fn a_bad_setting_is_said_as_a_start_says_it() {
+    let place = Place::new();
+    place.configure("shutdownGrace: never");
+    place.says(2, &expect![[r#"
+        podmux: @/config.yaml:15:1: shutdownGrace: "never" is not a duration: write it like 20s, 1m30s, 500ms or 1h
+    "#]]);
+    let start = podmux(&["run", "--config", place.config.to_str().unwrap()]).output().unwrap();
+    assert_eq!((start.status.code(), start.stderr), (Some(2), place.check().stderr));
+}
+
+#[test]
+fn every_file_that_cannot_be_used_has_its_line() {
+    let place = Place::new();
+    fs::write(place.at("token"), "").unwrap();
+    fs::write(place.at("tls.key"), "no key").unwrap();
+    fs::remove_file(place.at("client.crt")).unwrap();
+    fs::create_dir(place.at("updates.jsonl")).unwrap();
+    place.says(2, &expect![[r#"
+        podmux: token file @/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
+        podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
+        podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
+        podmux: cannot read the client-certificate @/client.crt; does it exist, and may this process read it?: No such file or directory (os error 2)
+        podmux: cannot write updates to @/updates.jsonl; name a file that can be created or appended to: is a directory
+    "#]]);
+    fs::remove_file(place.at("kubeconfig")).unwrap();
+    place.configure("verbose: 1");
+    place.says(2, &expect![[r#"
+        podmux: token file @/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
+        podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
+        podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
+        podmux: there is no kubeconfig @/kubeconfig; put one there, or give --kubeconfig another path
+        podmux: cannot write updates to @/updates.jsonl; name a file that can be created or appended to: is a directory
+    "#]]);
+}
+
+#[test]
+fn a_certificate_needs_its_own_key_everywhere() {
+    let place = Place::new();
+    let other = place.at("other");
+    fs::create_dir(&other).unwrap();
+    let (_, key) = Authority::new(&other, "ca").client("node1");
+    fs::copy(&key, place.at("tls.key")).unwrap();
+    fs::copy(&key, place.at("client.key")).unwrap();
+    place.says(2, &expect![[r#"
+        podmux: TLS certificate @/tls.crt: it does not go with the key in @/tls.key: keys may not be consistent: KeyMismatch
+        podmux: --manifest-url: cannot use the certificate @/client.crt with the key @/client.key; do they belong together?: keys may not be consistent: KeyMismatch
+        podmux: cannot use the certificate of @/client.crt with the key of @/client.key; do they belong together?: keys may not be consistent: KeyMismatch
+    "#]]);
+}
+
+#[test]
+fn a_file_for_updates_needs_a_directory_that_can_be_written() {
+    let place = Place::new();
+    let with = |path: &Path| {
+        let sink = format!("jsonl={}", path.display());
+        let args = ["run", "--check", "--config", place.config.to_str().unwrap(), "--sink", &sink];
+        let output = podmux(&args).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(with(&place.at("new.jsonl")), (0, String::new()));
+    assert!(!place.at("new.jsonl").exists());
+    let (code, said) = with(&place.at("no/such.jsonl"));
+    assert_eq!(code, 2);
+    assert!(said.contains("no/such.jsonl") && said.contains("No such file or directory"), "{said}");
+}
+
+#[test]
+fn a_running_agent_is_left_alone() {
+    let place = Place::new();
+    fs::create_dir(place.at("manifests")).unwrap();
+    let socket = place.at("podmux.sock");
+    place.configure("verbose: 0");
+    let text = fs::read_to_string(&place.config).unwrap();
+    let text = text.replace("127.0.0.1:0", &format!("unix:{}", socket.display()));
+    fs::write(&place.config, text).unwrap();
+    let args = ["run", "--config", place.config.to_str().unwrap()];
+    let agent = Process::start(&mut podmux(&args));
+    agent.logs("started");
+    place.says(0, &expect![""]);
+    agent.signal(rustix::process::Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+}
