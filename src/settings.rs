@@ -494,9 +494,9 @@ impl Settings {
         hold(&mut fresh.node_name, &self.node_name, Key::NodeName, &mut stuck);
         let (server, now) = (&mut fresh.server, &self.server);
         hold(&mut server.listen, &now.listen, Key::Listen, &mut stuck);
-        guard(&mut server.token_file, &now.token_file, Key::TokenFile, &mut stuck);
-        guard(&mut server.tls, &now.tls, Key::TlsCertFile, &mut stuck);
-        guard(&mut server.client_ca_file, &now.client_ca_file, Key::ClientCaFile, &mut stuck);
+        guard(&mut server.token_file, now.token_file.as_ref(), Key::TokenFile, &mut stuck);
+        guard(&mut server.tls, now.tls.as_ref(), Key::TlsCertFile, &mut stuck);
+        guard(&mut server.client_ca_file, now.client_ca_file.as_ref(), Key::ClientCaFile, &mut stuck);
         hold(&mut fresh.state_dir, &self.state_dir, Key::StateDir, &mut stuck);
         hold(&mut fresh.sinks, &self.sinks, Key::Sink, &mut stuck);
         hold(&mut fresh.notify, &self.notify, Key::Notify, &mut stuck);
@@ -514,9 +514,10 @@ fn hold<T: Clone + PartialEq>(fresh: &mut T, now: &T, key: Key, stuck: &mut Vec<
 }
 
 /// Keeps a protection that would be taken off.
-fn guard<T: Clone + PartialEq>(fresh: &mut Option<T>, now: &Option<T>, key: Key, stuck: &mut Vec<Key>) {
-    if fresh.is_none() {
-        hold(fresh, now, key, stuck);
+fn guard<T: Clone>(fresh: &mut Option<T>, now: Option<&T>, key: Key, stuck: &mut Vec<Key>) {
+    if fresh.is_none() && now.is_some() {
+        stuck.push(key);
+        *fresh = now.cloned();
     }
 }
 
