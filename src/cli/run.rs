@@ -66,7 +66,8 @@ pub(super) struct Args {
     node_name: Option<String>,
 
     /// Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated.
-    /// Beyond loopback it needs TLS, and a token or client certificates
+    /// Sockets that systemd passes are served in any case. Beyond loopback it needs TLS, and a token
+    /// or client certificates
     #[arg(long, value_name = "ADDRESS", help_heading = "Server")]
     listen: Vec<String>,
 
