@@ -27,14 +27,14 @@ use crate::{
         self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
     },
     settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
-    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
+    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl, Reopen},
     source::{
         SourceFailing, SourceStatus,
         api::{self, ApiHandle, ApiSource},
         file::{self, FileHandle, FileSource, FileStatus, Noticing},
         good::Good,
         http::{HttpSource, Posts},
-        url::{self, UrlHandle, UrlSource},
+        url::{self, Tuning, UrlHandle, UrlSource},
     },
     supervise::Crew,
 };
@@ -51,6 +51,8 @@ pub(super) struct Handles {
     server: Option<ServerHandle>,
     /// What the server shows of the last reload.
     reload: watch::Sender<LastReload>,
+    /// The files of updates.
+    updates: Vec<Reopen>,
 }
 
 /// What can be done with the server while it runs.
@@ -73,10 +75,19 @@ impl Handles {
             file.retune(settings.check_frequency, on_invalid(settings));
         }
         if let (Some(url), Some(settings)) = (&self.url, &settings.url) {
-            url.retune(settings.check_frequency, settings.headers.clone(), settings.sha256);
+            url.retune(Tuning {
+                check_frequency: settings.check_frequency,
+                headers: settings.headers.clone(),
+                ca_file: settings.ca_file.clone(),
+                identity: identity(settings),
+                sha256: settings.sha256,
+            });
         }
-        if let Some(api) = &self.api {
-            api.rescan();
+        if let (Some(api), Some(given)) = (&self.api, &settings.kubeconfig) {
+            api.retune(kubeconfig(given));
+        }
+        for file in &self.updates {
+            file.now();
         }
         if let Some(server) = &self.server {
             server.reread.now();
@@ -108,12 +119,12 @@ pub(super) async fn wire(
 ) -> anyhow::Result<Wired> {
     let (mux, turning) = Mux::new(&configured(settings));
     let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
-    wiring.sinks()?;
+    let updates = wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
     let reload = watch::Sender::new(LastReload::at_start(clock::now()));
-    let handles = Handles { file, url, api, server: None, reload };
+    let handles = Handles { file, url, api, server: None, reload, updates };
     let server = wiring.http(&handles, passed).await?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
@@ -194,7 +205,8 @@ impl<'a> Wiring<'a> {
             .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
     }
 
-    fn sinks(&mut self) -> anyhow::Result<()> {
+    fn sinks(&mut self) -> anyhow::Result<Vec<Reopen>> {
+        let mut files = Vec::new();
         for sink in &self.settings.sinks {
             let (name, jsonl, numbers) = match sink {
                 // Its reader starts from nothing each time, and so does it.
@@ -206,6 +218,7 @@ impl<'a> Wiring<'a> {
                 }
             };
             let updates = self.mux.updates(self.settings.notify);
+            files.push(jsonl.reopen());
             let (delivery, status) = Delivery::new(&name, jsonl, updates);
             let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
             let (stop, busy) = (self.stop.clone(), self.busy.clone());
@@ -222,7 +235,7 @@ impl<'a> Wiring<'a> {
                 Ok(delivery.run(stop).await?)
             });
         }
-        Ok(())
+        Ok(files)
     }
 
     fn preparation(&self, source: SourceName) -> Preparation {

@@ -7,7 +7,7 @@ use std::{
         unix::net::{SocketAddr, UnixDatagram},
     },
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use podmux::settings::Environment;
@@ -74,6 +74,7 @@ impl Manager {
 
     /// Waits for a message of which this is true.
     pub fn hears_where(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
         loop {
             while self.passed < self.heard.len() {
                 self.passed += 1;
@@ -81,7 +82,7 @@ impl Manager {
                     return self.heard[self.passed - 1].clone();
                 }
             }
-            assert!(self.receive(), "no {what:?}: {:#?}", self.heard);
+            assert!(begun.elapsed() < PATIENCE && self.receive(), "no {what:?}: {:#?}", self.heard);
         }
     }
 
@@ -91,6 +92,11 @@ impl Manager {
         while self.receive() {}
         self.socket.set_nonblocking(false).unwrap();
         &self.heard
+    }
+
+    /// What came so far does not count for later waits.
+    pub fn forget(&mut self) {
+        self.passed = self.all().len();
     }
 
     /// Sends until the queue is full: whoever wants to send more has to wait.

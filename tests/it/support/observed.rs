@@ -123,7 +123,7 @@ fn run(directory: &Path, url: &str) -> (Process, String) {
     (process, address.to_owned())
 }
 
-/// Reads OpenMetrics' text.
+/// Reads what `/metrics` answers.
 fn series(text: &str) -> Series {
     let mut series = Series::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -1,4 +1,4 @@
-//! As much of PromQL as it takes to see which metrics and labels an expression asks for.
+//! As much of Prometheus' query language as it takes to see which metrics and labels an expression asks for.
 
 /// What follows one of these in brackets are labels.
 const LABEL_LISTS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
@@ -113,7 +113,7 @@ fn tokens(text: &str) -> Vec<Token> {
             '[' => {}
             _ if first.is_ascii_digit() => {}
             _ if first.is_ascii_alphabetic() || "_$".contains(first) => {
-                tokens.push(Token::Word(token.to_owned()))
+                tokens.push(Token::Word(token.to_owned()));
             }
             _ if first.is_whitespace() => {}
             _ => tokens.push(Token::Sign(token.to_owned())),
