@@ -125,7 +125,8 @@ fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
     own.since(&title("start of all at once: the agents"), whole);
 
     thread::sleep(idle.min(Duration::from_secs(5)));
-    let (before, own, etcd) = (Used::by(server), Used::by(std::process::id()), Used::by(parent(server)));
+    let (before, own, etcd) =
+        (Used::by(server), Used::by(std::process::id()), Used::by(parent(server).unwrap()));
     thread::sleep(idle);
     before.since(&title("idle: apiserver"), idle);
     etcd.since(&title("idle: etcd"), idle);
@@ -144,24 +145,22 @@ fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
     figures(&title("a change, from the patch to the agent's view"), seen);
     for outage in size.outages {
         let what = title(&format!("apiserver killed, {} s away", outage.as_secs()));
-        restart(runtime, &cluster, &fleet, outage, &what);
+        restart(&cluster, &fleet, outage, &what);
     }
     fleet.stop.cancel();
 }
 
 /// The server is killed and comes back, while all look for it.
-fn restart(runtime: &Runtime, cluster: &Cluster, fleet: &Fleet, outage: Duration, what: &str) {
+fn restart(cluster: &Cluster, fleet: &Fleet, outage: Duration, what: &str) {
     let all = fleet.agents.len();
-    let before = fleet.counts();
     cluster.command("kill");
-    let killed = Instant::now();
     while fleet.counts().well > 0 {
         thread::sleep(LOOK);
     }
+    let broken = fleet.counts();
     thread::sleep(outage);
-    let (down, gone) = (fleet.counts(), killed.elapsed());
-    let refused = (down.errors - before.errors) as f64 / gone.as_secs_f64();
-    println!("{what:<70} {refused:>8.1} attempts a second in vain over {:.1} s", gone.as_secs_f64());
+    let down = fleet.counts();
+    println!("{what:<70} {} attempts in vain meanwhile", down.errors - broken.errors);
     let starts = Instant::now();
     let (mut looks, mut ready) = (Vec::new(), None);
     thread::scope(|scope| {
@@ -171,7 +170,7 @@ fn restart(runtime: &Runtime, cluster: &Cluster, fleet: &Fleet, outage: Duration
         });
         while looks.last().is_none_or(|(_, counts): &(Instant, Counts)| counts.well < all) {
             assert!(starts.elapsed() < 2 * PATIENCE, "not all came back");
-            runtime.block_on(tokio::time::sleep(LOOK));
+            thread::sleep(LOOK);
             looks.push((Instant::now(), fleet.counts()));
         }
         ready = Some(start.join().unwrap());
@@ -350,13 +349,15 @@ fn apiserver() -> u32 {
     let is_it = |number: u32| {
         let command = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
         command.split(|byte| *byte == 0).nth(1) == Some(b"kube-apiserver")
-            && parent(parent(number)) == std::process::id()
+            && parent(number).and_then(parent) == Some(std::process::id())
     };
     numbers.find(|number| is_it(*number)).expect("a kube-apiserver of our own")
 }
 
-fn parent(process: u32) -> u32 {
-    support::status(process, "PPid").try_into().unwrap()
+/// None of a process that has ended.
+fn parent(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    support::field(&status, "PPid").try_into().ok()
 }
 
 /// How long after a moment things have happened.
