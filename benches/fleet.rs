@@ -115,15 +115,7 @@ fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
     alone.each(&title("a change, nobody there: apiserver"), changes, begin);
     figures(&title("a change, nobody there: its answer"), took);
 
-    let (before, own) = (Used::by(server), Used::by(std::process::id()));
-    let begin = Instant::now();
-    let fleet = Fleet::start(runtime, &cluster, agents);
-    let synced = runtime.block_on(fleet.synced());
-    let whole = begin.elapsed();
-    spread(&title("start of all at once until synced"), begin, synced);
-    before.since(&title("start of all at once: apiserver"), whole);
-    own.since(&title("start of all at once: the agents"), whole);
-
+    let fleet = begin_all(runtime, &cluster, agents, &title("start of all at once"));
     thread::sleep(idle.min(Duration::from_secs(5)));
     let (before, own, etcd) =
         (Used::by(server), Used::by(std::process::id()), Used::by(parent(server).unwrap()));
@@ -148,6 +140,22 @@ fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
         restart(&cluster, &fleet, outage, &what);
     }
     fleet.stop.cancel();
+    // The same with lists, as a server without WatchList has it.
+    cluster.command("restart --feature-gates=WatchList=false");
+    begin_all(runtime, &cluster, agents, &title("start of all at once, by LIST")).stop.cancel();
+}
+
+/// All agents begin in one moment.
+fn begin_all(runtime: &Runtime, cluster: &Cluster, agents: usize, what: &str) -> Fleet {
+    let (before, own) = (Used::by(apiserver()), Used::by(std::process::id()));
+    let begin = Instant::now();
+    let fleet = Fleet::start(runtime, cluster, agents);
+    let synced = runtime.block_on(fleet.synced());
+    let whole = begin.elapsed();
+    spread(&format!("{what}: until synced"), begin, synced);
+    before.since(&format!("{what}: apiserver"), whole);
+    own.since(&format!("{what}: the agents"), whole);
+    fleet
 }
 
 /// The server is killed and comes back, while all look for it.
