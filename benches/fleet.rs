@@ -125,7 +125,9 @@ fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
     own.since(&title("idle: the agents"), idle);
 
     let before = Used::by(server);
+    // The server has closed a connection that nobody used for so long.
     let mut seen = Vec::new();
+    admin = cluster.connect();
     let begin = Instant::now();
     for round in 0..changes {
         let asked = Instant::now();
