@@ -60,6 +60,7 @@ mod oracle;
 mod packaged;
 mod pod_server;
 mod posted;
+mod reload;
 #[path = "../../examples/replay.rs"]
 mod replay;
 mod rooms;

@@ -385,6 +385,8 @@ fn a_handshake_under_way_is_finished_and_its_request_answered() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("unix:{}", unit.at("own.sock").display());
     let command = unit.command(&[
+        "--shutdown-grace",
+        "1h",
         "--listen",
         &listen,
         "--tls-cert-file",
@@ -394,7 +396,7 @@ fn a_handshake_under_way_is_finished_and_its_request_answered() {
     ]);
     let agent = Process::start(&mut activated(&command, [tcp.try_clone().unwrap().into()]));
     agent.logs("started");
-    let clients = ["silent", "half"].map(|name| {
+    let clients = ["late", "half", "silent"].map(|name| {
         let mut stream = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut hello = Vec::new();
@@ -404,17 +406,21 @@ fn a_handshake_under_way_is_finished_and_its_request_answered() {
         stream.write_all(&hello[..begun]).unwrap();
         (name, stream, client, hello.split_off(begun))
     });
-    unit.has_connections(2);
+    unit.has_connections(3);
     agent.signal(Signal::TERM);
     agent.logs("stopping");
-    for (name, mut stream, client, rest) in clients {
+    let [late, half, (_, silent, ..)] = clients;
+    for (name, mut stream, client, rest) in [late, half] {
         stream.write_all(&rest).unwrap();
         let stream = rustls::StreamOwned::new(client, stream);
         let mut connection = Connection::over(stream, "Host: localhost\r\n".to_owned());
         let answer = connection.ask("POST", "/pods", pod(name).to_string().as_bytes()).unwrap();
         assert_eq!(answer.code / 100, 2, "{}", answer.text());
     }
-    ends(agent);
+    // It is given a second to begin, and no more.
+    assert_eq!(rest(silent), "");
+    let log = ends(agent);
+    assert!(!log.contains("not all requests"), "{log}");
 }
 
 fn tls_client(trusts: &Authority) -> rustls::ClientConnection {
@@ -481,11 +487,15 @@ fn a_connection_that_asks_for_nothing_is_closed_and_a_stream_is_not_waited_for()
     let mut first = [0; 15];
     idle.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200 OK");
+    // This one is given a second to begin, and no more.
+    let silent = connect(&unit.path());
     let mut stream = connect(&unit.path());
     stream.write_all(b"GET /updates HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     stream.read_exact(&mut first).unwrap();
+    unit.has_connections(3);
     agent.signal(Signal::TERM);
-    // Both ends come from the agent, and neither is cut off.
+    // All ends come from the agent, and no answer is cut off.
+    assert_eq!(rest(silent), "");
     let answer = rest(idle);
     assert!(!answer.contains("HTTP/1.1"), "{answer}");
     let updates = rest(stream);
