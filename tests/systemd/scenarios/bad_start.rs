@@ -75,10 +75,10 @@ fn make_newer(machine: &Machine) {
 fn a_disk_without_space_is_said_and_refuses_only_what_needs_space() {
     let machine = Machine::with_podmux();
     machine.ok("systemctl stop podmux.service 2>&1");
-    machine.ok("mount -t tmpfs -o size=64k,mode=0700,uid=podmux,gid=podmux tmpfs /var/lib/podmux");
+    machine.ok("mount -t tmpfs -o size=4m,mode=0700,uid=podmux,gid=podmux tmpfs /var/lib/podmux");
+    machine.run("dd if=/dev/zero of=/var/lib/podmux/filler bs=4k");
     refused(&machine, "/var/lib/podmux");
-    // Enough to begin with, and filled up by somebody.
-    machine.ok("mount -o remount,size=4m /var/lib/podmux && systemctl start podmux.service");
+    machine.ok("rm /var/lib/podmux/filler && systemctl start podmux.service");
     machine.post(&pod("posted"));
     machine.run("dd if=/dev/zero of=/var/lib/podmux/filler bs=4k");
     machine.wait_for("a post is refused for want of space", || {
