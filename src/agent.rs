@@ -32,6 +32,8 @@ use crate::{
     telemetry::Log,
 };
 
+pub use self::service::watchdog;
+
 /// Threads for what never blocks. The work is small, and a node agent shares its node.
 const WORKERS: usize = 2;
 /// The share of the shutdown grace that is kept for the end of the process
@@ -144,10 +146,12 @@ async fn work(
     };
 
     tokio::select! {
+        // The end is told before it comes, however short it is.
+        biased;
+        never = service.run() => match never {},
         ended = attend(crew.run(grace_now), &finish, stops) => {
             ended.map_err(|error| AgentError::Failed(error.into()))
         }
-        never = service.run() => match never {},
     }
 }
 
@@ -173,8 +177,8 @@ async fn attend(
                     warn!(signal, "stopped at once: asked a second time");
                     return Ok(());
                 }
-                info!(signal, "stopping: the sinks take what is pending");
                 finish.cancel();
+                info!(signal, "stopping: the sinks take what is pending");
             }
         }
     }

@@ -121,9 +121,8 @@ impl Service {
             started: started.clone(),
             told: Told::default(),
         };
-        let loops = Turning::all(&mux, &pulses);
         let slow_start = started.run_until_cancelled(extend(&manager, &mux));
-        let (never, ..) = tokio::join!(teller.run(), slow_start, watchdog(&manager, &loops));
+        let (never, ..) = tokio::join!(teller.run(), slow_start, watchdog(&manager, &mux, &pulses));
         never
     }
 }
@@ -263,11 +262,13 @@ impl<'a> Turning<'a> {
 }
 
 /// Gives a sign of life at twice the pace that is asked for, each time after
-/// every loop has turned once more. Without a watchdog it does nothing.
-async fn watchdog(manager: &Manager, loops: &[Turning<'_>]) {
+/// the merge loop and the tasks of all these pulses have turned once more.
+/// Whoever does not turn is named in the log. Without a watchdog it does nothing.
+pub async fn watchdog(manager: &Manager, mux: &Mux, pulses: &[Pulse]) {
     let Some(interval) = manager.watchdog() else { return };
+    let loops = Turning::all(mux, pulses);
     loop {
-        all_turn(loops, interval / 4).await;
+        all_turn(&loops, interval / 4).await;
         manager.tell(&[State::Watchdog]).await;
         sleep(interval / 2).await;
     }

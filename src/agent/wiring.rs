@@ -27,14 +27,14 @@ use crate::{
         self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
     },
     settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
-    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
+    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl, Reopen},
     source::{
         SourceFailing, SourceStatus,
         api::{self, ApiHandle, ApiSource},
         file::{self, FileHandle, FileSource, FileStatus, Noticing},
         good::Good,
         http::{HttpSource, Posts},
-        url::{self, UrlHandle, UrlSource},
+        url::{self, Tuning, UrlHandle, UrlSource},
     },
     supervise::Crew,
 };
@@ -51,6 +51,8 @@ pub(super) struct Handles {
     server: Option<ServerHandle>,
     /// What the server shows of the last reload.
     reload: watch::Sender<LastReload>,
+    /// The files of updates.
+    updates: Vec<Reopen>,
 }
 
 /// What can be done with the server while it runs.
@@ -73,13 +75,22 @@ impl Handles {
             file.retune(settings.check_frequency, on_invalid(settings));
         }
         if let (Some(url), Some(settings)) = (&self.url, &settings.url) {
-            url.retune(settings.check_frequency, settings.headers.clone(), settings.sha256);
+            url.retune(Tuning {
+                check_frequency: settings.check_frequency,
+                headers: settings.headers.clone(),
+                ca_file: settings.ca_file.clone(),
+                identity: identity(settings),
+                sha256: settings.sha256,
+            });
         }
-        if let Some(api) = &self.api {
-            api.rescan();
+        if let (Some(api), Some(given)) = (&self.api, &settings.kubeconfig) {
+            api.retune(kubeconfig(given));
+        }
+        for file in &self.updates {
+            file.now();
         }
         if let Some(server) = &self.server {
-            server.reread.now();
+            server.reread.now(&settings.server);
         }
     }
 
@@ -106,15 +117,22 @@ pub(super) async fn wire(
     ends: &Ends,
     crew: &mut Crew,
 ) -> anyhow::Result<Wired> {
+    // What is refused here leaves the state untouched; who connects already waits in the kernel.
+    let server = if settings.server.listens() {
+        let node = settings.node_name.clone();
+        Some(Server::bind(&settings.server, passed, node, Limits::default()).await?)
+    } else {
+        None
+    };
     let (mux, turning) = Mux::new(&configured(settings));
     let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
-    wiring.sinks()?;
+    let updates = wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
     let reload = watch::Sender::new(LastReload::at_start(clock::now()));
-    let handles = Handles { file, url, api, server: None, reload };
-    let server = wiring.http(&handles, passed).await?;
+    let handles = Handles { file, url, api, server: None, reload, updates };
+    let server = server.map(|server| wiring.http(&handles, server)).transpose()?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
@@ -194,7 +212,8 @@ impl<'a> Wiring<'a> {
             .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
     }
 
-    fn sinks(&mut self) -> anyhow::Result<()> {
+    fn sinks(&mut self) -> anyhow::Result<Vec<Reopen>> {
+        let mut files = Vec::new();
         for sink in &self.settings.sinks {
             let (name, jsonl, numbers) = match sink {
                 // Its reader starts from nothing each time, and so does it.
@@ -206,6 +225,7 @@ impl<'a> Wiring<'a> {
                 }
             };
             let updates = self.mux.updates(self.settings.notify);
+            files.push(jsonl.reopen());
             let (delivery, status) = Delivery::new(&name, jsonl, updates);
             let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
             let (stop, busy) = (self.stop.clone(), self.busy.clone());
@@ -222,7 +242,7 @@ impl<'a> Wiring<'a> {
                 Ok(delivery.run(stop).await?)
             });
         }
-        Ok(())
+        Ok(files)
     }
 
     fn preparation(&self, source: SourceName) -> Preparation {
@@ -315,16 +335,10 @@ impl<'a> Wiring<'a> {
         Ok(Some(handle))
     }
 
-    /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(
-        &mut self,
-        handles: &Handles,
-        passed: Vec<PassedSocket>,
-    ) -> anyhow::Result<Option<ServerHandle>> {
-        let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
-        let server = &self.settings.server;
+    /// The posted set, the history of updates and the server, which listens already.
+    fn http(&mut self, handles: &Handles, server: Server) -> anyhow::Result<ServerHandle> {
+        let channel = self.mux.channel(SourceName::Http).context("the http source has its channel")?;
         let node = &self.settings.node_name;
-        let server = Server::bind(server, passed, node.clone(), Limits::default()).await?;
         let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.stop.clone();
@@ -349,7 +363,7 @@ impl<'a> Wiring<'a> {
             tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(Some(handle))
+        Ok(handle)
     }
 
     fn view(&mut self, posts: Posts, handles: &Handles) -> View {

@@ -66,7 +66,8 @@ pub(super) struct Args {
     node_name: Option<String>,
 
     /// Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated.
-    /// Beyond loopback it needs TLS, and a token or client certificates
+    /// Sockets that systemd passes are served in any case. Beyond loopback it needs TLS, and a token
+    /// or client certificates
     #[arg(long, value_name = "ADDRESS", help_heading = "Server")]
     listen: Vec<String>,
 
@@ -223,8 +224,6 @@ pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> 
             Err(failure)
         }
         Err(Stopped::Late(error)) => {
-            // What runs has a log, and the log has the last word in its own form.
-            tracing::error!("{error:#}");
             tell_failure(&manager, &Failure::Failed(error));
             Ok(1)
         }
@@ -248,6 +247,7 @@ fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
 enum Stopped {
     /// Before it had a log, or before it had begun.
     Early(Failure),
+    /// While it ran; the log has said why.
     Late(anyhow::Error),
 }
 
@@ -264,7 +264,11 @@ fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
     agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
         AgentError::Refused(error) => refused(error),
-        AgentError::Failed(error) => Stopped::Late(error),
+        AgentError::Failed(error) => {
+            // What runs has a log, and the log has the last word in its own form. It ends here.
+            tracing::error!("{error:#}");
+            Stopped::Late(error)
+        }
     })
 }
 

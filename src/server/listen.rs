@@ -33,6 +33,8 @@ use crate::settings::{Listen, PassedListener, PassedSocket};
 const KNOCK: Duration = Duration::from_secs(1);
 /// Who may use a Unix socket: its owner and its group.
 const SOCKET_MODE: u32 = 0o660;
+/// What the others need to use one.
+const FOR_OTHERS: u32 = 0o002;
 /// A directory that is made for a socket can be looked into by all, like /run.
 const DIRECTORY_MODE: u32 = 0o755;
 
@@ -139,6 +141,12 @@ impl Listener {
     /// Takes over a socket that listens already.
     pub(super) fn passed(socket: PassedSocket) -> Result<Self, BindError> {
         let address = socket.passed.address;
+        if let Listen::Unix(path) = &address
+            && fs::metadata(path).is_ok_and(|file| file.permissions().mode() & FOR_OTHERS != 0)
+        {
+            // What systemd makes them if it is not told otherwise.
+            warn!(%address, "everybody can use this socket: write SocketMode=0660 in the .socket unit");
+        }
         let door = take_over(socket.listener);
         let door = door.map_err(|error| BindError::Passed { address: address.clone(), error })?;
         Ok(Self { door, address, passed: true })

@@ -72,6 +72,15 @@ pub struct PassedError {
 }
 
 impl PassedSocket {
+    /// A socket that listens, under the name that whoever passed it has for it.
+    ///
+    /// # Errors
+    /// Why it cannot be served on, and what to mend in the `.socket` unit.
+    pub fn new(listener: PassedListener, name: &str) -> Result<Self, String> {
+        let passed = listener.passed(name)?;
+        Ok(Self { passed, listener })
+    }
+
     /// Takes the sockets that were passed to this process, if any were. That
     /// changes the environment, so it is done once, before there are threads; and
     /// no process that we start gets the sockets or is told of them.
@@ -92,8 +101,7 @@ impl PassedSocket {
             let name = names.next().filter(|name| !name.is_empty()).unwrap_or("no name").to_owned();
             let refused = |problem| PassedError { fd: FIRST + index, name: name.clone(), problem };
             let listener = one(&mut fds, index).map_err(refused)?;
-            let passed = listener.passed(name.clone()).map_err(refused)?;
-            sockets.push(Self { passed, listener });
+            sockets.push(Self::new(listener, &name).map_err(refused)?);
         }
         Ok(sockets)
     }
@@ -122,7 +130,7 @@ impl AsFd for PassedListener {
 
 impl PassedListener {
     /// What it listens on, or why it does not.
-    fn passed(&self, name: String) -> Result<Passed, String> {
+    fn passed(&self, name: &str) -> Result<Passed, String> {
         let told = |error: io::Error| format!("cannot be asked where it listens: {error}");
         let listens = sockopt::socket_acceptconn(self).map_err(|error| told(error.into()))?;
         if !listens {
@@ -143,6 +151,6 @@ impl PassedListener {
                 None => return Err(NO_FILE.to_owned()),
             },
         };
-        Ok(Passed { address, name, both })
+        Ok(Passed { address, name: name.to_owned(), both })
     }
 }

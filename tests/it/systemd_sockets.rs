@@ -1,14 +1,14 @@
 //! Sockets that systemd passes: served beside our own, and a restart under load loses no request.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{self, Read as _, Write as _},
     net::{TcpListener, TcpStream, UdpSocket},
     os::{
         fd::OwnedFd,
         linux::net::SocketAddrExt as _,
         unix::{
-            fs::MetadataExt as _,
+            fs::{MetadataExt as _, PermissionsExt as _},
             net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
         },
     },
@@ -23,6 +23,11 @@ use std::{
 
 use expect_test::expect;
 use rustix::process::Signal;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -172,6 +177,23 @@ fn a_passed_socket_is_served_where_nothing_else_is_and_stays_when_the_agent_goes
         agent.signal(Signal::TERM);
         ends(agent);
         assert_eq!(fs::metadata(unit.path()).unwrap().ino(), inode);
+    }
+}
+
+#[test]
+fn a_socket_for_everybody_is_remarked_on() {
+    let unit = Unit::new();
+    for (mode, remarks) in [(0o666, 1), (0o660, 0)] {
+        fs::set_permissions(unit.path(), Permissions::from_mode(mode)).unwrap();
+        let agent = unit.start(&["--listen", "none"]);
+        agent.logs("started");
+        agent.signal(Signal::TERM);
+        let log = ends(agent);
+        assert_eq!(
+            log.matches("everybody can use this socket: write SocketMode=0660").count(),
+            remarks,
+            "{log}"
+        );
     }
 }
 
@@ -354,6 +376,65 @@ fn who_was_accepted_and_has_not_asked_yet_is_answered() {
     ends(agent);
 }
 
+/// TCP with TLS: those whose handshake has not begun, or is half done.
+#[test]
+fn a_handshake_under_way_is_finished_and_its_request_answered() {
+    let unit = Unit::new();
+    let authority = Authority::new(unit.dir.path(), "ca");
+    let (cert, key) = authority.server_files("localhost");
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("unix:{}", unit.at("own.sock").display());
+    let command = unit.command(&[
+        "--shutdown-grace",
+        "1h",
+        "--listen",
+        &listen,
+        "--tls-cert-file",
+        cert.to_str().unwrap(),
+        "--tls-private-key-file",
+        key.to_str().unwrap(),
+    ]);
+    let agent = Process::start(&mut activated(&command, [tcp.try_clone().unwrap().into()]));
+    agent.logs("started");
+    let clients = ["late", "half", "silent"].map(|name| {
+        let mut stream = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut hello = Vec::new();
+        let mut client = tls_client(&authority);
+        client.write_tls(&mut hello).unwrap();
+        let begun = if name == "half" { hello.len() / 2 } else { 0 };
+        stream.write_all(&hello[..begun]).unwrap();
+        (name, stream, client, hello.split_off(begun))
+    });
+    unit.has_connections(3);
+    agent.signal(Signal::TERM);
+    agent.logs("stopping");
+    let [late, half, (_, silent, ..)] = clients;
+    for (name, mut stream, client, rest) in [late, half] {
+        stream.write_all(&rest).unwrap();
+        let stream = rustls::StreamOwned::new(client, stream);
+        let mut connection = Connection::over(stream, "Host: localhost\r\n".to_owned());
+        let answer = connection.ask("POST", "/pods", pod(name).to_string().as_bytes()).unwrap();
+        assert_eq!(answer.code / 100, 2, "{}", answer.text());
+    }
+    // It is given a second to begin, and no more.
+    assert_eq!(rest(silent), "");
+    let log = ends(agent);
+    assert!(!log.contains("not all requests"), "{log}");
+}
+
+fn tls_client(trusts: &Authority) -> rustls::ClientConnection {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&trusts.ca_file).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    rustls::ClientConnection::new(Arc::new(config), name).unwrap()
+}
+
 /// The end of an agent that was asked for it while a request is under way: first
 /// that is finished, and until then everything still works.
 #[test]
@@ -406,11 +487,15 @@ fn a_connection_that_asks_for_nothing_is_closed_and_a_stream_is_not_waited_for()
     let mut first = [0; 15];
     idle.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200 OK");
+    // This one is given a second to begin, and no more.
+    let silent = connect(&unit.path());
     let mut stream = connect(&unit.path());
     stream.write_all(b"GET /updates HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     stream.read_exact(&mut first).unwrap();
+    unit.has_connections(3);
     agent.signal(Signal::TERM);
-    // Both ends come from the agent, and neither is cut off.
+    // All ends come from the agent, and no answer is cut off.
+    assert_eq!(rest(silent), "");
     let answer = rest(idle);
     assert!(!answer.contains("HTTP/1.1"), "{answer}");
     let updates = rest(stream);

@@ -12,6 +12,7 @@ pub mod logs;
 pub mod man;
 pub mod namespace;
 pub mod node;
+pub mod notify;
 pub mod observed;
 pub mod plain;
 pub mod polled;

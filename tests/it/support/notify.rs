@@ -7,7 +7,7 @@ use std::{
         unix::net::{SocketAddr, UnixDatagram},
     },
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use podmux::settings::Environment;
@@ -74,6 +74,7 @@ impl Manager {
 
     /// Waits for a message of which this is true.
     pub fn hears_where(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
         loop {
             while self.passed < self.heard.len() {
                 self.passed += 1;
@@ -81,7 +82,7 @@ impl Manager {
                     return self.heard[self.passed - 1].clone();
                 }
             }
-            assert!(self.receive(), "no {what:?}: {:#?}", self.heard);
+            assert!(begun.elapsed() < PATIENCE && self.receive(), "no {what:?}: {:#?}", self.heard);
         }
     }
 
@@ -93,20 +94,28 @@ impl Manager {
         &self.heard
     }
 
-    /// Sends until the queue is full: whoever wants to send more has to wait.
+    /// What came so far does not count for later waits.
+    pub fn forget(&mut self) {
+        self.passed = self.all().len();
+    }
+
+    /// Fills the queue: whoever wants to send more has to wait.
     pub fn fill(&self) {
+        // A sender has a bound of its own, so there is another one until none gets anything in.
+        while self.fill_from_one() > 0 {}
+    }
+
+    fn fill_from_one(&self) -> usize {
         let other = UnixDatagram::unbound().unwrap();
         other.set_nonblocking(true).unwrap();
-        match self.name.strip_prefix('@') {
-            Some(name) => other.connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap(),
-            None => other.connect(&self.name).unwrap(),
-        }
-        let full = loop {
+        other.connect(&self.name).unwrap();
+        for sent in 0.. {
             if let Err(error) = other.send(b"X_FILL=1\n") {
-                break error;
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                return sent;
             }
-        };
-        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        }
+        unreachable!("it never gets full")
     }
 
     /// Takes one message in. False if there is none.
