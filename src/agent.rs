@@ -1,7 +1,10 @@
 //! Wiring: makes the channels, starts the crew, waits for it; the only room that knows all others.
 
 mod check;
+mod levels;
 mod reload;
+mod service;
+mod status;
 mod wiring;
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -11,17 +14,25 @@ use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::check::check;
-use self::reload::Reloader;
+use self::{
+    reload::Reloader,
+    service::{ReloadTeller, Service},
+    wiring::Wired,
+};
 use crate::{
-    settings::Settings,
-    supervise::{Crew, CrewError},
+    settings::{PassedSocket, Settings},
+    supervise::{BoxError, Crew, CrewError},
+    systemd::Manager,
     telemetry::Log,
 };
+
+pub use self::service::watchdog;
 
 /// Threads for what never blocks. The work is small, and a node agent shares its node.
 const WORKERS: usize = 2;
@@ -29,6 +40,11 @@ const WORKERS: usize = 2;
 /// itself, so that the whole is over when the grace is; at most [`LONGEST_END`].
 const END_SHARE: u32 = 10;
 const LONGEST_END: Duration = Duration::from_millis(500);
+/// The share of the time to stop in which requests that have begun are answered,
+/// while everything still works; at most [`LONGEST_FINISH`], the time in which a
+/// body has to come.
+const FINISH_SHARE: u32 = 4;
+const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 /// Why the agent ended other than as it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -57,48 +73,92 @@ pub type Reload = dyn Fn() -> anyhow::Result<Settings> + Send + Sync;
 
 /// Runs the agent until a signal stops it.
 ///
-/// SIGTERM and SIGINT stop it within the shutdown grace: sources end, the mux
-/// merges what is left, the sinks take what is pending. A second one ends it at
-/// once. SIGHUP reads the settings anew and has everything rescanned.
+/// SIGTERM and SIGINT stop it within the shutdown grace: requests that have begun
+/// are answered, sources end, the mux merges what is left, the sinks take what is
+/// pending. A second one ends it at once. SIGHUP reads the settings anew and has
+/// everything rescanned. The service manager is told how the agent is.
 ///
 /// # Errors
 ///
 /// If it could not start, if a long-lived task ended, failed or panicked, or if
 /// a sink's reader went away.
-pub fn run(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), AgentError> {
+pub fn run(
+    settings: &Settings,
+    passed: Vec<PassedSocket>,
+    reload: Arc<Reload>,
+    log: &Log,
+    manager: &Manager,
+) -> Result<(), AgentError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .context("cannot start the runtime")
         .map_err(AgentError::Failed)?;
-    let ended = runtime.block_on(work(settings, reload, log));
+    let ended = runtime.block_on(work(settings, passed, reload, log, manager));
     // A thread that hangs in a write to stdout must not keep the process.
     Runtime::shutdown_background(runtime);
     ended
 }
 
-async fn work(settings: &Settings, reload: Arc<Reload>, log: &Log) -> Result<(), AgentError> {
-    let stops = StopSignals::new().map_err(AgentError::Failed)?;
+async fn work(
+    settings: &Settings,
+    passed: Vec<PassedSocket>,
+    reload: Arc<Reload>,
+    log: &Log,
+    manager: &Manager,
+) -> Result<(), AgentError> {
+    let mut stops = StopSignals::new().map_err(AgentError::Failed)?;
     let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
     for warning in &settings.warnings {
         warn!("{warning}");
     }
     let stop = CancellationToken::new();
-    let mut crew = Crew::new(stop.clone());
-    let handles = wiring::wire(settings, &stop, &mut crew).await.map_err(AgentError::Refused)?;
+    // Cancelled first, or with it: requests are finished, and then all stop.
+    let finish = stop.child_token();
+    let mut crew = Crew::new(stop.clone()).warned_by(finish.clone());
+    let ends = Ends { finish: finish.clone(), stop };
+    let wired = tokio::select! {
+        biased;
+        wired = service::while_opening(manager, wiring::wire(settings, passed, &ends, &mut crew)) => wired,
+        signal = stops.next() => {
+            info!(signal, "stopped before it had started");
+            return Ok(());
+        }
+    };
+    let Wired { handles, levels, mux } = wired.map_err(AgentError::Refused)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(time_to_stop(settings));
-    let reloader = Reloader { reload, settings: settings.clone(), handles, grace, level: log.level() };
-    crew.spawn("reload", reloader.run(hangups, stop.clone()));
+    let (teller, reloads) = ReloadTeller::new();
+    let stop = ends.stop.clone();
+    crew.spawn("finish", finished(handles.finished(), ends, grace_now.clone()));
+    let reloader =
+        Reloader { reload, settings: settings.clone(), handles, grace, level: log.level(), teller };
+    crew.spawn("reload", reloader.run(hangups, stop));
+    let service = Service {
+        manager: manager.clone(),
+        levels,
+        mux,
+        pulses: crew.take_pulses(),
+        reloads,
+        grace: grace_now.clone(),
+        stop: finish.clone(),
+    };
 
-    attend(crew.run(grace_now), &stop, stops).await.map_err(|error| AgentError::Failed(error.into()))
+    tokio::select! {
+        // The end is told before it comes, however short it is.
+        biased;
+        never = service.run() => match never {},
+        ended = attend(crew.run(grace_now), &finish, stops) => {
+            ended.map_err(|error| AgentError::Failed(error.into()))
+        }
+    }
 }
 
 /// Waits until the crew has ended, and passes the signals on to it.
 async fn attend(
     crew: impl Future<Output = Result<Vec<String>, CrewError>>,
-    stop: &CancellationToken,
+    finish: &CancellationToken,
     mut signals: StopSignals,
 ) -> Result<(), CrewError> {
     let mut crew = pin!(crew);
@@ -113,15 +173,42 @@ async fn attend(
                 return Ok(());
             }
             signal = signals.next() => {
-                if stop.is_cancelled() {
+                if finish.is_cancelled() {
                     warn!(signal, "stopped at once: asked a second time");
                     return Ok(());
                 }
+                finish.cancel();
                 info!(signal, "stopping: the sinks take what is pending");
-                stop.cancel();
             }
         }
     }
+}
+
+/// The two steps of the agent's end.
+struct Ends {
+    /// What has begun is to be finished, and the kernel to keep what comes on
+    /// sockets that were passed.
+    finish: CancellationToken,
+    /// The sources are to end, and all others after them.
+    stop: CancellationToken,
+}
+
+/// Waits for the first step, and takes the second when the server has finished.
+async fn finished(
+    finished: Option<CancellationToken>,
+    Ends { finish, stop }: Ends,
+    grace: watch::Receiver<Duration>,
+) -> Result<(), BoxError> {
+    finish.cancelled().await;
+    if let Some(finished) = finished {
+        let time = (*grace.borrow() / FINISH_SHARE).min(LONGEST_FINISH);
+        let in_time = stop.run_until_cancelled(timeout(time, finished.cancelled())).await;
+        if matches!(in_time, Some(Err(_))) {
+            warn!("not all requests could be answered before the sources stop");
+        }
+    }
+    stop.cancel();
+    Ok(())
 }
 
 /// How long the crew may take to stop, of what the whole process may.

@@ -139,7 +139,8 @@ impl History {
         (Self { updates, sequence, ring, news, requests, resumes: last > 0, resting: false }, reader)
     }
 
-    /// Follows the updates until the mux has ended.
+    /// Follows the updates until the mux has ended. What has no number by then
+    /// goes into the SET with which the next run begins.
     ///
     /// # Errors
     /// If the last number could not be stored at the end: the next run skips some.
@@ -162,6 +163,7 @@ impl History {
                         self.rest(&error.to_string());
                     }
                 },
+                () = self.updates.mux_ended(), if self.resting => return Ok(()),
                 update = self.updates.next(), if ready => match update {
                     Some(update) => self.record(update),
                     None => return self.sequence.close().await,

@@ -20,7 +20,7 @@
 //! * [`supervise`]: named tasks with one stop token and one deadline.
 //! * [`clock`]: the one place that reads the wall clock.
 //!
-//! The rooms `age`, `agent`, `cli`, `settings` and `telemetry` are the program's own and
+//! The rooms `age`, `agent`, `cli`, `settings`, `systemd` and `telemetry` are the program's own and
 //! no part of what the crate promises.
 //!
 //! # The tasks of the running program
@@ -37,6 +37,7 @@
 //! | `history` | the merged view, as its own [`Updates`](mux::Updates) | numbered updates to watchers | the mux has ended |
 //! | `server` | requests | answers, and writes to `source http` | all who hand updates over have ended |
 //! | `reload` | SIGHUP | settings, and a rescan | it is told to stop |
+//! | `finish` | what the server has in hand, when a signal has come | the stop token | it has stopped the others |
 //!
 //! # A node agent of your own
 //!
@@ -121,6 +122,8 @@ pub mod sink;
 pub mod source;
 pub mod storage;
 pub mod supervise;
+#[doc(hidden)]
+pub mod systemd;
 #[doc(hidden)]
 pub mod telemetry;
 pub mod validation;

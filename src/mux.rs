@@ -289,6 +289,12 @@ impl Updates {
         }
     }
 
+    /// Waits until the mux has ended, whether everything has been told or not. Cancel-safe.
+    pub fn mux_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut merged = self.merged.clone();
+        async move { while merged.changed().await.is_ok() {} }
+    }
+
     /// The next update if there is one now. Together with [`told`](Self::told)
     /// this tells a reader where the newest view stands in the stream.
     pub fn try_next(&mut self) -> Option<PodUpdate> {

@@ -1,6 +1,8 @@
 //! Named tasks with one stop token and one deadline; the one place where tasks are spawned.
 
-use std::{any::Any, collections::HashMap, error::Error, time::Duration};
+mod pulse;
+
+use std::{any::Any, collections::HashMap, error::Error, mem, time::Duration};
 
 use tokio::{
     sync::watch,
@@ -9,6 +11,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
+
+use self::pulse::with_pulse;
+
+pub use self::pulse::Pulse;
 
 /// What a task may fail with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -48,14 +54,24 @@ pub enum CrewError {
 pub struct Crew {
     tasks: JoinSet<Result<(), BoxError>>,
     names: HashMap<Id, String>,
+    pulses: Vec<Pulse>,
     stop: CancellationToken,
+    warned: CancellationToken,
 }
 
 impl Crew {
     /// A crew that stops when the token is cancelled.
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
-        Self { tasks: JoinSet::new(), names: HashMap::new(), stop }
+        let warned = stop.clone();
+        Self { tasks: JoinSet::new(), names: HashMap::new(), pulses: Vec::new(), warned, stop }
+    }
+
+    /// Has the time to stop begin with an earlier token, a child of the first:
+    /// something is to be finished before the tasks are told to stop.
+    #[must_use]
+    pub fn warned_by(self, warned: CancellationToken) -> Self {
+        Self { warned, ..self }
     }
 
     /// Starts a task. It must end soon after the token is cancelled, or when
@@ -69,8 +85,26 @@ impl Crew {
         self.names.insert(id, name.into());
     }
 
-    /// Waits until every task has ended. Once the token is cancelled, from
-    /// outside or because a task went missing, they have `grace`, as it is then,
+    /// The same with a pulse, which [`take_pulses`](Self::take_pulses) gives away.
+    pub fn spawn_with_pulse(
+        &mut self,
+        name: impl Into<String>,
+        task: impl Future<Output = Result<(), BoxError>> + Send + 'static,
+    ) {
+        let name = name.into();
+        let (pulse, task) = with_pulse(name.clone(), task);
+        self.pulses.push(pulse);
+        self.spawn(name, task);
+    }
+
+    /// The pulses of all tasks that were spawned with one so far.
+    #[must_use]
+    pub fn take_pulses(&mut self) -> Vec<Pulse> {
+        mem::take(&mut self.pulses)
+    }
+
+    /// Waits until every task has ended. Once the token is cancelled (or the
+    /// earlier one), from outside or because a task went missing, they have `grace`, as it is then,
     /// to do so; at that deadline the laggards are named in the log and aborted.
     ///
     /// Returns the laggards' names, sorted.
@@ -83,13 +117,13 @@ impl Crew {
     ///
     /// If a task ended too early, failed or panicked.
     pub async fn run(mut self, grace: watch::Receiver<Duration>) -> Result<Vec<String>, CrewError> {
-        let stop = self.stop.clone();
+        let (stop, warned) = (self.stop.clone(), self.warned.clone());
         let mut first = None;
         let mut deadline = None;
         loop {
             let overdue = async {
                 match deadline {
-                    None => stop.cancelled().await,
+                    None => warned.cancelled().await,
                     Some(deadline) => tokio::time::sleep_until(deadline).await,
                 }
             };

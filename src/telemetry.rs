@@ -3,6 +3,12 @@
 //! Field names are the same everywhere: `source`, `op`, `pod`, `path` and
 //! `error` speak of pods and manifests, `sink` and `seq` of a stream, `task` of
 //! the crew. Header values, tokens and pod environment values are never logged.
+//!
+//! An event is one line, whatever is in it. Where systemd's journal reads, a
+//! line begins with its level as sd-daemon(3) has it (`<4>`), which the journal
+//! takes off and keeps as `PRIORITY`; time, level and program are then left out
+//! of the text, for the journal notes them by itself. A line of JSON stays whole
+//! behind its level, so that what the journal keeps is plain JSON.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -15,7 +21,7 @@ use std::{
 };
 
 use rustix::fs::fstat;
-use tracing::{level_filters::LevelFilter, subscriber::SetGlobalDefaultError};
+use tracing::{Metadata, level_filters::LevelFilter, subscriber::SetGlobalDefaultError};
 use tracing_subscriber::{
     Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
 };
@@ -64,7 +70,8 @@ impl Log {
     /// # Errors
     /// If it is set up already, or its thread cannot be started.
     pub fn start(settings: &LogSettings, environment: &Environment) -> Result<Self, LogError> {
-        let lines = Lines::to(io::stderr()).map_err(LogError::Thread)?;
+        let journal = stderr_is_the_journal(environment);
+        let lines = Lines::to(io::stderr(), journal).map_err(LogError::Thread)?;
         let (level, handle) = reload::Layer::new(targets(settings.verbosity));
         let form = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
         let set = match settings.format {
@@ -75,8 +82,9 @@ impl Log {
             LogFormat::Text => {
                 let form = form.with_ansi(colour(environment)).with_target(settings.verbosity > 0);
                 let registry = Registry::default().with(level);
-                if stderr_is_the_journal(environment) {
-                    tracing::subscriber::set_global_default(registry.with(form.without_time()))
+                if journal {
+                    let form = form.without_time().with_level(false);
+                    tracing::subscriber::set_global_default(registry.with(form))
                 } else {
                     tracing::subscriber::set_global_default(registry.with(form))
                 }
@@ -140,8 +148,8 @@ fn colour(environment: &Environment) -> bool {
     io::stderr().is_terminal() && !refused && !dumb
 }
 
-/// The journal notes the time by itself. systemd names the file that it gave us
-/// for stderr; if stderr was redirected since, it is another.
+/// systemd names the file that it gave us for stderr; if stderr was redirected
+/// since, it is another.
 fn stderr_is_the_journal(environment: &Environment) -> bool {
     let stderr = fstat(io::stderr()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
     environment.get("JOURNAL_STREAM").is_some_and(|stream| stderr.is_ok_and(|stderr| *stream == stderr))
@@ -153,6 +161,16 @@ fn stderr_is_the_journal(environment: &Environment) -> bool {
 struct Lines {
     queue: SyncSender<Entry>,
     lost: Arc<AtomicU64>,
+    /// Whether each begins with its level.
+    journal: bool,
+}
+
+/// One line on its way to the others.
+#[derive(Debug)]
+struct Line {
+    lines: Lines,
+    /// What it begins with.
+    priority: Option<u8>,
 }
 
 #[derive(Debug)]
@@ -162,10 +180,10 @@ enum Entry {
 }
 
 impl Lines {
-    fn to(output: impl Write + Send + 'static) -> io::Result<Self> {
+    fn to(output: impl Write + Send + 'static, journal: bool) -> io::Result<Self> {
         let (queue, waiting) = sync_channel(WAITING_LINES);
         let lost = Arc::new(AtomicU64::new(0));
-        let lines = Self { queue, lost: lost.clone() };
+        let lines = Self { queue, lost: lost.clone(), journal };
         std::thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || write_out(output, &waiting, &lost))?;
@@ -181,13 +199,14 @@ impl Lines {
     }
 }
 
-impl Write for Lines {
+impl Write for Line {
     /// Takes one line: the formatter writes each event in one piece.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let line = one_line(self.priority, event);
+        if self.lines.queue.try_send(Entry::Line(line)).is_err() {
+            self.lines.lost.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(line.len())
+        Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -196,11 +215,31 @@ impl Write for Lines {
 }
 
 impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
+    type Writer = Line;
 
-    fn make_writer(&'a self) -> Self {
-        self.clone()
+    fn make_writer(&'a self) -> Line {
+        Line { lines: self.clone(), priority: None }
     }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Line {
+        Line { lines: self.clone(), priority: self.journal.then(|| priority(*event.level())) }
+    }
+}
+
+/// An event as one line, with its level before it if somebody wants that. What
+/// had several lines is drawn together: readers of logs, the journal first of
+/// all, take each line for an event of its own.
+fn one_line(priority: Option<u8>, event: &[u8]) -> Vec<u8> {
+    let mut line = priority.map(|priority| format!("<{priority}>").into_bytes()).unwrap_or_default();
+    let parts = event.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    for (number, part) in parts.filter(|part| !part.is_empty()).enumerate() {
+        if number > 0 {
+            line.push(b' ');
+        }
+        line.extend_from_slice(part);
+    }
+    line.push(b'\n');
+    line
 }
 
 /// Writes until nobody can log any more. A stderr that refuses loses lines: there is no one left to tell.

@@ -1,4 +1,4 @@
-//! A real kube-apiserver with pods that are bound to the node `bench`, as large as real ones.
+//! A real kube-apiserver with pods that are bound to the node `bench` or to many, as large as real ones.
 
 use std::{env, thread};
 
@@ -19,6 +19,8 @@ const WRITERS: usize = 16;
 pub struct Cluster {
     apiserver: Apiserver,
     pods: usize,
+    /// How many nodes the pods are for. One is called [`NODE`].
+    nodes: usize,
 }
 
 impl Cluster {
@@ -28,7 +30,7 @@ impl Cluster {
             println!("{benchmark}: left out, for it needs PODMUX_KUBERNETES=$(tests/kubernetes/build)");
             return None;
         }
-        let cluster = Self { apiserver: Apiserver::start().unwrap(), pods: 0 };
+        let cluster = Self { apiserver: Apiserver::start().unwrap(), pods: 0, nodes: 1 };
         let namespace = r#"{"metadata": {"name": "bench"}}"#;
         let made = cluster.connect().ask("POST", "/api/v1/namespaces", namespace.as_bytes()).unwrap();
         assert_eq!(made.code, 201, "{}", made.text());
@@ -37,6 +39,22 @@ impl Cluster {
 
     pub fn kubeconfig(&self) -> &str {
         self.apiserver.at.kubeconfig.to_str().unwrap()
+    }
+
+    /// Whose pods are in turn made for so many nodes.
+    #[must_use]
+    pub fn of_nodes(self, nodes: usize) -> Self {
+        Self { nodes, ..self }
+    }
+
+    /// The name of a node.
+    pub fn node(&self, number: usize) -> String {
+        if self.nodes == 1 { NODE.to_owned() } else { format!("node-{:05}", number % self.nodes) }
+    }
+
+    /// Has the server stop, start and so on; see `tests/kubernetes/README.md`.
+    pub fn command(&self, command: &str) {
+        self.apiserver.command(command);
     }
 
     /// A connection of the admin.
@@ -54,7 +72,7 @@ impl Cluster {
                 scope.spawn(move || {
                     let mut connection = cluster.connect();
                     for number in numbers {
-                        make(&mut connection, *number);
+                        make(&mut connection, *number, &cluster.node(*number));
                     }
                 });
             }
@@ -79,8 +97,8 @@ pub fn path(number: usize) -> String {
     format!("/api/v1/namespaces/bench/pods/{}", name(number))
 }
 
-fn make(connection: &mut Tls, number: usize) {
-    let body = bound(&name(number)).to_string();
+fn make(connection: &mut Tls, number: usize, node: &str) {
+    let body = bound(&name(number), node).to_string();
     let made =
         connection.ask("POST", "/api/v1/namespaces/bench/pods?fieldManager=controller", body.as_bytes());
     let made = made.unwrap();
@@ -93,7 +111,7 @@ fn make(connection: &mut Tls, number: usize) {
 }
 
 /// What a controller and the scheduler make of a pod's template.
-fn bound(name: &str) -> Value {
+fn bound(name: &str, node: &str) -> Value {
     let mut pod = pod(name, 0);
     pod["metadata"]["generateName"] = json!("bench-7c5ddbdf54-");
     pod["metadata"]["labels"]["pod-template-hash"] = json!("7c5ddbdf54");
@@ -102,7 +120,7 @@ fn bound(name: &str) -> Value {
         "uid": "5f3c1a5e-7d0a-4c58-9a0e-0c2f6a0f4b11", "controller": true, "blockOwnerDeletion": true,
     }]);
     let spec = &mut pod["spec"];
-    spec["nodeName"] = json!(NODE);
+    spec["nodeName"] = json!(node);
     spec["serviceAccountName"] = json!("bench");
     spec["tolerations"] = json!(["not-ready", "unreachable"].map(|taint| json!({
         "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists",

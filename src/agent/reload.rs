@@ -6,7 +6,7 @@ use tokio::{signal::unix::Signal, sync::watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{Reload, time_to_stop, wiring::Handles};
+use super::{Reload, service::ReloadTeller, time_to_stop, wiring::Handles};
 use crate::{settings::Settings, supervise::BoxError, telemetry::Level};
 
 /// Reads the settings anew at each SIGHUP and tells whom they concern.
@@ -16,24 +16,25 @@ pub(super) struct Reloader {
     pub(super) handles: Handles,
     pub(super) grace: watch::Sender<Duration>,
     pub(super) level: Level,
+    pub(super) teller: ReloadTeller,
 }
 
 impl Reloader {
     pub(super) async fn run(mut self, mut hangups: Signal, stop: CancellationToken) -> Result<(), BoxError> {
         while stop.run_until_cancelled(hangups.recv()).await.is_some() {
+            self.teller.begun();
             let reload = self.reload.clone();
             // The config file may stand on a network that hangs.
             let reading = tokio::task::spawn_blocking(move || reload());
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
-            match read? {
-                Ok(settings) => self.take(settings),
-                Err(error) => error!(
-                    error = format!("{error:#}"),
-                    "SIGHUP: the settings cannot be used; those from before stay"
-                ),
+            let refused = read?.map(|settings| self.take(settings)).err().map(|error| format!("{error:#}"));
+            self.handles.reloaded(refused.is_none());
+            if let Some(error) = &refused {
+                error!(error, "SIGHUP: the settings cannot be used; those from before stay");
             }
             // Whatever became of the settings, everything is scanned.
             self.handles.retune(&self.settings);
+            self.teller.ended(refused);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Who talks to whom: every task of the agent, made from the settings and given to the crew.
 //!
-//! The order of the end follows from who holds what: the stop token ends the
+//! The end begins with what the server has in hand: only when that is finished are
+//! the others told. Their order follows from who holds what: the stop token ends the
 //! sources, they drop their channels, so the mux ends, so the deliveries and the
 //! history end. The database ends when nobody who writes to it is left, and the
 //! server when nobody is left who hands updates over.
@@ -11,6 +12,10 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::{
+    Ends,
+    levels::{Level, Levels},
+};
 use crate::{
     client::Identity,
     clock,
@@ -18,16 +23,18 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify},
     pod::{SourceName, decode::Preparation},
-    server::{self, ConnectionStats, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View},
-    settings::{self, FileSettings, Kubeconfig, ProxySettings, Settings, SinkSetting},
-    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl},
+    server::{
+        self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
+    },
+    settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
+    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl, Reopen},
     source::{
         SourceFailing, SourceStatus,
         api::{self, ApiHandle, ApiSource},
         file::{self, FileHandle, FileSource, FileStatus, Noticing},
         good::Good,
         http::{HttpSource, Posts},
-        url::{self, UrlHandle, UrlSource},
+        url::{self, Tuning, UrlHandle, UrlSource},
     },
     supervise::Crew,
 };
@@ -40,26 +47,64 @@ pub(super) struct Handles {
     file: Option<FileHandle>,
     url: Option<UrlHandle>,
     api: Option<ApiHandle>,
-    /// The server's token and certificates.
-    credentials: Option<Reread>,
+    /// The server, if there is one.
+    server: Option<ServerHandle>,
+    /// What the server shows of the last reload.
+    reload: watch::Sender<LastReload>,
+    /// The files of updates.
+    updates: Vec<Reopen>,
+}
+
+/// What can be done with the server while it runs.
+struct ServerHandle {
+    /// Reads token and certificates again.
+    reread: Reread,
+    /// Cancelled when it has finished what was in hand.
+    finished: CancellationToken,
 }
 
 impl Handles {
+    /// Notes that the settings have been read, and whether they could be used.
+    pub(super) fn reloaded(&self, successful: bool) {
+        self.reload.send_modify(|last| last.note(successful, clock::now()));
+    }
+
     /// Tells everybody what the settings say now. Everything is looked at anew.
     pub(super) fn retune(&self, settings: &Settings) {
         if let (Some(file), Some(settings)) = (&self.file, &settings.file) {
             file.retune(settings.check_frequency, on_invalid(settings));
         }
         if let (Some(url), Some(settings)) = (&self.url, &settings.url) {
-            url.retune(settings.check_frequency, settings.headers.clone(), settings.sha256);
+            url.retune(Tuning {
+                check_frequency: settings.check_frequency,
+                headers: settings.headers.clone(),
+                ca_file: settings.ca_file.clone(),
+                identity: identity(settings),
+                sha256: settings.sha256,
+            });
         }
-        if let Some(api) = &self.api {
-            api.rescan();
+        if let (Some(api), Some(given)) = (&self.api, &settings.kubeconfig) {
+            api.retune(kubeconfig(given));
         }
-        if let Some(credentials) = &self.credentials {
-            credentials.now();
+        for file in &self.updates {
+            file.now();
+        }
+        if let Some(server) = &self.server {
+            server.reread.now(&settings.server);
         }
     }
+
+    /// Cancelled when the server has finished what was in hand when it was asked to.
+    pub(super) fn finished(&self) -> Option<CancellationToken> {
+        self.server.as_ref().map(|server| server.finished.clone())
+    }
+}
+
+/// What was made: those who can be told something, and those who can be looked at.
+pub(super) struct Wired {
+    pub(super) handles: Handles,
+    pub(super) levels: Levels,
+    pub(super) mux: Mux,
 }
 
 /// Makes everything and starts it.
@@ -68,29 +113,39 @@ impl Handles {
 /// If something cannot be used as it was given; nothing has been delivered then.
 pub(super) async fn wire(
     settings: &Settings,
-    stop: &CancellationToken,
+    passed: Vec<PassedSocket>,
+    ends: &Ends,
     crew: &mut Crew,
-) -> anyhow::Result<Handles> {
+) -> anyhow::Result<Wired> {
+    // What is refused here leaves the state untouched; who connects already waits in the kernel.
+    let server = if settings.server.listens() {
+        let node = settings.node_name.clone();
+        Some(Server::bind(&settings.server, passed, node, Limits::default()).await?)
+    } else {
+        None
+    };
     let (mux, turning) = Mux::new(&configured(settings));
-    let mut wiring = Wiring::new(settings, stop, crew, mux)?;
-    wiring.sinks()?;
+    let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
+    let updates = wiring.sinks()?;
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
-    let handles = Handles { file, url, api, credentials: None };
-    let credentials = wiring.http(&handles).await?;
+    let reload = watch::Sender::new(LastReload::at_start(clock::now()));
+    let handles = Handles { file, url, api, server: None, reload, updates };
+    let server = server.map(|server| wiring.http(&handles, server)).transpose()?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
     });
-    Ok(Handles { credentials, ..handles })
+    let Wiring { mux, levels, .. } = wiring;
+    Ok(Wired { handles: Handles { server, ..handles }, levels, mux })
 }
 
 /// Which sources there are. What can be posted to is a source.
 fn configured(settings: &Settings) -> Vec<SourceName> {
     let sources = [
         (SourceName::File, settings.file.is_some()),
-        (SourceName::Http, !settings.server.listen.is_empty()),
+        (SourceName::Http, settings.server.listens()),
         (SourceName::Url, settings.url.is_some()),
         (SourceName::Api, settings.kubeconfig.is_some()),
     ];
@@ -101,34 +156,53 @@ fn configured(settings: &Settings) -> Vec<SourceName> {
 struct Wiring<'a> {
     settings: &'a Settings,
     stop: &'a CancellationToken,
+    finish: &'a CancellationToken,
     crew: &'a mut Crew,
     mux: Mux,
     db: Option<Db>,
     stored: Stored,
     acknowledged: Acknowledged,
     sinks: Vec<Probe<SinkStatus>>,
+    levels: Levels,
     /// Held by all who hand updates over; nobody ever sends.
     busy: mpsc::Sender<Infallible>,
     idle: Option<mpsc::Receiver<Infallible>>,
 }
 
 impl<'a> Wiring<'a> {
-    fn new(
+    async fn new(
         settings: &'a Settings,
-        stop: &'a CancellationToken,
+        Ends { finish, stop }: &'a Ends,
         crew: &'a mut Crew,
         mux: Mux,
     ) -> anyhow::Result<Self> {
         let (mut db, mut stored) = (None, Stored::default());
         if let Some(dir) = &settings.state_dir {
-            let (way, writer, found) = db::open(dir)?;
+            // The check of all that is in it may take its time; meanwhile more of it is asked for.
+            let dir = dir.clone();
+            let (way, writer, found) = tokio::task::spawn_blocking(move || db::open(&dir)).await??;
             // A plain thread for blocking work: the disk may take its time.
             crew.spawn("db", async { Ok(tokio::task::spawn_blocking(|| writer.run()).await?) });
             (db, stored) = (Some(way), found);
         }
         let (busy, idle) = mpsc::channel(1);
         let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
-        Ok(Self { settings, stop, crew, mux, db, stored, acknowledged, sinks, busy, idle: Some(idle) })
+        let levels =
+            Levels { merged: Level::new(mux.merged(), Clone::clone), sources: Vec::new(), sinks: Vec::new() };
+        Ok(Self {
+            settings,
+            stop,
+            finish,
+            crew,
+            mux,
+            db,
+            stored,
+            acknowledged,
+            sinks,
+            levels,
+            busy,
+            idle: Some(idle),
+        })
     }
 
     /// The numbers of a stream: they go on from the last run if there is state.
@@ -138,7 +212,8 @@ impl<'a> Wiring<'a> {
             .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
     }
 
-    fn sinks(&mut self) -> anyhow::Result<()> {
+    fn sinks(&mut self) -> anyhow::Result<Vec<Reopen>> {
+        let mut files = Vec::new();
         for sink in &self.settings.sinks {
             let (name, jsonl, numbers) = match sink {
                 // Its reader starts from nothing each time, and so does it.
@@ -150,19 +225,24 @@ impl<'a> Wiring<'a> {
                 }
             };
             let updates = self.mux.updates(self.settings.notify);
+            files.push(jsonl.reopen());
             let (delivery, status) = Delivery::new(&name, jsonl, updates);
             let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
             let (stop, busy) = (self.stop.clone(), self.busy.clone());
+            self.levels.sinks.push(Level::new(status.clone(), {
+                let name = name.clone();
+                move |status| sink_status(&name, status)
+            }));
             self.sinks.push(Arc::new({
                 let name = name.clone();
                 move || sink_status(&name, &status.borrow())
             }));
-            self.crew.spawn(format!("sink {name}"), async move {
+            self.crew.spawn_with_pulse(format!("sink {name}"), async move {
                 let _busy = busy;
                 Ok(delivery.run(stop).await?)
             });
         }
-        Ok(())
+        Ok(files)
     }
 
     fn preparation(&self, source: SourceName) -> Preparation {
@@ -199,6 +279,9 @@ impl<'a> Wiring<'a> {
         };
         let (source, handle) = FileSource::new(settings, channel);
         let source = source.with_last_good(self.last_good(SourceName::File));
+        let path = given.path.display().to_string();
+        let level = Level::new(handle.status(), move |status| file_status(&path, status));
+        self.levels.sources.push((SourceName::File, level));
         let stop = self.stop.clone();
         self.crew.spawn("source file", async {
             source.run(stop).await;
@@ -223,6 +306,7 @@ impl<'a> Wiring<'a> {
         };
         let (source, handle) = UrlSource::new(settings, channel);
         let source = source.with_last_good(self.last_good(SourceName::Url));
+        self.levels.sources.push((SourceName::Url, Level::new(handle.watch(), Clone::clone)));
         let stop = self.stop.clone();
         self.crew.spawn("source url", async {
             source.run(stop).await;
@@ -242,6 +326,7 @@ impl<'a> Wiring<'a> {
         let (source, handle) = ApiSource::new(settings, channel);
         let source = source.with_proxies(proxies(&self.settings.proxies));
         let source = source.with_last_good(self.last_good(SourceName::Api));
+        self.levels.sources.push((SourceName::Api, Level::new(handle.watch(), Clone::clone)));
         let stop = self.stop.clone();
         self.crew.spawn("source api", async {
             source.run(stop).await;
@@ -250,25 +335,24 @@ impl<'a> Wiring<'a> {
         Ok(Some(handle))
     }
 
-    /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(&mut self, handles: &Handles) -> anyhow::Result<Option<Reread>> {
-        let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
-        let server = &self.settings.server;
-        let server = Server::bind(server, self.settings.node_name.clone(), Limits::default()).await?;
-        let acknowledged = self.acknowledged.subscribe();
+    /// The posted set, the history of updates and the server, which listens already.
+    fn http(&mut self, handles: &Handles, server: Server) -> anyhow::Result<ServerHandle> {
+        let channel = self.mux.channel(SourceName::Http).context("the http source has its channel")?;
         let node = &self.settings.node_name;
+        let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.stop.clone();
         self.crew.spawn("source http", async {
             source.run(stop).await;
             Ok(())
         });
-        let reread = server.reread();
+        self.levels.sources.push((SourceName::Http, Level::new(posts.watch(), Clone::clone)));
+        let handle = ServerHandle { reread: server.reread(), finished: server.finished() };
         let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
         let ended = CancellationToken::new();
-        let (idle, last) = (self.idle.take(), ended.clone());
+        let (idle, last, finish) = (self.idle.take(), ended.clone(), self.finish.clone());
         self.crew.spawn("server", async move {
             let idle = async {
                 if let Some(mut idle) = idle {
@@ -276,10 +360,10 @@ impl<'a> Wiring<'a> {
                 }
                 last.cancel();
             };
-            tokio::join!(server.run(router, ended), idle);
+            tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(Some(reread))
+        Ok(handle)
     }
 
     fn view(&mut self, posts: Posts, handles: &Handles) -> View {
@@ -309,8 +393,9 @@ impl<'a> Wiring<'a> {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })
             }),
-            stopping: self.stop.clone(),
-            started: clock::now(),
+            stopping: self.finish.clone(),
+            started: handles.reload.borrow().succeeded,
+            reload: handles.reload.subscribe(),
             connections: ConnectionStats::default(),
         }
     }
@@ -319,7 +404,7 @@ impl<'a> Wiring<'a> {
         let updates = self.mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
         let busy = self.busy.clone();
-        self.crew.spawn("history", async move {
+        self.crew.spawn_with_pulse("history", async move {
             let _busy = busy;
             Ok(history.run().await?)
         });

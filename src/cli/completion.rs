@@ -19,10 +19,36 @@ Examples:
   podmux completion fish > ~/.config/fish/completions/podmux.fish";
 
 pub(super) fn run(args: &Args) -> Result<u8, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::command(), "podmux", &mut script);
     let mut output = Output::new();
-    output.write(&script)?;
+    output.write(script(args.shell).as_bytes())?;
     output.flush()?;
     Ok(0)
+}
+
+/// What makes a shell complete podmux's command line.
+#[must_use]
+pub fn script(shell: Shell) -> String {
+    let mut command = super::command();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "podmux", &mut script);
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if shell == Shell::Fish {
+        command.get_subcommands().for_each(|one| script += &words_for_fish(one));
+    }
+    script
+}
+
+/// The words that a subcommand's arguments take, in place of files: `clap_complete` tells fish
+/// only about those of flags.
+fn words_for_fish(subcommand: &clap::Command) -> String {
+    let words: Vec<_> = subcommand.get_positionals().flat_map(clap::Arg::get_possible_values).collect();
+    if words.is_empty() {
+        return String::new();
+    }
+    let words: Vec<_> = words.iter().map(clap::builder::PossibleValue::get_name).collect();
+    format!(
+        "complete -c podmux -n \"__fish_podmux_using_subcommand {}\" -f -a \"{}\"\n",
+        subcommand.get_name(),
+        words.join(" ")
+    )
 }

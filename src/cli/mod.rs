@@ -15,11 +15,12 @@ use clap::{
 
 use crate::{
     settings::{CONFIG_VARIABLE, Environment, Key},
+    systemd::Manager,
     telemetry,
 };
 
 mod apply;
-mod completion;
+pub mod completion;
 mod connection;
 mod delete;
 mod get;
@@ -84,6 +85,14 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The system's number for what went wrong, if it was the system that refused.
+    fn errno(&self) -> Option<i32> {
+        let (Self::Refused(error) | Self::Failed(error)) = self;
+        error.chain().find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())
+    }
+}
+
 impl fmt::Display for Failure {
     /// The whole chain of causes, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,7 +125,16 @@ fn work(args: &[OsString], environment: &Environment, unusable: Option<Failure>)
     let parsed = command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return help_or_refusal(&error, args),
+        Err(error) => {
+            let answer = help_or_refusal(&error, args);
+            if let Err(failure) = &answer
+                && args.get(1).is_some_and(|command| command == "run")
+            {
+                // A flag in the unit that is wrong is a start that is refused.
+                run::tell_failure(&Manager::named_in(environment), failure);
+            }
+            return answer;
+        }
     };
     if let Some(unusable) = unusable {
         return Err(unusable);

@@ -7,7 +7,8 @@ use clap::{ArgAction, ValueHint};
 use super::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
-    settings::{Environment, Flags, Key, Settings},
+    settings::{Environment, Flags, Key, PassedSocket, Settings},
+    systemd::{Manager, State},
     telemetry::{self, Log},
 };
 
@@ -65,7 +66,8 @@ pub(super) struct Args {
     node_name: Option<String>,
 
     /// Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated.
-    /// Beyond loopback it needs TLS, and a token or client certificates
+    /// Sockets that systemd passes are served in any case. Beyond loopback it needs TLS, and a token
+    /// or client certificates
     #[arg(long, value_name = "ADDRESS", help_heading = "Server")]
     listen: Vec<String>,
 
@@ -203,39 +205,76 @@ impl Args {
             (Key::Verbose, Vec::from_iter(verbose)),
         ];
         let said: BTreeMap<_, _> = said.into_iter().filter(|(_, values)| !values.is_empty()).collect();
-        Flags { config, said }
+        Flags { config, said, passed: Vec::new() }
     }
 }
 
 pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> {
-    let only_check = args.check;
-    let flags = args.flags();
-    let settings = Settings::load(&flags, environment).map_err(|error| Failure::Refused(error.into()))?;
-    if only_check {
-        return Ok(check(&settings, environment));
+    if args.check {
+        return check(&args.flags(), environment);
     }
-    let log = Log::start(&settings.log, environment).map_err(|error| Failure::Failed(error.into()))?;
-    let environment = environment.clone();
-    let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
-    match agent::run(&settings, Arc::new(reload), &log) {
-        Ok(()) => Ok(0),
-        Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
-        Err(AgentError::Failed(error)) => {
-            // What runs has a log, and the log has the last word in its own form.
-            tracing::error!("{error:#}");
+    let manager = Manager::named_in(environment);
+    match serve(args.flags(), environment, &manager) {
+        Ok(()) => {
+            manager.tell_last(&[State::Status("stopped".to_owned())]);
+            Ok(0)
+        }
+        Err(Stopped::Early(failure)) => {
+            tell_failure(&manager, &failure);
+            Err(failure)
+        }
+        Err(Stopped::Late(error)) => {
+            tell_failure(&manager, &Failure::Failed(error));
             Ok(1)
         }
     }
 }
 
 /// Says everything that would stand in the way of a start or a reload.
-fn check(settings: &Settings, environment: &Environment) -> u8 {
+fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
+    let settings = Settings::load(flags, environment).map_err(|error| Failure::Refused(error.into()))?;
     for warning in &settings.warnings {
         telemetry::say(tracing::Level::WARN, warning, environment);
     }
-    let problems = agent::check(settings);
+    let problems = agent::check(&settings);
     for problem in &problems {
         telemetry::say(tracing::Level::ERROR, &one_line(problem), environment);
     }
-    if problems.is_empty() { 0 } else { 2 }
+    Ok(if problems.is_empty() { 0 } else { 2 })
+}
+
+/// Why the agent ended other than as it was asked to.
+enum Stopped {
+    /// Before it had a log, or before it had begun.
+    Early(Failure),
+    /// While it ran; the log has said why.
+    Late(anyhow::Error),
+}
+
+fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(), Stopped> {
+    let refused = |error: anyhow::Error| Stopped::Early(Failure::Refused(error));
+    // Before the log has its thread: this changes the environment.
+    let sockets = PassedSocket::take(environment).map_err(|error| refused(error.into()))?;
+    let passed = sockets.iter().map(|socket| socket.passed.clone()).collect();
+    let flags = Flags { passed, ..flags };
+    let settings = Settings::load(&flags, environment).map_err(|error| refused(error.into()))?;
+    let log = Log::start(&settings.log, environment)
+        .map_err(|error| Stopped::Early(Failure::Failed(error.into())))?;
+    let environment = environment.clone();
+    let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
+    agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
+        AgentError::Refused(error) => refused(error),
+        AgentError::Failed(error) => {
+            // What runs has a log, and the log has the last word in its own form. It ends here.
+            tracing::error!("{error:#}");
+            Stopped::Late(error)
+        }
+    })
+}
+
+/// Tells the service manager the line that the person at a terminal would read.
+pub(super) fn tell_failure(manager: &Manager, failure: &Failure) {
+    let mut message = vec![State::Status(failure.to_string())];
+    message.extend(failure.errno().map(State::Errno));
+    manager.tell_last(&message);
 }

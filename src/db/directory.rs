@@ -19,6 +19,7 @@ use super::{
     Db, OpenError, Stored, Writer,
     disk::{Disk, PlainFile},
     format::{self, Contents, Flaw, UPGRADES, Upgrade, io_error},
+    is_full,
 };
 
 /// The database.
@@ -61,7 +62,7 @@ pub fn open(directory: &Path) -> Result<(Db, Writer, Stored), OpenError> {
     }
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let file = file.map_err(|error| OpenError::Io(path.clone(), error))?;
-    let (db, mut writer, stored) = open_on(PlainFile(file), &path, UPGRADES)?;
+    let (db, mut writer, stored) = open_on(PlainFile::new(file), &path, UPGRADES)?;
     writer.keep(lock);
     Ok((db, writer, stored))
 }
@@ -91,25 +92,36 @@ pub fn open_on(
     }
     let contents = verified(&disk, |database| format::read(database, known));
     let (database, mut contents) = contents.map_err(|flaw| refusal(path, known, flaw))?;
-    if contents.format < known {
-        let changes = format::upgrade(&mut contents, upgrades);
-        let written = format::write(&database, &mut contents.totals, &changes, Some(known));
-        written.map_err(|error| failed(io_error(error)))?;
-    }
+    let database = match database {
+        Ok(database) => {
+            if contents.format < known {
+                let changes = format::upgrade(&mut contents, upgrades);
+                let written = format::write(&database, &mut contents.totals, &changes, Some(known));
+                written.map_err(|error| failed(io_error(error)))?;
+            }
+            Ok(database)
+        }
+        // A node whose disk is full has its pods all the same. Nothing can be
+        // added to them until there is room, and then all goes on.
+        Err(error) if is_full(&error) && contents.format == known => Err(error),
+        Err(error) => return Err(failed(error)),
+    };
     let Contents { stored, totals, .. } = contents;
     let (db, writer) = Writer::new(path.to_owned(), disk, database, totals);
     Ok((db, writer, stored))
 }
 
 /// Opens the database on a disk and reads what there is to read. Whatever is
-/// written meanwhile reaches the disk only when all of it was well.
+/// written meanwhile reaches the disk only when all of it was well. If it does
+/// not get there, there is what was read, and no database: the file is as if
+/// the process had been killed just then.
 ///
 /// redb promises an error for a damaged file; should it panic after all, that
 /// is one too.
 pub(super) fn verified<T>(
     disk: &Disk,
     read: impl FnOnce(&Database) -> Result<T, Flaw>,
-) -> Result<(Database, T), Flaw> {
+) -> Result<(io::Result<Database>, T), Flaw> {
     disk.hold();
     let opened = panic::catch_unwind(AssertUnwindSafe(|| {
         let mut builder = Builder::new();
@@ -120,9 +132,13 @@ pub(super) fn verified<T>(
     }));
     let opened = opened.unwrap_or_else(|_| Err(Flaw::Damaged("it has no sound structure".to_owned())));
     match opened {
-        Ok(opened) => {
-            disk.release().map_err(redb::StorageError::Io)?;
-            Ok(opened)
+        Ok((database, read)) => {
+            let Err(error) = disk.release() else { return Ok((Ok(database), read)) };
+            // What it writes when it is closed belongs behind what did not get there.
+            disk.hold();
+            drop(database);
+            disk.discard();
+            Ok((Err(error), read))
         }
         Err(flaw) => {
             disk.discard();
@@ -147,7 +163,7 @@ fn make(directory: &Path, path: &Path) -> Result<(), OpenError> {
     let made = || {
         let new = directory.join(NEW);
         let file = private().truncate(true).open(&new)?;
-        create(&Disk::new(PlainFile(file))?, format::number(UPGRADES))?;
+        create(&Disk::new(PlainFile::new(file))?, format::number(UPGRADES))?;
         File::open(&new)?.sync_all()?;
         fs::rename(&new, path)?;
         File::open(directory)?.sync_all()

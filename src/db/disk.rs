@@ -9,6 +9,7 @@ use std::{
 };
 
 use redb::StorageBackend;
+use rustix::fs::{FallocateFlags, fallocate};
 
 /// How much of the file's beginning names what is committed: redb's header and its two slots.
 const HEAD: usize = 320;
@@ -211,9 +212,30 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// A plain file.
+/// How much room is kept for the file to grow into, in bytes. A full disk is
+/// mostly filled by others: with this the agent still reserves numbers for its
+/// streams and keeps small changes. redb grows a small file by a quarter of a
+/// MiB, and a commit gives back the pages of the one before.
+const SPARE: u64 = 1 << 20;
+
+/// A plain file, whose blocks are all there before they are written to, and some more.
 #[derive(Debug)]
-pub(super) struct PlainFile(pub(super) File);
+pub(super) struct PlainFile(File);
+
+impl PlainFile {
+    pub(super) fn new(file: File) -> Self {
+        let file = Self(file);
+        file.keep_spare();
+        file
+    }
+
+    /// Takes the room from the file system, as far as it has any and knows how.
+    fn keep_spare(&self) {
+        if let Ok(meta) = self.0.metadata() {
+            let _ = fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, meta.len() + SPARE);
+        }
+    }
+}
 
 impl StorageBackend for PlainFile {
     fn len(&self) -> io::Result<u64> {
@@ -225,7 +247,9 @@ impl StorageBackend for PlainFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.0.set_len(len)?;
+        self.keep_spare();
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {

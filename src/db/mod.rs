@@ -116,7 +116,7 @@ pub struct Stored {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory or the file cannot be used.
-    #[error("cannot use the state directory: {}", .0.display())]
+    #[error("cannot use the state directory: {}{}", .0.display(), mend(.1))]
     Io(PathBuf, #[source] io::Error),
     /// Another process works on the directory.
     #[error("another podmux works on the state directory {}: stop it, or give this one a directory of its own", .0.display())]
@@ -149,6 +149,28 @@ pub enum OpenError {
     },
 }
 
+/// What to do about what the system says.
+fn mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room there, or name another with --state-dir"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; mount it so that it can be written, or name another with --state-dir"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; give it, with all that is in it, to the user that podmux runs as, or name another with --state-dir"
+        }
+        io::ErrorKind::NotADirectory => "; move away what stands there, or name another with --state-dir",
+        _ => "; name another with --state-dir if it cannot be mended",
+    }
+}
+
+/// Whether a disk, or a quota, is full: what is there is good, and can only not be added to.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Why a commit failed. Nothing of it is stored.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DbError {
@@ -165,9 +187,7 @@ pub enum DbError {
 
 impl From<io::Error> for DbError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(Arc::new(error)),
-            _ => Self::Io(Arc::new(error)),
-        }
+        let error = Arc::new(error);
+        if is_full(&error) { Self::Full(error) } else { Self::Io(error) }
     }
 }

@@ -94,12 +94,26 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(path: PathBuf, disk: Disk, database: Database, totals: Totals) -> (Db, Self) {
+    /// A writer that may begin without its database, as after a failure.
+    pub(super) fn new(
+        path: PathBuf,
+        disk: Disk,
+        database: io::Result<Database>,
+        totals: Totals,
+    ) -> (Db, Self) {
         let (sender, commits) = sync_channel(MAX_WAITING);
         let room = Arc::new(Semaphore::new(MAX_WAITING));
         let db = Db { commits: sender, room: room.clone() };
-        let database = Some(database);
-        (db, Self { path, disk, database, totals, sealed: true, failing: false, commits, room, lock: None })
+        let (database, error) = match database {
+            Ok(database) => (Some(database), None),
+            Err(error) => (None, Some(error)),
+        };
+        let mut writer =
+            Self { path, disk, database, totals, sealed: true, failing: false, commits, room, lock: None };
+        if let Some(error) = error {
+            writer.tell(Some(&error));
+        }
+        (db, writer)
     }
 
     /// Keeps the directory's lock for as long as the writer lives.
@@ -179,6 +193,7 @@ impl Writer {
         let opened = verified(&self.disk, |database| Ok(format::totals(database)?));
         match opened.map_err(Flaw::into_io)? {
             (database, Some(totals)) if totals == self.totals => {
+                let database = database?;
                 // Opening ends with a commit that says the same as the one before.
                 self.sealed = true;
                 Ok(database)

@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     convert::Infallible,
+    future::pending,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
@@ -40,6 +41,7 @@ use tracing::debug;
 use super::{
     auth::{self, Way},
     credentials::Credentials,
+    hands::{Hand, Hands},
     intake::{self, Intake},
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
     listen,
@@ -47,6 +49,7 @@ use super::{
     socket::Socket,
     stats::{ConnectionStats, Refusal},
     status::ApiError,
+    updates::Endless,
 };
 use crate::pod::NodeName;
 
@@ -55,6 +58,10 @@ use crate::pod::NodeName;
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// How long a connection that is told to end has for its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long a connection whose request has not been read yet is given for it
+/// when the server is to finish: its client may have sent it already.
+const FIRST_WORDS: Duration = Duration::from_secs(1);
 
 /// What every connection shares.
 pub(super) struct Shared {
@@ -66,35 +73,43 @@ pub(super) struct Shared {
     pub(super) stats: ConnectionStats,
     /// Cancelled when no new requests are to be taken.
     pub(super) stop: CancellationToken,
+    /// For the requests, that they are waited for.
+    pub(super) hands: Hands,
 }
 
-/// Serves a connection to its end, or until another takes its slot.
-pub(super) async fn serve(incoming: listen::Incoming, slot: Slot, shared: Arc<Shared>) {
+/// Serves a connection to its end, or until another takes its slot. With a hand,
+/// it is to end when the server is to finish.
+pub(super) async fn serve(incoming: listen::Incoming, slot: Slot, hand: Option<Hand>, shared: Arc<Shared>) {
     let _counted = shared.stats.connected();
     tokio::select! {
         () = slot.lost() => {}
-        () = talk(incoming, slot.progress.clone(), &shared) => {}
+        () = talk(incoming, slot.progress.clone(), hand, &shared) => {}
     }
 }
 
-async fn talk(incoming: listen::Incoming, progress: Arc<Progress>, shared: &Arc<Shared>) {
+async fn talk(incoming: listen::Incoming, progress: Arc<Progress>, hand: Option<Hand>, shared: &Arc<Shared>) {
     let listen::Incoming { stream, reached } = incoming;
     let Shared { stats, limits, stop, .. } = &**shared;
     let socket = Socket::new(stream, progress.clone(), stop.clone());
     let tls = shared.credentials.borrow().tls.clone().filter(|_| reached.is_some());
     let Some(tls) = tls else {
-        return speak(socket, Way { reached, certified: false }, &progress, shared).await;
+        return speak(socket, Way { reached, certified: false }, &progress, hand, shared).await;
+    };
+    let too_late = async {
+        to_finish(hand.as_ref()).await;
+        sleep(FIRST_WORDS).await;
     };
     let shaken = tokio::select! {
         shaken = TlsAcceptor::from(tls.config).accept(socket) => shaken,
         _ = progress.overdue(limits) => return stats.refuse(Refusal::Handshake),
+        () = too_late => return,
         () = stop.cancelled() => return,
     };
     match shaken {
         Ok(socket) => {
             // The handshake fails if there is one and the client CA has not signed it.
             let certified = socket.get_ref().1.peer_certificates().is_some();
-            speak(socket, Way { reached, certified }, &progress, shared).await;
+            speak(socket, Way { reached, certified }, &progress, hand, shared).await;
         }
         Err(error) => {
             stats.refuse(Refusal::Handshake);
@@ -103,8 +118,16 @@ async fn talk(incoming: listen::Incoming, progress: Arc<Progress>, shared: &Arc<
     }
 }
 
+/// Waits until a connection is to be finished; one without a hand never is.
+async fn to_finish(hand: Option<&Hand>) {
+    match hand {
+        Some(hand) => hand.finish.cancelled().await,
+        None => pending().await,
+    }
+}
+
 /// Answers requests until the connection ends, asks for nothing or is to stop.
-async fn speak<S>(socket: S, way: Way, progress: &Arc<Progress>, shared: &Arc<Shared>)
+async fn speak<S>(socket: S, way: Way, progress: &Arc<Progress>, hand: Option<Hand>, shared: &Arc<Shared>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -124,6 +147,19 @@ where
             tokio::select! {
                 ended = connection.as_mut() => return log_end(ended),
                 () = sleep(LAST_WORDS) => return,
+            }
+        }
+        () = to_finish(hand.as_ref()) => {
+            // Before its first request is there, an ending would lose it.
+            tokio::select! {
+                ended = connection.as_mut() => return log_end(ended),
+                () = progress.has_asked() => {}
+                () = sleep(FIRST_WORDS) => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection.as_mut() => return log_end(ended),
+                () = progress.has_been_answered() => drop(hand),
             }
         }
         () = shared.stop.cancelled() => connection.as_mut().graceful_shutdown(),
@@ -168,7 +204,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
 
 /// Answers one request: who asks, then the whole body, then the work.
 async fn answer(request: Request<Incoming>, way: Way, progress: &Arc<Progress>, shared: &Shared) -> Response {
-    let asked = progress.asked();
+    let (asked, hand) = (progress.asked(request.version()), shared.hands.take());
     let (mut head, mut body) = request.into_parts();
     let (method, path, version) = (head.method.clone(), head.uri.path().to_owned(), head.version);
     let response = match let_in(&mut head, &mut body, way, shared).await {
@@ -189,7 +225,13 @@ async fn answer(request: Request<Incoming>, way: Way, progress: &Arc<Progress>, 
         }
     };
     debug!(%method, path, status = response.status().as_u16(), "answered");
-    response.map(|body| Body::new(Answering { body, asked }))
+    // A stream ends when those who feed it do, and they do not wait for it.
+    let endless = response.extensions().get::<Endless>().is_some();
+    let hand = hand.filter(|_| !endless);
+    if endless {
+        asked.has_no_end();
+    }
+    response.map(|body| Body::new(Answering { body, asked, _hand: hand }))
 }
 
 /// Finds out who asks, and reads the whole body if they may.
@@ -231,6 +273,7 @@ impl Future for Unpanicked {
 struct Answering {
     body: Body,
     asked: Asked,
+    _hand: Option<Hand>,
 }
 
 impl hyper::body::Body for Answering {

@@ -5,7 +5,10 @@ use std::{
     fs::{self, DirBuilder, File, Permissions},
     io,
     net::{IpAddr, SocketAddr},
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    os::{
+        fd::AsFd,
+        unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -24,12 +27,14 @@ use tokio::{
 use tracing::warn;
 
 use super::limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES};
-use crate::settings::Listen;
+use crate::settings::{Listen, PassedListener, PassedSocket};
 
 /// How long somebody who listens on a Unix socket has to take a connection.
 const KNOCK: Duration = Duration::from_secs(1);
 /// Who may use a Unix socket: its owner and its group.
 const SOCKET_MODE: u32 = 0o660;
+/// What the others need to use one.
+const FOR_OTHERS: u32 = 0o002;
 /// A directory that is made for a socket can be looked into by all, like /run.
 const DIRECTORY_MODE: u32 = 0o755;
 
@@ -68,6 +73,15 @@ pub enum BindError {
         /// The address.
         address: Listen,
     },
+    /// A socket that systemd passed cannot be used.
+    #[error("cannot listen on {address}, which systemd passed")]
+    Passed {
+        /// The address.
+        address: Listen,
+        /// What the system says.
+        #[source]
+        error: io::Error,
+    },
     /// Anything else.
     #[error("cannot listen on {address}; give another address with --listen")]
     Other {
@@ -92,29 +106,50 @@ pub(super) struct Incoming {
 }
 
 /// A socket that listens.
-///
-/// Those that are passed by systemd will be of the same two kinds; whoever made
-/// their file removes it.
-pub(super) enum Listener {
+pub(super) struct Listener {
+    door: Door,
+    /// Where; a port that was left to the system is known.
+    pub(super) address: Listen,
+    /// Whether systemd passed it: clients can then wait in the kernel for whoever gets it next.
+    pub(super) passed: bool,
+}
+
+enum Door {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    Unix {
+        listener: UnixListener,
+        /// If we made it.
+        _file: Option<SocketFile>,
+    },
 }
 
 impl Listener {
     /// Listens on an address.
     pub(super) async fn bind(address: &Listen) -> Result<Self, BindError> {
-        match address {
-            Listen::Tcp(socket) => bind_tcp(*socket).map_err(|error| refused(address, error)),
-            Listen::Unix(path) => bind_unix(address, path).await,
-        }
+        let (door, address) = match address {
+            Listen::Tcp(socket) => bind_tcp(*socket)
+                .and_then(|listener| {
+                    let address = Listen::Tcp(listener.local_addr()?);
+                    Ok((Door::Tcp(listener), address))
+                })
+                .map_err(|error| refused(address, error))?,
+            Listen::Unix(path) => (bind_unix(address, path).await?, address.clone()),
+        };
+        Ok(Self { door, address, passed: false })
     }
 
-    /// Where it listens; a port that was left to the system is known now.
-    pub(super) fn address(&self) -> io::Result<Listen> {
-        match self {
-            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
-            Self::Unix(_, file) => Ok(Listen::Unix(file.path.clone())),
+    /// Takes over a socket that listens already.
+    pub(super) fn passed(socket: PassedSocket) -> Result<Self, BindError> {
+        let address = socket.passed.address;
+        if let Listen::Unix(path) = &address
+            && fs::metadata(path).is_ok_and(|file| file.permissions().mode() & FOR_OTHERS != 0)
+        {
+            // What systemd makes them if it is not told otherwise.
+            warn!(%address, "everybody can use this socket: write SocketMode=0660 in the .socket unit");
         }
+        let door = take_over(socket.listener);
+        let door = door.map_err(|error| BindError::Passed { address: address.clone(), error })?;
+        Ok(Self { door, address, passed: true })
     }
 
     /// The next connection.
@@ -122,15 +157,15 @@ impl Listener {
     /// # Cancel safety
     /// No connection is lost if the future is dropped.
     pub(super) async fn accept(&self) -> io::Result<Incoming> {
-        match self {
-            Self::Tcp(listener) => {
+        match &self.door {
+            Door::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 // Answers are written in one piece: waiting for more gains nothing.
                 stream.set_nodelay(true)?;
                 let reached = Some(stream.local_addr()?.ip().to_canonical());
                 Ok(Incoming { stream: Box::new(stream), reached })
             }
-            Self::Unix(listener, _) => {
+            Door::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
                 Ok(Incoming { stream: Box::new(stream), reached: None })
             }
@@ -140,7 +175,7 @@ impl Listener {
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listener({:?})", self.address())
+        write!(f, "Listener({})", self.address)
     }
 }
 
@@ -154,19 +189,40 @@ fn refused(address: &Listen, error: io::Error) -> BindError {
     }
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<Listener> {
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // So that a restart does not wait until the last connections are forgotten.
     socket.set_reuseaddr(true)?;
-    // Connections inherit these.
-    socket.set_send_buffer_size(SEND_BUFFER)?;
-    socket.set_keepalive(true)?;
-    let (silence, times, step) = KEEPALIVE;
-    sockopt::set_tcp_keepidle(&socket, silence)?;
-    sockopt::set_tcp_keepcnt(&socket, times)?;
-    sockopt::set_tcp_keepintvl(&socket, step)?;
+    tune(&socket)?;
     socket.bind(address)?;
-    Ok(Listener::Tcp(socket.listen(BACKLOG)?))
+    socket.listen(BACKLOG)
+}
+
+/// Sets what the connections of a TCP socket inherit.
+fn tune(socket: impl AsFd) -> io::Result<()> {
+    let socket = socket.as_fd();
+    sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER as usize)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    let (silence, times, step) = KEEPALIVE;
+    sockopt::set_tcp_keepidle(socket, silence)?;
+    sockopt::set_tcp_keepcnt(socket, times)?;
+    sockopt::set_tcp_keepintvl(socket, step)?;
+    Ok(())
+}
+
+/// How many may wait in the queue is for the socket's unit to say.
+fn take_over(listener: PassedListener) -> io::Result<Door> {
+    match listener {
+        PassedListener::Tcp(listener) => {
+            tune(&listener)?;
+            listener.set_nonblocking(true)?;
+            Ok(Door::Tcp(TcpListener::from_std(listener)?))
+        }
+        PassedListener::Unix(listener) => {
+            listener.set_nonblocking(true)?;
+            Ok(Door::Unix { listener: UnixListener::from_std(listener)?, _file: None })
+        }
+    }
 }
 
 /// A Unix socket's file that we made. It goes when this is dropped, unless
@@ -185,7 +241,7 @@ impl Drop for SocketFile {
     }
 }
 
-async fn bind_unix(address: &Listen, path: &Path) -> Result<Listener, BindError> {
+async fn bind_unix(address: &Listen, path: &Path) -> Result<Door, BindError> {
     let other = |error| BindError::Other { address: address.clone(), error };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.exists() {
@@ -204,7 +260,7 @@ async fn bind_unix(address: &Listen, path: &Path) -> Result<Listener, BindError>
     let file = SocketFile { path: path.to_owned(), identity };
     // Nobody can connect before it listens, and by then its mode is right.
     fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(other)?;
-    Ok(Listener::Unix(socket.listen(BACKLOG).map_err(other)?, file))
+    Ok(Door::Unix { listener: socket.listen(BACKLOG).map_err(other)?, _file: Some(file) })
 }
 
 /// Removes a socket on which nobody answers any more.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -19,14 +20,16 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use super::{Refusal, View, health, routes::Server, sources, status::ApiError, updates::MAX_WATCHERS};
+use super::{
+    Refusal, View, health, process, routes::Server, sources, status::ApiError, updates::MAX_WATCHERS,
+};
 use crate::{clock, source::api::ReflectorMetrics, storage::SourceState};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels<const N: usize> = [(&'static str, String); N];
 /// A number that may be a fraction.
-type Level = Gauge<f64, AtomicU64>;
+pub(super) type Level = Gauge<f64, AtomicU64>;
 type Levels<const N: usize> = Family<Labels<N>, Level>;
 type Numbers<const N: usize> = Family<Labels<N>, Gauge>;
 
@@ -89,15 +92,22 @@ pub(super) async fn scrape(State(server): State<Arc<Server>>) -> Result<Response
     let help = "Time to the head of the answer";
     registry.register_with_unit("http_request_duration", help, Unit::Seconds, requests.took);
     connections(&mut registry, view);
-    let mut body = String::new();
-    text::encode(&mut body, &registry).map_err(|error| {
+    let body = encode(&registry, &process::registry(view.started)).map_err(|error| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", format!("no metrics: {error}"))
     })?;
     Ok(([(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE))], body).into_response())
 }
 
+/// Two registries, for their names begin differently.
+fn encode(agent: &Registry, process: &Registry) -> Result<String, fmt::Error> {
+    let mut body = String::new();
+    text::encode_registry(&mut body, agent)?;
+    text::encode(&mut body, process)?;
+    Ok(body)
+}
+
 /// Registers a single number.
-fn set(registry: &mut Registry, name: &str, help: &str, value: u64) {
+pub(super) fn set(registry: &mut Registry, name: &str, help: &str, value: u64) {
     let gauge = Gauge::<u64, AtomicU64>::default();
     gauge.set(value);
     registry.register(name, help, gauge);
@@ -113,14 +123,22 @@ fn agent(registry: &mut Registry, view: &View, now: Timestamp) {
     registry.register_with_unit("start_time", help, Unit::Seconds, started);
     let ready = health::readiness(view, now).iter().all(|(_, outcome)| outcome.is_ok());
     set(registry, "ready", "Whether /readyz says ok", u64::from(ready));
+    let reload = *view.reload.borrow();
+    // Under Prometheus' own names, but for the prefix.
+    let help = "Whether the settings could be used when they were last read";
+    set(registry, "config_last_reload_successful", help, u64::from(reload.successful));
+    let success = Level::default();
+    success.set(seconds(reload.succeeded));
+    let help = "When the settings were last read and could be used, since 1970";
+    registry.register_with_unit("config_last_reload_success_timestamp", help, Unit::Seconds, success);
 }
 
 fn source(registry: &mut Registry, view: &View, now: Timestamp) {
     let merged = view.merged.borrow().clone();
     let (pods, progress, rejections) =
         (Numbers::<1>::default(), Numbers::<2>::default(), Numbers::<2>::default());
-    let (success, failing, attempts) =
-        (Levels::<1>::default(), Levels::<1>::default(), Numbers::<1>::default());
+    let (success, restored) = (Levels::<1>::default(), Levels::<1>::default());
+    let (failing, attempts) = (Levels::<1>::default(), Numbers::<1>::default());
     let mut counts: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for rejection in merged.rejections() {
         *counts.entry((rejection.source.as_str(), rejection.reason.as_str())).or_default() += 1;
@@ -140,6 +158,9 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         if let Some(time) = status.last_success {
             success.get_or_create(&own).set(seconds(time));
         }
+        if let Some(time) = status.restored.filter(|_| state == SourceState::Restored) {
+            restored.get_or_create(&own).set(seconds(time));
+        }
         failing
             .get_or_create(&own)
             .set(status.failing.as_ref().map_or(0.0, |failing| age(failing.since, now)));
@@ -151,6 +172,8 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
     registry.register("source_rejections", "What was not taken, by source and reason", rejections);
     let help = "When a source last looked and all was well, since 1970";
     registry.register_with_unit("source_last_success_timestamp", help, Unit::Seconds, success);
+    let help = "Of when the pods of a source are, since 1970, while they are an earlier run's";
+    registry.register_with_unit("source_restored_timestamp", help, Unit::Seconds, restored);
     let help = "For how long a source has been failing; 0 if it is not";
     registry.register_with_unit("source_failing", help, Unit::Seconds, failing);
     registry.register(
@@ -241,7 +264,7 @@ fn whole(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn seconds(time: Timestamp) -> f64 {
+pub(super) fn seconds(time: Timestamp) -> f64 {
     time.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64()
 }
 

@@ -6,6 +6,7 @@ mod auth;
 mod body;
 mod connection;
 mod credentials;
+mod hands;
 mod health;
 mod intake;
 mod limits;
@@ -14,6 +15,7 @@ mod manifests;
 mod metrics;
 mod page;
 mod pods;
+mod process;
 mod routes;
 mod select;
 mod slots;
@@ -74,12 +76,39 @@ pub struct View {
     pub stopping: CancellationToken,
     /// When the agent was started.
     pub started: Timestamp,
+    /// How the last reload went.
+    pub reload: watch::Receiver<LastReload>,
     /// What the transport has seen.
     pub connections: ConnectionStats,
 }
 
 /// Asks somebody how they are.
 pub type Probe<T> = Arc<dyn Fn() -> T + Send + Sync>;
+
+/// How the settings were found when they were last read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastReload {
+    /// Whether they could be used.
+    pub successful: bool,
+    /// When they were last read and could be used: at the start, or since.
+    pub succeeded: Timestamp,
+}
+
+impl LastReload {
+    /// The settings that an agent is started with are good, or it would not start.
+    #[must_use]
+    pub fn at_start(started: Timestamp) -> Self {
+        Self { successful: true, succeeded: started }
+    }
+
+    /// Notes that the settings have been read anew.
+    pub fn note(&mut self, successful: bool, now: Timestamp) {
+        self.successful = successful;
+        if successful {
+            self.succeeded = now;
+        }
+    }
+}
 
 /// How a sink is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use http::Version;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until},
@@ -34,6 +35,8 @@ pub(super) struct Progress {
     held: Mutex<HashMap<u64, Instant>>,
     /// How many requests there were so far.
     requests: AtomicU64,
+    /// Whether it is HTTP/2, and requests do not wait for each other.
+    multiplexed: AtomicBool,
     begun: Instant,
     /// When the last byte came or went, in milliseconds after `begun`.
     last: AtomicU64,
@@ -48,8 +51,11 @@ enum Turn {
     Asking(Instant),
     /// The client may ask again, and has not begun.
     Idle(Instant),
-    /// So many requests are being read, worked on or answered.
-    Asked(usize),
+    /// So many requests are being read, worked on or answered, and so many of
+    /// them with a stream that has no end.
+    Asked { requests: usize, streams: usize },
+    /// We have said that no more will come.
+    Over,
 }
 
 impl Progress {
@@ -61,6 +67,7 @@ impl Progress {
             blocked: AtomicBool::new(false),
             held: Mutex::default(),
             requests: AtomicU64::new(0),
+            multiplexed: AtomicBool::new(false),
             begun,
             last: AtomicU64::new(0),
             gone: CancellationToken::new(),
@@ -95,15 +102,43 @@ impl Progress {
         self.last.store(after, Ordering::Relaxed);
     }
 
+    /// We have said that no more will come.
+    pub(super) fn over(&self) {
+        self.turn.send_replace(Turn::Over);
+    }
+
     /// The head of a request is there; the request lasts until the guard is dropped.
-    pub(super) fn asked(self: &Arc<Self>) -> Asked {
+    pub(super) fn asked(self: &Arc<Self>, version: Version) -> Asked {
+        self.multiplexed.store(version == Version::HTTP_2, Ordering::Relaxed);
         self.turn.send_modify(|turn| {
-            *turn = match turn {
-                Turn::Asked(requests) => Turn::Asked(*requests + 1),
-                _ => Turn::Asked(1),
+            *turn = match *turn {
+                Turn::Asked { requests, streams } => Turn::Asked { requests: requests + 1, streams },
+                _ => Turn::Asked { requests: 1, streams: 0 },
             };
         });
-        Asked { progress: self.clone(), number: self.requests.fetch_add(1, Ordering::Relaxed) }
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        Asked { progress: self.clone(), number, endless: AtomicBool::new(false) }
+    }
+
+    /// Waits while the client may have begun to ask and we have not read the
+    /// request: from the connection's beginning, and from the first byte of any
+    /// later one. In HTTP/2 the later ones are safe: see RFC 9113, 6.8.
+    pub(super) async fn has_asked(&self) {
+        let asking = |turn: &Turn| matches!(turn, Turn::Asking(_));
+        let safe = |turn: &Turn| !asking(turn) || self.multiplexed.load(Ordering::Relaxed);
+        // Its sender is our own.
+        let _ = self.turn.subscribe().wait_for(safe).await;
+    }
+
+    /// Waits until a connection that is told to end has answered all but streams.
+    pub(super) async fn has_been_answered(&self) {
+        let answered = |turn: &Turn| match *turn {
+            Turn::Asked { requests, streams } => requests == streams,
+            Turn::Over => true,
+            // It ends by itself; in HTTP/2 requests can still be on their way.
+            Turn::Asking(_) | Turn::Idle(_) => false,
+        };
+        let _ = self.turn.subscribe().wait_for(answered).await;
     }
 
     /// The server works until the guard is dropped, and the client can do nothing but wait.
@@ -121,11 +156,11 @@ impl Progress {
             let (deadline, why) = match turn {
                 Turn::Asking(since) => (since + limits.headers, Some(Refusal::Headers)),
                 Turn::Idle(since) => (since + limits.idle, None),
-                Turn::Asked(_) => (Instant::now() + limits.stall, Some(Refusal::Stalled)),
+                Turn::Asked { .. } | Turn::Over => (Instant::now() + limits.stall, Some(Refusal::Stalled)),
             };
             tokio::select! {
                 () = sleep_until(deadline) => {
-                    if !matches!(turn, Turn::Asked(_)) || self.stalls_for(limits.stall) {
+                    if matches!(turn, Turn::Asking(_) | Turn::Idle(_)) || self.stalls_for(limits.stall) {
                         return why;
                     }
                 }
@@ -144,7 +179,7 @@ impl Progress {
     /// How much a connection is missed if it is closed: the least first. Nobody
     /// who waits for an answer of ours is cut off.
     fn worth(&self) -> Option<(bool, Instant)> {
-        let asked = matches!(*self.turn.borrow(), Turn::Asked(_));
+        let asked = matches!(*self.turn.borrow(), Turn::Asked { .. });
         if asked && self.working.load(Ordering::Relaxed) > 0 {
             return None;
         }
@@ -158,9 +193,20 @@ impl Progress {
 pub(super) struct Asked {
     progress: Arc<Progress>,
     number: u64,
+    endless: AtomicBool,
 }
 
 impl Asked {
+    /// Its answer is a stream without an end.
+    pub(super) fn has_no_end(&self) {
+        self.endless.store(true, Ordering::Relaxed);
+        self.progress.turn.send_modify(|turn| {
+            if let Turn::Asked { streams, .. } = turn {
+                *streams += 1;
+            }
+        });
+    }
+
     /// A piece of the answer is given away to be sent.
     pub(super) fn given(&self) {
         self.held().insert(self.number, Instant::now());
@@ -180,8 +226,12 @@ impl Drop for Asked {
     fn drop(&mut self) {
         self.taken();
         self.progress.turn.send_modify(|turn| {
-            *turn = match turn {
-                Turn::Asked(requests) if *requests > 1 => Turn::Asked(*requests - 1),
+            *turn = match *turn {
+                Turn::Asked { requests, streams } if requests > 1 => {
+                    let streams = streams - usize::from(self.endless.load(Ordering::Relaxed));
+                    Turn::Asked { requests: requests - 1, streams }
+                }
+                Turn::Over => Turn::Over,
                 _ => Turn::Idle(Instant::now()),
             };
         });

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ pub(super) struct Socket {
     stream: Box<dyn Stream>,
     progress: Arc<Progress>,
     /// Runs from our end of the conversation to the client's.
-    lingering: Option<Pin<Box<Sleep>>>,
+    lingering: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// When it is cancelled, nobody lingers.
     ended: CancellationToken,
 }
@@ -80,17 +80,21 @@ impl AsyncWrite for Socket {
     }
 
     /// Says that no more will come, and reads on until the client says so, too,
-    /// for at most [`LINGER`]. A socket that is closed with unread bytes in it is
+    /// for at most [`LINGER`] and not when the server stops. A socket that is closed with unread bytes in it is
     /// reset, and whoever was still sending a refused body would never read why.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            self.lingering = Some(Box::pin(sleep(LINGER)));
+            self.progress.over();
+            let ended = self.ended.clone();
+            self.lingering = Some(Box::pin(async move {
+                let _ = timeout(LINGER, ended.cancelled()).await;
+            }));
         }
         let mut scrap = [0; 8 * 1024];
         loop {
             let late = self.lingering.as_mut().is_none_or(|lingering| lingering.as_mut().poll(cx).is_ready());
-            if late || self.ended.is_cancelled() {
+            if late {
                 return Poll::Ready(Ok(()));
             }
             let mut buffer = ReadBuf::new(&mut scrap);

@@ -3,17 +3,14 @@
 use std::{io, sync::Arc, time::Duration};
 
 use axum::{Router, extract::DefaultBodyLimit};
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
     connection::{self, Shared},
     credentials::{self, CredentialError, CredentialFiles, Credentials, Stamp},
+    hands::{Hand, Hands},
     intake::Intake,
     limits::Limits,
     listen::{self, BindError, Listener},
@@ -22,7 +19,7 @@ use super::{
 };
 use crate::{
     pod::NodeName,
-    settings::{Listen, ServerSettings},
+    settings::{Listen, PassedSocket, ServerSettings},
 };
 
 /// How long nothing is accepted after the system had no means for a connection:
@@ -38,9 +35,6 @@ pub enum StartError {
     /// Token or certificates cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
-    /// The system does not say where a socket listens.
-    #[error("a socket that listens has no address")]
-    Address(#[source] io::Error),
 }
 
 /// A server that listens and does not answer yet: clients wait in the kernel.
@@ -50,49 +44,57 @@ pub struct Server {
     addresses: Vec<Listen>,
     node: NodeName,
     limits: Limits,
-    files: CredentialFiles,
+    /// Where token and certificates are.
+    files: (watch::Sender<CredentialFiles>, watch::Receiver<CredentialFiles>),
     stamp: Stamp,
     credentials: watch::Sender<Arc<Credentials>>,
-    reread: Arc<Notify>,
     stats: ConnectionStats,
+    finished: CancellationToken,
 }
 
-/// Has the files of token and certificates read again at once. Cheap to clone.
+/// Has the files of token and certificates read again at once. Cheap to clone; it
+/// does nothing for a server that has ended.
 #[derive(Clone, Debug)]
-pub struct Reread(Arc<Notify>);
+pub struct Reread(watch::Sender<CredentialFiles>);
 
 impl Reread {
-    /// Reads them, whether they have changed or not.
-    pub fn now(&self) {
-        self.0.notify_one();
+    /// Reads those that are named here, whether they have changed or not. What
+    /// cannot be used leaves everything as it was, and the log says so.
+    pub fn now(&self, settings: &ServerSettings) {
+        self.0.send_replace(CredentialFiles::new(settings));
     }
 }
 
 impl Server {
-    /// Reads token and certificates, and listens on all addresses or on none.
+    /// Reads token and certificates, and listens on all addresses or on none,
+    /// beside the sockets that were passed.
     ///
     /// # Errors
     /// The first file that cannot be used, or the first address that cannot be
     /// listened on, and how to mend that.
-    pub async fn bind(settings: &ServerSettings, node: NodeName, limits: Limits) -> Result<Self, StartError> {
+    pub async fn bind(
+        settings: &ServerSettings,
+        passed: Vec<PassedSocket>,
+        node: NodeName,
+        limits: Limits,
+    ) -> Result<Self, StartError> {
         let files = CredentialFiles::new(settings);
         let (stamp, credentials) = files.read()?;
-        let mut listeners = Vec::new();
+        let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         for address in &settings.listen {
             listeners.push(Listener::bind(address).await?);
         }
-        let addresses = listeners.iter().map(Listener::address).collect::<Result<_, _>>();
         let limits = Limits { connections: listen::room_for(limits.connections), ..limits };
         Ok(Self {
+            addresses: listeners.iter().map(|listener| listener.address.clone()).collect(),
             listeners,
-            addresses: addresses.map_err(StartError::Address)?,
             node,
             limits,
-            files,
+            files: watch::channel(files),
             stamp,
             credentials: watch::Sender::new(Arc::new(credentials)),
-            reread: Arc::default(),
             stats: ConnectionStats::default(),
+            finished: CancellationToken::new(),
         })
     }
 
@@ -111,21 +113,36 @@ impl Server {
     /// The handle by which it reads its files again.
     #[must_use]
     pub fn reread(&self) -> Reread {
-        Reread(self.reread.clone())
+        Reread(self.files.0.clone())
     }
 
-    /// Answers requests until `stop` is cancelled. Requests that have begun are
+    /// Is cancelled when what was in hand when the server was asked to finish is
+    /// done: see [`Server::run`].
+    #[must_use]
+    pub fn finished(&self) -> CancellationToken {
+        self.finished.clone()
+    }
+
+    /// Answers requests until it is told not to, in two steps.
+    ///
+    /// When `finish` is cancelled, the sockets that were passed are left alone:
+    /// whoever connects to them waits in the kernel for the next process. Their
+    /// connections are finished: a request that has begun is answered, one that
+    /// has not been read yet too if it comes soon, and then the connection ends.
+    /// Our own sockets are served as before. When all requests that had begun by
+    /// then are answered, on whichever socket, [`Server::finished`] is cancelled;
+    /// streams without an end are not waited for.
+    ///
+    /// When `stop` is cancelled, nothing new is taken. Requests that have begun are
     /// then answered to their end, for as long as [`Limits::drain`] says; streams
     /// without an end have to be ended by whoever feeds them.
     ///
     /// # Cancel safety
     /// If the future is dropped, every connection is cut off.
-    pub async fn run(self, router: Router, stop: CancellationToken) {
-        let Self { listeners, addresses, node, limits, files, stamp, credentials, reread, stats } = self;
-        for address in &addresses {
-            info!(%address, "listening");
-        }
+    pub async fn run(self, router: Router, finish: CancellationToken, stop: CancellationToken) {
+        let Self { listeners, node, limits, files, stamp, credentials, stats, .. } = self;
         let slots = Slots::new(limits.connections);
+        let (hands, finishing) = Hands::new(finish.clone());
         let shared = Arc::new(Shared {
             // Every body is read before it gets there, and held to the limit.
             router: router.layer(DefaultBodyLimit::disable()),
@@ -134,15 +151,23 @@ impl Server {
             intake: Intake::new(&limits),
             stats,
             stop: stop.clone(),
+            hands,
             limits: limits.clone(),
         });
         let mut accepting = JoinSet::new();
         for listener in listeners {
-            accepting.spawn(accept(listener, slots.clone(), shared.clone()));
+            let how = if listener.passed { "listening, passed by systemd" } else { "listening" };
+            info!(address = %listener.address, "{how}");
+            let hand = shared.hands.take().filter(|_| listener.passed);
+            accepting.spawn(accept(listener, hand, slots.clone(), shared.clone()));
         }
-        let fresh = credentials::keep_fresh(files, stamp, credentials, reread, limits.reread);
+        let finishing = async {
+            finishing.done(&shared.hands, &finish).await;
+            self.finished.cancel();
+        };
+        let fresh = credentials::keep_fresh(files.1, stamp, credentials, limits.reread);
         tokio::select! {
-            () = fresh => {}
+            _ = async { tokio::join!(fresh, finishing) } => {}
             () = stop.cancelled() => {}
         }
         while let Some(ended) = accepting.join_next().await {
@@ -153,29 +178,36 @@ impl Server {
     }
 }
 
-/// Accepts connections until the server is to stop, then waits for those that are left.
-async fn accept(listener: Listener, slots: Arc<Slots>, shared: Arc<Shared>) {
+/// Accepts connections until the server is to stop, or to finish if this socket
+/// was passed; then waits for those that are left.
+async fn accept(listener: Listener, hand: Option<Hand>, slots: Arc<Slots>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let mut short = false;
+    let enough = || async {
+        match &hand {
+            Some(hand) => hand.finish.cancelled().await,
+            None => shared.stop.cancelled().await,
+        }
+    };
     loop {
-        let next = async {
-            let incoming = listener.accept().await?;
-            Ok::<_, io::Error>((incoming, slots.take().await))
-        };
         let accepted = tokio::select! {
             biased;
-            () = shared.stop.cancelled() => break,
-            accepted = next => accepted,
+            () = enough() => break,
+            accepted = listener.accept() => accepted,
         };
         // Those that have ended since; there are never more of them than slots.
         while connections.try_join_next().is_some() {}
         match accepted {
-            Ok((incoming, (slot, other_went))) => {
+            Ok(incoming) => {
                 short = false;
+                // Who was accepted is in our hands, even if we are to finish now.
+                let Some((slot, other_went)) = shared.stop.run_until_cancelled(slots.take()).await else {
+                    break;
+                };
                 if other_went {
                     shared.stats.refuse(Refusal::Room);
                 }
-                connections.spawn(connection::serve(incoming, slot, shared.clone()));
+                connections.spawn(connection::serve(incoming, slot, hand.clone(), shared.clone()));
             }
             // The client has gone before it was accepted: that is its own affair.
             Err(error) if is_the_clients(&error) => {}
@@ -188,12 +220,24 @@ async fn accept(listener: Listener, slots: Arc<Slots>, shared: Arc<Shared>) {
             }
         }
     }
-    // From here on a client that connects is refused, and does not wait for nothing.
-    drop(listener);
-    let drained = timeout(shared.limits.drain, async { while connections.join_next().await.is_some() {} });
-    if drained.await.is_err() {
-        warn!(connections = connections.len(), "requests did not end in time; they are cut off");
+    // From here on a client that connects is refused, and does not wait for
+    // nothing; unless the socket was passed, and it waits for the next process.
+    drop((listener, hand));
+    wait_for(&mut connections, &shared).await;
+}
+
+/// Waits for connections that end by and by, until the server has stopped for too long.
+async fn wait_for(connections: &mut JoinSet<()>, shared: &Shared) {
+    let all = async { while connections.join_next().await.is_some() {} };
+    let too_late = async {
+        shared.stop.cancelled().await;
+        sleep(shared.limits.drain).await;
+    };
+    tokio::select! {
+        () = all => return,
+        () = too_late => {}
     }
+    warn!(connections = connections.len(), "requests did not end in time; they are cut off");
 }
 
 fn is_the_clients(error: &io::Error) -> bool {

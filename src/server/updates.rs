@@ -10,6 +10,7 @@ use std::{
 };
 
 use axum::{
+    Extension,
     body::Body,
     extract::State,
     response::{IntoResponse, Response},
@@ -38,6 +39,10 @@ pub const MAX_WATCHERS: usize = 256;
 /// How long an event stream is silent at most: less than the minute after which
 /// proxies and browsers give a connection up.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(20);
+
+/// Among an answer's extensions: it ends when those who feed it do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endless;
 
 /// How the stream is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +128,7 @@ pub(super) async fn watch(
         (CONTENT_TYPE, HeaderValue::from_static(form.media_type())),
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
-    Ok((headers, body).into_response())
+    Ok((headers, Extension(Endless), body).into_response())
 }
 
 /// Where a reader wants to begin. What an event stream's reader has heard counts

@@ -6,19 +6,29 @@ use std::{
     path::PathBuf,
 };
 
-use super::{CertificateFiles, Key, Layers, Place, SettingsError, read_path, url::certificate_files};
+use super::{CertificateFiles, Key, Layers, Passed, Place, SettingsError, read_path, url::certificate_files};
 
 /// The server's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Where it listens; none twice, possibly nowhere.
+    /// Where it listens; none twice, possibly nowhere, and nowhere that is passed.
     pub listen: Vec<Listen>,
+    /// The sockets that systemd passed; they are served in any case.
+    pub passed: Vec<Passed>,
     /// The file with the token that requests over TCP have to bear.
     pub token_file: Option<PathBuf>,
     /// The server's certificate; TCP is served over TLS if there is one.
     pub tls: Option<CertificateFiles>,
     /// Who signs the certificates of clients, in PEM; only with `tls`.
     pub client_ca_file: Option<PathBuf>,
+}
+
+impl ServerSettings {
+    /// Whether anything is listened on: what can be posted to is a source.
+    #[must_use]
+    pub fn listens(&self) -> bool {
+        !self.listen.is_empty() || !self.passed.is_empty()
+    }
 }
 
 /// An address to listen on.
@@ -54,8 +64,12 @@ impl fmt::Display for Listen {
 const MAX_SOCKET_PATH: usize = 107;
 
 pub(super) fn read(layers: &Layers) -> Result<ServerSettings, SettingsError> {
+    let passed = layers.flags.passed.clone();
+    let mut listen = listen(layers)?;
+    listen.retain(|address| !passed.iter().any(|passed| passed.serves(address)));
     let settings = ServerSettings {
-        listen: listen(layers)?,
+        listen,
+        passed,
         token_file: layers.one(Key::TokenFile, read_path)?,
         tls: certificate_files(layers, (Key::TlsCertFile, Key::TlsPrivateKeyFile))?,
         client_ca_file: layers.one(Key::ClientCaFile, read_path)?,
@@ -69,22 +83,33 @@ pub(super) fn read(layers: &Layers) -> Result<ServerSettings, SettingsError> {
                        --tls-private-key-file, too";
         return refused(Key::ClientCaFile, problem.to_owned());
     }
+    let Some(missing) = missing_beyond_loopback(&settings) else { return Ok(settings) };
+    for Passed { address, name, .. } in &settings.passed {
+        if let (Listen::Tcp(socket), false) = (address, address.is_local()) {
+            let (address, name, port) = (address.clone(), name.clone(), socket.port());
+            return Err(SettingsError::Passed { address, name, port, missing });
+        }
+    }
     if let Some(address) = settings.listen.iter().find(|address| !address.is_local()) {
-        let known = settings.token_file.is_some() || settings.client_ca_file.is_some();
-        let missing = match (settings.tls.is_some(), known) {
-            (true, true) => return Ok(settings),
-            (false, true) => "TLS: give --tls-cert-file and --tls-private-key-file",
-            (true, false) => "a way to know its clients: give --token-file or --client-ca-file",
-            (false, false) => {
-                "TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, \
-                 and --token-file or --client-ca-file"
-            }
-        };
         let problem =
             format!("{address} can be reached from elsewhere and needs {missing}; or listen on 127.0.0.1");
         return refused(Key::Listen, problem);
     }
     Ok(settings)
+}
+
+/// What would have to be given so that others than this machine may connect.
+fn missing_beyond_loopback(settings: &ServerSettings) -> Option<&'static str> {
+    let known = settings.token_file.is_some() || settings.client_ca_file.is_some();
+    match (settings.tls.is_some(), known) {
+        (true, true) => None,
+        (false, true) => Some("TLS: give --tls-cert-file and --tls-private-key-file"),
+        (true, false) => Some("a way to know its clients: give --token-file or --client-ca-file"),
+        (false, false) => Some(
+            "TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, \
+             and --token-file or --client-ca-file",
+        ),
+    }
 }
 
 fn listen(layers: &Layers) -> Result<Vec<Listen>, SettingsError> {

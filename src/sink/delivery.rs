@@ -115,7 +115,9 @@ impl<S: Sink> Delivery<S> {
     /// If the sink says that it will never take an update again.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), DeliveryError> {
         loop {
-            self.reserve().await;
+            if !self.reserve().await {
+                return Ok(());
+            }
             let update = tokio::select! {
                 biased;
                 update = self.updates.next() => update,
@@ -135,21 +137,24 @@ impl<S: Sink> Delivery<S> {
         }
     }
 
-    /// Makes sure that there is a number for the next update, however long it takes.
-    async fn reserve(&mut self) {
+    /// Makes sure that there is a number for the next update, however long it
+    /// takes. Returns false if the mux ends meanwhile: what is not told then is
+    /// told by the next run, which begins with everything.
+    async fn reserve(&mut self) -> bool {
         let mut failed = false;
         while let Err(error) = self.sequence.ready().await {
+            let sink = &self.name;
             if !failed {
-                let sink = &self.name;
-                warn!(
-                    sink,
-                    error = chain(&error),
-                    "no numbers can be reserved; the sink waits until they can"
-                );
+                let error = chain(&error);
+                warn!(sink, error, "no numbers can be reserved; the sink waits until they can");
             }
             failed = true;
-            sleep(RESERVE_AGAIN).await;
+            tokio::select! {
+                () = sleep(RESERVE_AGAIN) => {}
+                () = self.updates.mux_ended() => return false,
+            }
         }
+        true
     }
 
     async fn close(self) -> Result<(), DeliveryError> {

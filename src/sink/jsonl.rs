@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::fd::{AsFd as _, OwnedFd},
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -12,9 +12,11 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fcntl_setfl, fstat, open},
 };
-use tokio::{io::Interest, net::unix::pipe};
+use tokio::{io::Interest, net::unix::pipe, sync::watch, task::spawn_blocking};
+use tracing::{info, warn};
 
 use super::{SequencedUpdate, Sink, SinkError};
+use crate::causes::chain;
 
 /// How much of a line is put together before it is written. A line of 100,000
 /// pods is 300 MB; it never stands in memory as a whole.
@@ -53,6 +55,9 @@ enum WriteError {
 /// the middle of a line is taken up again at that very byte: the stream of a
 /// full disk is whole again when there is space. A file whose last line was cut
 /// off by the end of an earlier run goes on with a line of its own.
+///
+/// A file can be [opened anew](Reopen) when another has been put in its place,
+/// or none. Every line is whole in one of the two.
 #[derive(Debug)]
 pub struct Jsonl {
     name: Arc<str>,
@@ -60,6 +65,22 @@ pub struct Jsonl {
     output: Arc<Mutex<Output>>,
     /// Tells when the reader goes away, if the output is a pipe.
     reader: Option<pipe::Sender>,
+    /// How often the file was to be opened anew.
+    reopen: watch::Sender<u64>,
+    asked: watch::Receiver<u64>,
+}
+
+/// Has the file of a [`Jsonl`] opened anew, as logs are rotated. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reopen(watch::Sender<u64>);
+
+impl Reopen {
+    /// Asks for it; it happens between two lines, and soon. If the path cannot be
+    /// opened, the updates go on into the old file, and the log says so. Only a
+    /// plain file is opened anew: a pipe has its reader, and would lose it.
+    pub fn now(&self) {
+        self.0.send_modify(|asked| *asked += 1);
+    }
 }
 
 impl Jsonl {
@@ -72,7 +93,8 @@ impl Jsonl {
     /// If stdout's descriptor cannot be duplicated.
     pub fn stdout() -> Result<Self, OpenError> {
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(OpenError::Stdout)?;
-        Self::new("stdout".into(), fd, false).map_err(OpenError::Stdout)
+        let opened = Opened { file: fd.into(), place: None, cut: false };
+        Self::new("stdout".into(), opened).map_err(OpenError::Stdout)
     }
 
     /// The stream in a file, which is created for its owner only (pods may hold
@@ -84,17 +106,15 @@ impl Jsonl {
     /// # Errors
     /// If it cannot be opened for appending, or is a named pipe that nobody reads.
     pub fn file(path: &Path) -> Result<Self, OpenError> {
-        let failed = |error| OpenError::File(path.to_owned(), error);
-        // Not to block on a named pipe without a reader; the writes may block.
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd =
-            open(path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
-                rustix::io::Errno::NXIO => OpenError::NoReader(path.to_owned()),
-                other => failed(other.into()),
-            })?;
-        fcntl_setfl(&fd, OFlags::APPEND).map_err(|error| failed(error.into()))?;
-        let cut = file_type(&fd).map_err(failed)?.is_file() && ends_within_a_line(path).map_err(failed)?;
-        Self::new(path.display().to_string().into(), fd, cut).map_err(failed)
+        let opened = Opened::at(path)?;
+        Self::new(path.display().to_string().into(), opened)
+            .map_err(|error| OpenError::File(path.to_owned(), error))
+    }
+
+    /// The handle by which its file is opened anew.
+    #[must_use]
+    pub fn reopen(&self) -> Reopen {
+        Reopen(self.reopen.clone())
     }
 
     /// Whether [`file`](Self::file) could open this file, as far as that can be
@@ -117,20 +137,28 @@ impl Jsonl {
         may.map_err(|error| failed(error.into()))
     }
 
-    fn new(name: Arc<str>, fd: OwnedFd, cut: bool) -> io::Result<Self> {
+    fn new(name: Arc<str>, opened: Opened) -> io::Result<Self> {
         // "Unchecked" leaves stdout in blocking mode: others share it with us.
-        let watch = || pipe::Sender::from_owned_fd_unchecked(fd.try_clone()?);
-        let reader = file_type(&fd)?.is_fifo().then(watch).transpose()?;
-        let output = Output { file: fd.into(), cut, begun: None };
-        Ok(Self { name, output: Arc::new(Mutex::new(output)), reader })
+        let watch = || pipe::Sender::from_owned_fd_unchecked(opened.file.try_clone()?.into());
+        let reader = file_type(&opened.file)?.is_fifo().then(watch).transpose()?;
+        let output = Output { opened, begun: None, reopen: false };
+        let (reopen, asked) = watch::channel(0);
+        Ok(Self { name, output: Arc::new(Mutex::new(output)), reader, reopen, asked })
     }
 }
 
 impl Sink for Jsonl {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         let (output, update) = (Arc::clone(&self.output), update.clone());
-        let writing = tokio::task::spawn_blocking(move || {
-            output.lock().unwrap_or_else(PoisonError::into_inner).write(&update)
+        // It can only be closed with this sink, which has a sender.
+        let reopen = self.asked.has_changed().unwrap_or(false);
+        self.asked.mark_unchanged();
+        let writing = spawn_blocking(move || {
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            if reopen {
+                output.reopen();
+            }
+            output.write(&update)
         });
         let name = Arc::clone(&self.name);
         match writing.await {
@@ -144,11 +172,69 @@ impl Sink for Jsonl {
     }
 
     async fn gone(&mut self) -> SinkError {
-        match &self.reader {
-            Some(reader) if reader.ready(Interest::ERROR).await.is_ok() => {
-                SinkError::fatal(WriteError::ReaderGone(Arc::clone(&self.name)))
+        loop {
+            tokio::select! {
+                () = reader_gone(self.reader.as_ref()) => {
+                    return SinkError::fatal(WriteError::ReaderGone(Arc::clone(&self.name)));
+                }
+                // A quiet stream lets go of a file that was put aside, too.
+                Ok(()) = self.asked.changed() => {
+                    let output = Arc::clone(&self.output);
+                    let reopening = spawn_blocking(move || {
+                        output.lock().unwrap_or_else(PoisonError::into_inner).reopen();
+                    });
+                    // If it panics, the log has it, and the next line goes where the last one went.
+                    let _ = reopening.await;
+                }
             }
-            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// Ends when nobody reads the pipe any more; never, if it is none.
+async fn reader_gone(reader: Option<&pipe::Sender>) {
+    match reader {
+        Some(reader) if reader.ready(Interest::ERROR).await.is_ok() => {}
+        _ => std::future::pending().await,
+    }
+}
+
+/// What lines are written to.
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    /// Where to look for another, and which one this is, if it is a plain file.
+    place: Option<(PathBuf, (u64, u64))>,
+    /// The last line is a piece of one, and will stay so.
+    cut: bool,
+}
+
+impl Opened {
+    fn at(path: &Path) -> Result<Self, OpenError> {
+        let failed = |error| OpenError::File(path.to_owned(), error);
+        // Not to block on a named pipe without a reader; the writes may block.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd =
+            open(path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
+                rustix::io::Errno::NXIO => OpenError::NoReader(path.to_owned()),
+                other => failed(other.into()),
+            })?;
+        fcntl_setfl(&fd, OFlags::APPEND).map_err(|error| failed(error.into()))?;
+        let file = File::from(fd);
+        let meta = file.metadata().map_err(failed)?;
+        let place = meta.is_file().then(|| (path.to_owned(), (meta.dev(), meta.ino())));
+        let cut = place.is_some() && ends_within_a_line(path).map_err(failed)?;
+        Ok(Self { file, place, cut })
+    }
+
+    /// What is at its path now, if that is another plain file.
+    fn another(&self) -> Result<Option<Self>, OpenError> {
+        let Some((path, this)) = &self.place else { return Ok(None) };
+        let found = Self::at(path)?;
+        match &found.place {
+            Some((_, other)) if other == this => Ok(None),
+            Some(_) => Ok(Some(found)),
+            None => Err(OpenError::File(path.clone(), io::Error::other("it is no plain file any more"))),
         }
     }
 }
@@ -156,24 +242,62 @@ impl Sink for Jsonl {
 /// Where the lines go, and how far the one in hand has got.
 #[derive(Debug)]
 struct Output {
-    file: File,
-    /// The last line is a piece of one, and will stay so.
-    cut: bool,
+    opened: Opened,
     /// The line in hand: its `seq`, and how many of its bytes are written.
     begun: Option<(u64, usize)>,
+    /// Whether the file is to be opened anew as soon as that line is done with.
+    reopen: bool,
 }
 
 impl Output {
+    /// Opens the file anew, now or after the line in hand.
+    fn reopen(&mut self) {
+        self.reopen = true;
+        if self.begun.is_none() {
+            self.turn();
+        }
+    }
+
+    /// Turns to the file that is at the path now. Returns whether it is another.
+    fn turn(&mut self) -> bool {
+        self.reopen = false;
+        match self.opened.another() {
+            Ok(Some(other)) => {
+                if let Some((path, _)) = &other.place {
+                    info!(path = %path.display(), "updates go on into a new file");
+                }
+                (self.opened, self.begun) = (other, None);
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                warn!(error = chain(&error), "the file was not opened anew; updates go on into the old one");
+                false
+            }
+        }
+    }
+
     fn write(&mut self, update: &SequencedUpdate) -> io::Result<()> {
+        let written = self.write_line(update);
+        if !self.reopen {
+            return written;
+        }
+        // The old file has the line, or has no room for the rest of it: then the
+        // new one gets it whole.
+        let turned = self.turn();
+        if turned && written.is_err() { self.write_line(update) } else { written }
+    }
+
+    fn write_line(&mut self, update: &SequencedUpdate) -> io::Result<()> {
         let mut skip = match self.begun {
             Some((seq, written)) if seq == update.seq => written,
             other => {
-                self.cut |= other.is_some();
+                self.opened.cut |= other.is_some();
                 0
             }
         };
         self.begun = Some((update.seq, skip));
-        let cut: &[u8] = if self.cut { b"\n" } else { b"" };
+        let cut: &[u8] = if self.opened.cut { b"\n" } else { b"" };
         let mut block = Vec::with_capacity(BLOCK);
         for piece in std::iter::once(cut.into()).chain(update.line()) {
             let told = skip.min(piece.len());
@@ -186,13 +310,13 @@ impl Output {
         }
         self.put(&block)?;
         self.begun = None;
-        self.cut = false;
+        self.opened.cut = false;
         Ok(())
     }
 
     fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            match self.file.write(bytes) {
+            match self.opened.file.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     bytes = &bytes[count..];
@@ -203,7 +327,7 @@ impl Output {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Whoever shares a pipe with us may have made it non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], None)?;
+                    poll(&mut [PollFd::new(&self.opened.file, PollFlags::OUT)], None)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -212,7 +336,7 @@ impl Output {
     }
 }
 
-fn file_type(fd: &OwnedFd) -> io::Result<FileType> {
+fn file_type(fd: &File) -> io::Result<FileType> {
     Ok(FileType::from_raw_mode(fstat(fd)?.st_mode))
 }
 

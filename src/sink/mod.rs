@@ -55,7 +55,7 @@ mod jsonl;
 use std::{error::Error, fmt};
 
 pub use delivery::{Acknowledged, Delivery, DeliveryError, DeliveryStatus, Failing};
-pub use jsonl::{Jsonl, OpenError};
+pub use jsonl::{Jsonl, OpenError, Reopen};
 
 pub use crate::pod::SequencedUpdate;
 

@@ -105,7 +105,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-sha25
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l http-check-frequency -d 'How often the URL is polled [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l kubeconfig -d 'The kubeconfig with which the API server is asked for the pods that are bound to this node, or in-cluster, for what a pod of the cluster finds in its place [env: PODMUX_KUBECONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l node-name -l hostname-override -d 'This node\'s name, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated. Beyond loopback it needs TLS, and a token or client certificates [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated. Sockets that systemd passes are served in any case. Beyond loopback it needs TLS, and a token or client certificates [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The file with the token that clients over TCP must bear [env: PODMUX_TOKEN_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d 'The server\'s certificate (PEM, with its chain); it turns TLS on [env: PODMUX_TLS_CERT_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-private-key-file -d 'The key (PEM) of that certificate [env: PODMUX_TLS_PRIVATE_KEY_FILE]' -r -F
@@ -120,6 +120,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'The
 json\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more; -vv and -vvv more still [env: PODMUX_VERBOSE]'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Start nothing: read the settings and the files that they name, say what is wrong with them, and end with 0 if a start or a reload would take them, else with 2'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules hold' -r -f -a "file\t'A manifest in a directory'
 http\t'A manifest that is sent over HTTP'
@@ -130,3 +131,5 @@ complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l 
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Take warnings (unknown fields, duplicate keys) for errors'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Name what is good and what is skipped, too'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods sources updates"
+complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"

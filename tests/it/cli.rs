@@ -156,8 +156,9 @@ fn help_says_what_there_is_with_defaults_and_variables() {
 
             Server:
                   --listen <ADDRESS>             Where pods are posted and looked at over HTTP: HOST:PORT,
-                                                 unix:PATH or none; may be repeated. Beyond loopback it needs
-                                                 TLS, and a token or client certificates
+                                                 unix:PATH or none; may be repeated. Sockets that systemd passes
+                                                 are served in any case. Beyond loopback it needs TLS, and a
+                                                 token or client certificates
                                                  [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
                   --token-file <FILE>            The file with the token that clients over TCP must bear
                                                  [env: PODMUX_TOKEN_FILE]
@@ -273,7 +274,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
             Server:
                   --listen <ADDRESS>
                       Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be
-                      repeated. Beyond loopback it needs TLS, and a token or client certificates
+                      repeated. Sockets that systemd passes are served in any case. Beyond loopback it needs
+                      TLS, and a token or client certificates
                       [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
 
                   --token-file <FILE>

@@ -100,7 +100,7 @@ async fn what_is_not_ours_is_refused_and_left_as_it_is() {
     let said = refusal(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR");
     expect!["DIR/state.redb is not podmux's: it is no file; it is left as it is: move it away, or name another state directory"].assert_eq(&said);
     let said = refusal(State::open(Path::new("/dev/null")));
-    expect!["cannot use the state directory: /dev/null: not a directory"].assert_eq(&said);
+    expect!["cannot use the state directory: /dev/null; move away what stands there, or name another with --state-dir: not a directory"].assert_eq(&said);
 }
 
 #[tokio::test]

@@ -4,19 +4,27 @@
 //! clone; `UPDATE_EXPECT=1 cargo test --test it packaged::` writes them anew.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
 use clap_complete::Shell;
 use expect_test::expect_file;
-use podmux::cli;
+use podmux::{
+    cli,
+    pod::yaml,
+    settings::{Environment, Flags, Key, Settings},
+};
 
 use crate::support::man;
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 #[test]
@@ -35,9 +43,227 @@ fn man_pages_are_those_of_help() {
 fn completions_are_those_that_the_program_prints() {
     for (shell, file) in [(Shell::Bash, "podmux.bash"), (Shell::Zsh, "_podmux"), (Shell::Fish, "podmux.fish")]
     {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut cli::command(), "podmux", &mut script);
-        let script = String::from_utf8(script).unwrap();
+        let script = cli::completion::script(shell);
         expect_file![repository(&format!("systemd/completions/{file}"))].assert_eq(&script);
     }
+}
+
+/// A file of explained settings with all of them said: those that are commented out have no blank
+/// behind their `#`.
+fn uncommented(text: &str) -> String {
+    let said = text.lines().filter_map(|line| match line.strip_prefix('#') {
+        None => Some(line),
+        Some(rest) => rest.starts_with(|first: char| first.is_ascii_alphabetic()).then_some(rest),
+    });
+    said.collect::<Vec<_>>().join("\n")
+}
+
+/// The variables of an `EnvironmentFile=`, as systemd reads them; of its quotes only `'…'`.
+fn variables(text: &str) -> Environment {
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let pairs = lines.map(|line| line.split_once('=').unwrap_or_else(|| panic!("no variable: {line}")));
+    pairs.map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned())).collect()
+}
+
+/// What stands in the files where the agent has no default of its own.
+const DEFAULTS_OF_THE_SERVICE: [(Key, &str); 1] = [(Key::StateDir, "/var/lib/podmux")];
+
+#[test]
+fn the_variables_are_all_there_and_their_defaults_are_true() {
+    let variables = variables(&uncommented(&read("systemd/podmux.default")));
+    let names: BTreeSet<_> = variables.keys().cloned().collect();
+    assert_eq!(names, Key::ALL.map(Key::variable).into_iter().collect());
+    let defaults = Key::ALL.into_iter().filter_map(|key| Some((key, key.default()?)));
+    for (key, default) in defaults.chain(DEFAULTS_OF_THE_SERVICE) {
+        assert_eq!(variables[&key.variable()], default);
+    }
+    let settings = Settings::load(&Flags::default(), &variables).unwrap();
+    assert_eq!(settings.warnings, Vec::<String>::new());
+    assert_eq!(settings.url.unwrap().headers.len(), 1);
+}
+
+#[test]
+fn the_configuration_has_all_settings_and_their_defaults_are_true() {
+    let text = uncommented(&read("systemd/config.yaml"));
+    let fields: BTreeMap<_, _> =
+        yaml::fields(&text).unwrap().into_iter().map(|field| (field.name, field.value)).collect();
+    let names: BTreeSet<_> =
+        fields.keys().filter(|name| !matches!(name.as_str(), "kind" | "apiVersion")).cloned().collect();
+    assert_eq!(names, Key::ALL.map(Key::field).into_iter().collect());
+    let defaults = Key::ALL.into_iter().filter_map(|key| Some((key, key.default()?)));
+    for (key, default) in defaults.chain(DEFAULTS_OF_THE_SERVICE) {
+        let value = &fields[&key.field()];
+        let value = value.as_array().map_or(value, |items| &items[0]);
+        assert_eq!(value.as_str().map_or(value.to_string(), str::to_owned), default, "{}", key.field());
+    }
+    let settings = load(&text);
+    assert_eq!(settings.warnings, Vec::<String>::new());
+    assert_eq!(settings.url.unwrap().headers.len(), 1);
+}
+
+#[test]
+fn as_installed_only_the_place_of_manifests_is_said() {
+    let installed = Settings { config: None, ..load(&read("systemd/config.yaml")) };
+    let said = [(Key::PodManifestPath, vec!["/etc/podmux/manifests".to_owned()])].into();
+    assert_eq!(installed, Settings::load(&Flags { said, ..Flags::default() }, &home()).unwrap());
+    let nothing = |line: &str| line.is_empty() || line.starts_with('#');
+    assert!(read("systemd/podmux.default").lines().all(nothing));
+}
+
+/// Settings of nothing but a config file of this text.
+fn load(text: &str) -> Settings {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, text).unwrap();
+    let flags = Flags { config: Some(file.path().to_owned()), ..Flags::default() };
+    Settings::load(&flags, &home()).unwrap()
+}
+
+/// The least environment that settings can do with.
+fn home() -> Environment {
+    [("HOME".to_owned(), "/nonexistent".to_owned())].into()
+}
+
+/// The assets of the Debian package: a pattern of files, and where they go.
+fn assets() -> Vec<(String, String)> {
+    let manifest = read("Cargo.toml");
+    let assets =
+        manifest.split_once("\nassets = [\n").and_then(|(_, rest)| rest.split_once("\n]\n")).unwrap();
+    let quoted = |line: &str| line.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let lines = assets.0.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.map(quoted).map(|fields| (fields[0].clone(), fields[1].clone())).collect()
+}
+
+/// Where a file of the repository is once it is installed, without the `/`.
+fn installed(path: &str) -> Option<String> {
+    let (folder, name) = path.rsplit_once('/').unwrap();
+    assets().into_iter().find_map(|(pattern, target)| {
+        let (pattern_folder, pattern_name) = pattern.rsplit_once('/').unwrap();
+        let fits = match pattern_name.split_once('*') {
+            Some((start, end)) => name.starts_with(start) && name.ends_with(end),
+            None => name == pattern_name,
+        };
+        let here = fits && folder == pattern_folder;
+        here.then(|| if target.ends_with('/') { target + name } else { target })
+    })
+}
+
+fn files(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(repository(folder)).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+    files.map(|entry| format!("{folder}/{}", entry.file_name().into_string().unwrap())).collect()
+}
+
+#[test]
+fn every_file_is_packaged_and_every_asset_is_a_file() {
+    for folder in ["systemd", "systemd/drop-ins", "systemd/completions", "systemd/man", "manifests"] {
+        for file in files(folder).iter().filter(|file| !file.ends_with(".sections")) {
+            assert!(installed(file).is_some(), "{file} is in no package");
+        }
+    }
+    for (pattern, _) in assets() {
+        let there = match pattern.rsplit_once("/*") {
+            _ if pattern == "target/release/podmux" => true,
+            Some((folder, end)) => files(folder).iter().any(|file| file.ends_with(end)),
+            None => repository(&pattern).is_file(),
+        };
+        assert!(there, "{pattern} is no file");
+    }
+}
+
+/// The lines of a unit or a drop-in that say something, and also those that wait to be said.
+fn directives(unit: &str) -> Vec<(String, String)> {
+    let text = read(unit);
+    let lines = text.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
+    let pairs = lines.filter_map(|line| line.split_once('='));
+    let named =
+        pairs.filter(|(name, _)| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic()));
+    named.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn units() -> Vec<String> {
+    let units = ["systemd/podmux.service", "systemd/podmux.socket"].map(str::to_owned);
+    units.into_iter().chain(files("systemd/drop-ins")).collect()
+}
+
+#[test]
+fn units_call_the_program_as_it_can_be_called() {
+    let mut calls = 0;
+    for unit in units() {
+        for (_, command) in directives(&unit).iter().filter(|(name, _)| name.starts_with("Exec")) {
+            if let Some(args) = command.strip_prefix("/usr/bin/podmux ") {
+                let args = std::iter::once("podmux").chain(args.split(' '));
+                let matches = cli::command().try_get_matches_from(args);
+                assert!(matches.is_ok(), "{unit}: {command}: {}", matches.unwrap_err());
+                calls += 1;
+            }
+        }
+    }
+    assert!(calls >= 3, "the start, the reload, and the reload of the drop-in");
+}
+
+#[test]
+fn units_say_variables_that_are_settings() {
+    let known: BTreeSet<_> = Key::ALL.map(Key::variable).into_iter().collect();
+    let mut said = 0;
+    for unit in units() {
+        for (_, value) in directives(&unit).iter().filter(|(name, _)| name == "Environment") {
+            let names = value.split(' ').map(|pair| pair.split_once('=').unwrap().0);
+            for name in names.filter(|name| *name != "HOME") {
+                assert!(known.contains(name), "{unit}: {name} is no setting");
+                said += 1;
+            }
+        }
+    }
+    assert!(said > 0);
+}
+
+#[test]
+fn what_is_pointed_at_is_installed() {
+    let all = ["podmux.default", "config.yaml", "README.md"].map(|name| format!("systemd/{name}"));
+    let mut texts: BTreeMap<_, _> = units().into_iter().chain(all).map(|file| (read(&file), file)).collect();
+    texts.extend(files("systemd/man").into_iter().map(|file| (read(&file), file)));
+    let there: BTreeSet<_> = files("systemd").into_iter().chain(files("systemd/drop-ins")).collect();
+    let there: BTreeSet<_> =
+        there.iter().chain(&files("systemd/man")).filter_map(|file| installed(file)).collect();
+    let end = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '.' | '_'));
+    for (text, file) in &texts {
+        for (at, _) in text.match_indices("drop-ins/") {
+            let name = text[at..].split(end).next().unwrap().trim_end_matches('.');
+            let whole = format!("usr/share/doc/podmux/examples/{name}");
+            assert!(name == "drop-ins/" || there.contains(&whole), "{file}: {name} is not there");
+        }
+        for (at, _) in text.match_indices("man:") {
+            let page = text[at + 4..].split('(').next().unwrap();
+            assert!(there.contains(&format!("usr/share/man/man1/{page}.1")), "{file}: no page {page}");
+        }
+        for start in
+            ["/usr/share/doc/podmux/README", "/etc/podmux/config", "/etc/default/podmux", "/etc/logrotate.d/"]
+        {
+            for (at, _) in text.match_indices(start) {
+                let path = text[at + 1..].split(end).next().unwrap().trim_end_matches('.');
+                assert!(there.contains(path), "{file}: /{path} is not installed");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_drop_in_says_what_it_is_for_and_what_it_opens_and_is_in_the_readme() {
+    let readme = read("systemd/README.md");
+    for file in files("systemd/drop-ins") {
+        let text = read(&file);
+        let name = file.rsplit('/').next().unwrap();
+        assert!(text.starts_with("# For: "), "{file}");
+        for part in ["# Install", "# Opens: ", name] {
+            assert!(text.contains(part), "{file} has no {part:?}");
+        }
+        assert!(readme.contains(&format!("`{name}`")), "{name} is not in systemd/README.md");
+    }
+}
+
+#[test]
+fn the_package_and_the_program_have_one_version() {
+    let changelog = read("systemd/debian/changelog");
+    let newest = changelog.lines().next().unwrap();
+    assert!(newest.starts_with(concat!("podmux (", env!("CARGO_PKG_VERSION"), "-")), "{newest}");
 }

@@ -142,6 +142,8 @@ const LAW: &[Row] = &[
         "+crate::source::ReflectorStatus", "+crate::source::api::ReflectorMetrics",
         // Where it listens and whom it lets in is as it was said; nothing is gained by saying it twice.
         "+crate::settings::CertificateFiles", "+crate::settings::Listen", "+crate::settings::ServerSettings",
+        // The sockets that were passed, with what the settings know of them.
+        "+crate::settings::PassedListener", "+crate::settings::PassedSocket",
     ]]),
     ("db", &[&[
         "+std", "-std::env", "-std::net", "-std::process", "-std::thread",
@@ -153,6 +155,11 @@ const LAW: &[Row] = &[
         "+thiserror", "+tokio", "+tokio_util", "+tracing",
         "+crate::supervise",
     ]]),
+    ("systemd", &[&[
+        "+std", "-std::env", "-std::fs", "-std::process", "-std::thread",
+        "+rustix", "+tokio::net::UnixDatagram", "+tracing",
+        "+crate::systemd",
+    ]]),
     ("telemetry", &[&[
         "+std", "-std::env", "-std::net", "-std::process", "-std::thread", "+std::thread::Builder",
         "+rustix", "+thiserror", "+tracing", "+tracing_subscriber",
@@ -161,13 +168,15 @@ const LAW: &[Row] = &[
     ("settings", &[&[
         "+std", "+std::env", "-std::net::TcpStream", "-std::process", "-std::thread",
         "+http", "+rustix", "+serde", "+serde_json", "+thiserror",
+        // Sockets that are passed are announced in the environment.
+        "+listenfd",
         "+crate::settings", "+crate::pod", "+crate::mux::Notify",
     ]]),
     ("agent", &[ASYNC, EDGE, &["+crate", "-crate::cli"]]),
     ("cli", &[ASYNC, EDGE, &[
         "+bytes", "+clap", "+clap_complete", "+http", "+tokio",
         "+crate::cli", "+crate::client", "+crate::age", "+crate::agent", "+crate::clock", "+crate::pod", "+crate::settings",
-        "+crate::telemetry", "+crate::validation",
+        "+crate::systemd", "+crate::telemetry", "+crate::validation",
         // `validate` finds and reads manifests as the source does.
         "+crate::source::file::Contents", "+crate::source::file::contents",
         "+crate::source::file::read_manifest",

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
 use crate::support::{
-    process::{Process, podmux_run, wait_for},
+    process::{Process, podmux, podmux_run, wait_for},
     stream::Replica,
 };
 
@@ -242,22 +242,64 @@ fn the_log_is_json_if_asked_for() {
     assert_eq!((bad["source"].as_str(), bad["error"].is_string()), (Some("file"), true), "{bad}");
 }
 
-#[test]
-fn the_journal_notes_the_time_by_itself() {
+/// What an agent says when the journal has its stderr, or is said to have it.
+fn told_to_the_journal(args: &[&str], really: bool) -> String {
     let manifests = tempfile::tempdir().unwrap();
+    fs::write(manifests.path().join("bad.yaml"), "kind: [").unwrap();
     let logs = tempfile::NamedTempFile::new().unwrap();
     let stream = logs.as_file().metadata().unwrap();
-    for (journal, timed) in [
-        (format!("{}:{}", stream.dev(), stream.ino()), false),
-        (format!("{}:{}", stream.dev(), stream.ino() + 1), true),
-    ] {
-        let mut command = podmux_run(manifests.path(), &[]);
-        command.env("JOURNAL_STREAM", journal).stderr(File::create(logs.path()).unwrap());
-        let agent = Process::start(&mut command);
-        agent.holds("the first sight", |held| held.seq == 1);
-        stop(agent);
+    let inode = if really { stream.ino() } else { stream.ino() + 1 };
+    let mut command = podmux_run(manifests.path(), args);
+    command.env("JOURNAL_STREAM", format!("{}:{inode}", stream.dev()));
+    let agent = Process::start(command.stderr(File::create(logs.path()).unwrap()));
+    wait_for(|| fs::read_to_string(logs.path()).unwrap().contains("bad.yaml").then_some(()));
+    stop(agent);
+    let log = fs::read_to_string(logs.path()).unwrap();
+    log.replace(manifests.path().to_str().unwrap(), "@")
+}
+
+/// The level as sd-daemon(3) has it; time, level and program are the journal's own business.
+#[test]
+fn the_journal_is_told_levels_and_notes_the_time_by_itself() {
+    let log = told_to_the_journal(&["-v"], true);
+    let lines: Vec<&str> = log.lines().collect();
+    let begins = |text: &str| lines.iter().any(|line| line.starts_with(text));
+    assert!(begins("<6>podmux::agent: started version="), "{log}");
+    assert!(begins("<4>podmux::source::file::worker: the manifest was refused"), "{log}");
+    assert!(begins("<6>podmux::agent: stopped"), "{log}");
+    for line in lines {
+        assert!(line.starts_with('<') && line.as_bytes()[2] == b'>', "{line}");
+        for word in ["INFO", "WARN", "DEBUG", "\u{1b}"] {
+            assert!(!line.contains(word), "{line}");
+        }
+    }
+    let log = told_to_the_journal(&[], false);
+    assert!(log.starts_with("20") && log.contains("INFO started") && !log.contains('\u{1b}'), "{log}");
+}
+
+#[test]
+fn the_journal_gets_json_whole_behind_its_level() {
+    let log = told_to_the_journal(&["--log-format", "json"], true);
+    let mut warned = false;
+    for line in log.lines() {
+        let (priority, json) = line.split_at(3);
+        let line: Value = serde_json::from_str(json).unwrap();
+        assert_eq!(priority, if line["level"] == "WARN" { "<4>" } else { "<6>" }, "{line}");
+        warned |= priority == "<4>";
+    }
+    assert!(warned, "{log}");
+}
+
+#[test]
+fn the_journal_is_told_why_a_start_was_refused() {
+    let logs = tempfile::NamedTempFile::new().unwrap();
+    let stream = logs.as_file().metadata().unwrap();
+    for args in [&["run", "--listen", "none"][..], &["run", "--check", "--listen", "none"]] {
+        let mut command = podmux(args);
+        command.env("JOURNAL_STREAM", format!("{}:{}", stream.dev(), stream.ino()));
+        let (code, _) = Process::start(command.stderr(File::create(logs.path()).unwrap())).ends();
         let log = fs::read_to_string(logs.path()).unwrap();
-        assert_eq!(log.starts_with("20"), timed, "{log}");
-        assert!(!log.contains('\u{1b}'), "colours are for terminals:\n{log}");
+        assert_eq!((code, log.lines().count()), (2, 1), "{log}");
+        assert!(log.starts_with("<3>no"), "{log}");
     }
 }

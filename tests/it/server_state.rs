@@ -1,6 +1,6 @@
 //! What the server shows of the agent: sources, health, metrics, version, and what kubectl asks first.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs::File, sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect, expect_file};
 use jiff::Timestamp;
@@ -233,6 +233,14 @@ async fn ten_thousand_bad_files_are_a_thousand_problems_and_a_number() {
     assert_eq!(source["moreProblems"], 9000);
 }
 
+/// What begins so is not the same in any two runs.
+const FLEETING: [&str; 4] = [
+    "podmux_http_request_duration_seconds_",
+    "podmux_start",
+    "podmux_config_last_reload_success_timestamp",
+    "process_",
+];
+
 #[tokio::test]
 async fn metrics_are_open_metrics() {
     let server = TestServer::start().await;
@@ -249,13 +257,55 @@ async fn metrics_are_open_metrics() {
     assert_eq!(reply.header("content-type"), ["application/openmetrics-text; version=1.0.0; charset=utf-8"]);
     let mut lines: Vec<&str> = reply.text().lines().collect();
     assert_eq!(lines.pop(), Some("# EOF"));
-    // Times differ from run to run, and a family's members stand in no order.
-    lines.retain(|line| {
-        !line.starts_with("podmux_http_request_duration_seconds_") && !line.starts_with("podmux_start")
-    });
+    // A family's members stand in no order.
+    lines.retain(|line| !FLEETING.iter().any(|fleeting| line.starts_with(fleeting)));
     lines.sort_unstable();
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics.txt")]
         .assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// A metric's value, if it is there.
+async fn metric(server: &TestServer, name: &str) -> Option<f64> {
+    let reply = server.get("/metrics").await;
+    let line = reply.text().lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.map(|value| value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn the_process_shows_what_it_costs() {
+    let server = TestServer::start().await;
+    let is = async |name: &str| metric(&server, name).await.unwrap_or_else(|| panic!("no {name}"));
+    let before = is("process_cpu_seconds_total").await;
+    assert!(before > 0.0 && is("process_cpu_seconds_total").await >= before);
+    let memory = is("process_resident_memory_bytes").await;
+    assert!(memory > 1e6 && memory < 1e12, "{memory}");
+    let (process, agent) = (is("process_start_time_seconds").await, is("podmux_start_time_seconds").await);
+    assert!((process - agent).abs() < 1e-3, "{process}, {agent}");
+    let (open, most) = (is("process_open_fds").await, is("process_max_fds").await);
+    assert!(open > 3.0 && open < most, "{open} of {most}");
+    // Other tests open and close files meanwhile, but not so many.
+    let held: Vec<_> = (0..100).map(|_| File::open("/dev/null").unwrap()).collect();
+    let now = is("process_open_fds").await;
+    assert!(now > 100.0, "{open}, then {now}");
+    drop(held);
+}
+
+#[tokio::test]
+async fn the_last_reload_is_shown() {
+    let server = TestServer::start().await;
+    let successful = async || metric(&server, "podmux_config_last_reload_successful").await;
+    let succeeded = async || metric(&server, "podmux_config_last_reload_success_timestamp_seconds").await;
+    assert_eq!(
+        (successful().await, succeeded().await),
+        (Some(1.0), metric(&server, "podmux_start_time_seconds").await)
+    );
+    let reload = |successful, at| server.reload.send_modify(|last| last.note(successful, at));
+    let at = |seconds| Timestamp::from_second(seconds).unwrap();
+    reload(true, at(1000));
+    reload(false, at(2000));
+    assert_eq!((successful().await, succeeded().await), (Some(0.0), Some(1000.0)));
+    reload(true, at(3000));
+    assert_eq!((successful().await, succeeded().await), (Some(1.0), Some(3000.0)));
 }
 
 /// An api source whose pods are of `old`, and which waits to ask again.
@@ -295,6 +345,9 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
     let of = server.api_status.lock().unwrap().restored.unwrap().to_string();
     let source = api().await;
     assert_eq!((&source["state"], &source["restored"]), (&"restored".into(), &of.into()));
+    let restored_of =
+        async || metric(&server, r#"podmux_source_restored_timestamp_seconds{source="api"}"#).await;
+    assert!(restored_of().await.is_some_and(|of| of > 1.7e9));
     assert_eq!((&source["pods"], &source["failing"]["attempts"]), (&1.into(), &3.into()));
 
     // One that does not know of when they are.
@@ -306,6 +359,7 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
     server.api(|api| put(api, "web")).await;
     let source = api().await;
     assert_eq!((&source["state"], source.get("restored")), (&"failing".into(), None));
+    assert_eq!(restored_of().await, None);
     assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok\n"));
 }
 

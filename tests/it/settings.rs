@@ -6,7 +6,6 @@
 )]
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -302,7 +301,7 @@ fn environment(variables: &[(&str, &str)]) -> Environment {
 fn config(dir: &Path, text: &str) -> Result<Settings, String> {
     let path = dir.join("config.yaml");
     fs::write(&path, text).unwrap();
-    let flags = Flags { config: Some(path), said: BTreeMap::new() };
+    let flags = Flags { config: Some(path), ..Flags::default() };
     let shown = |text: String| text.replace(dir.to_str().unwrap(), "DIR");
     let environment = environment(&[("PODMUX_NODE_NAME", "node"), ("STATE_DIRECTORY", "/state")]);
     Settings::load(&flags, &environment).map_err(|error| {
@@ -813,11 +812,11 @@ fileCheckFrequency: 5s
 #[test]
 fn a_config_file_that_cannot_be_read_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let missing = Flags { config: Some(dir.path().join("missing.yaml")), said: BTreeMap::new() };
+    let missing = Flags { config: Some(dir.path().join("missing.yaml")), ..Flags::default() };
     let error = Settings::load(&missing, &Environment::new()).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap();
     let told = format!("{error}: {cause}").replace(dir.path().to_str().unwrap(), "DIR");
-    expect!["--config DIR/missing.yaml: cannot be read: No such file or directory (os error 2)"]
+    expect!["--config DIR/missing.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)"]
         .assert_eq(&told);
 }
 
@@ -831,6 +830,8 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         (Key::NodeName, "a"),
         (Key::ManifestUrl, "http://a"),
         (Key::ManifestUrlHeader, "X-A: a"),
+        (Key::Kubeconfig, "/a"),
+        (Key::TokenFile, "/a"),
     ]);
     let fresh = load(&[
         (Key::PodManifestPath, "/b"),
@@ -862,14 +863,20 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         Key::FileCheckFrequency,
         Key::OnInvalidManifest,
         Key::ManifestUrlHeader,
+        Key::ManifestUrlCaFile,
+        Key::ManifestUrlClientCertFile,
+        Key::ManifestUrlClientKeyFile,
         Key::ManifestUrlSha256,
         Key::HttpCheckFrequency,
+        Key::Kubeconfig,
+        Key::TokenFile,
+        Key::TlsCertFile,
+        Key::TlsPrivateKeyFile,
+        Key::ClientCaFile,
         Key::ShutdownGrace,
         Key::Verbose,
     ];
-    // A certificate and its key are named once.
-    let keys = [Key::ManifestUrlClientKeyFile, Key::TlsPrivateKeyFile];
-    let named = |key: &Key| !reloads.contains(key) && !keys.contains(key);
+    let named = |key: &Key| !reloads.contains(key);
     assert_eq!(stuck, Key::ALL.into_iter().filter(named).collect::<Vec<_>>());
     for key in Key::ALL {
         let from = if reloads.contains(&key) { &fresh } else { &before };
@@ -877,6 +884,33 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
     }
     let (same, stuck) = before.reloaded(before.clone());
     assert_eq!((same, stuck), (before, Vec::new()));
+}
+
+/// The port that was opened because there was a token is not left without one.
+#[test]
+fn a_reload_takes_no_protection_off() {
+    let load = |said: &[(Key, &str)]| {
+        Settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+    };
+    let protections = [
+        (Key::TokenFile, "/a"),
+        (Key::TlsCertFile, "/a"),
+        (Key::TlsPrivateKeyFile, "/a"),
+        (Key::ClientCaFile, "/a"),
+    ];
+    let mut said = vec![(Key::Listen, "0.0.0.0:1")];
+    said.extend(protections);
+    let (before, bare) = (load(&said), load(&[(Key::Listen, "127.0.0.1:1")]));
+    let (after, stuck) = before.reloaded(bare.clone());
+    assert_eq!(after, before);
+    assert_eq!(stuck, [Key::Listen, Key::TokenFile, Key::TlsCertFile, Key::ClientCaFile]);
+    // To put one on is another thing.
+    let (after, stuck) = bare.reloaded(load(&protections));
+    assert_eq!(
+        (&after.server.token_file, &after.server.tls),
+        (&before.server.token_file, &before.server.tls)
+    );
+    assert_eq!(stuck, [Key::Listen]);
 }
 
 #[test]
@@ -889,6 +923,11 @@ fn a_source_that_comes_or_goes_needs_a_restart() {
     for (before, fresh) in [(&file, &url), (&url, &file)] {
         let (after, stuck) = before.reloaded(fresh.clone());
         assert_eq!((&after, stuck), (before, vec![Key::PodManifestPath, Key::ManifestUrl]));
+    }
+    let api = load(&[(Key::PodManifestPath, "/a"), (Key::Kubeconfig, "/a")]);
+    for (before, fresh) in [(&file, &api), (&api, &file)] {
+        let (after, stuck) = before.reloaded(fresh.clone());
+        assert_eq!((&after, stuck), (before, vec![Key::Kubeconfig]));
     }
 }
 
@@ -1046,7 +1085,7 @@ fn the_word_in_cluster_is_what_a_pod_is_told_and_a_path_with_a_slash_is_a_path()
         [("in-cluster", pods), ("node.conf", Kubeconfig::File(dir.path().join("node.conf")))]
     {
         fs::write(&path, format!("kubeconfig: {said}\nnodeName: node\nstateDir: none\n")).unwrap();
-        let flags = Flags { config: Some(path.clone()), said: BTreeMap::new() };
+        let flags = Flags { config: Some(path.clone()), ..Flags::default() };
         assert_eq!(Settings::load(&flags, &environment(&told)).unwrap().kubeconfig, Some(expected));
     }
 }

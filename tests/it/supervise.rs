@@ -8,7 +8,7 @@ use std::{
 use podmux::supervise::{BoxError, Crew, CrewError};
 use tokio::{
     sync::watch,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -118,6 +118,23 @@ async fn laggards_are_named_at_the_deadline_and_cut_off() {
     assert_eq!(begun.elapsed(), GRACE);
     let mut aborted = aborted;
     soon(aborted.changed()).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_grace_begins_with_the_warning_and_the_tasks_go_on_until_the_stop() {
+    let (crew, stop) = crew();
+    let warned = stop.child_token();
+    let mut crew = crew.warned_by(warned.clone());
+    crew.spawn("stuck", pending());
+    let begun = Instant::now();
+    warned.cancel();
+    let stops = async {
+        sleep(GRACE / 2).await;
+        // Whoever ended before would have been missed.
+        stop.cancel();
+    };
+    assert_eq!(tokio::join!(ended(crew), stops).0.unwrap(), ["stuck"]);
+    assert_eq!(begun.elapsed(), GRACE);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use http::HeaderValue;
-use podmux::storage::SourceState;
+use podmux::{source::url::Tuning, storage::SourceState};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -15,6 +15,17 @@ use crate::support::{
 
 /// An empty list.
 pub const NO_PODS: &str = r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#;
+
+/// A poll an hour, and nothing special.
+fn hourly() -> Tuning {
+    Tuning {
+        check_frequency: Duration::from_hours(1),
+        headers: http::HeaderMap::new(),
+        ca_file: None,
+        identity: None,
+        sha256: None,
+    }
+}
 
 /// What is served at a URL, prepared.
 async fn pods_at(manifests: &Value) -> Vec<Value> {
@@ -134,11 +145,8 @@ async fn the_headers_go_with_every_request() {
         assert_eq!(seen.header("accept"), "application/yaml, application/json, */*;q=0.5");
     }
     // A header of the user's own stands for ours.
-    source.handle.retune(
-        Duration::from_hours(1),
-        [(http::header::USER_AGENT, HeaderValue::from_static("me"))].into_iter().collect(),
-        None,
-    );
+    let headers = [(http::header::USER_AGENT, HeaderValue::from_static("me"))].into_iter().collect();
+    source.handle.retune(Tuning { headers, ..hourly() });
     let seen = web.asked(3).await;
     assert_eq!((seen[2].header("user-agent"), seen[2].header("metadata-flavor")), ("me", ""));
 }
@@ -155,7 +163,7 @@ async fn a_url_is_polled_at_once_and_then_every_frequency() {
     source.hear("UPDATE: web=i:2").await;
     assert_eq!(source.status().detail, "polling every 10ms");
     // It stops doing so when it is told another one.
-    source.handle.retune(Duration::from_hours(1), http::HeaderMap::new(), None);
+    source.handle.retune(hourly());
     source.poll().await;
     assert_eq!(source.status().detail, "polling every 3600s");
     let asked = web.seen().len();
@@ -295,7 +303,7 @@ async fn a_pinned_body_is_the_only_one_that_is_taken() {
     assert!(source.error().starts_with(&error), "{}", source.error());
     assert_eq!(web.seen()[1].header("if-none-match"), "\"1\"");
     // Another pin is another wish; what is known is no answer to it.
-    source.handle.retune(Duration::from_hours(1), http::HeaderMap::new(), Some(hash(&two)));
+    source.handle.retune(Tuning { sha256: Some(hash(&two)), ..hourly() });
     source.hear("UPDATE: web=i:2").await;
     assert_eq!(web.seen()[2].header("if-none-match"), "");
 }

@@ -72,10 +72,17 @@ pub struct ApiSettings {
     pub node: NodeName,
 }
 
+/// What the source is asked for while it runs.
+#[derive(Clone, Debug)]
+struct Asked {
+    times: u64,
+    kubeconfig: Kubeconfig,
+}
+
 /// The apiserver source from outside. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ApiHandle {
-    asked: level::Sender<u64>,
+    asked: level::Sender<Asked>,
     status: level::Receiver<SourceStatus>,
     metrics: ReflectorMetrics,
 }
@@ -83,7 +90,16 @@ pub struct ApiHandle {
 impl ApiHandle {
     /// Asks for a fresh listing now, with credentials read anew (SIGHUP).
     pub fn rescan(&self) {
-        self.asked.send_modify(|asked| *asked += 1);
+        self.asked.send_modify(|asked| asked.times += 1);
+    }
+
+    /// The same from another kubeconfig on. The one from before stays in use as
+    /// long as this one cannot be used.
+    pub fn retune(&self, kubeconfig: Kubeconfig) {
+        self.asked.send_modify(|asked| {
+            asked.times += 1;
+            asked.kubeconfig = kubeconfig;
+        });
     }
 
     /// How the source is doing.
@@ -120,7 +136,7 @@ pub struct ApiSource {
     teller: Teller,
     metrics: ReflectorMetrics,
     tally: Tally,
-    asked: level::Receiver<u64>,
+    asked: level::Receiver<Asked>,
 }
 
 impl ApiSource {
@@ -129,7 +145,7 @@ impl ApiSource {
     pub fn new(settings: ApiSettings, channel: SourceChannel) -> (Self, ApiHandle) {
         let status = SourceStatus { reflector: Some(teller::idle()), ..SourceStatus::default() };
         let (status, seen) = level::channel(status);
-        let (ask, asked) = level::channel(0);
+        let (ask, asked) = level::channel(Asked { times: 0, kubeconfig: settings.kubeconfig.clone() });
         let metrics = ReflectorMetrics::default();
         let handle = ApiHandle { asked: ask, status: seen, metrics: metrics.clone() };
         let source = Self {
@@ -433,7 +449,8 @@ impl ApiSource {
     /// Draws the conclusions from the end of a request.
     fn ended(&mut self, end: &End) {
         if *end == End::Asked {
-            self.connector.renew();
+            let kubeconfig = self.asked.borrow().kubeconfig.clone();
+            self.connector.turn_to(kubeconfig);
         }
         let kind = kind(end, self.reflector.was_accepted());
         let verdict = self.reflector.ended(end, Instant::now(), dice());
@@ -560,7 +577,7 @@ impl ApiSource {
 /// Waits for something, and keeps the last good on its way meanwhile. Nothing if
 /// a fresh listing is asked for before.
 async fn meanwhile<T>(
-    asked: &mut level::Receiver<u64>,
+    asked: &mut level::Receiver<Asked>,
     store: &mut UndeltaStore,
     work: impl Future<Output = T>,
 ) -> Option<T> {

@@ -215,6 +215,12 @@ impl Posts {
         self.status.borrow().clone()
     }
 
+    /// How the source is doing, whenever that changes. Closed when it has ended.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<SourceStatus> {
+        self.status.clone()
+    }
+
     /// The posted pods, shadowed ones included. O(1).
     #[must_use]
     pub fn all(&self) -> OrdMap<PodKey, Arc<Pod>> {

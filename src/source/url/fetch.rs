@@ -9,9 +9,11 @@ use http::{
 };
 use sha2::{Digest as _, Sha256};
 use tokio::task;
+use tracing::warn;
 
 use super::{super::hex, UrlSettings};
 use crate::{
+    causes::chain,
     client::{Client, ClientError, ClientSettings},
     pod::{Refusal, decode::MAX_MANIFEST},
 };
@@ -95,12 +97,17 @@ pub(super) struct Fetched {
 #[derive(Debug, Default)]
 pub(super) struct Fetcher {
     client: Option<Client>,
+    /// Whether another was asked for, and could not be made yet.
+    stale: bool,
+    /// Why not, if that was so the last time: it is said once.
+    warned: Option<String>,
 }
 
 impl Fetcher {
-    /// Certificates are read anew before the next request.
-    pub(super) fn forget(&mut self) {
-        self.client = None;
+    /// Has certificates read anew before the next request. While they cannot be
+    /// used, those from before are.
+    pub(super) fn refresh(&mut self) {
+        (self.stale, self.warned) = (true, None);
     }
 
     /// Fetches once. After an error certificates are read anew: a fresh one may
@@ -110,13 +117,33 @@ impl Fetcher {
         settings: &UrlSettings,
         known: Option<&Validators>,
     ) -> Result<Answer, UrlError> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => client(settings).await?,
-        };
+        let client = self.ready(settings).await?;
         let answer = ask(&client, settings, known).await?;
         self.client = Some(client);
         Ok(answer)
+    }
+
+    /// A client of the certificates as they are, or else the one from before.
+    async fn ready(&mut self, settings: &UrlSettings) -> Result<Client, ClientError> {
+        let before = match self.client.take() {
+            Some(client) if !self.stale => return Ok(client),
+            before => before,
+        };
+        match (client(settings).await, before) {
+            (Ok(client), _) => {
+                (self.stale, self.warned) = (false, None);
+                Ok(client)
+            }
+            (Err(error), None) => Err(error),
+            (Err(error), Some(before)) => {
+                let why = chain(&error);
+                if self.warned.as_ref() != Some(&why) {
+                    warn!(source = "url", error = why, "the URL is asked with the certificates from before");
+                    self.warned = Some(why);
+                }
+                Ok(before)
+            }
+        }
     }
 }
 

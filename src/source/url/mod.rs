@@ -92,6 +92,21 @@ impl fmt::Debug for UrlSettings {
     }
 }
 
+/// What may change while the source runs: see [`UrlSettings`].
+#[derive(Clone)]
+pub struct Tuning {
+    /// The time between two polls.
+    pub check_frequency: Duration,
+    /// What every request says besides.
+    pub headers: HeaderMap,
+    /// The CAs that are trusted.
+    pub ca_file: Option<PathBuf>,
+    /// Who this node is.
+    pub identity: Option<Identity>,
+    /// The only body that is taken.
+    pub sha256: Option<[u8; 32]>,
+}
+
 /// What the source is asked for while it runs.
 #[derive(Clone, Debug)]
 struct Asked {
@@ -114,13 +129,14 @@ impl UrlHandle {
         self.asked.send_modify(|asked| asked.fetches += 1);
     }
 
-    /// Takes these settings over, and polls.
-    pub fn retune(&self, check_frequency: Duration, headers: HeaderMap, sha256: Option<[u8; 32]>) {
+    /// Takes these settings over, and polls, with certificates read anew.
+    pub fn retune(&self, tuning: Tuning) {
+        let Tuning { check_frequency, headers, ca_file, identity, sha256 } = tuning;
         self.asked.send_modify(|asked| {
             asked.fetches += 1;
-            asked.settings.check_frequency = check_frequency;
-            asked.settings.headers = headers;
-            asked.settings.sha256 = sha256;
+            let settings = &mut asked.settings;
+            (settings.check_frequency, settings.headers) = (check_frequency, headers);
+            (settings.ca_file, settings.identity, settings.sha256) = (ca_file, identity, sha256);
         });
     }
 
@@ -257,7 +273,7 @@ impl UrlSource {
             let poll = async {
                 if is_asked {
                     // Whoever asks may have put other certificates in place.
-                    self.fetcher.forget();
+                    self.fetcher.refresh();
                 }
                 self.poll().await;
                 if is_asked {

@@ -1,5 +1,6 @@
 //! Builders and doubles that several tests use.
 
+pub mod activated;
 pub mod agent;
 pub mod apiserver;
 pub mod cluster;
@@ -11,9 +12,12 @@ pub mod logs;
 pub mod man;
 pub mod namespace;
 pub mod node;
+pub mod notify;
+pub mod observed;
 pub mod plain;
 pub mod polled;
 pub mod process;
+pub mod promql;
 pub mod proxy;
 pub mod random;
 pub mod reflected;

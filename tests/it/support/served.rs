@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use podmux::{
     pod::NodeName,
     server::{Caller, ConnectionStats, Limits, Refusal, Reread, Server, StartError},
-    settings::{Listen, ServerSettings},
+    settings::{Listen, PassedSocket, ServerSettings},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -43,6 +43,8 @@ pub struct Served {
     pub stats: ConnectionStats,
     pub reread: Reread,
     pub work: Work,
+    pub finish: CancellationToken,
+    pub finished: CancellationToken,
     pub stop: CancellationToken,
     running: JoinHandle<()>,
 }
@@ -71,7 +73,7 @@ pub fn unix(path: &Path) -> ServerSettings {
 }
 
 pub async fn bind(settings: &ServerSettings, limits: Limits) -> Result<Server, StartError> {
-    Server::bind(settings, NodeName::new("node1").unwrap(), limits).await
+    Server::bind(settings, Vec::new(), NodeName::new("node1").unwrap(), limits).await
 }
 
 /// An error and its causes, as they are printed at the edge.
@@ -87,7 +89,13 @@ pub fn chain(error: &StartError) -> String {
 
 impl Served {
     pub async fn start(settings: &ServerSettings, limits: Limits) -> Self {
-        let server = bind(settings, limits).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        Self::start_with(settings, Vec::new(), limits).await
+    }
+
+    /// With sockets that were passed.
+    pub async fn start_with(settings: &ServerSettings, passed: Vec<PassedSocket>, limits: Limits) -> Self {
+        let server = Server::bind(settings, passed, NodeName::new("node1").unwrap(), limits).await;
+        let server = server.unwrap_or_else(|error| panic!("{}", chain(&error)));
         let work = Work {
             leave: Arc::new(Semaphore::new(0)),
             waiting: Arc::default(),
@@ -95,9 +103,10 @@ impl Served {
             pouring: Arc::default(),
         };
         let (addresses, stats, reread) = (server.addresses().to_vec(), server.stats(), server.reread());
-        let stop = CancellationToken::new();
-        let running = tokio::spawn(server.run(router(work.clone()), stop.clone()));
-        Self { addresses, stats, reread, work, stop, running }
+        let (stop, finished) = (CancellationToken::new(), server.finished());
+        let finish = stop.child_token();
+        let running = tokio::spawn(server.run(router(work.clone()), finish.clone(), stop.clone()));
+        Self { addresses, stats, reread, work, finish, finished, stop, running }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -207,7 +216,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    async fn read(response: Response<hyper::body::Incoming>) -> Self {
+    pub async fn read(response: Response<hyper::body::Incoming>) -> Self {
         let (head, body) = response.into_parts();
         let text = body.collect().await.unwrap().to_bytes();
         let text = String::from_utf8(text.to_vec()).unwrap();

@@ -24,7 +24,7 @@ use podmux::{
     history::{Bounds, History, HistoryReader},
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
-    server::{ConnectionStats, Probe, SinkStatus, View, router},
+    server::{ConnectionStats, LastReload, Probe, SinkStatus, View, router},
     source::{
         SourceStatus,
         api::ReflectorMetrics,
@@ -90,6 +90,7 @@ pub struct TestServer {
     pub file_status: Arc<Mutex<SourceStatus>>,
     pub api_status: Arc<Mutex<SourceStatus>>,
     pub sink_status: Arc<Mutex<SinkStatus>>,
+    pub reload: watch::Sender<LastReload>,
     pub stopping: CancellationToken,
     pub stop: CancellationToken,
     file: Mutex<Option<(SourceChannel, ListingBuilder)>>,
@@ -136,6 +137,7 @@ impl TestServer {
         let sink_status = Arc::<Mutex<SinkStatus>>::default();
         "test".clone_into(&mut sink_status.lock().unwrap().name);
         let stopping = CancellationToken::new();
+        let reload = watch::Sender::new(LastReload::at_start(clock::now()));
         let (of_posts, of_sink) = (posts.clone(), sink_status.clone());
         let of_posts: Probe<SourceStatus> = Arc::new(move || of_posts.status());
         let mut sources = vec![(SourceName::File, probe(&file_status)), (SourceName::Http, of_posts)];
@@ -156,7 +158,8 @@ impl TestServer {
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })
             }),
             stopping: stopping.clone(),
-            started: clock::now(),
+            started: reload.borrow().succeeded,
+            reload: reload.subscribe(),
             connections: ConnectionStats::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -172,6 +175,7 @@ impl TestServer {
             file_status,
             api_status,
             sink_status,
+            reload,
             stopping,
             stop,
             file: Mutex::new(speaker(SourceName::File)),

@@ -26,6 +26,9 @@ const TIME_LIMIT: Duration = Duration::from_mins(1);
 const MAX_OUTPUT: u64 = 1024 * 1024;
 /// How much of what it complains about is shown, in characters.
 const MAX_COMPLAINT: usize = 400;
+/// What systemd says to the agent alone: nobody else has its sockets, or speaks for it.
+const SYSTEMDS: [&str; 6] =
+    ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 /// The API's versions that are spoken.
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
@@ -115,6 +118,9 @@ impl Plugin {
         }
         let info = json!({ "apiVersion": self.version, "kind": "ExecCredential", "spec": spec });
         let mut command = Command::new(&self.command);
+        for name in SYSTEMDS {
+            command.env_remove(name);
+        }
         command.args(&self.args).envs(&self.env).env("KUBERNETES_EXEC_INFO", info.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own, so that what it started ends with it.

@@ -94,6 +94,8 @@ pub struct Connector {
     kubeconfig: Kubeconfig,
     proxies: Proxies,
     made: Option<Made>,
+    /// Whether another was asked for, and could not be made yet.
+    stale: bool,
     /// Why no other could be made, if that was so the last time: it is said once.
     warned: Option<String>,
 }
@@ -125,7 +127,7 @@ impl Connector {
     /// Reads nothing yet.
     #[must_use]
     pub fn new(kubeconfig: Kubeconfig) -> Self {
-        Self { kubeconfig, proxies: Proxies::default(), made: None, warned: None }
+        Self { kubeconfig, proxies: Proxies::default(), made: None, stale: false, warned: None }
     }
 
     /// The same with what the environment says about proxies.
@@ -162,7 +164,7 @@ impl Connector {
     /// # Errors
     /// If none can be made and none from before may still be good; the next call tries again.
     pub async fn client(&mut self) -> Result<Connected, ConnectError> {
-        if let Some(made) = &self.made {
+        if let Some(made) = self.made.as_ref().filter(|_| !self.stale) {
             let files: Vec<PathBuf> = made.files.iter().map(|(path, _)| path.clone()).collect();
             let seen = blocking(move || files.iter().map(|path| stamp(path)).collect::<Vec<_>>()).await?;
             let unchanged = made.files.iter().map(|(_, stamp)| stamp).eq(&seen);
@@ -172,7 +174,7 @@ impl Connector {
         }
         let error = match self.make().await {
             Ok(made) => {
-                self.warned = None;
+                (self.warned, self.stale) = (None, false);
                 return Ok(self.made.insert(made).connected.clone());
             }
             Err(error) => error,
@@ -191,10 +193,16 @@ impl Connector {
         Ok(made.connected.clone())
     }
 
-    /// Has the next client made anew: the server did not know who this is, or
-    /// somebody asked for it.
+    /// Has the next client made anew, and none used from before: the server did
+    /// not know who this is.
     pub fn renew(&mut self) {
         self.made = None;
+    }
+
+    /// Has the next client made anew, of this kubeconfig, because somebody asked
+    /// for it. As long as that is not possible the one from before is used.
+    pub fn turn_to(&mut self, kubeconfig: Kubeconfig) {
+        (self.kubeconfig, self.stale, self.warned) = (kubeconfig, true, None);
     }
 
     async fn make(&self) -> Result<Made, ConnectError> {

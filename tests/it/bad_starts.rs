@@ -1,0 +1,390 @@
+//! Starts that cannot be: one line that says what, where and how to mend it, exit 2, and nothing lost.
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use expect_test::{Expect, expect};
+use podmux::db::Table;
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    files::pod,
+    namespace::inside,
+    plain::Connection,
+    process::{Process, podmux_run, wait_for},
+    state::{Disk, State},
+    stream::Replica,
+    web::Authority,
+};
+
+/// A directory with manifests, and beside them room for what else a start needs.
+struct Node {
+    directory: TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("manifests")).unwrap();
+        Self { directory }
+    }
+
+    /// One that ran, with a pod that was posted.
+    fn with_state() -> Self {
+        let node = Self::new();
+        node.run_once(Signal::TERM);
+        node
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.at("state").join("state.redb")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = podmux_run(&self.at("manifests"), args);
+        command.env("PODMUX_STATE_DIR", self.at("state"));
+        command.env("PODMUX_LISTEN", format!("unix:{}", self.at("podmux.sock").display()));
+        command
+    }
+
+    fn start(&self, args: &[&str]) -> Process {
+        let agent = Process::start(&mut self.command(args));
+        agent.logs("listening");
+        wait_for(|| (self.ask("GET", "/readyz", "").0 == 200).then_some(()));
+        agent
+    }
+
+    /// Lets a pod be posted, and ends.
+    fn run_once(&self, end: Signal) {
+        let agent = self.start(&[]);
+        assert_eq!(self.post("posted"), 201);
+        agent.signal(end);
+        agent.ends();
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let answer = Connection::unix(&self.at("podmux.sock")).unwrap();
+        let answer = { answer }.ask(method, path, body.as_bytes()).unwrap();
+        (answer.code, answer.text())
+    }
+
+    fn post(&self, name: &str) -> u16 {
+        self.post_with(name, "i:1").0
+    }
+
+    fn post_with(&self, name: &str, image: &str) -> (u16, String) {
+        let pod = serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": { "containers": [{ "name": "c", "image": image }] },
+        });
+        self.ask("POST", "/pods", &pod.to_string())
+    }
+
+    /// The names of the pods that the agent shows.
+    fn pods(&self) -> Vec<String> {
+        let (code, text) = self.ask("GET", "/pods", "");
+        assert_eq!(code, 200, "{text}");
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().map(name).collect()
+    }
+
+    /// A start that is refused with this one line, in which `@` is this directory.
+    fn refused(&self, args: &[&str], expected: &Expect) {
+        let kept = fs::read(self.state()).ok();
+        let (code, log) = Process::start(&mut self.command(args)).ends();
+        expected.assert_eq(&(log.replace(self.directory.path().to_str().unwrap(), "@") + "\n"));
+        assert_eq!((code, log.lines().count()), (2, 1));
+        assert!(fs::read(self.state()).ok() == kept, "the state is as it was, byte for byte");
+    }
+
+    /// Starts again, and has everything.
+    fn is_whole(&self) {
+        let agent = self.start(&[]);
+        assert_eq!(self.pods(), ["posted"]);
+        agent.signal(Signal::TERM);
+        let (code, log) = agent.ends();
+        assert_eq!(code, 0, "{log}");
+    }
+
+    /// Gives the state a file system of its own, of this size.
+    fn mount(&self, size: &str) {
+        fs::create_dir(self.at("state")).unwrap();
+        mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], &self.at("state"));
+    }
+
+    fn remount(&self, options: &str) {
+        mount(&["-o", &format!("remount,{options}")], &self.at("state"));
+    }
+
+    /// Fills the state's file system to the last byte.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.at("state").join("others")).unwrap();
+        let error = loop {
+            if let Err(error) = std::io::Write::write_all(&mut file, &[0; 4096]) {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.at("state").join("others")).unwrap();
+    }
+}
+
+fn mount(args: &[&str], at: &Path) {
+    assert!(Command::new("mount").args(args).arg(at).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_state_of_a_newer_version_is_left_to_it() {
+    let disk = Disk::default();
+    let state = State::open_with(&disk, &[|_| Vec::new()]).unwrap();
+    state.put(Table::Posted, "a", "1").await;
+    state.close().await;
+    let node = Node::new();
+    fs::create_dir(node.at("state")).unwrap();
+    fs::write(node.state(), disk.bytes()).unwrap();
+    node.refused(&[], &expect![[r#"
+        podmux: @/state/state.redb was written by a newer podmux: format 2, and this one knows up to 1; run the newer one
+    "#]]);
+}
+
+#[test]
+fn a_state_that_is_none_is_left_alone() {
+    let node = Node::new();
+    fs::create_dir(node.at("state")).unwrap();
+    fs::write(node.state(), "what somebody else keeps here").unwrap();
+    node.refused(&[], &expect![[r#"
+        podmux: @/state/state.redb is not podmux's: it is no database; it is left as it is: move it away, or name another state directory
+    "#]]);
+    let node = Node::with_state();
+    let mut damaged = fs::read(node.state()).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle..].fill(0x55);
+    fs::write(node.state(), damaged).unwrap();
+    node.refused(&[], &expect![[r#"
+        podmux: @/state/state.redb is damaged: DB corrupted: Primary is corrupted despite 2-phase commit; it is left as it is: put back a copy of it, or move it away to begin anew
+    "#]]);
+}
+
+#[test]
+fn a_state_that_another_agent_has_is_left_to_it() {
+    let node = Node::with_state();
+    let agent = node.start(&[]);
+    let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", "none")).ends();
+    expect!["podmux: another podmux works on the state directory @/state: stop it, or give this one a directory of its own"].assert_eq(&log.replace(node.directory.path().to_str().unwrap(), "@"));
+    assert_eq!(code, 2);
+    agent.signal(Signal::TERM);
+    agent.ends();
+    node.is_whole();
+}
+
+#[test]
+fn a_state_directory_of_somebody_else_is_refused() {
+    if !inside("-U", "bad_starts::a_state_directory_of_somebody_else_is_refused") {
+        return;
+    }
+    let node = Node::with_state();
+    let mode = |mode| fs::set_permissions(node.at("state"), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o000);
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state; give it, with all that is in it, to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
+    "#]]);
+    mode(0o700);
+    fs::set_permissions(node.state(), fs::Permissions::from_mode(0o400)).unwrap();
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state/state.redb; give it, with all that is in it, to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
+    "#]]);
+    fs::set_permissions(node.state(), fs::Permissions::from_mode(0o600)).unwrap();
+    node.is_whole();
+}
+
+#[test]
+fn a_file_system_that_is_read_only_is_refused() {
+    if !inside("-Urm", "bad_starts::a_file_system_that_is_read_only_is_refused") {
+        return;
+    }
+    let node = Node::new();
+    node.mount("9m");
+    node.remount("ro");
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state; mount it so that it can be written, or name another with --state-dir: Read-only file system (os error 30)
+    "#]]);
+    node.remount("rw");
+    node.run_once(Signal::KILL);
+    node.remount("ro");
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state; mount it so that it can be written, or name another with --state-dir: Read-only file system (os error 30)
+    "#]]);
+    node.remount("rw");
+    node.is_whole();
+}
+
+#[test]
+fn a_full_disk_without_state_is_refused() {
+    if !inside("-Urm", "bad_starts::a_full_disk_without_state_is_refused") {
+        return;
+    }
+    let node = Node::new();
+    node.mount("4m");
+    node.fill();
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state; make room there, or name another with --state-dir: No space left on device (os error 28)
+    "#]]);
+    node.make_room();
+    node.run_once(Signal::TERM);
+    node.is_whole();
+}
+
+/// What an edge node needs most when its disk is full is its pods.
+#[test]
+fn a_full_disk_with_state_leaves_the_node_its_pods() {
+    if !inside("-Urm", "bad_starts::a_full_disk_with_state_leaves_the_node_its_pods") {
+        return;
+    }
+    for end in [Signal::TERM, Signal::KILL] {
+        let node = Node::new();
+        node.mount("4m");
+        fs::write(node.at("manifests").join("web.yaml"), pod("web", "i:1")).unwrap();
+        node.run_once(end);
+        node.fill();
+        let out = node.at("updates.jsonl");
+        let sink = format!("jsonl={}", out.display());
+        let agent = node.start(&["--sink", "jsonl", "--sink", &sink]);
+        agent.holds("both pods", |held| held.pods.len() == 2);
+        // A sink with numbers of its own hears of them, too: there is room for those.
+        let both = |text: &String| Replica::of(text).pods.len() == 2;
+        wait_for(|| fs::read_to_string(&out).ok().filter(|text| text.ends_with('\n')).filter(both));
+        assert_eq!(node.pods(), ["posted", "web-node1"]);
+        let mut stored = 0;
+        let refusal = loop {
+            match node.post_with(&format!("more-{stored:03}"), &"i".repeat(200)) {
+                (201, _) => stored += 1,
+                refused => break refused,
+            }
+            assert!(stored < 4_000, "4 MB hold no 4,000 pods");
+        };
+        assert_eq!(refusal.0, 507, "{}", refusal.1);
+        assert!(refusal.1.contains("make room in the state directory"), "{}", refusal.1);
+        assert_eq!(node.pods().len(), 2 + stored);
+        agent.signal(Signal::KILL);
+        agent.ends();
+
+        // Once more from there, without a byte of room: what was acknowledged is there.
+        let agent = node.start(&[]);
+        assert_eq!(node.pods().len(), 2 + stored);
+        agent.signal(Signal::TERM);
+        let (code, log) = agent.ends();
+        assert_eq!(code, 0, "{log}");
+        assert!(log.ends_with("stopped"), "nobody waits for room at the end:\n{log}");
+
+        node.make_room();
+        let agent = node.start(&[]);
+        assert_eq!(node.post("at-last"), 201);
+        assert_eq!(node.pods().len(), 3 + stored);
+        agent.signal(Signal::TERM);
+        agent.ends();
+    }
+}
+
+#[test]
+fn a_port_in_use_is_refused() {
+    let node = Node::with_state();
+    let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", &address)).ends();
+    assert_eq!((code, log.lines().count()), (2, 1), "{log}");
+    expect!["podmux: cannot listen on ADDRESS: another program does; stop it, or give another address with --listen"].assert_eq(&log.replace(&address, "ADDRESS"));
+    node.is_whole();
+}
+
+#[test]
+fn a_token_that_cannot_be_read_is_refused() {
+    if !inside("-U", "bad_starts::a_token_that_cannot_be_read_is_refused") {
+        return;
+    }
+    let node = Node::with_state();
+    let token = node.at("token");
+    let args = ["--token-file", token.to_str().unwrap()];
+    node.refused(&args, &expect![[r#"
+        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
+    "#]]);
+    fs::write(&token, "s3cret-token").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o000)).unwrap();
+    node.refused(&args, &expect![[r#"
+        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: Permission denied (os error 13)
+    "#]]);
+    fs::remove_file(&token).unwrap();
+    fs::create_dir(&token).unwrap();
+    node.refused(&args, &expect![[r#"
+        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: Is a directory (os error 21)
+    "#]]);
+    node.is_whole();
+}
+
+#[test]
+fn a_certificate_without_its_key_is_refused() {
+    if !inside("-U", "bad_starts::a_certificate_without_its_key_is_refused") {
+        return;
+    }
+    let node = Node::with_state();
+    let (certificate, key) = Authority::new(node.directory.path(), "ca").server_files("localhost");
+    let args =
+        ["--tls-cert-file", certificate.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o000)).unwrap();
+    node.refused(&args, &expect![[r#"
+        podmux: TLS private key @/localhost.key: cannot be read; does it exist, and may this process read it?: Permission denied (os error 13)
+    "#]]);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&key, "no key").unwrap();
+    node.refused(&args, &expect![[r#"
+        podmux: TLS private key @/localhost.key: there is no private key in PEM in it (an encrypted one is none)
+    "#]]);
+    node.is_whole();
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_is_refused() {
+    let node = Node::with_state();
+    let config = node.at("config.yaml");
+    let args = ["--config", config.to_str().unwrap()];
+    node.refused(
+        &args,
+        &expect![[r#"
+            podmux: --config @/config.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
+        "#]],
+    );
+    fs::write(&config, "podManifestPaths: /etc\n").unwrap();
+    node.refused(&args, &expect![[r#"
+        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose
+    "#]]);
+    node.is_whole();
+}
+
+/// A node that joins a cluster may be given its kubeconfig later: that is no bad start.
+#[test]
+fn a_kubeconfig_that_is_missing_is_waited_for() {
+    let node = Node::with_state();
+    let kubeconfig = node.at("kubeconfig");
+    let agent = Process::start(&mut node.command(&["--kubeconfig", kubeconfig.to_str().unwrap()]));
+    agent.logs("listening");
+    let line = agent.logs("there is no kubeconfig");
+    assert!(line.contains(kubeconfig.to_str().unwrap()) && line.contains("put one there"), "{line}");
+    wait_for(|| (node.pods() == ["posted"]).then_some(()));
+    assert_eq!(node.ask("GET", "/readyz", "").0, 503, "what the API server wants is not known");
+    agent.signal(Signal::TERM);
+    agent.ends();
+}

@@ -1,0 +1,406 @@
+//! What stands beside the metrics: every name in `systemd/alerts.yaml` and `systemd/grafana.json` is one that
+//! a running agent serves, and a real Prometheus can make something of all of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use podmux::pod::yaml;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{
+    kubernetes::not_tested,
+    observed::{Observed, Series, ask, values},
+    process::{Process, wait_for},
+    promql::{Expression, Selector},
+};
+
+/// What Prometheus knows of each target, whatever it serves, and what it adds to each series.
+const UP: &str = "up";
+const TARGET: [&str; 2] = ["job", "instance"];
+
+/// What is served and not on the dashboard, with the reason.
+const NOT_SHOWN: [(&str, &str); 1] =
+    [("process_start_time_seconds", "it is podmux_start_time_seconds, for dashboards of other people")];
+
+/// On the dashboard, and empty while all is well.
+const EMPTY_WHEN_WELL: [&str; 2] = ["podmux_http_refusals_total", "podmux_source_restored_timestamp_seconds"];
+
+fn text_of(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
+/// The rules of `systemd/alerts.yaml`.
+fn alerts() -> Vec<Value> {
+    let file = yaml::to_json(&text_of("systemd/alerts.yaml")).unwrap();
+    let groups = file["groups"].as_array().unwrap();
+    groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+}
+
+fn dashboard() -> Value {
+    serde_json::from_str(&text_of("systemd/grafana.json")).unwrap()
+}
+
+/// The dashboard's panels but for the rows' titles.
+fn panels(dashboard: &Value) -> Vec<Value> {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    panels.filter(|panel| panel["type"] != "row").cloned().collect()
+}
+
+fn word<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// Each expression with what its text shows of it: where it stands, the expression, the labels
+/// that are written out.
+fn expressions() -> Vec<(String, String, Vec<String>)> {
+    let mut all = Vec::new();
+    for alert in alerts() {
+        let shown = alert["annotations"].as_object().unwrap().values();
+        let labels = shown.flat_map(|text| templates(text.as_str().unwrap(), "$labels."));
+        all.push((word(&alert, "alert").to_owned(), word(&alert, "expr").to_owned(), labels.collect()));
+    }
+    let dashboard = dashboard();
+    for panel in panels(&dashboard) {
+        for target in panel["targets"].as_array().unwrap() {
+            let labels = templates(word(target, "legendFormat"), "").collect();
+            all.push((word(&panel, "title").to_owned(), word(target, "expr").to_owned(), labels));
+        }
+    }
+    for variable in dashboard["templating"]["list"].as_array().unwrap() {
+        if let Some(query) = variable["definition"].as_str() {
+            let (selector, label) = query.rsplit_once(", ").unwrap();
+            let selector = selector.strip_prefix("label_values(").unwrap().to_owned();
+            all.push((
+                word(variable, "name").to_owned(),
+                selector,
+                vec![label.trim_end_matches(')').to_owned()],
+            ));
+        }
+    }
+    for annotation in dashboard["annotations"]["list"].as_array().unwrap() {
+        if let Some(expression) = annotation["expr"].as_str() {
+            let labels = templates(word(annotation, "textFormat"), "").collect();
+            all.push((word(annotation, "name").to_owned(), expression.to_owned(), labels));
+        }
+    }
+    all
+}
+
+/// The labels in `{{ … }}`.
+fn templates(text: &str, prefix: &str) -> impl Iterator<Item = String> {
+    let braces = text.split("{{").skip(1).map(|rest| rest.split_once("}}").unwrap().0.trim().to_owned());
+    let prefix = prefix.to_owned();
+    braces.filter_map(move |inside| inside.strip_prefix(&prefix).map(str::to_owned))
+}
+
+/// What an expression asks for that nobody serves.
+fn faults(served: &Series, expression: &str, shown: &[String]) -> Vec<String> {
+    let asked = Expression::read(expression);
+    assert!(!asked.selectors.is_empty(), "{expression} asks for nothing");
+    let mut faults = Vec::new();
+    let labels_of = |selector: &Selector| -> BTreeSet<String> {
+        let series = served.get(&selector.metric).into_iter().flatten();
+        series.flat_map(BTreeMap::keys).cloned().chain(TARGET.map(str::to_owned)).collect()
+    };
+    let unlabelled = Vec::new();
+    for selector in &asked.selectors {
+        let Some(series) = served.get(&selector.metric).or((selector.metric == UP).then_some(&unlabelled))
+        else {
+            faults.push(format!("there is no metric {}", selector.metric));
+            continue;
+        };
+        for (label, _, value) in &selector.matchers {
+            if TARGET.contains(&&**label) {
+                continue;
+            }
+            let known = values(series, label);
+            if known.is_empty() {
+                faults.push(format!("{} has no label {label}", selector.metric));
+            }
+            // Enumerations; a dot makes a pattern, and a dollar is for Grafana.
+            let named = value.split('|').filter(|value| !value.contains(['.', '$']));
+            faults.extend(
+                named
+                    .filter(|value| !known.contains(*value))
+                    .map(|value| format!("{} has no {label}={value:?}", selector.metric)),
+            );
+        }
+    }
+    let all: BTreeSet<String> = asked.selectors.iter().flat_map(labels_of).collect();
+    let left = match &asked.grouped_by {
+        Some(labels) => labels.iter().cloned().collect(),
+        None => labels_of(&asked.selectors[0]),
+    };
+    faults.extend(
+        asked.labels.iter().filter(|label| !all.contains(*label)).map(|label| format!("no label {label}")),
+    );
+    faults.extend(
+        shown.iter().filter(|label| !left.contains(*label)).map(|label| format!("shows no label {label}")),
+    );
+    faults
+}
+
+/// All that an agent serves while it is well and while it is not.
+async fn served() -> Series {
+    let agent = Observed::start().await;
+    agent.tells("podmux_ready 1");
+    agent.tells("podmux_source_state{source=\"api\",state=\"synced\"} 1");
+    for path in ["/livez", "/readyz", "/healthz", "/nowhere"] {
+        agent.ask("GET", path, "");
+    }
+    // It is no number that the server has come to.
+    assert_eq!(agent.ask("GET", "/updates?from=4000000000", "").code, 410);
+    let mut served = agent.scrape();
+    // Restored, and nothing answers.
+    agent.api.down();
+    let agent = agent.restart();
+    agent.tells("podmux_source_restored_timestamp_seconds{source=\"api\"}");
+    agent.tells("podmux_reflector_errors_total{kind=\"connect\"}");
+    for (metric, series) in agent.scrape() {
+        served.entry(metric).or_default().extend(series);
+    }
+    served
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_alerts_and_dashboard_ask_for_is_served() {
+    let served = served().await;
+    let mut wrong = Vec::new();
+    let mut shown = BTreeSet::new();
+    for (place, expression, labels) in expressions() {
+        let faults = faults(&served, &expression, &labels).into_iter();
+        wrong.extend(faults.map(|fault| format!("{place}: {fault}: {expression}")));
+        shown.extend(Expression::read(&expression).selectors.into_iter().map(|selector| selector.metric));
+    }
+    // And the other way round: nothing is measured that nobody can see.
+    let of_a_histogram = |metric: &str| {
+        let base =
+            metric.strip_suffix("_bucket").or(metric.strip_suffix("_sum")).or(metric.strip_suffix("_count"));
+        base.is_some_and(|base| shown.iter().any(|shown| shown.starts_with(base)))
+    };
+    for metric in served.keys() {
+        let is_left_out = NOT_SHOWN.iter().any(|(name, _)| name == metric);
+        if is_left_out == (shown.contains(metric) || of_a_histogram(metric)) {
+            wrong.push(format!("{metric} is on no panel, or is said not to be"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_is_not_served_is_noticed() {
+    let labels = |labels: &[(&str, &str)]| {
+        labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect()
+    };
+    let served = Series::from([
+        ("a_total".to_owned(), vec![labels(&[("reason", "room")])]),
+        ("b".to_owned(), vec![labels(&[])]),
+    ]);
+    let check = |expression: &str, shown: &[&str]| {
+        let shown: Vec<String> = shown.iter().map(|label| (*label).to_owned()).collect();
+        faults(&served, expression, &shown).join(", ")
+    };
+    let good = "sum by (reason) (rate(a_total{reason=~\"room\", job=~\"$job\"}[5m])) / 2e3 > bool 0";
+    assert_eq!(check(good, &["reason"]), "");
+    assert_eq!(check("time() - b > 1 and on (instance) a_total == 0 or vector(0)", &["instance"]), "");
+    assert_eq!(check("increase(c_total[1h])", &[]), "there is no metric c_total");
+    assert_eq!(check("a_total{why=\"room\"}", &[]), "a_total has no label why, a_total has no why=\"room\"");
+    assert_eq!(check("a_total{reason=~\"room|rooms\"}", &[]), "a_total has no reason=\"rooms\"");
+    assert_eq!(check("sum by (why) (a_total)", &["reason"]), "no label why, shows no label reason");
+    assert_eq!(check("b", &["reason"]), "shows no label reason");
+}
+
+#[test]
+fn an_alert_says_what_it_means_and_what_to_do() {
+    let (text, tests) = (text_of("systemd/alerts.yaml"), text_of("tests/observability/alerts_test.yaml"));
+    let lines: Vec<&str> = text.lines().collect();
+    let mut names = BTreeSet::new();
+    for alert in alerts() {
+        let name = word(&alert, "alert");
+        assert!(names.insert(name.to_owned()), "{name} is there twice");
+        let line = lines.iter().position(|line| line.trim() == format!("- alert: {name}")).unwrap();
+        assert!(lines[line - 1].trim().starts_with('#'), "{name}: for what reason?");
+        assert!(matches!(word(&alert["labels"], "severity"), "warning" | "critical"), "{name}");
+        let said = &alert["annotations"];
+        assert!(word(said, "summary").contains("podmux"), "{name}");
+        let description = word(said, "description");
+        assert!(description.matches('`').count() >= 2, "{name}: what is to be run?");
+        assert!(description.ends_with('.'), "{name}: {description}");
+        assert!(
+            tests.contains(&format!("alertname=\"{name}\",alertstate=\"firing\"")),
+            "{name} is not tested"
+        );
+    }
+    assert!(names.len() >= 10, "{names:?}");
+    // The dashboard speaks of them.
+    let dashboard = text_of("systemd/grafana.json");
+    let spoken: Vec<&str> = dashboard
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| word.starts_with("Podmux"))
+        .collect();
+    assert!(!spoken.is_empty());
+    for word in spoken {
+        assert!(names.contains(word), "the dashboard speaks of {word}");
+    }
+}
+
+#[test]
+fn the_dashboard_has_what_grafana_wants() {
+    let dashboard = dashboard();
+    assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 38, "Grafana 10");
+    assert_eq!((&dashboard["id"], word(&dashboard, "uid")), (&Value::Null, "podmux"));
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let variables: Vec<&str> = variables.iter().map(|variable| word(variable, "name")).collect();
+    assert_eq!(variables, ["datasource", "job", "node", "instance"]);
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    let all = dashboard["panels"].as_array().unwrap();
+    for panel in all {
+        let title = word(panel, "title");
+        assert!(!title.is_empty() && ids.insert(panel["id"].as_u64().unwrap()), "{panel:#}");
+        let grid = |field: &str| panel["gridPos"][field].as_u64().unwrap();
+        assert!(grid("w") >= 1 && grid("h") >= 1 && grid("x") + grid("w") <= 24, "{title}");
+        for (x, y) in (grid("x")..grid("x") + grid("w"))
+            .flat_map(|x| (grid("y")..grid("y") + grid("h")).map(move |y| (x, y)))
+        {
+            assert!(taken.insert((x, y)), "{title} lies on another panel");
+        }
+    }
+    for panel in panels(&dashboard) {
+        let title = word(&panel, "title");
+        assert!(
+            matches!(word(&panel, "type"), "timeseries" | "stat" | "table" | "state-timeline"),
+            "{title}"
+        );
+        assert!(!word(&panel["fieldConfig"]["defaults"], "unit").is_empty(), "{title} has no unit");
+        assert!(panel["fieldConfig"]["overrides"].is_array() && panel["options"].is_object(), "{title}");
+        assert!(word(&panel, "description").ends_with('.'), "{title} has no description");
+        assert_eq!(word(&panel["datasource"], "uid"), "${datasource}", "{title}");
+        let targets = panel["targets"].as_array().unwrap();
+        let names: BTreeSet<&str> = targets.iter().map(|target| word(target, "refId")).collect();
+        assert!(!targets.is_empty() && names.len() == targets.len(), "{title}");
+        for target in targets {
+            assert_eq!(word(&target["datasource"], "uid"), "${datasource}", "{title}");
+            let expression = word(target, "expr");
+            let all_are_known = expression.split('$').skip(1).all(|rest| {
+                let name = rest.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').next();
+                name.is_some_and(|name| name == "__rate_interval" || variables.contains(&name))
+            });
+            assert!(all_are_known && expression.contains("instance=~\"$instance\""), "{title}: {expression}");
+        }
+    }
+    let rows = all.iter().filter(|panel| panel["type"] == "row").count();
+    assert!(rows >= 7 && all.len() > 3 * rows, "{rows} rows of {} panels", all.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_failed_is_shown_until_one_succeeds() {
+    let agent = Observed::start().await;
+    agent.tells("podmux_config_last_reload_successful 1");
+    agent.reload("never");
+    agent.tells("podmux_config_last_reload_successful 0");
+    agent.reload("9s");
+    agent.tells("podmux_config_last_reload_successful 1");
+}
+
+/// A real one. It ends with the test.
+struct Prometheus {
+    address: String,
+    process: Process,
+    _directory: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Scrapes an agent each second, with the rules. None where there is none, which is said.
+    fn start(agent: &str) -> Option<Self> {
+        let Some(programs) = env::var_os("PODMUX_PROMETHEUS").map(PathBuf::from) else {
+            not_tested(
+                "there is no prometheus. Use tests/run, or PODMUX_PROMETHEUS=$(tests/observability/prometheus) cargo test",
+            );
+            return None;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/alerts.yaml");
+        let config = serde_json::json!({
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [rules],
+            "scrape_configs": [{"job_name": "podmux", "static_configs": [{"targets": [agent]}]}],
+        });
+        let file = directory.path().join("prometheus.yml");
+        fs::write(&file, config.to_string()).unwrap();
+        let mut command = Command::new(programs.join("prometheus"));
+        command
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()))
+            .arg("--web.listen-address=127.0.0.1:0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let process = Process::start(&mut command);
+        let line = process.logs("msg=\"Listening on\"");
+        let address = line.rsplit("address=").next().unwrap().trim().to_owned();
+        process.logs("Server is ready to receive web requests");
+        Some(Self { address, process, _directory: directory })
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let answer = ask(&self.address, "GET", path, "");
+        let json = answer.json();
+        assert_eq!((answer.code, word(&json, "status")), (200, "success"), "{path}: {json}");
+        json["data"].clone()
+    }
+
+    /// What an expression comes to now.
+    fn asked(&self, expression: &str) -> Vec<Value> {
+        let escaped: Vec<String> = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let escaped = escaped.concat();
+        self.get(&format!("/api/v1/query?query={escaped}"))["result"].as_array().unwrap().clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_prometheus_scrapes_it_and_knows_an_answer_to_every_expression() {
+    let agent = Observed::start().await;
+    agent.tells("podmux_source_state{source=\"api\",state=\"synced\"} 1");
+    // A watch and an error, so that they are counted; a 4xx and a watcher's request.
+    agent.api.end_watches();
+    agent.api.down();
+    agent.tells("podmux_reflector_errors_total{kind=\"connect\"}");
+    agent.ask("GET", "/nowhere", "");
+    let Some(prometheus) = Prometheus::start(&agent.address) else { return };
+    // Rates want two samples, and some of a histogram.
+    wait_for(|| {
+        let counted = prometheus.asked("count_over_time(podmux_ready[5m])");
+        let count: u32 = counted.first()?["value"][1].as_str()?.parse().ok()?;
+        (count >= 3).then_some(())
+    });
+    let target = prometheus.get("/api/v1/targets")["activeTargets"][0].clone();
+    assert_eq!((word(&target, "health"), word(&target, "lastError")), ("up", ""), "{target}");
+    let mut empty = Vec::new();
+    for panel in panels(&dashboard()) {
+        for target in panel["targets"].as_array().unwrap() {
+            let expression = word(target, "expr");
+            let concrete = expression.replace("$job", ".*").replace("$instance", ".*");
+            let concrete = concrete.replace("$__rate_interval", "1m");
+            let may_be_empty = EMPTY_WHEN_WELL.iter().any(|metric| expression.contains(metric));
+            if prometheus.asked(&concrete).is_empty() && !may_be_empty {
+                empty.push(format!("{}: {expression}", word(&panel, "title")));
+            }
+        }
+    }
+    assert!(empty.is_empty(), "without data:\n{}", empty.join("\n"));
+    let rules = wait_for(|| {
+        let rules = prometheus.get("/api/v1/rules")["groups"][0]["rules"].as_array().unwrap().clone();
+        rules.iter().all(|rule| rule["health"] != "unknown").then_some(rules)
+    });
+    assert_eq!(rules.len(), alerts().len());
+    for rule in rules {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+    prometheus.process.signal(Signal::TERM);
+    assert_eq!(prometheus.process.ends().0, 0);
+}

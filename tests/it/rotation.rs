@@ -1,0 +1,254 @@
+//! The file of updates is opened anew when it was put aside, and no line is lost or cut.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
+
+use podmux::{
+    pod::{ListingBuilder, Op, Origin, Pod, PodUpdate, SourceName, UpdateSource},
+    sink::{Jsonl, Reopen, SequencedUpdate, Sink as _},
+};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::support::{
+    files::soon,
+    logs::logged,
+    namespace::inside,
+    process::{Process, podmux_run, wait_for},
+    script::pod,
+    stream::Replica,
+};
+
+/// A sink on a file that is put aside.
+struct Rotated {
+    directory: TempDir,
+    sink: Jsonl,
+    reopen: Reopen,
+    seq: u64,
+}
+
+impl Rotated {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let sink = Jsonl::file(&directory.path().join("updates.jsonl")).unwrap();
+        let reopen = sink.reopen();
+        Self { directory, sink, reopen, seq: 0 }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn put_aside(&self) {
+        fs::rename(self.at("updates.jsonl"), self.at("updates.jsonl.1")).unwrap();
+    }
+
+    async fn deliver(&mut self) {
+        self.seq += 1;
+        self.sink.deliver(&update(self.seq, "a")).await.unwrap();
+    }
+
+    /// The numbers that stand in a file; every line has to be whole.
+    fn seqs(&self, name: &str) -> Vec<u64> {
+        seqs(&self.at(name))
+    }
+}
+
+fn update(seq: u64, pods: &str) -> SequencedUpdate {
+    let mut builder = ListingBuilder::new(SourceName::File);
+    let pods = pods.split_whitespace().map(pod).collect();
+    builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
+    let pods: Arc<[Arc<Pod>]> = builder.listing().iter().map(|(_, entry)| entry.pod().clone()).collect();
+    let source = UpdateSource::One(SourceName::File);
+    SequencedUpdate {
+        seq,
+        time: jiff::Timestamp::UNIX_EPOCH,
+        update: PodUpdate { op: Op::Add, source, pods },
+    }
+}
+
+fn seqs(path: &Path) -> Vec<u64> {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'), "{}: the last line is cut off", path.display());
+    let seq = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["seq"].as_u64().unwrap();
+    text.lines().map(seq).collect()
+}
+
+#[tokio::test]
+async fn what_comes_after_goes_into_a_new_file() {
+    let mut rotated = Rotated::new();
+    rotated.deliver().await;
+    rotated.put_aside();
+    rotated.deliver().await;
+    rotated.reopen.now();
+    rotated.deliver().await;
+    rotated.deliver().await;
+    assert_eq!(rotated.seqs("updates.jsonl.1"), [1, 2], "until it is asked, the old file is the file");
+    assert_eq!(rotated.seqs("updates.jsonl"), [3, 4]);
+}
+
+#[tokio::test]
+async fn a_quiet_stream_lets_go_of_the_old_file() {
+    let mut rotated = Rotated::new();
+    rotated.put_aside();
+    rotated.reopen.now();
+    let new = rotated.at("updates.jsonl");
+    let made = tokio::task::spawn_blocking(move || wait_for(|| new.exists().then_some(())));
+    tokio::select! {
+        reason = rotated.sink.gone() => panic!("{reason:?}"),
+        made = soon(made) => made.unwrap(),
+    }
+    rotated.deliver().await;
+    assert_eq!(rotated.seqs("updates.jsonl"), [1]);
+}
+
+#[tokio::test]
+async fn a_file_that_is_still_there_goes_on() {
+    let mut rotated = Rotated::new();
+    rotated.deliver().await;
+    rotated.reopen.now();
+    rotated.deliver().await;
+    assert_eq!(rotated.seqs("updates.jsonl"), [1, 2]);
+}
+
+#[test]
+fn what_cannot_be_opened_leaves_the_old_file_and_says_so() {
+    logged(async |log| {
+        let mut rotated = Rotated::new();
+        rotated.deliver().await;
+        rotated.put_aside();
+        fs::create_dir(rotated.at("updates.jsonl")).unwrap();
+        rotated.reopen.now();
+        rotated.deliver().await;
+        assert_eq!(rotated.seqs("updates.jsonl.1"), [1, 2]);
+        let said = log.lines_with("the file was not opened anew");
+        assert!(said.len() == 1 && said[0].contains("Is a directory"), "{said:?}");
+        // And when it can be, it is.
+        fs::remove_dir(rotated.at("updates.jsonl")).unwrap();
+        rotated.reopen.now();
+        rotated.deliver().await;
+        assert_eq!(rotated.seqs("updates.jsonl"), [3]);
+    });
+}
+
+#[test]
+fn a_pipe_keeps_its_reader() {
+    logged(async |log| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+        let _reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
+        let mut sink = Jsonl::file(&path).unwrap();
+        fs::rename(&path, directory.path().join("other")).unwrap();
+        sink.reopen().now();
+        sink.deliver(&update(1, "a")).await.unwrap();
+        assert!(!path.exists() && log.lines_with("updates").is_empty());
+    });
+}
+
+/// A directory on a file system of its own, which takes little.
+fn small(directory: &Path) {
+    fs::create_dir(directory).unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(directory).status();
+    assert!(mounted.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_line_that_the_old_file_has_no_room_for_is_whole_in_the_new_one() {
+    if !inside("-Urm", "rotation::a_line_that_the_old_file_has_no_room_for_is_whole_in_the_new_one") {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let (full, roomy, link) =
+        (scratch.path().join("full"), scratch.path().join("roomy"), scratch.path().join("link"));
+    small(&full);
+    fs::create_dir(&roomy).unwrap();
+    symlink(&full, &link).unwrap();
+    let mut sink = Jsonl::file(&link.join("updates.jsonl")).unwrap();
+    let reopen = sink.reopen();
+    sink.deliver(&update(1, "a")).await.unwrap();
+    let pods: Vec<String> = (0..1_000).map(|n| format!("p{n}")).collect();
+    let large = update(2, &pods.join(" "));
+    sink.deliver(&large).await.unwrap_err();
+
+    // As long as the path leads to the full disk, the line is gone on with there.
+    reopen.now();
+    sink.deliver(&large).await.unwrap_err();
+    fs::remove_file(&link).unwrap();
+    symlink(&roomy, &link).unwrap();
+    reopen.now();
+    sink.deliver(&large).await.unwrap();
+    sink.deliver(&update(3, "a")).await.unwrap();
+    assert_eq!(seqs(&roomy.join("updates.jsonl")), [2, 3]);
+    let old = fs::read_to_string(full.join("updates.jsonl")).unwrap();
+    assert_eq!(old.lines().count(), 2, "one line, and the piece that is whole elsewhere");
+}
+
+#[tokio::test]
+async fn a_line_that_the_old_file_has_room_for_is_finished_there() {
+    if !inside("-Urm", "rotation::a_line_that_the_old_file_has_room_for_is_finished_there") {
+        return;
+    }
+    let mut rotated = Rotated::new();
+    let full = rotated.at("full");
+    small(&full);
+    rotated.sink = Jsonl::file(&full.join("updates.jsonl")).unwrap();
+    let pods: Vec<String> = (0..1_000).map(|n| format!("p{n}")).collect();
+    let large = update(1, &pods.join(" "));
+    rotated.sink.deliver(&large).await.unwrap_err();
+    fs::rename(full.join("updates.jsonl"), full.join("old")).unwrap();
+    rotated.sink.reopen().now();
+    let more = Command::new("mount").args(["-o", "remount,size=9m"]).arg(&full).status();
+    assert!(more.unwrap().success());
+    rotated.sink.deliver(&large).await.unwrap();
+    rotated.sink.deliver(&update(2, "a")).await.unwrap();
+    assert_eq!(seqs(&full.join("old")), [1]);
+    assert_eq!(seqs(&full.join("updates.jsonl")), [2]);
+}
+
+/// As logrotate does it, again and again under a stream of changes.
+#[test]
+fn rotation_by_sighup_loses_no_line() {
+    let manifests = tempfile::tempdir().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().join("updates.jsonl");
+    let sinks = ["--sink", "jsonl", "--sink", &format!("jsonl={}", path.display())];
+    let agent = Process::start(&mut podmux_run(manifests.path(), &sinks));
+    agent.holds("the first sight", |held| held.seq == 1);
+    let rounds: u64 = 8;
+    for round in 0..rounds {
+        for number in 0..5 {
+            let name = format!("p{round}-{number}");
+            fs::write(
+                manifests.path().join(format!("{name}.yaml")),
+                crate::support::files::pod(&name, "i:1"),
+            )
+            .unwrap();
+        }
+        if round % 2 == 0 {
+            wait_for(|| fs::read_to_string(&path).ok().filter(|text| !text.is_empty()));
+        }
+        fs::rename(&path, out.path().join(format!("updates.{round}"))).unwrap();
+        agent.signal(Signal::HUP);
+        wait_for(|| path.exists().then_some(()));
+    }
+    let wanted = usize::try_from(rounds).unwrap() * 5;
+    let told = agent.holds("all pods", |held| held.pods.len() == wanted);
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+    let mut files: Vec<_> = (0..rounds).map(|round| out.path().join(format!("updates.{round}"))).collect();
+    files.push(path);
+    let all: Vec<u64> = files.iter().flat_map(|file| seqs(file)).collect();
+    let whole: Vec<u64> = (1..=all.len() as u64).collect();
+    assert_eq!(all, whole, "each number once and in order");
+    let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    assert_eq!(Replica::of(&text).pods, told.pods);
+}

@@ -1,0 +1,166 @@
+//! The first half of the server's end: what is in hand is finished, and what comes on passed sockets is the next one's.
+
+use std::{os::unix::net, sync::atomic::Ordering};
+
+use bytes::Bytes;
+use futures::stream;
+use http::Request;
+use http_body_util::{Full, StreamBody};
+use hyper::{body::Frame, client::conn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use podmux::{
+    server::Limits,
+    settings::{Listen, PassedListener, PassedSocket},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    sync::mpsc,
+    time::timeout,
+};
+
+use crate::support::{
+    process::PATIENCE,
+    served::{Answer, Served, get_of, http1, http2, loopback, rest, until},
+};
+
+/// A server on a socket that was passed, and on a port of its own.
+struct Both {
+    served: Served,
+    dir: TempDir,
+    /// Whoever passed the socket has it still.
+    kept: net::UnixListener,
+}
+
+impl Both {
+    async fn start(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = net::UnixListener::bind(dir.path().join("s")).unwrap();
+        let socket = PassedListener::Unix(kept.try_clone().unwrap());
+        let passed = vec![PassedSocket::new(socket, "podmux.socket").unwrap()];
+        Self { served: Served::start_with(&loopback(), passed, limits).await, dir, kept }
+    }
+
+    /// A connection to the passed socket.
+    async fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.dir.path().join("s")).await.unwrap()
+    }
+
+    async fn accepted(&self, connections: u64) {
+        until("the connections are accepted", || self.served.stats.accepted() >= connections).await;
+    }
+
+    /// Whether the kernel has nobody for whoever accepts next.
+    fn nobody_waits(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.kept, PollFlags::IN)], Some(&now)).unwrap() == 0
+    }
+
+    async fn finished(&self) {
+        timeout(PATIENCE, self.served.finished.cancelled()).await.expect("it does not finish");
+    }
+}
+
+#[tokio::test]
+async fn without_anything_in_hand_it_has_finished_at_once() {
+    let both = Both::start(Limits::default()).await;
+    let mut idle = both.connect().await;
+    idle.write_all(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = [0; 5];
+    idle.read_exact(&mut answer).await.unwrap();
+    both.served.finish.cancel();
+    both.finished().await;
+    // The connection is at its end, although the client keeps its side open.
+    assert!(rest(&mut idle).await.ends_with("\r\n\r\nhello"));
+    // Who comes now waits in the kernel for whoever takes the socket next.
+    both.connect().await;
+    assert!(!both.nobody_waits());
+    both.served.ends().await;
+}
+
+#[tokio::test]
+async fn requests_that_had_begun_are_waited_for_on_our_own_sockets_too_and_later_ones_are_not() {
+    let both = Both::start(Limits::default()).await;
+    let Both { served, .. } = &both;
+    let wait = async |nth: u64| {
+        let mut client = http1(tokio::net::TcpStream::connect(own(served)).await.unwrap()).await;
+        let asked = tokio::spawn(async move { client.send_request(get_of("/wait")).await.unwrap().status() });
+        until("the request is being worked on", || served.work.waiting.load(Ordering::SeqCst) == nth).await;
+        asked
+    };
+    let begun = wait(1).await;
+    served.finish.cancel();
+    let later = wait(2).await;
+    assert!(!served.finished.is_cancelled());
+    served.work.leave.add_permits(1);
+    assert_eq!(begun.await.unwrap(), 200);
+    both.finished().await;
+    assert!(!later.is_finished());
+    served.work.leave.add_permits(1);
+    assert_eq!(later.await.unwrap(), 200);
+    both.served.ends().await;
+}
+
+/// The port of its own; the passed socket comes first.
+fn own(served: &Served) -> std::net::SocketAddr {
+    match &served.addresses[1] {
+        Listen::Tcp(address) => *address,
+        Listen::Unix(path) => panic!("{}", path.display()),
+    }
+}
+
+/// It was accepted, and the server had no room for it yet.
+#[tokio::test]
+async fn who_waits_for_room_is_answered_too() {
+    let both = Both::start(Limits { connections: 1, ..Limits::default() }).await;
+    let mut first = both.connect().await;
+    first.write_all(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let working = || both.served.work.waiting.load(Ordering::SeqCst) == 1;
+    until("the first is being worked on", working).await;
+    let mut second = both.connect().await;
+    second.write_all(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    until("the second is accepted", || both.nobody_waits()).await;
+    both.served.finish.cancel();
+    both.served.work.leave.add_permits(1);
+    assert!(rest(first).await.starts_with("HTTP/1.1 200"));
+    assert!(rest(second).await.starts_with("HTTP/1.1 200"));
+    both.finished().await;
+    both.served.ends().await;
+}
+
+#[tokio::test]
+async fn http2_connections_answer_what_has_begun_and_what_has_not_been_read() {
+    let both = Both::start(Limits::default()).await;
+    let unread = both.connect().await;
+    let mut idle = http2(both.connect().await).await;
+    assert_eq!(idle.send_request(far("/hello", "")).await.unwrap().status(), 200);
+    let handshake = conn::http2::handshake(TokioExecutor::new(), TokioIo::new(both.connect().await));
+    let (mut client, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    let (body, pieces) = mpsc::channel::<Bytes>(1);
+    let pieces = stream::unfold(pieces, async |mut pieces| {
+        let piece = pieces.recv().await?;
+        Some((Ok::<_, std::io::Error>(Frame::data(piece)), pieces))
+    });
+    let begun = Request::post("http://localhost/hello").body(StreamBody::new(Box::pin(pieces))).unwrap();
+    let begun = tokio::spawn(client.send_request(begun));
+    body.send(Bytes::from_static(b"12345")).await.unwrap();
+    both.accepted(3).await;
+    both.served.finish.cancel();
+    let answer = http2(unread).await.send_request(far("/hello", "123")).await.unwrap();
+    assert_eq!(Answer::read(answer).await.line(), "200 3");
+    until("it is told to ask no more", || idle.is_closed()).await;
+    assert!(!both.served.finished.is_cancelled());
+    body.send(Bytes::from_static(b"67890")).await.unwrap();
+    drop(body);
+    assert_eq!(Answer::read(begun.await.unwrap().unwrap()).await.line(), "200 10");
+    both.finished().await;
+    both.served.ends().await;
+}
+
+/// A POST as HTTP/2 has it, with the host in its address.
+fn far(path: &str, body: &'static str) -> Request<Full<Bytes>> {
+    Request::post(format!("http://localhost{path}")).body(Full::from(body)).unwrap()
+}

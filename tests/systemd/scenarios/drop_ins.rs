@@ -1,0 +1,110 @@
+//! Each drop-in that comes with the package, tried with what it is for. Those for sources
+//! that need a server are in `sources.rs`, those for a newer systemd in `newer.rs`.
+
+use std::{fs, process::Command};
+
+use podmux_machine::{
+    machine::{Machine, Output, output},
+    pods::pod,
+};
+
+#[test]
+fn manifests_elsewhere_are_read_by_the_group() {
+    let machine = Machine::with_podmux();
+    machine.packaged_drop_in("manifests-elsewhere");
+    machine.write_as("/srv/manifests/web.yaml", 0o640, pod("web").to_string());
+    machine.ok("chgrp -R podmux /srv/manifests && chmod 2750 /srv/manifests");
+    machine.restart();
+    machine.wait_for_pods(&["web-node1"]);
+    // A file that is made there has the group by itself.
+    machine.ok("umask 027 && cp /srv/manifests/web.yaml /srv/manifests/.second && \
+         sed -i s/web/second/ /srv/manifests/.second && mv /srv/manifests/.second /srv/manifests/second.yaml");
+    machine.wait_for_pods(&["second-node1", "web-node1"]);
+}
+
+#[test]
+fn manifests_of_kubeadm_are_read_and_nothing_else_that_is_secret() {
+    let machine = Machine::with_podmux();
+    machine.packaged_drop_in("kubeadm-manifests");
+    machine.write_as("/etc/kubernetes/manifests/etcd.yaml", 0o600, pod("etcd").to_string());
+    machine.write_as("/etc/kubernetes/pki/ca.key", 0o600, "a key");
+    machine.write_as("/etc/kubernetes/admin.conf", 0o600, "a kubeconfig");
+    machine.ok("chmod 0700 /etc/kubernetes/manifests");
+    machine.restart();
+    machine.wait_for_pods(&["etcd-node1"]);
+    machine.write_as(
+        "/etc/kubernetes/manifests/kube-apiserver.yaml",
+        0o600,
+        pod("kube-apiserver").to_string(),
+    );
+    machine.wait_for_pods(&["etcd-node1", "kube-apiserver-node1"]);
+    // What the agent sees of the machine, with more rights than it has.
+    let seen = format!("/proc/{}/root", machine.agent().unwrap().as_raw_nonzero());
+    for file in ["/etc/shadow", "/etc/kubernetes/admin.conf", "/etc/kubernetes/pki/ca.key"] {
+        let read = fs::read(format!("{seen}{file}")).unwrap_or_default();
+        assert!(read.is_empty(), "{file} can be read");
+    }
+}
+
+#[test]
+fn beyond_loopback_it_serves_who_bears_the_token_over_tls() {
+    let machine = Machine::with_podmux();
+    let place = tempfile::tempdir().unwrap();
+    let (certificate, key) = (place.path().join("tls.pem"), place.path().join("tls.key"));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+    openssl.args(["-days", "2", "-subj", "/CN=node1", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    openssl.arg("-out").arg(&certificate).arg("-keyout").arg(&key);
+    let made = output(&mut openssl);
+    assert_eq!(made.code, 0, "{made:?}");
+    machine.ok("install -d -m 0700 /etc/podmux/secrets");
+    machine.write_as("/etc/podmux/secrets/tls.pem", 0o600, fs::read(&certificate).unwrap());
+    machine.write_as("/etc/podmux/secrets/tls.key", 0o600, fs::read(&key).unwrap());
+    machine.write_as("/etc/podmux/secrets/token", 0o600, "the-token-of-this-test");
+    machine.packaged_drop_in("listen-beyond-loopback");
+    machine.restart();
+    machine.post(&pod("posted"));
+    let ask = |token: &str| -> Output {
+        let mut curl = machine.in_network("curl");
+        curl.args(["--silent", "--show-error", "--fail-with-body", "--header"]);
+        curl.arg(format!("Authorization: Bearer {token}")).arg("--cacert").arg(&certificate);
+        output(curl.arg("https://127.0.0.1:10250/pods"))
+    };
+    let answer = ask("the-token-of-this-test");
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(answer.stdout.contains("posted"), "{answer:?}");
+    let refused = ask("another-token");
+    assert!(refused.stdout.contains("Unauthorized"), "{refused:?}");
+    // On all addresses: port 10250 of no address in particular, listening.
+    let sockets = machine.ok("cat /proc/net/tcp6");
+    assert!(sockets.contains(&format!("{}:280A {}:0000 0A", "0".repeat(32), "0".repeat(32))), "{sockets}");
+    // The files stay root's.
+    let denied = machine.run("runuser --user podmux -- cat /etc/podmux/secrets/token");
+    assert_ne!(denied.code, 0);
+}
+
+#[test]
+fn the_output_file_is_rotated_and_goes_on_in_a_new_one() {
+    let machine = Machine::with_podmux();
+    machine.packaged_drop_in("output-file");
+    machine.restart();
+    machine.post(&pod("before"));
+    let has = |file: &str, name: &str| {
+        if machine.exists(file) && machine.read(file).contains(name) {
+            return Ok(());
+        }
+        Err(machine.ok("ls -l /var/log/podmux; cat /var/log/podmux/updates.jsonl || true"))
+    };
+    machine.wait_for("the pod is told", || has("/var/log/podmux/updates.jsonl", "before"));
+    machine.ok("logrotate --force /etc/logrotate.d/podmux");
+    machine.wait_for("the file is kept", || has("/var/log/podmux/updates.jsonl.1", "before"));
+    machine.wait_for("there is a new file", || {
+        machine
+            .exists("/var/log/podmux/updates.jsonl")
+            .then_some(())
+            .ok_or_else(|| machine.ok("ls /var/log/podmux"))
+    });
+    machine.post(&pod("after"));
+    machine.wait_for("the pod is told in the new file", || has("/var/log/podmux/updates.jsonl", "after"));
+    assert!(!machine.read("/var/log/podmux/updates.jsonl.1").contains(r#""name":"after""#));
+}

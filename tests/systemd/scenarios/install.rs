@@ -1,0 +1,92 @@
+//! What there is after an installation.
+
+use std::fs;
+
+use podmux_machine::{
+    machine::{Machine, package},
+    pods::pod,
+};
+
+#[test]
+fn a_fresh_installation_is_active_ready_and_enabled() {
+    let machine = Machine::boot();
+    machine.install(&package());
+    // The installation waited until the service was ready.
+    assert_eq!(machine.is_active(), Ok(()));
+    assert_eq!(machine.show("Type"), "notify");
+    assert_eq!(machine.show("SubState"), "running");
+    assert_eq!(machine.number("NRestarts"), 0);
+    machine.wait_for_status("of the pods", |status| status == "0 pods");
+    assert_eq!(machine.ok("systemctl is-enabled podmux.service podmux.socket"), "enabled\nenabled\n");
+    assert_eq!(machine.ok("systemctl is-active podmux.socket"), "active\n");
+    assert_eq!(machine.ok("systemctl is-system-running"), "running\n");
+}
+
+#[test]
+fn files_and_processes_belong_to_whom_they_should() {
+    let machine = Machine::with_podmux();
+    machine.post(&pod("posted"));
+    let files = machine.ok("stat --format='%a %U:%G %n' /etc/podmux /etc/podmux/config.yaml \
+         /etc/podmux/manifests /etc/default/podmux /run/podmux /run/podmux/podmux.sock \
+         /usr/bin/podmux /var/lib/podmux /var/lib/podmux/*");
+    assert_eq!(
+        files,
+        "755 root:root /etc/podmux\n\
+         644 root:root /etc/podmux/config.yaml\n\
+         755 root:root /etc/podmux/manifests\n\
+         644 root:root /etc/default/podmux\n\
+         755 root:root /run/podmux\n\
+         660 root:podmux /run/podmux/podmux.sock\n\
+         755 root:root /usr/bin/podmux\n\
+         700 podmux:podmux /var/lib/podmux\n\
+         600 podmux:podmux /var/lib/podmux/state.redb\n"
+    );
+    let user = machine.ok("getent passwd podmux");
+    assert!(user.trim_end().ends_with(":/:/usr/sbin/nologin"), "{user}");
+    let agent = machine.agent().unwrap().as_raw_nonzero();
+    let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let number = user.split(':').nth(2).unwrap();
+    assert_eq!(field("Uid:").split_whitespace().collect::<Vec<_>>(), [number; 4]);
+    assert_eq!(field("Groups:"), "");
+    for capabilities in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        assert_eq!(field(capabilities), "0000000000000000", "{capabilities}");
+    }
+    assert_eq!((&*field("NoNewPrivs:"), &*field("Seccomp:")), ("1", "2"));
+}
+
+#[test]
+fn who_is_in_the_group_may_use_the_socket_and_nobody_else() {
+    let machine = Machine::with_podmux();
+    machine.post(&pod("posted"));
+    machine.ok("useradd --groups podmux friend && useradd stranger");
+    let listed = machine.ok("runuser --user friend -- podmux get pods --output name");
+    assert_eq!(listed, "pod/posted\n");
+    let refused = machine.run("runuser --user stranger -- podmux get pods --output name");
+    assert_ne!(refused.code, 0);
+    assert!(refused.stderr.contains("ermission denied"), "{refused:?}");
+}
+
+#[test]
+fn an_installation_brings_its_manual_and_its_examples() {
+    let machine = Machine::boot();
+    machine.install(&package());
+    let files = machine.ok("dpkg --listfiles podmux");
+    for file in [
+        "/usr/share/man/man1/podmux.1.gz",
+        "/usr/share/man/man1/podmux-run.1.gz",
+        "/usr/share/bash-completion/completions/podmux",
+        "/usr/share/doc/podmux/examples/drop-ins/output-file.conf",
+        "/etc/logrotate.d/podmux",
+    ] {
+        assert!(files.lines().any(|line| line == file), "{file} is not in {files}");
+    }
+    // As it was made: no file differs from what its sum says.
+    assert_eq!(machine.ok("dpkg --verify podmux"), "");
+    // Names that documentation gives must lead somewhere.
+    let documents = machine.ok("systemctl show --property=Documentation --value podmux.service");
+    for file in documents.split_whitespace().filter_map(|name| name.strip_prefix("file://")) {
+        assert!(files.lines().any(|line| line.trim_end_matches(".gz") == file), "{file} is not there");
+    }
+}

@@ -1,0 +1,120 @@
+//! The hardened service at its work: every source, and the sink.
+
+use podmux_machine::{
+    apiserver::Apiserver,
+    machine::Machine,
+    pods::{list, pod},
+    web::Web,
+};
+use serde_json::json;
+
+#[test]
+fn a_manifest_dropped_in_and_a_posted_pod_arrive_at_the_sink() {
+    let machine = Machine::with_podmux();
+    machine.packaged_drop_in("output-file");
+    machine.restart();
+    let mut updates = machine.updates();
+    assert!(updates.next().unwrap().contains(r#""op":"SET""#));
+    machine.write("/etc/podmux/manifests/web.yaml", pod("web").to_string());
+    let update = updates.next().unwrap();
+    assert!(update.contains(r#""op":"ADD""#) && update.contains("web-node1"), "{update}");
+    machine.post(&pod("posted"));
+    let update = updates.next().unwrap();
+    assert!(update.contains(r#""op":"ADD""#) && update.contains("posted"), "{update}");
+    for name in ["web-node1", "posted"] {
+        machine.wait_for("the file has a line for each", || {
+            let file = machine.read("/var/log/podmux/updates.jsonl");
+            let found = file.lines().any(|line| line.contains(r#""op":"ADD""#) && line.contains(name));
+            if found { Ok(()) } else { Err(file) }
+        });
+    }
+    assert_eq!(
+        machine.ok("stat --format='%a %U:%G' /var/log/podmux /var/log/podmux/updates.jsonl"),
+        "750 podmux:podmux\n640 podmux:podmux\n"
+    );
+    machine.ok("rm /etc/podmux/manifests/web.yaml");
+    machine.wait_for_pods(&["posted"]);
+}
+
+#[test]
+fn a_url_is_polled_and_an_outage_is_told_in_the_status() {
+    let machine = Machine::with_podmux();
+    let web = Web::serve(&machine, list(&["first"]));
+    machine.variables(&format!("PODMUX_MANIFEST_URL={}\nPODMUX_HTTP_CHECK_FREQUENCY=200ms", web.url));
+    machine.restart();
+    machine.wait_for_pods(&["first-node1"]);
+    web.set(Some(list(&["first", "second"])));
+    machine.wait_for_pods(&["first-node1", "second-node1"]);
+    web.set(None);
+    machine.wait_for_status("of the outage", |status| status.starts_with("2 pods; url failing since 20"));
+    // Nothing is removed on the word of a server that fails, over a restart either, and the
+    // service is ready without it.
+    machine.restart();
+    machine.wait_for_pods(&["first-node1", "second-node1"]);
+    web.set(Some(list(&["second"])));
+    machine.wait_for_pods(&["second-node1"]);
+    machine.wait_for_status("of nothing wrong", |status| status == "1 pod");
+}
+
+#[test]
+fn the_pods_of_this_node_come_from_an_api_server() {
+    let machine = Machine::with_podmux();
+    let apiserver = Apiserver::start(&machine);
+    machine.ok("install -d -m 0700 /etc/podmux/secrets");
+    machine.write_as("/etc/podmux/secrets/kubeconfig", 0o600, apiserver.kubeconfig());
+    machine.packaged_drop_in("kubernetes");
+    machine.restart();
+    apiserver.bind("bound", "node1");
+    apiserver.bind("elsewhere", "node2");
+    machine.wait_for_pods(&["bound"]);
+    assert_eq!(machine.source("api")["state"], "synced");
+    // Without the server the pods stay, after a restart, too.
+    drop(apiserver);
+    machine.restart();
+    machine.wait_for_pods(&["bound"]);
+    machine.wait_for_status("of the outage", |status| status.contains("api failing since 20"));
+}
+
+#[test]
+fn a_kubeconfig_with_a_credential_plugin_works_with_its_drop_in() {
+    let machine = Machine::with_podmux();
+    let apiserver = Apiserver::start(&machine);
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": apiserver.node_token()},
+    });
+    // As real ones do, it keeps something at home.
+    machine.write_as(
+        "/opt/plugin",
+        0o755,
+        format!("#!/bin/sh\nset -e\necho \"$$\" >\"$HOME/cached\"\necho '{credential}'\n"),
+    );
+    machine.write("/etc/podmux/ca.pem", apiserver.ca());
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {
+            "server": apiserver.url(), "certificate-authority": "/etc/podmux/ca.pem",
+        }}],
+        "users": [{"name": "u", "user": {"exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "/opt/plugin",
+            "interactiveMode": "Never",
+        }}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    });
+    machine.write("/etc/podmux/kubeconfig", kubeconfig.to_string());
+    machine.variables("PODMUX_KUBECONFIG=/etc/podmux/kubeconfig");
+    apiserver.bind("bound", "node1");
+    // Hardened as it is, the service does not execute what is not in /usr, and says so.
+    machine.restart();
+    machine.wait_for_status("of the plugin", |status| {
+        status.contains("api failing since") && status.contains("/opt/plugin")
+    });
+    machine.packaged_drop_in("credential-plugins");
+    machine.restart();
+    machine.wait_for_pods(&["bound"]);
+    assert!(machine.exists("/var/cache/podmux/cached"));
+}

@@ -1,0 +1,83 @@
+//! From one version of the package to the next.
+
+use podmux_machine::{
+    load::Load,
+    machine::{Machine, package, package_before},
+    pods::pod,
+};
+
+/// A machine with the version before.
+fn with_version_before() -> Machine {
+    let machine = Machine::boot();
+    machine.install(&package_before());
+    machine.wait_for("podmux.service is active", || machine.is_active());
+    machine
+}
+
+fn enabled(machine: &Machine) -> String {
+    machine.run("systemctl is-enabled podmux.service podmux.socket").stdout
+}
+
+#[test]
+fn an_upgrade_keeps_pods_and_edits_and_loses_no_request() {
+    let machine = with_version_before();
+    machine.write("/etc/podmux/manifests/web.yaml", pod("web").to_string());
+    machine.post(&pod("posted"));
+    machine.wait_for_pods(&["posted", "web-node1"]);
+    machine.settings("fileCheckFrequency: 11s");
+    let (agent, before) = (machine.agent(), machine.ok("dpkg-query --show --showformat='${Version}' podmux"));
+    assert!(machine.read("/etc/default/podmux").contains("This line is gone in the next version."));
+    let load = Load::start(&machine);
+    machine.install(&package());
+    load.go_on(&machine);
+    let told = load.stop();
+    assert_eq!(told.failures, [""; 0]);
+    told.assert_kept(&machine);
+    assert_ne!(machine.ok("dpkg-query --show --showformat='${Version}' podmux"), before);
+    assert_ne!(machine.agent(), agent, "it was restarted");
+    assert_eq!(machine.is_active(), Ok(()));
+    assert_eq!(machine.number("NRestarts"), 0);
+    let pods = machine.pods();
+    assert!(pods.contains_key("posted") && pods.contains_key("web-node1"));
+    // What the administrator changed stays, what he did not is the new version's.
+    assert!(machine.read("/etc/podmux/config.yaml").contains("fileCheckFrequency: 11s"));
+    assert!(!machine.read("/etc/default/podmux").contains("This line is gone in the next version."));
+    assert_eq!(enabled(&machine), "enabled\nenabled\n");
+}
+
+#[test]
+fn an_upgrade_leaves_off_what_was_switched_off() {
+    let machine = with_version_before();
+    machine.ok("systemctl disable --now podmux.service podmux.socket 2>&1");
+    machine.install(&package());
+    assert_eq!(enabled(&machine), "disabled\ndisabled\n");
+    assert_eq!(machine.is("inactive"), Ok(()));
+    assert_eq!(machine.run("systemctl is-active podmux.socket").stdout, "inactive\n");
+}
+
+#[test]
+fn an_upgrade_leaves_masked_what_was_masked() {
+    let machine = with_version_before();
+    machine.ok("systemctl mask --now podmux.service 2>&1");
+    machine.install(&package());
+    assert!(enabled(&machine).starts_with("masked\n"));
+    assert_eq!(machine.is("inactive"), Ok(()));
+}
+
+#[test]
+fn an_upgrade_does_not_start_what_was_stopped() {
+    let machine = with_version_before();
+    machine.ok("systemctl stop podmux.service podmux.socket 2>&1");
+    machine.install(&package());
+    assert_eq!(machine.is("inactive"), Ok(()));
+    assert_eq!(enabled(&machine), "enabled\nenabled\n");
+}
+
+#[test]
+fn a_downgrade_has_its_pods_as_well() {
+    let machine = Machine::with_podmux();
+    machine.post(&pod("posted"));
+    machine.install(&package_before());
+    machine.wait_for("podmux.service is active", || machine.is_active());
+    machine.wait_for_pods(&["posted"]);
+}

@@ -1,0 +1,2 @@
+//! What the packaged agent takes from a machine, under systemd.
+fn main() {}

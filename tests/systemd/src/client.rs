@@ -1,0 +1,83 @@
+//! podmux in a machine, asked over its Unix socket.
+
+use std::{collections::BTreeMap, io, net::TcpStream, os::unix::net::UnixStream, path::PathBuf};
+
+use serde_json::Value;
+
+use crate::{
+    machine::Machine,
+    plain::{Answer, Connection, Lines},
+};
+
+/// Where it listens itself.
+pub const ADDRESS: &str = "127.0.0.1:10240";
+
+/// Where systemd listens for it.
+pub const SOCKET: &str = "/run/podmux/podmux.sock";
+
+impl Machine {
+    /// The socket, as the host sees it.
+    pub fn socket(&self) -> PathBuf {
+        self.path(SOCKET)
+    }
+
+    /// One request over a connection of its own.
+    pub fn ask(&self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
+        Connection::unix(&self.socket())?.ask(method, path, body)
+    }
+
+    /// A GET that must be answered with 200.
+    pub fn get(&self, path: &str) -> Value {
+        let answer = self.ask("GET", path, b"").unwrap();
+        assert_eq!(answer.code, 200, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// Posts a pod, which must be taken.
+    pub fn post(&self, pod: &Value) {
+        let answer = self.ask("POST", "/pods", pod.to_string().as_bytes()).unwrap();
+        assert!(matches!(answer.code, 200 | 201), "{}: {}", answer.code, answer.text());
+    }
+
+    /// All pods by their names.
+    pub fn pods(&self) -> BTreeMap<String, Value> {
+        let list = self.get("/pods");
+        let pods = list["items"].as_array().unwrap().iter();
+        pods.map(|pod| (pod["metadata"]["name"].as_str().unwrap().to_owned(), pod.clone())).collect()
+    }
+
+    /// Waits until there are exactly these pods.
+    pub fn wait_for_pods(&self, wanted: &[&str]) {
+        self.wait_for(&format!("the pods are {wanted:?}"), || {
+            let answer = self.ask("GET", "/pods", b"").map_err(|error| error.to_string())?;
+            if answer.code != 200 {
+                return Err(answer.text());
+            }
+            let names = self.pods().into_keys().collect::<Vec<_>>();
+            if names == wanted { Ok(()) } else { Err(format!("they are {names:?}")) }
+        });
+    }
+
+    /// A request over loopback TCP, in the machine's network. None if nobody listens.
+    pub fn ask_tcp(&self, token: Option<&str>, path: &str) -> Option<Answer> {
+        let stream = self.within(|| TcpStream::connect(ADDRESS)).ok()?;
+        let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let headers = format!("Host: {ADDRESS}\r\n{}", authorization.unwrap_or_default());
+        Some(Connection::over(stream, headers).ask("GET", path, b"").unwrap())
+    }
+
+    /// What a source says of itself.
+    pub fn source(&self, name: &str) -> Value {
+        let sources = self.get("/sources");
+        let list = sources["items"].as_array().or_else(|| sources["sources"].as_array()).unwrap();
+        list.iter()
+            .find(|source| source["name"] == name || source["source"] == name)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// The updates from now on, the first of them a SET of everything.
+    pub fn updates(&self) -> Lines<UnixStream> {
+        Connection::unix(&self.socket()).unwrap().lines("/updates").unwrap()
+    }
+}
