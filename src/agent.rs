@@ -177,8 +177,8 @@ async fn attend(
                     warn!(signal, "stopped at once: asked a second time");
                     return Ok(());
                 }
-                info!(signal, "stopping: the sinks take what is pending");
                 finish.cancel();
+                info!(signal, "stopping: the sinks take what is pending");
             }
         }
     }

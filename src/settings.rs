@@ -406,7 +406,7 @@ pub enum SettingsError {
     #[error("the host name cannot be this node's name, give one with --node-name")]
     HostName(#[source] NodeNameError),
     /// A config file cannot be read.
-    #[error("--config {}: cannot be read", path.display())]
+    #[error("--config {}: cannot be read; does it exist, and may this process read it?", path.display())]
     Config {
         /// Which.
         path: PathBuf,
@@ -464,12 +464,17 @@ impl Settings {
 }
 
 impl Settings {
-    /// What holds after a reload. How often files are scanned and the URL is
-    /// polled, what becomes of invalid manifests, the URL's headers and SHA-256,
-    /// the time to stop in and the log's verbosity take their fresh values;
-    /// everything else keeps the one that it started with, and is named if it
-    /// needs a restart to change. The contents of certificates and tokens are
-    /// no settings: whoever uses these files reads them again.
+    /// What holds after a reload, and what keeps the value that it started with
+    /// although another was asked for: it needs a restart.
+    ///
+    /// What says which pods there are, who is told, and where the agent listens
+    /// stays: path and URL of manifests, node name, sinks, addresses, state
+    /// directory, form of the log. All else takes its fresh value: how often and
+    /// with which headers, certificates and digest is looked, the kubeconfig,
+    /// what becomes of invalid manifests, the files of token and certificates,
+    /// the time to stop in and the log's verbosity. But a protection that the
+    /// server has is not taken off while it runs: it was a condition for
+    /// listening where it does.
     #[must_use]
     pub fn reloaded(&self, mut fresh: Self) -> (Self, Vec<Key>) {
         let mut stuck = Vec::new();
@@ -480,23 +485,18 @@ impl Settings {
         }
         if let (Some(fresh), Some(now)) = (&mut fresh.url, &self.url) {
             hold(&mut fresh.url, &now.url, Key::ManifestUrl, &mut stuck);
-            hold(&mut fresh.ca_file, &now.ca_file, Key::ManifestUrlCaFile, &mut stuck);
-            hold(
-                &mut fresh.client_certificate,
-                &now.client_certificate,
-                Key::ManifestUrlClientCertFile,
-                &mut stuck,
-            );
         } else {
             hold(&mut fresh.url, &self.url, Key::ManifestUrl, &mut stuck);
         }
-        hold(&mut fresh.kubeconfig, &self.kubeconfig, Key::Kubeconfig, &mut stuck);
+        if fresh.kubeconfig.is_some() != self.kubeconfig.is_some() {
+            hold(&mut fresh.kubeconfig, &self.kubeconfig, Key::Kubeconfig, &mut stuck);
+        }
         hold(&mut fresh.node_name, &self.node_name, Key::NodeName, &mut stuck);
         let (server, now) = (&mut fresh.server, &self.server);
         hold(&mut server.listen, &now.listen, Key::Listen, &mut stuck);
-        hold(&mut server.token_file, &now.token_file, Key::TokenFile, &mut stuck);
-        hold(&mut server.tls, &now.tls, Key::TlsCertFile, &mut stuck);
-        hold(&mut server.client_ca_file, &now.client_ca_file, Key::ClientCaFile, &mut stuck);
+        guard(&mut server.token_file, now.token_file.as_ref(), Key::TokenFile, &mut stuck);
+        guard(&mut server.tls, now.tls.as_ref(), Key::TlsCertFile, &mut stuck);
+        guard(&mut server.client_ca_file, now.client_ca_file.as_ref(), Key::ClientCaFile, &mut stuck);
         hold(&mut fresh.state_dir, &self.state_dir, Key::StateDir, &mut stuck);
         hold(&mut fresh.sinks, &self.sinks, Key::Sink, &mut stuck);
         hold(&mut fresh.notify, &self.notify, Key::Notify, &mut stuck);
@@ -510,6 +510,14 @@ fn hold<T: Clone + PartialEq>(fresh: &mut T, now: &T, key: Key, stuck: &mut Vec<
     if fresh != now {
         stuck.push(key);
         fresh.clone_from(now);
+    }
+}
+
+/// Keeps a protection that would be taken off.
+fn guard<T: Clone>(fresh: &mut Option<T>, now: Option<&T>, key: Key, stuck: &mut Vec<Key>) {
+    if fresh.is_none() && now.is_some() {
+        stuck.push(key);
+        *fresh = now.cloned();
     }
 }
 

@@ -90,7 +90,7 @@ impl Handles {
             file.now();
         }
         if let Some(server) = &self.server {
-            server.reread.now();
+            server.reread.now(&settings.server);
         }
     }
 
@@ -117,6 +117,13 @@ pub(super) async fn wire(
     ends: &Ends,
     crew: &mut Crew,
 ) -> anyhow::Result<Wired> {
+    // What is refused here leaves the state untouched; who connects already waits in the kernel.
+    let server = if settings.server.listens() {
+        let node = settings.node_name.clone();
+        Some(Server::bind(&settings.server, passed, node, Limits::default()).await?)
+    } else {
+        None
+    };
     let (mux, turning) = Mux::new(&configured(settings));
     let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
     let updates = wiring.sinks()?;
@@ -125,7 +132,7 @@ pub(super) async fn wire(
     let api = wiring.api().await?;
     let reload = watch::Sender::new(LastReload::at_start(clock::now()));
     let handles = Handles { file, url, api, server: None, reload, updates };
-    let server = wiring.http(&handles, passed).await?;
+    let server = server.map(|server| wiring.http(&handles, server)).transpose()?;
     wiring.crew.spawn("mux", async {
         turning.run().await;
         Ok(())
@@ -328,16 +335,10 @@ impl<'a> Wiring<'a> {
         Ok(Some(handle))
     }
 
-    /// The posted set, the history of updates and the server, if it is to listen.
-    async fn http(
-        &mut self,
-        handles: &Handles,
-        passed: Vec<PassedSocket>,
-    ) -> anyhow::Result<Option<ServerHandle>> {
-        let Some(channel) = self.mux.channel(SourceName::Http) else { return Ok(None) };
-        let server = &self.settings.server;
+    /// The posted set, the history of updates and the server, which listens already.
+    fn http(&mut self, handles: &Handles, server: Server) -> anyhow::Result<ServerHandle> {
+        let channel = self.mux.channel(SourceName::Http).context("the http source has its channel")?;
         let node = &self.settings.node_name;
-        let server = Server::bind(server, passed, node.clone(), Limits::default()).await?;
         let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.stop.clone();
@@ -362,7 +363,7 @@ impl<'a> Wiring<'a> {
             tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(Some(handle))
+        Ok(handle)
     }
 
     fn view(&mut self, posts: Posts, handles: &Handles) -> View {

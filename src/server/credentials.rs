@@ -19,7 +19,7 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::{
-    sync::{Notify, watch},
+    sync::watch,
     task::spawn_blocking,
     time::{Duration, sleep},
 };
@@ -37,7 +37,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// A file cannot be read.
-    #[error("{what} {}: cannot be read", path.display())]
+    #[error("{what} {}: cannot be read; does it exist, and may this process read it?", path.display())]
     Unreadable {
         /// What it is for.
         what: &'static str,
@@ -175,25 +175,29 @@ pub(super) struct FileStamp {
 }
 
 /// Reads the files again when they have changed since they looked like that, and
-/// when asked to. What cannot be used leaves everything as it was: the files of a
-/// certificate and its key never change in the same instant.
+/// when told which they are (others, or the same). What cannot be used leaves
+/// everything as it was: the files of a certificate and its key never change in
+/// the same instant. Ends when nobody can tell any more.
 pub(super) async fn keep_fresh(
-    files: CredentialFiles,
+    mut named: watch::Receiver<CredentialFiles>,
     mut seen: Stamp,
     credentials: watch::Sender<Arc<Credentials>>,
-    asked: Arc<Notify>,
     every: Duration,
 ) {
-    if files.paths().next().is_none() {
-        return std::future::pending().await;
-    }
     let mut failing = false;
     loop {
+        let any = named.borrow().paths().next().is_some();
         let at_once = tokio::select! {
-            () = sleep(every) => false,
-            () = asked.notified() => true,
+            () = sleep(every), if any => false,
+            told = named.changed() => match told {
+                Ok(()) => true,
+                Err(_) => return,
+            },
         };
-        let (files, last) = (files.clone(), seen.clone());
+        let (files, last) = (named.borrow_and_update().clone(), seen.clone());
+        if files.paths().next().is_none() {
+            continue;
+        }
         let look = move || (at_once || failing || files.stamp() != last).then(|| files.read());
         // The files may stand on a network that hangs. If it panics, the log has it.
         match spawn_blocking(look).await.ok().flatten() {
@@ -206,7 +210,8 @@ pub(super) async fn keep_fresh(
                 failing = false;
             }
             Some(Err(error)) => {
-                if !failing {
+                // Whoever asked is told, even if it is known.
+                if !failing || at_once {
                     let error = chain(&error);
                     warn!(
                         error,

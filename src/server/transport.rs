@@ -3,11 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use axum::{Router, extract::DefaultBodyLimit};
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
-    time::sleep,
-};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -48,22 +44,24 @@ pub struct Server {
     addresses: Vec<Listen>,
     node: NodeName,
     limits: Limits,
-    files: CredentialFiles,
+    /// Where token and certificates are.
+    files: (watch::Sender<CredentialFiles>, watch::Receiver<CredentialFiles>),
     stamp: Stamp,
     credentials: watch::Sender<Arc<Credentials>>,
-    reread: Arc<Notify>,
     stats: ConnectionStats,
     finished: CancellationToken,
 }
 
-/// Has the files of token and certificates read again at once. Cheap to clone.
+/// Has the files of token and certificates read again at once. Cheap to clone; it
+/// does nothing for a server that has ended.
 #[derive(Clone, Debug)]
-pub struct Reread(Arc<Notify>);
+pub struct Reread(watch::Sender<CredentialFiles>);
 
 impl Reread {
-    /// Reads them, whether they have changed or not.
-    pub fn now(&self) {
-        self.0.notify_one();
+    /// Reads those that are named here, whether they have changed or not. What
+    /// cannot be used leaves everything as it was, and the log says so.
+    pub fn now(&self, settings: &ServerSettings) {
+        self.0.send_replace(CredentialFiles::new(settings));
     }
 }
 
@@ -92,10 +90,9 @@ impl Server {
             listeners,
             node,
             limits,
-            files,
+            files: watch::channel(files),
             stamp,
             credentials: watch::Sender::new(Arc::new(credentials)),
-            reread: Arc::default(),
             stats: ConnectionStats::default(),
             finished: CancellationToken::new(),
         })
@@ -116,7 +113,7 @@ impl Server {
     /// The handle by which it reads its files again.
     #[must_use]
     pub fn reread(&self) -> Reread {
-        Reread(self.reread.clone())
+        Reread(self.files.0.clone())
     }
 
     /// Is cancelled when what was in hand when the server was asked to finish is
@@ -143,7 +140,7 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, every connection is cut off.
     pub async fn run(self, router: Router, finish: CancellationToken, stop: CancellationToken) {
-        let Self { listeners, node, limits, files, stamp, credentials, reread, stats, .. } = self;
+        let Self { listeners, node, limits, files, stamp, credentials, stats, .. } = self;
         let slots = Slots::new(limits.connections);
         let (hands, finishing) = Hands::new(finish.clone());
         let shared = Arc::new(Shared {
@@ -168,7 +165,7 @@ impl Server {
             finishing.done(&shared.hands, &finish).await;
             self.finished.cancel();
         };
-        let fresh = credentials::keep_fresh(files, stamp, credentials, reread, limits.reread);
+        let fresh = credentials::keep_fresh(files.1, stamp, credentials, limits.reread);
         tokio::select! {
             _ = async { tokio::join!(fresh, finishing) } => {}
             () = stop.cancelled() => {}

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::{Value, json};
 
 use crate::support::{
-    kubeconfig::{Scene, ask, put, refused, told},
+    kubeconfig::{Scene, ask, config, put, refused, told},
     web::{Authority, Reply, Web},
 };
 
@@ -182,6 +182,25 @@ async fn a_client_from_before_is_used_until_somebody_asks_for_another() {
     connector.renew();
     assert!(refused(&mut connector).await.contains("this is no kubeconfig"));
     scene.connector(&json!({ "token": "two" }));
+    assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
+}
+
+/// What a reload names is taken when it can be used, wherever it stands; until then nothing is lost.
+#[tokio::test]
+async fn a_reload_that_names_what_cannot_be_used_leaves_the_client_from_before() {
+    let scene = Scene::start().await;
+    let mut connector = scene.connector(&json!({ "token": "one" }));
+    scene.seen(&mut connector).await;
+    let other = scene.at("elsewhere");
+    connector.turn_to(Kubeconfig::File(other.clone()));
+    for _ in 0..2 {
+        assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer one");
+    }
+    let mended = config(&scene.cluster(), &json!({ "token": "two" }));
+    put(&other, &mended.to_string());
+    assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
+    // The same one may say the same: it is read all the same.
+    connector.turn_to(Kubeconfig::File(other));
     assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
 }
 

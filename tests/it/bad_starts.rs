@@ -60,7 +60,8 @@ impl Node {
 
     fn start(&self, args: &[&str]) -> Process {
         let agent = Process::start(&mut self.command(args));
-        agent.logs("started");
+        agent.logs("listening");
+        wait_for(|| (self.ask("GET", "/readyz", "").0 == 200).then_some(()));
         agent
     }
 
@@ -172,9 +173,11 @@ fn a_state_that_is_none_is_left_alone() {
     let node = Node::with_state();
     let mut damaged = fs::read(node.state()).unwrap();
     let middle = damaged.len() / 2;
-    damaged[middle..middle + 4096].fill(0x55);
+    damaged[middle..].fill(0x55);
     fs::write(node.state(), damaged).unwrap();
-    node.refused(&[], &expect![""]);
+    node.refused(&[], &expect![[r#"
+        podmux: @/state/state.redb is damaged: DB corrupted: Primary is corrupted despite 2-phase commit; it is left as it is: put back a copy of it, or move it away to begin anew
+    "#]]);
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn a_state_that_another_agent_has_is_left_to_it() {
     let node = Node::with_state();
     let agent = node.start(&[]);
     let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", "none")).ends();
-    expect![""].assert_eq(&log.replace(node.directory.path().to_str().unwrap(), "@"));
+    expect!["podmux: another podmux works on the state directory @/state: stop it, or give this one a directory of its own"].assert_eq(&log.replace(node.directory.path().to_str().unwrap(), "@"));
     assert_eq!(code, 2);
     agent.signal(Signal::TERM);
     agent.ends();
@@ -197,10 +200,14 @@ fn a_state_directory_of_somebody_else_is_refused() {
     let node = Node::with_state();
     let mode = |mode| fs::set_permissions(node.at("state"), fs::Permissions::from_mode(mode)).unwrap();
     mode(0o000);
-    node.refused(&[], &expect![""]);
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state; give it, with all that is in it, to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
+    "#]]);
     mode(0o700);
     fs::set_permissions(node.state(), fs::Permissions::from_mode(0o400)).unwrap();
-    node.refused(&[], &expect![""]);
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state/state.redb; give it, with all that is in it, to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
+    "#]]);
     fs::set_permissions(node.state(), fs::Permissions::from_mode(0o600)).unwrap();
     node.is_whole();
 }
@@ -219,7 +226,9 @@ fn a_file_system_that_is_read_only_is_refused() {
     node.remount("rw");
     node.run_once(Signal::KILL);
     node.remount("ro");
-    node.refused(&[], &expect![""]);
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state; mount it so that it can be written, or name another with --state-dir: Read-only file system (os error 30)
+    "#]]);
     node.remount("rw");
     node.is_whole();
 }
@@ -232,7 +241,9 @@ fn a_full_disk_without_state_is_refused() {
     let node = Node::new();
     node.mount("4m");
     node.fill();
-    node.refused(&[], &expect![""]);
+    node.refused(&[], &expect![[r#"
+        podmux: cannot use the state directory: @/state; make room there, or name another with --state-dir: No space left on device (os error 28)
+    "#]]);
     node.make_room();
     node.run_once(Signal::TERM);
     node.is_whole();
@@ -257,7 +268,6 @@ fn a_full_disk_with_state_leaves_the_node_its_pods() {
         // A sink with numbers of its own hears of them, too: there is room for those.
         let both = |text: &String| Replica::of(text).pods.len() == 2;
         wait_for(|| fs::read_to_string(&out).ok().filter(|text| text.ends_with('\n')).filter(both));
-        assert_eq!(node.ask("GET", "/readyz", "").0, 200);
         assert_eq!(node.pods(), ["posted", "web-node1"]);
         let mut stored = 0;
         let refusal = loop {
@@ -297,7 +307,7 @@ fn a_port_in_use_is_refused() {
     let address = other.local_addr().unwrap().to_string();
     let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", &address)).ends();
     assert_eq!((code, log.lines().count()), (2, 1), "{log}");
-    expect![""].assert_eq(&log.replace(&address, "ADDRESS"));
+    expect!["podmux: cannot listen on ADDRESS: another program does; stop it, or give another address with --listen"].assert_eq(&log.replace(&address, "ADDRESS"));
     node.is_whole();
 }
 
@@ -309,13 +319,19 @@ fn a_token_that_cannot_be_read_is_refused() {
     let node = Node::with_state();
     let token = node.at("token");
     let args = ["--token-file", token.to_str().unwrap()];
-    node.refused(&args, &expect![""]);
+    node.refused(&args, &expect![[r#"
+        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
+    "#]]);
     fs::write(&token, "s3cret-token").unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o000)).unwrap();
-    node.refused(&args, &expect![""]);
+    node.refused(&args, &expect![[r#"
+        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: Permission denied (os error 13)
+    "#]]);
     fs::remove_file(&token).unwrap();
     fs::create_dir(&token).unwrap();
-    node.refused(&args, &expect![""]);
+    node.refused(&args, &expect![[r#"
+        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: Is a directory (os error 21)
+    "#]]);
     node.is_whole();
 }
 
@@ -329,10 +345,14 @@ fn a_certificate_without_its_key_is_refused() {
     let args =
         ["--tls-cert-file", certificate.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
     fs::set_permissions(&key, fs::Permissions::from_mode(0o000)).unwrap();
-    node.refused(&args, &expect![""]);
+    node.refused(&args, &expect![[r#"
+        podmux: TLS private key @/localhost.key: cannot be read; does it exist, and may this process read it?: Permission denied (os error 13)
+    "#]]);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&key, "no key").unwrap();
-    node.refused(&args, &expect![""]);
+    node.refused(&args, &expect![[r#"
+        podmux: TLS private key @/localhost.key: there is no private key in PEM in it (an encrypted one is none)
+    "#]]);
     node.is_whole();
 }
 
@@ -341,9 +361,16 @@ fn a_configuration_that_cannot_be_used_is_refused() {
     let node = Node::with_state();
     let config = node.at("config.yaml");
     let args = ["--config", config.to_str().unwrap()];
-    node.refused(&args, &expect![""]);
+    node.refused(
+        &args,
+        &expect![[r#"
+            podmux: --config @/config.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
+        "#]],
+    );
     fs::write(&config, "podManifestPaths: /etc\n").unwrap();
-    node.refused(&args, &expect![""]);
+    node.refused(&args, &expect![[r#"
+        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose
+    "#]]);
     node.is_whole();
 }
 
@@ -352,10 +379,12 @@ fn a_configuration_that_cannot_be_used_is_refused() {
 fn a_kubeconfig_that_is_missing_is_waited_for() {
     let node = Node::with_state();
     let kubeconfig = node.at("kubeconfig");
-    let agent = node.start(&["--kubeconfig", kubeconfig.to_str().unwrap()]);
+    let agent = Process::start(&mut node.command(&["--kubeconfig", kubeconfig.to_str().unwrap()]));
+    agent.logs("listening");
     let line = agent.logs("there is no kubeconfig");
     assert!(line.contains(kubeconfig.to_str().unwrap()) && line.contains("put one there"), "{line}");
-    assert_eq!(node.pods(), ["posted"]);
+    wait_for(|| (node.pods() == ["posted"]).then_some(()));
+    assert_eq!(node.ask("GET", "/readyz", "").0, 503, "what the API server wants is not known");
     agent.signal(Signal::TERM);
     agent.ends();
 }

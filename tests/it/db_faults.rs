@@ -139,6 +139,48 @@ async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
     }
 }
 
+/// A node has its pods however full its disk is, and keeps them until there is room.
+#[tokio::test]
+async fn a_disk_that_is_full_at_the_start_gives_what_is_there() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    state.put(Table::Posted, "a", "1").await;
+    let killed = disk.bytes();
+    state.close().await;
+    let mut without_database = 0;
+    for file in [killed, disk.bytes()] {
+        for (deed, from) in [(Deed::Any, 0..24), (Deed::Write, 0..16), (Deed::Resize, 0..2)]
+            .into_iter()
+            .flat_map(|(deed, many)| many.map(move |from| (deed, from)))
+        {
+            let disk = Disk::with(file.clone());
+            let fault = Fault { deed, from, times: usize::MAX, errno: ENOSPC };
+            disk.platter().fault = Some(fault);
+            let state = State::open_on(&disk).unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
+            assert_eq!(state.rows(Table::Posted), "a=1");
+            without_database += usize::from(disk.platter().failed);
+            let refused = match soon(state.db.commit(vec![set(Table::Posted, "b", "2")])).await {
+                Ok(()) => false,
+                Err(DbError::Full(_)) => true,
+                Err(error) => panic!("{fault:?}: {error:?}"),
+            };
+            let mut rows = no_rows();
+            apply(&mut rows, &[set(Table::Posted, "a", "1")]);
+            if !refused {
+                apply(&mut rows, &[set(Table::Posted, "b", "2")]);
+            }
+            let synced = disk.platter().synced.clone();
+            assert!(found(synced).await == rows, "{fault:?}: power cut");
+            disk.platter().fault = None;
+            state.put(Table::Posted, "c", "3").await;
+            apply(&mut rows, &[set(Table::Posted, "c", "3")]);
+            state.close().await;
+            assert!(found(disk.bytes()).await == rows, "{fault:?}: room again");
+        }
+    }
+    assert!(without_database > 10, "{without_database} began without a database");
+}
+
 #[tokio::test]
 async fn a_full_file_system_refuses_until_there_is_room() {
     let here = "db_faults::a_full_file_system_refuses_until_there_is_room";

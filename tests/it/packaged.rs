@@ -55,10 +55,10 @@ fn uncommented(text: &str) -> String {
         None => Some(line),
         Some(rest) => rest.starts_with(|first: char| first.is_ascii_alphabetic()).then_some(rest),
     });
-    said.map(|line| format!("{line}\n")).collect()
+    said.collect::<Vec<_>>().join("\n")
 }
 
-/// The variables of an EnvironmentFile, as systemd reads them; of its quotes only `'…'`.
+/// The variables of an `EnvironmentFile=`, as systemd reads them; of its quotes only `'…'`.
 fn variables(text: &str) -> Environment {
     let lines = text.lines().filter(|line| !line.is_empty());
     let pairs = lines.map(|line| line.split_once('=').unwrap_or_else(|| panic!("no variable: {line}")));
@@ -245,4 +245,25 @@ fn what_is_pointed_at_is_installed() {
             }
         }
     }
+}
+
+#[test]
+fn each_drop_in_says_what_it_is_for_and_what_it_opens_and_is_in_the_readme() {
+    let readme = read("systemd/README.md");
+    for file in files("systemd/drop-ins") {
+        let text = read(&file);
+        let name = file.rsplit('/').next().unwrap();
+        assert!(text.starts_with("# For: "), "{file}");
+        for part in ["# Install", "# Opens: ", name] {
+            assert!(text.contains(part), "{file} has no {part:?}");
+        }
+        assert!(readme.contains(&format!("`{name}`")), "{name} is not in systemd/README.md");
+    }
+}
+
+#[test]
+fn the_package_and_the_program_have_one_version() {
+    let changelog = read("systemd/debian/changelog");
+    let newest = changelog.lines().next().unwrap();
+    assert!(newest.starts_with(concat!("podmux (", env!("CARGO_PKG_VERSION"), "-")), "{newest}");
 }

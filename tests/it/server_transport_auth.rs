@@ -153,9 +153,49 @@ fn the_token_is_read_at_once_if_somebody_asks_for_it() {
         let served = Served::start(&with_token(&file), limits).await;
         assert_eq!(who(&served, "Bearer first-token").await.status, 200);
         fs::write(&file, "other-token").unwrap();
-        served.reread.now();
+        served.reread.now(&with_token(&file));
         until("it is read", || log.lines_with("read anew").len() == 1).await;
         assert_eq!(who(&served, "Bearer other-token").await.status, 200);
+        served.ends().await;
+    });
+}
+
+/// Each reload is answered: what is bad a second time is said a second time.
+#[test]
+fn the_token_may_come_to_stand_in_another_file() {
+    logged(async |log| {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, other) = (dir.path().join("token"), dir.path().join("other"));
+        fs::write(&file, "first-token").unwrap();
+        let limits = Limits { reread: std::time::Duration::from_hours(1), ..Limits::default() };
+        let served = Served::start(&with_token(&file), limits).await;
+        for times in 1..3 {
+            served.reread.now(&with_token(&other));
+            until("it is said", || log.lines_with("those from before stay").len() == times).await;
+            assert_eq!(who(&served, "Bearer first-token").await.status, 200);
+        }
+        fs::write(&other, "other-token").unwrap();
+        served.reread.now(&with_token(&other));
+        until("it is read", || log.lines_with("recovered").len() == 1).await;
+        assert_eq!(who(&served, "Bearer other-token").await.status, 200);
+        assert_eq!(who(&served, "Bearer first-token").await.status, 401);
+        served.ends().await;
+    });
+}
+
+/// A server that began without any is given one.
+#[test]
+fn a_token_can_be_asked_for_from_now_on() {
+    logged(async |log| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        fs::write(&file, "first-token").unwrap();
+        let served = Served::start(&loopback(), Limits::default()).await;
+        assert_eq!(served.get("/who").await.status, 200);
+        served.reread.now(&with_token(&file));
+        until("it is read", || log.lines_with("read anew").len() == 1).await;
+        assert_eq!(served.get("/who").await.status, 401);
+        assert_eq!(who(&served, "Bearer first-token").await.status, 200);
         served.ends().await;
     });
 }
@@ -182,12 +222,12 @@ async fn a_token_file_that_holds_no_token_is_refused_at_the_start() {
         told += "\n";
     }
     expect![[r#"
-        token file DIR/token: cannot be read: No such file or directory (os error 2)
+        token file DIR/token: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
         token file DIR/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
         token file DIR/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
         token file DIR/token: there is more than a token in it: one word of printable ASCII is needed
         token file DIR/token: there is more than a token in it: one word of printable ASCII is needed
-        token file DIR/token: cannot be read: it is larger than 1 MiB
+        token file DIR/token: cannot be read; does it exist, and may this process read it?: it is larger than 1 MiB
     "#]]
     .assert_eq(&told);
 }

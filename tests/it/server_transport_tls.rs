@@ -211,14 +211,14 @@ async fn certificates_that_cannot_be_used_are_refused_at_the_start() {
         told += "\n";
     }
     expect![[r#"
-        TLS certificate DIR/missing: cannot be read: No such file or directory (os error 2)
-        TLS private key DIR/missing: cannot be read: No such file or directory (os error 2)
+        TLS certificate DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
+        TLS private key DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
         TLS certificate DIR/empty: there is no certificate in PEM in it
         TLS private key DIR/empty: there is no private key in PEM in it (an encrypted one is none)
         TLS certificate DIR/podmux.example.key: there is no certificate in PEM in it
         TLS private key DIR/podmux.example.crt: there is no private key in PEM in it (an encrypted one is none)
         TLS certificate DIR/podmux.example.crt: it does not go with the key in DIR/other.key: keys may not be consistent: KeyMismatch
-        client CA file DIR/missing: cannot be read: No such file or directory (os error 2)
+        client CA file DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
         client CA file DIR/empty: there is no certificate in PEM in it
     "#]].assert_eq(&told);
 }

@@ -816,7 +816,7 @@ fn a_config_file_that_cannot_be_read_is_refused() {
     let error = Settings::load(&missing, &Environment::new()).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap();
     let told = format!("{error}: {cause}").replace(dir.path().to_str().unwrap(), "DIR");
-    expect!["--config DIR/missing.yaml: cannot be read: No such file or directory (os error 2)"]
+    expect!["--config DIR/missing.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)"]
         .assert_eq(&told);
 }
 
@@ -830,6 +830,8 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         (Key::NodeName, "a"),
         (Key::ManifestUrl, "http://a"),
         (Key::ManifestUrlHeader, "X-A: a"),
+        (Key::Kubeconfig, "/a"),
+        (Key::TokenFile, "/a"),
     ]);
     let fresh = load(&[
         (Key::PodManifestPath, "/b"),
@@ -861,14 +863,20 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
         Key::FileCheckFrequency,
         Key::OnInvalidManifest,
         Key::ManifestUrlHeader,
+        Key::ManifestUrlCaFile,
+        Key::ManifestUrlClientCertFile,
+        Key::ManifestUrlClientKeyFile,
         Key::ManifestUrlSha256,
         Key::HttpCheckFrequency,
+        Key::Kubeconfig,
+        Key::TokenFile,
+        Key::TlsCertFile,
+        Key::TlsPrivateKeyFile,
+        Key::ClientCaFile,
         Key::ShutdownGrace,
         Key::Verbose,
     ];
-    // A certificate and its key are named once.
-    let keys = [Key::ManifestUrlClientKeyFile, Key::TlsPrivateKeyFile];
-    let named = |key: &Key| !reloads.contains(key) && !keys.contains(key);
+    let named = |key: &Key| !reloads.contains(key);
     assert_eq!(stuck, Key::ALL.into_iter().filter(named).collect::<Vec<_>>());
     for key in Key::ALL {
         let from = if reloads.contains(&key) { &fresh } else { &before };
@@ -876,6 +884,33 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
     }
     let (same, stuck) = before.reloaded(before.clone());
     assert_eq!((same, stuck), (before, Vec::new()));
+}
+
+/// The port that was opened because there was a token is not left without one.
+#[test]
+fn a_reload_takes_no_protection_off() {
+    let load = |said: &[(Key, &str)]| {
+        Settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+    };
+    let protections = [
+        (Key::TokenFile, "/a"),
+        (Key::TlsCertFile, "/a"),
+        (Key::TlsPrivateKeyFile, "/a"),
+        (Key::ClientCaFile, "/a"),
+    ];
+    let mut said = vec![(Key::Listen, "0.0.0.0:1")];
+    said.extend(protections);
+    let (before, bare) = (load(&said), load(&[(Key::Listen, "127.0.0.1:1")]));
+    let (after, stuck) = before.reloaded(bare.clone());
+    assert_eq!(after, before);
+    assert_eq!(stuck, [Key::Listen, Key::TokenFile, Key::TlsCertFile, Key::ClientCaFile]);
+    // To put one on is another thing.
+    let (after, stuck) = bare.reloaded(load(&protections));
+    assert_eq!(
+        (&after.server.token_file, &after.server.tls),
+        (&before.server.token_file, &before.server.tls)
+    );
+    assert_eq!(stuck, [Key::Listen]);
 }
 
 #[test]
@@ -888,6 +923,11 @@ fn a_source_that_comes_or_goes_needs_a_restart() {
     for (before, fresh) in [(&file, &url), (&url, &file)] {
         let (after, stuck) = before.reloaded(fresh.clone());
         assert_eq!((&after, stuck), (before, vec![Key::PodManifestPath, Key::ManifestUrl]));
+    }
+    let api = load(&[(Key::PodManifestPath, "/a"), (Key::Kubeconfig, "/a")]);
+    for (before, fresh) in [(&file, &api), (&api, &file)] {
+        let (after, stuck) = before.reloaded(fresh.clone());
+        assert_eq!((&after, stuck), (before, vec![Key::Kubeconfig]));
     }
 }
 

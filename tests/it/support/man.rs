@@ -81,7 +81,7 @@ fn after_help(help: &str) -> String {
             }
             "" if literal => text += "\n",
             "" => text += ".PP\n",
-            line => text += &format!("{}\n", escaped(line)),
+            line => writeln!(text, "{}", escaped(line)).unwrap(),
         }
     }
     text + if literal { ".fi\n" } else { "" }

@@ -98,11 +98,10 @@ fn the_output_file_is_rotated_and_goes_on_in_a_new_one() {
     machine.wait_for("the pod is told", || has("/var/log/podmux/updates.jsonl", "before"));
     machine.ok("logrotate --force /etc/logrotate.d/podmux");
     machine.wait_for("the file is kept", || has("/var/log/podmux/updates.jsonl.1", "before"));
-    machine.wait_for("there is a new file", || {
-        machine
-            .exists("/var/log/podmux/updates.jsonl")
-            .then_some(())
-            .ok_or_else(|| machine.ok("ls /var/log/podmux"))
+    // The next line goes into the new one.
+    machine.wait_for("the agent was told", || {
+        let journal = machine.journal("--output=cat");
+        if journal.contains("SIGHUP: the settings are read") { Ok(()) } else { Err(journal) }
     });
     machine.post(&pod("after"));
     machine.wait_for("the pod is told in the new file", || has("/var/log/podmux/updates.jsonl", "after"));

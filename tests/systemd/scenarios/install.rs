@@ -39,6 +39,7 @@ fn files_and_processes_belong_to_whom_they_should() {
          660 root:podmux /run/podmux/podmux.sock\n\
          755 root:root /usr/bin/podmux\n\
          700 podmux:podmux /var/lib/podmux\n\
+         600 podmux:podmux /var/lib/podmux/lock\n\
          600 podmux:podmux /var/lib/podmux/state.redb\n"
     );
     let user = machine.ok("getent passwd podmux");
@@ -65,7 +66,7 @@ fn who_is_in_the_group_may_use_the_socket_and_nobody_else() {
     assert_eq!(listed, "pod/posted\n");
     let refused = machine.run("runuser --user stranger -- podmux get pods --output name");
     assert_ne!(refused.code, 0);
-    assert!(refused.stderr.contains("ermission denied"), "{refused:?}");
+    assert!(refused.stderr.contains("no permission to use the socket"), "{refused:?}");
 }
 
 #[test]

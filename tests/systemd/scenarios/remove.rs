@@ -13,7 +13,7 @@ fn files(machine: &Machine) -> BTreeSet<String> {
     let files = machine.ok("find / -xdev \\( \
          -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /root/podmux.deb \
          -o -path /var/log/journal -o -path /var/lib/systemd/catalog -o -path /var/lib/dpkg \
-         -o -path /var/log/dpkg.log -o -path /var/log/alternatives.log -o -path /var/tmp \
+         -o -path /var/lib/logrotate -o -path /var/log/dpkg.log -o -path /var/log/alternatives.log -o -path /var/tmp \
          \\) -prune -o -print; find /run -xdev -path '*podmux*'");
     // Of each change of the users a copy of the state before is kept.
     let copies = ["/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-"];

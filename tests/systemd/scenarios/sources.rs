@@ -30,7 +30,7 @@ fn a_manifest_dropped_in_and_a_posted_pod_arrive_at_the_sink() {
     }
     assert_eq!(
         machine.ok("stat --format='%a %U:%G' /var/log/podmux /var/log/podmux/updates.jsonl"),
-        "750 podmux:podmux\n640 podmux:podmux\n"
+        "750 podmux:podmux\n600 podmux:podmux\n"
     );
     machine.ok("rm /etc/podmux/manifests/web.yaml");
     machine.wait_for_pods(&["posted"]);

@@ -14,7 +14,7 @@ fn with_hanging_sink(drop_in: &str) -> Machine {
     machine.packaged_drop_in("output-file");
     machine.drop_in("test", drop_in);
     machine.ok("systemctl stop podmux.service 2>&1");
-    machine.ok("rm -f /var/log/podmux/updates.jsonl && mkfifo --mode=0660 /var/log/podmux/updates.jsonl && \
+    machine.ok("install -d -o podmux -g podmux -m 0750 /var/log/podmux && mkfifo --mode=0660 /var/log/podmux/updates.jsonl && \
          chown podmux:podmux /var/log/podmux/updates.jsonl");
     machine
         .ok("systemd-run --quiet --unit=reader sh -c 'exec sleep infinity <>/var/log/podmux/updates.jsonl'");

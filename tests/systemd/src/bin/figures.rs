@@ -1,2 +1,130 @@
-//! What the packaged agent takes from a machine, under systemd.
-fn main() {}
+//! What the packaged agent takes from a machine, under systemd: start, idle, binary.
+//!
+//! `tests/systemd/run --figures [SECONDS]`. Figures, no verdicts; quiet machine wanted.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    clippy::disallowed_methods,
+    reason = "a benchmark fails by panicking, and goes by the clock"
+)]
+
+use std::{collections::BTreeMap, env, fs, thread, time::Duration};
+
+use podmux_machine::{
+    apiserver::Apiserver,
+    machine::{Machine, package},
+    pods::{list, pod},
+    web::Web,
+};
+use rustix::process::Pid;
+
+/// As many as the kubelet takes on a node.
+const PODS: usize = 110;
+
+/// How often it is started.
+const STARTS: usize = 20;
+
+/// What the start leaves behind is not idling: tokio keeps the threads for blocking work
+/// for ten seconds.
+const SETTLE: Duration = Duration::from_secs(15);
+
+/// A file that has just been written is looked at again after the source's quiet time
+/// (100 ms); these have been there for long.
+const OLD_ENOUGH: Duration = Duration::from_millis(500);
+
+fn main() {
+    let seconds = env::args().nth(1).map_or(60, |seconds| seconds.parse().unwrap());
+    let machine = Machine::boot();
+    machine.install(&package());
+    let program = fs::metadata(machine.path("/usr/bin/podmux")).unwrap().len();
+    let package = fs::metadata(package()).unwrap().len();
+    println!("{:<24} {:.1} MiB   package {:.1} MiB", "binary", mebibytes(program), mebibytes(package));
+    starts(&machine);
+    idle(&machine, seconds);
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / 1024.0 / 1024.0
+}
+
+/// From the start of the process to READY, as systemd has noted both.
+fn starts(machine: &Machine) {
+    for number in 0..PODS {
+        let name = format!("pod-{number:03}");
+        machine.write(&format!("/etc/podmux/manifests/{name}.yaml"), pod(&name).to_string());
+    }
+    thread::sleep(OLD_ENOUGH);
+    let times = (0..STARTS).map(|_| {
+        machine.restart();
+        machine.number("ActiveEnterTimestampMonotonic") - machine.number("ExecMainStartTimestampMonotonic")
+    });
+    let mut times = times.collect::<Vec<_>>();
+    times.sort_unstable();
+    let milliseconds = |micros: u64| micros as f64 / 1000.0;
+    println!(
+        "{:<24} p50 {:.1} ms   least {:.1} ms   most {:.1} ms   {STARTS} starts",
+        format!("start/{PODS}, to READY"),
+        milliseconds(times[STARTS / 2]),
+        milliseconds(times[0]),
+        milliseconds(times[STARTS - 1]),
+    );
+}
+
+/// Nothing changes, with the file, http and api sources, half of the pods from each of the
+/// first and the last, and a URL that is polled.
+fn idle(machine: &Machine, seconds: u64) {
+    let apiserver = Apiserver::start(machine);
+    for number in 0..PODS / 2 {
+        machine.ok(&format!("rm /etc/podmux/manifests/pod-{number:03}.yaml"));
+        apiserver.bind(&format!("bound-{number:03}"), "node1");
+    }
+    machine.ok("install -d -m 0700 /etc/podmux/secrets");
+    machine.write_as("/etc/podmux/secrets/kubeconfig", 0o600, apiserver.kubeconfig());
+    machine.packaged_drop_in("kubernetes");
+    let web = Web::serve(machine, list(&[]));
+    machine.variables(&format!("PODMUX_MANIFEST_URL={}", web.url));
+    machine.restart();
+    machine.wait_for("all pods are there", || match machine.pods().len() {
+        PODS => Ok(()),
+        pods => Err(pods.to_string()),
+    });
+    thread::sleep(SETTLE);
+    let agent = machine.agent().unwrap();
+    let (cpu, wakeups) = (machine.number("CPUUsageNSec"), wakeups_of(agent));
+    thread::sleep(Duration::from_secs(seconds));
+    let cpu = machine.number("CPUUsageNSec") - cpu;
+    let wakeups: u64 = wakeups_of(agent)
+        .into_iter()
+        .map(|(thread, count)| count - wakeups.get(&thread).copied().unwrap_or(0))
+        .sum();
+    println!(
+        "{:<24} {:.3} % of a core   {:.1} wake-ups/s   RssAnon {:.1} MiB   RSS {:.1} MiB   {} threads   {seconds} s",
+        "idle, under systemd",
+        cpu as f64 / 1e9 / seconds as f64 * 100.0,
+        wakeups as f64 / seconds as f64,
+        status(agent, "RssAnon:") as f64 / 1024.0,
+        status(agent, "VmRSS:") as f64 / 1024.0,
+        status(agent, "Threads:"),
+    );
+}
+
+fn status(agent: Pid, field: &str) -> u64 {
+    number(&fs::read_to_string(format!("/proc/{}/status", agent.as_raw_nonzero())).unwrap(), field)
+}
+
+fn number(status: &str, field: &str) -> u64 {
+    let value = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    value.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// For each thread, how often it went to sleep by itself: each time ended in a wake-up.
+fn wakeups_of(agent: Pid) -> BTreeMap<String, u64> {
+    let threads = fs::read_dir(format!("/proc/{}/task", agent.as_raw_nonzero())).unwrap();
+    let counts = threads.filter_map(|thread| {
+        let thread = thread.unwrap();
+        // A thread may end while it is asked.
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        Some((thread.file_name().into_string().unwrap(), number(&status, "voluntary_ctxt_switches:")))
+    });
+    counts.collect()
+}

@@ -1,0 +1,158 @@
+//! SIGHUP on the real binary: what is good is taken over, what is bad is said and leaves the old.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    path::PathBuf,
+};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::support::{
+    files::pod,
+    process::{Process, podmux, wait_for},
+    web::{Authority, Reply, Web},
+};
+
+/// An agent whose settings stand in a file.
+struct Agent {
+    directory: TempDir,
+    process: Process,
+    /// Where it serves over TCP.
+    address: String,
+}
+
+impl Agent {
+    fn start(settings: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("manifests")).unwrap();
+        fs::write(directory.path().join("token"), "first-token").unwrap();
+        let config = directory.path().join("config.yaml");
+        fs::write(&config, told(&directory, settings)).unwrap();
+        let process = Process::start(&mut podmux(&["run", "--config", config.to_str().unwrap()]));
+        let line = process.logs("listening");
+        let address = line.split_once("address=").unwrap().1.split(' ').next().unwrap().to_owned();
+        Self { directory, process, address }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn configure(&self, settings: &str) {
+        fs::write(self.at("config.yaml"), told(&self.directory, settings)).unwrap();
+    }
+
+    /// Reloads, and waits for the line that tells how it went.
+    fn reload(&self, says: &str) -> String {
+        let before = self.process.stderr.text().lines().count();
+        self.process.signal(Signal::HUP);
+        self.process
+            .stderr
+            .wait_for(says, |lines| lines.iter().skip(before).find(|line| line.contains(says)).cloned())
+    }
+
+    /// The status with which a request with this token is answered.
+    fn asks(&self, token: &str) -> u16 {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(
+            stream,
+            "GET /pods HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut line = String::new();
+        let mut answer = BufReader::new(stream);
+        answer.read_line(&mut line).unwrap();
+        let _ = answer.read_to_end(&mut Vec::new());
+        line.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Waits until this token, and not the other, is the one.
+    fn knows(&self, token: &str, other: &str) {
+        wait_for(|| (self.asks(token) == 200).then_some(()));
+        assert_eq!(self.asks(other), 401);
+    }
+
+    fn ends(self) -> String {
+        self.process.signal(Signal::TERM);
+        let (code, log) = self.process.ends();
+        assert_eq!(code, 0, "{log}");
+        log
+    }
+}
+
+/// Settings, in which `@` is the directory.
+fn told(directory: &TempDir, settings: &str) -> String {
+    let all = format!(
+        "nodeName: node1\npodManifestPath: '@/manifests'\nstateDir: none\nlisten: ['127.0.0.1:0']\n{settings}\n"
+    );
+    all.replace('@', directory.path().to_str().unwrap())
+}
+
+#[test]
+fn a_bad_configuration_is_refused_as_a_whole() {
+    let agent = Agent::start("tokenFile: '@/token'");
+    fs::write(agent.at("other"), "other-token").unwrap();
+    // The other token is good, and is not taken: it stands in a bad file.
+    agent.configure("tokenFile: '@/other'\nshutdownGrace: never");
+    let line = agent.reload("the settings cannot be used; those from before stay");
+    assert!(line.contains("ERROR") && line.contains("config.yaml:6:1: shutdownGrace"), "{line}");
+    agent.knows("first-token", "other-token");
+    // The files that are in use are read all the same.
+    fs::write(agent.at("token"), "second-token").unwrap();
+    agent.reload("the settings cannot be used; those from before stay");
+    agent.knows("second-token", "first-token");
+    // And mended, all of it is taken.
+    agent.configure("tokenFile: '@/other'\nshutdownGrace: 9s");
+    agent.reload("the settings are read");
+    agent.knows("other-token", "second-token");
+    let log = agent.ends();
+    assert_eq!(log.matches("cannot be used").count(), 2, "once for each reload:\n{log}");
+    assert!(!log.contains("-token"), "{log}");
+}
+
+#[test]
+fn a_bad_token_beside_a_good_configuration_leaves_the_old_one() {
+    let agent = Agent::start("tokenFile: '@/token'\nverbose: 0");
+    fs::write(agent.at("token"), "two tokens").unwrap();
+    agent.configure("tokenFile: '@/token'\nverbose: 1");
+    agent.reload("the server's token and certificates cannot be used; those from before stay");
+    assert_eq!(agent.asks("first-token"), 200);
+    let log = agent.ends();
+    assert!(log.contains("the settings are read") && log.contains("DEBUG"), "the rest is taken:\n{log}");
+}
+
+/// What was made with a token is not left open to everybody by a line that was deleted.
+#[test]
+fn a_token_is_not_taken_away_while_it_runs() {
+    let agent = Agent::start("tokenFile: '@/token'");
+    agent.configure("");
+    let line = agent.reload("takes effect only after a restart");
+    assert!(line.contains("setting=\"token-file\""), "{line}");
+    agent.knows("first-token", "");
+    agent.ends();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_urls_certificates_may_come_to_stand_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let (old, new) = (Authority::new(directory.path(), "old"), Authority::new(directory.path(), "new"));
+    let web = Web::start_tls(new.server("localhost", None), Reply::ok(pod("web", "i:1"))).await;
+    let settings = |ca: &str| {
+        format!("manifestUrl: {}\nmanifestUrlCaFile: {ca}\nhttpCheckFrequency: 1h", web.at("/pods"))
+    };
+    let agent = Agent::start(&settings(old.ca_file.to_str().unwrap()));
+    agent.process.logs("the manifests cannot be fetched");
+    agent.configure(&settings(new.ca_file.to_str().unwrap()));
+    agent.reload("the settings are read");
+    agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    // A file that cannot be read costs nothing but a line.
+    web.say(Reply::ok(pod("other", "i:1")));
+    agent.configure(&settings("/no/such/file"));
+    let line = agent.reload("the URL is asked with the certificates from before");
+    assert!(line.contains("/no/such/file"), "{line}");
+    agent.process.holds("the other pod", |held| held.pods.contains_key("default/other-node1"));
+    agent.ends();
+}
