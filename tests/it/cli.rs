@@ -578,7 +578,7 @@ fn settings_that_cannot_be_used_are_refused_in_one_line() {
     check(
         &["run", "--pod-manifest-path", "a", "--config", "missing.yaml"],
         &expect![[r#"
-        ! podmux: --config missing.yaml: cannot be read: No such file or directory (os error 2)
+        ! podmux: --config missing.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
         exit 2
     "#]],
     );
