@@ -91,7 +91,7 @@ fn a_disk_without_space_is_said_and_refuses_only_what_needs_space() {
         if answer.code == 507 {
             return Ok(());
         }
-        assert_eq!(answer.code, 200, "{}", answer.text());
+        assert_eq!(answer.code, 201, "{}", answer.text());
         kept.push(name);
         Err(format!("{} are stored", kept.len()))
     });
