@@ -1,6 +1,11 @@
 //! From a manifest's text to prepared pods.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use serde_json::{Map, Value};
 
@@ -22,13 +27,33 @@ pub struct Preparation {
     pub source: SourceName,
     /// This node.
     pub node: NodeName,
-    /// Where random letters for the end of a generated name come from. With one,
-    /// a pod that has a `generateName` needs no name; the kubelet has none.
-    pub generate: Option<fn() -> String>,
+    /// How names are generated. With it, a pod that has a `generateName` needs
+    /// no name; the kubelet has none.
+    pub generate: Option<Generate>,
     /// The namespace of a pod that names none: that of the path it was posted to.
     /// `default` if absent.
     pub namespace: Option<String>,
 }
+
+/// How names are generated.
+#[derive(Clone)]
+pub struct Generate {
+    /// Where random letters for the end of a name come from.
+    pub letters: fn() -> String,
+    /// Whether a pod has that name.
+    pub is_taken: Arc<dyn Fn(&PodKey) -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for Generate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generate").finish_non_exhaustive()
+    }
+}
+
+/// How many names are tried for one pod. If all are taken it gets the last one,
+/// and whoever takes the pod says so (`maxNameGenerationCreateAttempts` in
+/// `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
+pub const NAME_ATTEMPTS: usize = 8;
 
 /// The longest prefix of a generated name, in bytes: with the five letters that
 /// follow it is as long as a label may be (`k8s.io/apiserver/pkg/storage/names`).
@@ -117,6 +142,7 @@ pub fn manifest_checked(
         findings: Findings::new(&text),
         stage: None,
         items: Vec::new(),
+        generated: HashSet::new(),
         lists: 0,
         looks: 0,
     };
@@ -159,6 +185,8 @@ struct Reading<'r, 't> {
     /// The first of the stages at which something was refused.
     stage: Option<Stage>,
     items: Vec<Item>,
+    /// The names that were generated for them.
+    generated: HashSet<PodKey>,
     lists: usize,
     looks: usize,
 }
@@ -232,7 +260,7 @@ impl Reading<'_, '_> {
             self.stage = Some(Stage::Decode);
             return;
         }
-        if !is_named(&mut pod, self.preparation.generate) {
+        if !is_named(&mut pod, self.preparation, &mut self.generated) {
             let metadata = path.field("metadata");
             let at = node.get("metadata").map_or(node.at, |metadata| metadata.at);
             let problem = Problem::error("Required value: a pod needs a name").because("FieldValueRequired");
@@ -323,18 +351,39 @@ fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError<'n>> {
 }
 
 /// Whether a pod has a name; where names may be generated, it gets the one it asks for.
-fn is_named(pod: &mut Map<String, Value>, generate: Option<fn() -> String>) -> bool {
+fn is_named(
+    pod: &mut Map<String, Value>,
+    preparation: &Preparation,
+    generated: &mut HashSet<PodKey>,
+) -> bool {
     let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) else { return false };
     if metadata.contains_key("name") {
         return true;
     }
-    let Some((generate, prefix)) = generate.zip(metadata.get("generateName").and_then(Value::as_str)) else {
+    let prefix = metadata.get("generateName").and_then(Value::as_str);
+    let Some((Generate { letters, is_taken }, prefix)) = preparation.generate.as_ref().zip(prefix) else {
         return false;
     };
     let prefix = &prefix[..prefix.floor_char_boundary(MAX_GENERATED_PREFIX)];
-    let name = format!("{prefix}{}", generate());
+    let namespace = namespace(metadata, preparation);
+    let mut name = String::new();
+    for _ in 0..NAME_ATTEMPTS {
+        name = format!("{prefix}{}", letters());
+        let key = PodKey::new(namespace, &name);
+        if !is_taken(&key) && generated.insert(key) {
+            break;
+        }
+    }
     metadata.insert("name".to_owned(), name.into());
     true
+}
+
+/// The namespace that a pod is in, whether or not it says so.
+fn namespace<'p>(metadata: &'p Map<String, Value>, preparation: &'p Preparation) -> &'p str {
+    match metadata.get("namespace").and_then(Value::as_str) {
+        None | Some("") => preparation.namespace.as_deref().unwrap_or("default"),
+        Some(namespace) => namespace,
+    }
 }
 
 /// Makes a pod ready for the listing: defaults, name, namespace, UID, hash, node
@@ -348,13 +397,10 @@ fn prepare(pod: &mut Map<String, Value>, preparation: &Preparation) -> PodKey {
     defaults::convert(pod);
 
     let metadata = defaults::child(pod, "metadata");
-    let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (mut name, mut namespace) = (text("name"), text("namespace"));
+    let namespace = namespace(metadata, preparation).to_owned();
+    let mut name = metadata.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     if *source != SourceName::Http {
         name = format!("{name}-{node}");
-    }
-    if namespace.is_empty() {
-        preparation.namespace.as_deref().unwrap_or("default").clone_into(&mut namespace);
     }
     if !metadata.contains_key("uid") && *source != SourceName::Http {
         let uid = identity::uid(*source, node, &namespace, &name);

@@ -1,6 +1,6 @@
 //! From a request's body to prepared pods: what is refused and what is warned of.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use axum::body::Body;
 use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     pod::{
-        Prepared, Problem, Refusal, Severity, SourceName, Stage,
-        decode::{Manifest, Preparation},
+        PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage,
+        decode::{Generate, Manifest, Preparation},
         yaml,
     },
     validation,
@@ -77,7 +77,7 @@ pub(super) async fn read(
     let preparation = Preparation {
         source: SourceName::Http,
         node: server.view.node.clone(),
-        generate: Some(suffix),
+        generate: Some(names(server)),
         // On podmux's own paths the query may say what Kubernetes' paths say themselves.
         namespace: asked
             .part("namespace")
@@ -96,6 +96,15 @@ pub(super) async fn read(
     let warnings =
         if validation == FieldValidation::Ignore { HeaderMap::new() } else { headers_of(&warnings) };
     Ok(Given { pods, has_list, warnings })
+}
+
+/// How names are generated: such that no pod has them, of whatever source, nor
+/// a posted one that is shadowed or being deleted. Two requests that are read at
+/// once may yet be given the same name; then the second one is told so.
+fn names(server: &Server) -> Generate {
+    let (merged, posted) = (server.view.merged.borrow().clone(), server.view.posts.all());
+    let is_taken = move |key: &PodKey| merged.get(key).is_some() || posted.contains_key(key);
+    Generate { letters: suffix, is_taken: Arc::new(is_taken) }
 }
 
 fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Manifest, Refusal> {

@@ -873,6 +873,8 @@ fn events_that_say_nothing_new_or_of_nobody_are_no_harm() {
         source.marker("c").await;
         assert_eq!(source.heard(), ["ADD c"]);
         assert_eq!((source.failing(), source.rejections()), (None, vec![]));
+        // The watch that began with the listing stands.
+        assert_eq!(server.count(Ask::Watch), 0);
     });
 }
 

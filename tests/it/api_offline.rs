@@ -10,6 +10,7 @@ use std::{
     thread,
 };
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -393,6 +394,45 @@ fn the_last_listing_is_there_while_the_server_is_down_and_is_said_to_be_old() {
     assert!(cluster.world().asked[0].contains("&resourceVersion=102&"), "{:?}", cluster.world().asked);
     agent.process.logs("recovered");
     agent.end(Signal::TERM);
+}
+
+#[test]
+fn a_listing_is_as_old_as_the_last_word_of_its_server() {
+    let cluster = Cluster::start(World::new("one", 100));
+    cluster.change(|world| world.put("a", "i:1"));
+    let node = Node::of(&cluster);
+    // Since when the next run says that its listing is old.
+    let live = || {
+        cluster.change(|world| world.is_down = true);
+        let agent = node.start();
+        let told = agent.restored()["restored"].as_str().unwrap().parse::<Timestamp>().unwrap();
+        agent.failing();
+        (agent, told)
+    };
+    // Who is stopped while it watches knows that all was so until then.
+    let agent = node.start();
+    agent.synced();
+    let stopped = Timestamp::now();
+    agent.end(Signal::TERM);
+    let (agent, told) = live();
+    assert!(told >= in_milliseconds(stopped), "{told}, and it was stopped at {stopped}");
+    // Who watches on knows that all is as it was, though nothing happens.
+    cluster.change(|world| world.is_down = false);
+    agent.synced();
+    cluster.change(|world| world.is_down = true);
+    agent.failing();
+    let again = Timestamp::now();
+    cluster.change(|world| world.is_down = false);
+    agent.source(|source| source["failing"].is_null());
+    agent.end(Signal::KILL);
+    let (agent, told) = live();
+    assert!(told >= in_milliseconds(again), "{told}, and it was reached at {again}");
+    agent.end(Signal::TERM);
+}
+
+/// A time as precise as it is told.
+fn in_milliseconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(time.as_millisecond()).unwrap()
 }
 
 #[test]

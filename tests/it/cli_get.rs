@@ -33,7 +33,11 @@ fn pod(namespace: &str, name: &str, source: &str) -> Value {
     json!({
         "metadata": {
             "namespace": namespace, "name": name, "uid": format!("uid-of-{name}"), "creationTimestamp": ago(5),
-            "annotations": { "kubernetes.io/config.source": source, "kubernetes.io/config.hash": "0f1e" },
+            "annotations": {
+                "kubernetes.io/config.source": source, "kubernetes.io/config.hash": "0f1e",
+                // It was posted when it was created.
+                "kubernetes.io/config.seen": ago(5).replace('Z', ".987Z"),
+            },
         },
         "spec": { "nodeName": "node1" },
         "status": { "phase": "Pending" },
@@ -49,8 +53,8 @@ fn pods() -> Vec<Value> {
     dns["metadata"]["annotations"]["kubernetes.io/config.seen"] = ago(10).into();
     dns["spec"]["priority"] = 2_000_001_000.into();
     let mut polled = pod("default", "polled-node1", "http");
-    // The UID that a polled pod without one of its own gets.
     polled["metadata"]["uid"] = "fdcbe939-db1e-5d8b-a02a-354693b88324".into();
+    polled["metadata"]["annotations"]["kubernetes.io/config.seen"] = ago(3).into();
     vec![polled, web, dns]
 }
 

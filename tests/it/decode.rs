@@ -5,10 +5,15 @@
     reason = "expect-test writes the one; the other reads well in a test"
 )]
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use expect_test::{Expect, expect};
 use podmux::pod::{
     NodeName, Prepared, SourceName, Stage,
-    decode::{MAX_MANIFEST, Manifest, Preparation, manifest},
+    decode::{Generate, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, manifest},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -600,7 +605,11 @@ fn every_field_of_a_container_is_known() {
     assert_eq!(read(&with(&spec)).unwrap().warnings, []);
 }
 
-/// The letters at the end of every generated name of these tests.
+/// Names with these letters at the end, of which so many are taken.
+fn generate(letters: fn() -> String, taken: &'static [&str]) -> Generate {
+    Generate { letters, is_taken: Arc::new(|key| taken.contains(&key.as_str())) }
+}
+
 fn five_letters() -> String {
     "b5c6d".to_owned()
 }
@@ -613,7 +622,8 @@ fn a_name_is_generated_only_where_names_may_be() {
         let node = NodeName::new("node1").unwrap();
         manifest(text.as_bytes(), &Preparation { source: SourceName::Http, node, generate, namespace: None })
     };
-    let name = |prefix: &str| read(prefix, Some(five_letters)).unwrap().pods[0].key().to_string();
+    let name =
+        |prefix: &str| read(prefix, Some(generate(five_letters, &[]))).unwrap().pods[0].key().to_string();
     assert_eq!(name("web-"), "default/web-b5c6d");
     // As long as a label may be, however long the prefix is.
     assert_eq!(name(&long), format!("default/{}b5c6d", &long[..58]));
@@ -622,4 +632,41 @@ fn a_name_is_generated_only_where_names_may_be() {
     let refusal = read("web-", None).unwrap_err();
     assert_eq!(refusal.stage, Stage::Name);
     assert_eq!(refusal.to_string(), "4:3: metadata.name: Required value: a pod needs a name");
+}
+
+/// Upstream `TestStoreCreateWithRetryNameGenerate`
+/// (`apiserver/pkg/registry/generic/registry/store_test.go`).
+#[test]
+fn a_generated_name_is_one_that_no_pod_has() {
+    fn counted() -> String {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        COUNT.fetch_add(1, Ordering::SeqCst).to_string()
+    }
+    fn repeated() -> String {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        ["x", "x", "x", "y"][COUNT.fetch_add(1, Ordering::SeqCst) % 4].to_owned()
+    }
+    fn few() -> String {
+        static COUNT: AtomicUsize = AtomicUsize::new(1);
+        COUNT.fetch_add(1, Ordering::SeqCst).to_string()
+    }
+    let names = |metadata: &str, pods: usize, generate: Generate| -> Vec<String> {
+        let pod = format!("apiVersion: v1\nkind: Pod\nmetadata: {metadata}\n---\n");
+        let node = NodeName::new("node1").unwrap();
+        let generate = Some(generate);
+        let namespace = Some("prod".to_owned());
+        let preparation = Preparation { source: SourceName::Http, node, generate, namespace };
+        let read = manifest(pod.repeat(pods).as_bytes(), &preparation);
+        read.unwrap().pods.iter().map(|pod| pod.key().to_string()).collect()
+    };
+    // It counts on over all of this test. The namespace is the one that the pod comes to be in.
+    let taken = generate(counted, &["prod/web-0", "prod/web-1", "dev/web-3", "default/web-4"]);
+    assert_eq!(names("{generateName: web-}", 1, taken.clone()), ["prod/web-2"]);
+    assert_eq!(names("{generateName: web-, namespace: dev}", 1, taken.clone()), ["dev/web-4"]);
+    assert_eq!(names("{generateName: web-, name: web-0}", 1, taken), ["prod/web-0"]);
+    // Nor has another pod of the same manifest.
+    assert_eq!(names("{generateName: web-}", 2, generate(repeated, &[])), ["prod/web-x", "prod/web-y"]);
+    // If all that are tried are taken, whoever takes the pod will say so.
+    let first = &["prod/a1", "prod/a2", "prod/a3", "prod/a4", "prod/a5", "prod/a6", "prod/a7", "prod/a8"];
+    assert_eq!(names("{generateName: a}", 1, generate(few, first)), [format!("prod/a{NAME_ATTEMPTS}")]);
 }

@@ -12,6 +12,7 @@
 )]
 
 mod agent;
+mod api_bounds;
 mod api_connect;
 mod api_connect_bad;
 mod api_connect_exec;
@@ -24,6 +25,7 @@ mod api_real_faults;
 mod api_real_who;
 mod api_reflector;
 mod api_soak;
+mod api_trust;
 mod bad_starts;
 mod cli;
 mod cli_agent;

@@ -60,6 +60,38 @@ async fn the_agent_polls_reloads_and_keeps_secrets() {
     assert!(!log.contains("s3cret"), "{log}");
 }
 
+/// To the kubelet's annotation both are `http`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_tells_a_polled_pod_from_a_posted_one_whatever_its_manifest_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    // As it comes out of a cluster.
+    let exported = pod("exported", "i:1").replace(
+        "  name: exported\n",
+        "  name: exported\n  uid: its-own\n  creationTimestamp: \"2026-01-02T03:04:05Z\"\n  resourceVersion: \"7\"\n  generation: 1\n",
+    );
+    let web = Web::start(Reply::ok(format!("{exported}---\n{}", pod("plain", "i:1")))).await;
+    let socket = format!("unix:{}", at("socket"));
+    let args = ["run", "--node-name", "node1", "--listen", &socket, "--state-dir", &at("state")];
+    for run in 1..=2 {
+        let agent = Process::start(podmux(&args).args(["--manifest-url", &web.url]));
+        agent.holds("the polled pods", |held| held.pods.contains_key("default/exported-node1"));
+        if run == 1 {
+            fs::write(at("posted.yaml"), pod("posted-node1", "i:1")).unwrap();
+            let applied = podmux(&["apply", "-f", &at("posted.yaml"), "--server", &socket]).output().unwrap();
+            assert!(applied.status.success(), "{applied:?}");
+        }
+        agent.holds("the posted pod", |held| held.pods.contains_key("default/posted-node1"));
+        let table = podmux(&["get", "pods", "--no-headers", "--server", &socket]).output().unwrap();
+        let table = String::from_utf8(table.stdout).unwrap();
+        let told: Vec<Vec<&str>> =
+            table.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
+        assert_eq!(told, [["exported-node1", "url"], ["plain-node1", "url"], ["posted-node1", "http"]]);
+        agent.signal(Signal::TERM);
+        assert_eq!(agent.ends().0, 0);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_starts_while_the_url_is_down_has_its_pods() {
     let directory = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use crate::{
     },
     client::escaped,
     clock,
-    pod::{NodeName, SourceName, identity},
+    pod::{SEEN, SOURCE, SourceName},
 };
 
 /// How many pods a request asks for, as kubectl's do: no answer is huge.
@@ -211,8 +211,7 @@ impl Pods<'_> {
         let metadata = &pod["metadata"];
         let text = |value: &Value| Cell::new(value.as_str().unwrap_or_default());
         let annotation = |name: &str| metadata["annotations"][name].as_str();
-        let since = time(&metadata["creationTimestamp"])
-            .or_else(|| annotation("kubernetes.io/config.seen").and_then(|seen| seen.parse().ok()));
+        let since = time(&metadata["creationTimestamp"]).or_else(|| time(&metadata["annotations"][SEEN]));
         let source = source.unwrap_or_else(|| origin(pod));
         let mut row = Vec::new();
         if args.output_watch_events {
@@ -452,17 +451,15 @@ impl Known {
 }
 
 /// Whose pod it is. The annotation has the kubelet's names, and to it a polled
-/// URL is `http` too: that it is one shows in the UID, unless the manifest
-/// gives one.
+/// URL is `http` too. But a posted pod was created when it was first seen, to the
+/// second; what a polled manifest says of its creation was written before that.
 fn origin(pod: &Value) -> &str {
-    let metadata = &pod["metadata"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
-    let source = metadata["annotations"]["kubernetes.io/config.source"].as_str().unwrap_or_default();
-    let node = NodeName::new(pod["spec"]["nodeName"].as_str().unwrap_or_default());
-    let polled = node
-        .is_ok_and(|node| text(&metadata["uid"]) == identity::uid(SourceName::Url, &node, &namespace, &name));
-    if polled && source == SourceName::Url.annotation() { SourceName::Url.as_str() } else { source }
+    let source = pod["metadata"]["annotations"][SOURCE].as_str().unwrap_or_default();
+    let second = |time: Option<Timestamp>| time.map(Timestamp::as_second);
+    let created = second(time(&pod["metadata"]["creationTimestamp"]));
+    let seen = second(time(&pod["metadata"]["annotations"][SEEN]));
+    let is_posted = created.is_some() && created == seen;
+    if source == SourceName::Url.annotation() && !is_posted { SourceName::Url.as_str() } else { source }
 }
 
 /// What a pod does, as far as a mux knows.

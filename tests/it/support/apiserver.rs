@@ -225,6 +225,10 @@ struct State {
     /// What a list in pages was at its first page.
     pages: Vec<Value>,
     rules: Vec<Rule>,
+    /// What is answered to who asks which cluster it is.
+    cluster: Option<Answer>,
+    /// How often somebody asked that.
+    cluster_asks: usize,
     /// The only token that is let in, if one is wanted.
     token: Option<String>,
     knows_watch_list: bool,
@@ -273,6 +277,16 @@ impl State {
             }
         }
         answer
+    }
+
+    /// Which cluster it is. Not everybody may know.
+    fn cluster(&mut self) -> Option<Reply> {
+        self.cluster_asks += 1;
+        let forbidden = || Answer::status(403, "Forbidden", "namespaces \"kube-system\" is forbidden");
+        match self.cluster.clone().unwrap_or_else(forbidden) {
+            Answer::Reply(reply) => Some(reply),
+            _ => None,
+        }
     }
 
     /// What the pods make of a request.
@@ -487,9 +501,7 @@ impl ApiServer {
     async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Told>> {
         let asked = asked(&request);
         if request.uri().path() == "/api/v1/namespaces/kube-system" {
-            // Which cluster it is. Not everybody may know.
-            let forbidden = status(403, "Forbidden", "namespaces \"kube-system\" is forbidden").to_string();
-            let reply = Reply { status: 403, headers: Vec::new(), body: forbidden.into(), then: Then::End };
+            let Some(reply) = self.state().cluster() else { return std::future::pending().await };
             let body = self.body(&reply, None);
             return Ok(Response::builder().status(reply.status).body(body).unwrap());
         }
@@ -596,6 +608,11 @@ impl ApiServer {
     /// This is the answer so many times, after what was said before.
     pub fn say_times(&self, times: usize, ask: Ask, answer: Answer) {
         self.state().rules.push(Rule { ask: Some(ask), answer, left: Some(times) });
+    }
+
+    /// From now on this is the answer to who asks which cluster it is: none, or a reply.
+    pub fn say_of_the_cluster(&self, answer: Answer) {
+        self.state().cluster = Some(answer);
     }
 
     /// Whatever was said before, from now on the pods count.
@@ -707,6 +724,11 @@ impl ApiServer {
     /// How often it was asked whether it has come as far as a version; no other count has that in it.
     pub fn probes(&self) -> usize {
         self.state().probes
+    }
+
+    /// How often it was asked which cluster it is; no other count has that in it.
+    pub fn asked_of_the_cluster(&self) -> usize {
+        self.state().cluster_asks
     }
 
     /// The requests that came so far, in short.

@@ -250,8 +250,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// Whether it is TLS, so that newer certificates may help.
 pub(super) fn is_about_credentials(error: &kube::Error) -> bool {
-    failure::chain(error).any(|cause| {
-        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        cause.is::<rustls::Error>() || inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
-    })
+    // An I/O error says of what it holds what that one's source is, not what it is.
+    failure::chain(error)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref())
+        .any(<dyn Error + Send + Sync>::is::<rustls::Error>)
 }
