@@ -50,7 +50,7 @@ fn files_and_processes_belong_to_whom_they_should() {
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let number = user.split(':').nth(2).unwrap();
     assert_eq!(field("Uid:").split_whitespace().collect::<Vec<_>>(), [number; 4]);
-    assert_eq!(field("Groups:"), "");
+    assert_eq!(field("Groups:"), user.split(':').nth(3).unwrap());
     for capabilities in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
         assert_eq!(field(capabilities), "0000000000000000", "{capabilities}");
     }

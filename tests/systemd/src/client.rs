@@ -1,6 +1,6 @@
 //! podmux in a machine, asked over its Unix socket.
 
-use std::{collections::BTreeMap, io, net::TcpStream, os::unix::net::UnixStream, path::PathBuf};
+use std::{collections::BTreeMap, fmt::Debug, io, net::TcpStream, os::unix::net::UnixStream, path::PathBuf};
 
 use serde_json::Value;
 
@@ -47,14 +47,18 @@ impl Machine {
     }
 
     /// Waits until there are exactly these pods.
-    pub fn wait_for_pods(&self, wanted: &[&str]) {
+    pub fn wait_for_pods<S: AsRef<str> + Debug>(&self, wanted: &[S]) {
         self.wait_for(&format!("the pods are {wanted:?}"), || {
             let answer = self.ask("GET", "/pods", b"").map_err(|error| error.to_string())?;
             if answer.code != 200 {
                 return Err(answer.text());
             }
             let names = self.pods().into_keys().collect::<Vec<_>>();
-            if names == wanted { Ok(()) } else { Err(format!("they are {names:?}")) }
+            if names.iter().eq(wanted.iter().map(AsRef::as_ref)) {
+                Ok(())
+            } else {
+                Err(format!("they are {names:?}"))
+            }
         });
     }
 
