@@ -520,7 +520,8 @@ fn a_source_that_is_not_configured_any_more_leaves_nothing() {
     let listen = format!("unix:{}", node.at("other"));
     let args = ["run", "--node-name", "node1", "--listen", &listen, "--state-dir", &node.at("state")];
     let other = Process::start(&mut podmux(&args));
-    wait_for(|| Connection::unix(Path::new(&node.at("other"))).ok());
+    // It listens before it has looked at its state, and answers after that.
+    wait_for(|| Connection::unix(Path::new(&node.at("other"))).ok()?.ask("GET", "/livez", b"").ok());
     other.signal(Signal::TERM);
     assert_eq!(other.ends().0, 0);
     let agent = node.start();
