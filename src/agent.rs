@@ -14,7 +14,7 @@ use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -26,13 +26,16 @@ use self::{
     wiring::Wired,
 };
 use crate::{
+    clock,
+    server::{BindError, StartError},
     settings::{PassedSocket, Settings},
+    sink::OpenError,
     supervise::{BoxError, Crew, CrewError},
     systemd::Manager,
     telemetry::Log,
 };
 
-pub use self::service::watchdog;
+pub use self::service::{extend, watchdog};
 
 /// Threads for what never blocks. The work is small, and a node agent shares its node.
 const WORKERS: usize = 2;
@@ -52,19 +55,31 @@ pub enum AgentError {
     /// It did not start: something it was given cannot be used.
     #[error(transparent)]
     Refused(anyhow::Error),
+    /// It did not start: something that it needs is not there yet, and may come.
+    #[error(transparent)]
+    TooEarly(anyhow::Error),
     /// It failed while it ran.
     #[error(transparent)]
     Failed(anyhow::Error),
 }
 
 impl AgentError {
-    /// The process's exit status: 2 refused at start, 1 failed while running.
+    /// The process's exit status: 2 refused at start, 1 failed while running, or
+    /// started too early. A service manager takes 2 for "not again".
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,
-            Self::Failed(_) => 1,
+            Self::TooEarly(_) | Self::Failed(_) => 1,
         }
+    }
+
+    /// Why it did not start: for good, or only now. Addresses come when the
+    /// network does, and a pipe's reader may be started after us.
+    fn at_start(error: anyhow::Error) -> Self {
+        let no_address = matches!(error.downcast_ref(), Some(StartError::Bind(BindError::NotHere { .. })));
+        let no_reader = matches!(error.downcast_ref(), Some(OpenError::NoReader(_)));
+        if no_address || no_reader { Self::TooEarly(error) } else { Self::Refused(error) }
     }
 }
 
@@ -108,6 +123,7 @@ async fn work(
     log: &Log,
     manager: &Manager,
 ) -> Result<(), AgentError> {
+    let (started, begun) = (clock::now(), Instant::now());
     let mut stops = StopSignals::new().map_err(AgentError::Failed)?;
     let hangups = listen(SignalKind::hangup()).map_err(AgentError::Failed)?;
     for warning in &settings.warnings {
@@ -116,17 +132,19 @@ async fn work(
     let stop = CancellationToken::new();
     // Cancelled first, or with it: requests are finished, and then all stop.
     let finish = stop.child_token();
-    let mut crew = Crew::new(stop.clone()).warned_by(finish.clone());
+    let cut = CancellationToken::new();
+    let mut crew = Crew::new(stop.clone()).warned_by(finish.clone()).cut_off_by(cut.clone());
     let ends = Ends { finish: finish.clone(), stop };
+    let wiring = wiring::wire(settings, passed, started, &ends, &mut crew);
     let wired = tokio::select! {
         biased;
-        wired = service::while_opening(manager, wiring::wire(settings, passed, &ends, &mut crew)) => wired,
+        wired = service::while_opening(manager, begun, wiring) => wired,
         signal = stops.next() => {
             info!(signal, "stopped before it had started");
             return Ok(());
         }
     };
-    let Wired { handles, levels, mux } = wired.map_err(AgentError::Refused)?;
+    let Wired { handles, levels, mux } = wired.map_err(AgentError::at_start)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(time_to_stop(settings));
     let (teller, reloads) = ReloadTeller::new();
@@ -134,7 +152,7 @@ async fn work(
     crew.spawn("finish", finished(handles.finished(), ends, grace_now.clone()));
     let reloader =
         Reloader { reload, settings: settings.clone(), handles, grace, level: log.level(), teller };
-    crew.spawn("reload", reloader.run(hangups, stop));
+    crew.spawn("reload", reloader.run(hangups, stop.clone()));
     let service = Service {
         manager: manager.clone(),
         levels,
@@ -142,14 +160,16 @@ async fn work(
         pulses: crew.take_pulses(),
         reloads,
         grace: grace_now.clone(),
-        stop: finish.clone(),
+        finish: finish.clone(),
+        stop,
+        begun,
     };
 
     tokio::select! {
         // The end is told before it comes, however short it is.
         biased;
         never = service.run() => match never {},
-        ended = attend(crew.run(grace_now), &finish, stops) => {
+        ended = attend(crew.run(grace_now), &finish, &cut, stops) => {
             ended.map_err(|error| AgentError::Failed(error.into()))
         }
     }
@@ -159,26 +179,34 @@ async fn work(
 async fn attend(
     crew: impl Future<Output = Result<Vec<String>, CrewError>>,
     finish: &CancellationToken,
+    cut: &CancellationToken,
     mut signals: StopSignals,
 ) -> Result<(), CrewError> {
     let mut crew = pin!(crew);
+    let mut asked = false;
     loop {
         tokio::select! {
             ended = &mut crew => {
-                if ended?.is_empty() {
+                let laggards = ended?;
+                if laggards.is_empty() {
                     info!("stopped");
-                } else {
+                } else if !cut.is_cancelled() {
                     warn!("stopped: the shutdown grace has run out");
                 }
                 return Ok(());
             }
             signal = signals.next() => {
-                if finish.is_cancelled() {
+                // The crew says how it ends: what has failed before has failed.
+                if asked {
                     warn!(signal, "stopped at once: asked a second time");
-                    return Ok(());
+                    cut.cancel();
+                } else if finish.is_cancelled() {
+                    info!(signal, "stopping already, after a failure; a second signal ends it at once");
+                } else {
+                    info!(signal, "stopping: the sinks take what is pending");
                 }
+                asked = true;
                 finish.cancel();
-                info!(signal, "stopping: the sinks take what is pending");
             }
         }
     }

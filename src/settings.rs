@@ -312,6 +312,9 @@ pub struct Flags {
     pub said: BTreeMap<Key, Vec<String>>,
     /// The sockets that systemd passed.
     pub passed: Vec<Passed>,
+    /// Whether systemd may pass others to the agent for which these settings
+    /// are: then it cannot be known that there is no source of pods.
+    pub may_be_passed: bool,
 }
 
 impl fmt::Debug for Flags {
@@ -434,7 +437,7 @@ impl Settings {
         let on_invalid = layers.set(Key::OnInvalidManifest, |text| choose(text, &ON_INVALID))?;
         let file = path.map(|path| FileSettings { path, check_frequency, on_invalid });
         let bounds = Duration::ZERO..=HOUR;
-        let settings = Self {
+        let mut settings = Self {
             config,
             file,
             url: url::read(&layers)?,
@@ -457,7 +460,11 @@ impl Settings {
             && settings.kubeconfig.is_none()
             && !settings.server.listens()
         {
-            return Err(SettingsError::NoSource);
+            if !flags.may_be_passed {
+                return Err(SettingsError::NoSource);
+            }
+            let warning = "no source of pods, unless systemd passes a socket to which they are posted";
+            settings.warnings.push(warning.to_owned());
         }
         Ok(settings)
     }

@@ -7,7 +7,7 @@ use std::{any::Any, collections::HashMap, error::Error, mem, time::Duration};
 use tokio::{
     sync::watch,
     task::{Id, JoinError, JoinSet},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
@@ -57,6 +57,7 @@ pub struct Crew {
     pulses: Vec<Pulse>,
     stop: CancellationToken,
     warned: CancellationToken,
+    cut_off: CancellationToken,
 }
 
 impl Crew {
@@ -64,7 +65,14 @@ impl Crew {
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
         let warned = stop.clone();
-        Self { tasks: JoinSet::new(), names: HashMap::new(), pulses: Vec::new(), warned, stop }
+        Self {
+            tasks: JoinSet::new(),
+            names: HashMap::new(),
+            pulses: Vec::new(),
+            warned,
+            stop,
+            cut_off: CancellationToken::new(),
+        }
     }
 
     /// Has the time to stop begin with an earlier token, a child of the first:
@@ -72,6 +80,12 @@ impl Crew {
     #[must_use]
     pub fn warned_by(self, warned: CancellationToken) -> Self {
         Self { warned, ..self }
+    }
+
+    /// Has the time to stop be over when this token is cancelled, if it has begun.
+    #[must_use]
+    pub fn cut_off_by(self, cut_off: CancellationToken) -> Self {
+        Self { cut_off, ..self }
     }
 
     /// Starts a task. It must end soon after the token is cancelled, or when
@@ -117,14 +131,14 @@ impl Crew {
     ///
     /// If a task ended too early, failed or panicked.
     pub async fn run(mut self, grace: watch::Receiver<Duration>) -> Result<Vec<String>, CrewError> {
-        let (stop, warned) = (self.stop.clone(), self.warned.clone());
+        let (stop, warned, cut_off) = (self.stop.clone(), self.warned.clone(), self.cut_off.clone());
         let mut first = None;
         let mut deadline = None;
         loop {
             let overdue = async {
                 match deadline {
                     None => warned.cancelled().await,
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    Some(deadline) => drop(timeout_at(deadline, cut_off.cancelled()).await),
                 }
             };
             tokio::select! {

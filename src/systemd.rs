@@ -19,7 +19,7 @@ use std::{
 };
 
 use rustix::time::{ClockId, clock_gettime};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 /// The longest status, in bytes. systemd drops a datagram of more than 4,096 as
 /// a whole, and nobody reads more than this in one line.
@@ -110,15 +110,16 @@ impl Manager {
     }
 
     /// Sends a message. Waits for as long as the manager's queue is full; one
-    /// that is gone misses the message. Cancel-safe: it is sent whole or not at all.
-    pub async fn tell(&self, states: &[State]) {
-        let Some(address) = &self.address else { return };
+    /// that is gone misses the message. Returns whether it was sent. Cancel-safe:
+    /// it is sent whole or not at all.
+    pub async fn tell(&self, states: &[State]) -> bool {
+        let Some(address) = &self.address else { return false };
         let sent = async {
             let socket = connect(address)?;
             socket.set_nonblocking(true)?;
             tokio::net::UnixDatagram::from_std(socket)?.send(message(states).as_bytes()).await
         };
-        self.note(sent.await);
+        self.note(sent.await)
     }
 
     /// Sends a message from where nothing can be waited for: at the end of the
@@ -133,15 +134,20 @@ impl Manager {
         self.note(send());
     }
 
-    /// Says once that nothing can be said.
-    fn note(&self, sent: io::Result<usize>) {
+    /// Says once that nothing can be said, and once that it can be again.
+    fn note(&self, sent: io::Result<usize>) -> bool {
+        let is_sent = sent.is_ok();
         match sent {
-            Ok(_) => self.unheard.store(false, Ordering::Relaxed),
+            Ok(_) if self.unheard.swap(false, Ordering::Relaxed) => {
+                info!("recovered: the service manager can be told again");
+            }
+            Ok(_) => {}
             Err(error) if self.unheard.swap(true, Ordering::Relaxed) => {
                 debug!(%error, "the service manager still cannot be told");
             }
             Err(error) => warn!(%error, "the service manager at NOTIFY_SOCKET cannot be told how all is"),
         }
+        is_sent
     }
 }
 

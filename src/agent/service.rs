@@ -34,23 +34,26 @@ use crate::{
 const EXTENSION: Duration = Duration::from_mins(1);
 /// and how often, well within it.
 const EXTEND_EVERY: Duration = Duration::from_secs(20);
-/// How long the state directory may take to open before no more time is asked
-/// for: nothing can be seen of a disk that hangs. A check of 10 GB takes less.
-const LONGEST_OPENING: Duration = Duration::from_mins(15);
+/// How long a start may take before no more time is asked for: nothing can be
+/// seen of a disk or a network that hangs. A check of 10 GB of state takes less.
+const LONGEST_START: Duration = Duration::from_mins(15);
 /// What the manager waits beyond the shutdown grace: for the end of the process itself.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
 /// How long the status rests after a change: in a storm it is sent once a second.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Makes the agent, and asks for more time meanwhile.
-pub(super) async fn while_opening<T>(manager: &Manager, making: impl Future<Output = T>) -> T {
+pub(super) async fn while_opening<T>(
+    manager: &Manager,
+    begun: Instant,
+    making: impl Future<Output = T>,
+) -> T {
     let asking = async {
         if !manager.is_there() {
             return;
         }
-        let begun = Instant::now();
-        manager.tell(&[State::Status("starting: opening the state directory".to_owned())]).await;
-        while begun.elapsed() < LONGEST_OPENING {
+        manager.tell(&[State::Status("starting".to_owned())]).await;
+        while begun.elapsed() < LONGEST_START {
             manager.tell(&[State::ExtendTimeout(EXTENSION)]).await;
             sleep(EXTEND_EVERY).await;
         }
@@ -67,7 +70,16 @@ pub(super) async fn while_opening<T>(manager: &Manager, making: impl Future<Outp
 pub(super) struct Reloads {
     begun: u64,
     ended: u64,
-    refused: Option<String>,
+    trouble: Option<Trouble>,
+}
+
+/// What was wrong with the last reload.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    /// Why the settings were not taken.
+    Refused(String),
+    /// Why a file that they name was not.
+    Unusable(String),
 }
 
 /// The reloads, told by who makes them.
@@ -83,11 +95,11 @@ impl ReloadTeller {
         self.0.send_modify(|reloads| reloads.begun += 1);
     }
 
-    /// It is done; `refused` says why the settings were not taken, if they were not.
-    pub(super) fn ended(&self, refused: Option<String>) {
+    /// It is done, with or without trouble.
+    pub(super) fn ended(&self, trouble: Option<Trouble>) {
         self.0.send_modify(|reloads| {
             reloads.ended = reloads.begun;
-            reloads.refused = refused;
+            reloads.trouble = trouble;
         });
     }
 }
@@ -101,7 +113,11 @@ pub(super) struct Service {
     pub(super) reloads: watch::Receiver<Reloads>,
     /// How long the crew may take to stop.
     pub(super) grace: watch::Receiver<Duration>,
+    /// The two steps of the end.
+    pub(super) finish: CancellationToken,
     pub(super) stop: CancellationToken,
+    /// When the start began.
+    pub(super) begun: Instant,
 }
 
 impl Service {
@@ -110,33 +126,35 @@ impl Service {
         if !self.manager.is_there() {
             return pending().await;
         }
-        let Self { manager, levels, mux, pulses, reloads, grace, stop } = self;
+        let Self { manager, levels, mux, pulses, reloads, grace, finish, stop, begun } = self;
         let started = CancellationToken::new();
         let teller = Teller {
             manager: &manager,
             levels,
             reloads,
             grace,
+            finish,
             stop,
             started: started.clone(),
             told: Told::default(),
         };
-        let slow_start = started.run_until_cancelled(extend(&manager, &mux));
+        let slow_start = started.run_until_cancelled(extend(&manager, &mux, begun));
         let (never, ..) = tokio::join!(teller.run(), slow_start, watchdog(&manager, &mux, &pulses));
         never
     }
 }
 
-/// Asks for more time while the start goes on, as long as the merge loop turns.
-async fn extend(manager: &Manager, mux: &Mux) {
-    while mux.turns().await {
+/// Asks for more time while the start that began then goes on, as long as the
+/// merge loop turns; for a quarter of an hour at most.
+pub async fn extend(manager: &Manager, mux: &Mux, begun: Instant) {
+    while begun.elapsed() < LONGEST_START && mux.turns().await {
         manager.tell(&[State::ExtendTimeout(EXTENSION)]).await;
         sleep(EXTEND_EVERY).await;
     }
 }
 
 /// What the manager has been told.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Told {
     ready: bool,
     stopping: bool,
@@ -154,69 +172,84 @@ struct Teller<'a> {
     levels: Levels,
     reloads: watch::Receiver<Reloads>,
     grace: watch::Receiver<Duration>,
+    finish: CancellationToken,
     stop: CancellationToken,
     /// Cancelled when the start is over.
     started: CancellationToken,
     told: Told,
 }
 
+/// All that was looked at, before something is told of it.
+struct Seen {
+    at: Instant,
+    standing: Standing,
+    reloads: Reloads,
+    /// How far the end is.
+    finishing: bool,
+    stopping: bool,
+}
+
 impl Teller<'_> {
     async fn run(mut self) -> Infallible {
         loop {
-            let looked = Instant::now();
-            let standing = Standing::of(&mut self.levels);
-            let reloads = self.reloads.borrow_and_update().clone();
-            if let Some(message) = self.news(&standing, &reloads) {
-                self.manager.tell(&message).await;
-                // Time may have passed meanwhile, and the next news may be due already.
+            let seen = self.look();
+            let Some((message, told)) = self.news(&seen) else {
+                self.wait(&seen).await;
                 continue;
+            };
+            if self.manager.tell(&message).await {
+                self.told = told;
+                if self.told.ready || self.told.stopping {
+                    self.started.cancel();
+                }
+            } else {
+                sleep(PAUSE).await;
             }
-            self.wait(looked, &standing, &reloads).await;
+            // Time may have passed meanwhile, and the next news may be due already.
         }
     }
 
-    /// The next message that is due, if one is.
-    fn news(&mut self, standing: &Standing, reloads: &Reloads) -> Option<Vec<State>> {
-        let told = &mut self.told;
+    fn look(&mut self) -> Seen {
+        Seen {
+            at: Instant::now(),
+            standing: Standing::of(&mut self.levels),
+            reloads: self.reloads.borrow_and_update().clone(),
+            finishing: self.finish.is_cancelled(),
+            stopping: self.stop.is_cancelled(),
+        }
+    }
+
+    /// The next message that is due, if one is, and what has been told with it.
+    fn news(&self, seen: &Seen) -> Option<(Vec<State>, Told)> {
+        let (mut told, reloads) = (self.told.clone(), &seen.reloads);
         let mut message = Vec::new();
-        if self.stop.is_cancelled() {
+        if seen.finishing {
             if !told.stopping {
                 told.stopping = true;
-                self.started.cancel();
                 message = vec![State::Stopping, State::ExtendTimeout(*self.grace.borrow() + STOP_MARGIN)];
             }
         } else if !told.ready {
-            if standing.is_settled() {
+            if seen.standing.is_settled() {
                 told.ready = true;
-                self.started.cancel();
                 // A reload that is over is a part of the start.
                 (told.begun, told.ended) = (reloads.ended, reloads.ended);
                 message = vec![State::Ready];
             }
         } else if told.begun < reloads.begun {
             told.begun = reloads.begun;
-            return Some(vec![State::Reloading]);
+            return Some((vec![State::Reloading], told));
         } else if told.ended < told.begun && reloads.ended >= told.begun {
             told.ended = reloads.ended;
             message = vec![State::Ready];
         }
-        let status = self.line(standing, reloads);
-        if !message.is_empty() || (status != self.told.status && self.status_due() <= Instant::now()) {
-            self.told.status.clone_from(&status);
-            self.told.status_at = Some(Instant::now());
+        let status = line(seen, told.ready);
+        if !message.is_empty() || (status != told.status && self.status_due() <= Instant::now()) {
+            told.status.clone_from(&status);
+            told.status_at = Some(Instant::now());
             message.push(State::Status(status));
-            return Some(message);
+            return Some((message, told));
         }
         None
-    }
-
-    fn line(&self, standing: &Standing, reloads: &Reloads) -> String {
-        let phase = match (self.told.stopping, self.told.ready) {
-            (true, _) => Phase::Stopping,
-            (false, true) => Phase::Running,
-            (false, false) => Phase::Starting,
-        };
-        standing.line(phase, reloads.refused.as_deref(), clock::now())
     }
 
     /// When the status may be sent again.
@@ -225,21 +258,32 @@ impl Teller<'_> {
     }
 
     /// Waits until there may be news.
-    async fn wait(&mut self, looked: Instant, standing: &Standing, reloads: &Reloads) {
-        let now = clock::now();
-        let stale = (self.line(standing, reloads) != self.told.status).then(|| self.status_due());
-        let stuck = standing.stuck_in(now).map(|wait| Instant::now() + wait.unsigned_abs());
+    async fn wait(&mut self, seen: &Seen) {
+        let stale = (line(seen, self.told.ready) != self.told.status).then(|| self.status_due());
+        let stuck = seen.standing.stuck_in(clock::now()).map(|wait| Instant::now() + wait.unsigned_abs());
         let deadline = stale.into_iter().chain(stuck).min();
         // Who starts is looked at with every change, so that READY waits for nobody.
         let rest = if self.told.ready { PAUSE } else { Duration::ZERO };
-        let Self { levels, reloads, stop, told, .. } = self;
+        let Self { levels, reloads, finish, stop, .. } = self;
         tokio::select! {
-            () = async { levels.changed().await; sleep_until(looked + rest).await } => {}
+            () = async { levels.changed().await; sleep_until(seen.at + rest).await } => {}
             () = async { if reloads.changed().await.is_err() { pending().await } } => {}
-            () = stop.cancelled(), if !told.stopping => {}
+            () = finish.cancelled(), if !seen.finishing => {}
+            () = stop.cancelled(), if !seen.stopping => {}
             () = async { match deadline { Some(at) => sleep_until(at).await, None => pending().await } } => {}
         }
     }
+}
+
+/// The status, told to a manager that knows, or not, that the start is over.
+fn line(seen: &Seen, ready: bool) -> String {
+    let phase = match seen {
+        Seen { stopping: true, .. } => Phase::Stopping,
+        Seen { finishing: true, .. } => Phase::Finishing,
+        _ if ready => Phase::Running,
+        _ => Phase::Starting,
+    };
+    seen.standing.line(phase, seen.reloads.trouble.as_ref(), clock::now())
 }
 
 type Turn<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::levels::Levels;
+use super::{levels::Levels, service::Trouble};
 use crate::{pod::SourceName, server::SinkStatus, source::SourceFailing, storage::SourceState};
 
 /// How long a sink may be busy with one update before it is said; `/readyz` says so after the same time.
@@ -35,6 +35,8 @@ struct SinkStanding {
 pub(super) enum Phase {
     Starting,
     Running,
+    /// Requests that have begun are answered; the sources are still there.
+    Finishing,
     Stopping,
 }
 
@@ -68,17 +70,24 @@ impl Standing {
         waits.min()
     }
 
-    /// The line. `refused` is why the settings of the last reload were not taken.
-    pub(super) fn line(&self, phase: Phase, refused: Option<&str>, now: Timestamp) -> String {
+    /// The line, with what was wrong with the last reload.
+    pub(super) fn line(&self, phase: Phase, trouble: Option<&Trouble>, now: Timestamp) -> String {
         let mut parts = Vec::new();
         match phase {
             Phase::Starting => parts.push(format!("starting: waiting for {}", self.unheard())),
+            Phase::Finishing => parts.push("stopping: requests in hand are answered".to_owned()),
             Phase::Stopping => parts.push(format!("stopping: waiting for {}", self.laggards())),
             Phase::Running => {}
         }
         parts.push(format!("{} pod{}", self.pods, if self.pods == 1 { "" } else { "s" }));
-        if let Some(refused) = refused {
-            parts.push(format!("the new settings were refused, the old ones stay: {}", clip(refused)));
+        match trouble {
+            None => {}
+            Some(Trouble::Refused(why)) => {
+                parts.push(format!("the new settings were refused, the old ones stay: {}", clip(why)));
+            }
+            Some(Trouble::Unusable(why)) => {
+                parts.push(format!("the new settings were read, but {}", clip(why)));
+            }
         }
         for source in &self.sources {
             if let Some(SourceFailing { since, error, .. }) = &source.failing {

@@ -9,6 +9,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -107,13 +108,14 @@ pub(super) struct Wired {
     pub(super) mux: Mux,
 }
 
-/// Makes everything and starts it.
+/// Makes everything and starts it, in a process that was `started` then.
 ///
 /// # Errors
 /// If something cannot be used as it was given; nothing has been delivered then.
 pub(super) async fn wire(
     settings: &Settings,
     passed: Vec<PassedSocket>,
+    started: Timestamp,
     ends: &Ends,
     crew: &mut Crew,
 ) -> anyhow::Result<Wired> {
@@ -130,7 +132,7 @@ pub(super) async fn wire(
     let file = wiring.file().await?;
     let url = wiring.url().await?;
     let api = wiring.api().await?;
-    let reload = watch::Sender::new(LastReload::at_start(clock::now()));
+    let reload = watch::Sender::new(LastReload::at_start(started));
     let handles = Handles { file, url, api, server: None, reload, updates };
     let server = server.map(|server| wiring.http(&handles, server)).transpose()?;
     wiring.crew.spawn("mux", async {
@@ -228,7 +230,8 @@ impl<'a> Wiring<'a> {
             files.push(jsonl.reopen());
             let (delivery, status) = Delivery::new(&name, jsonl, updates);
             let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
-            let (stop, busy) = (self.stop.clone(), self.busy.clone());
+            // From the first step on, a reader that goes away is no failure.
+            let (stop, busy) = (self.finish.clone(), self.busy.clone());
             self.levels.sinks.push(Level::new(status.clone(), {
                 let name = name.clone();
                 move |status| sink_status(&name, status)

@@ -123,22 +123,22 @@ pub fn main(
 
 fn work(args: &[OsString], environment: &Environment, unusable: Option<Failure>) -> Result<u8, Failure> {
     let parsed = command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
-        Ok(cli) => cli,
-        Err(error) => {
-            let answer = help_or_refusal(&error, args);
+    let cli = match (parsed, unusable) {
+        (Ok(cli), None) => cli,
+        (parsed, unusable) => {
+            let answer = match parsed {
+                Err(error) => help_or_refusal(&error, args),
+                Ok(_) => unusable.map_or(Ok(0), Err),
+            };
             if let Err(failure) = &answer
                 && args.get(1).is_some_and(|command| command == "run")
             {
-                // A flag in the unit that is wrong is a start that is refused.
+                // A flag or a variable in the unit that is wrong is a start that is refused.
                 run::tell_failure(&Manager::named_in(environment), failure);
             }
             return answer;
         }
     };
-    if let Some(unusable) = unusable {
-        return Err(unusable);
-    }
     match cli.command {
         Command::Run(args) => run::run(*args, environment),
         Command::Validate(args) => validate::run(&args, environment),

@@ -117,7 +117,8 @@ pub(super) struct Args {
     config: Option<PathBuf>,
 
     /// Start nothing: read the settings and the files that they name, say what is wrong with them, and
-    /// end with 0 if a start or a reload would take them, else with 2
+    /// end with 0 if a start or a reload would take them, else with 2. Addresses, sockets that systemd
+    /// passes and the state directory are not tried
     #[arg(long, help_heading = "Process")]
     check: bool,
 }
@@ -176,7 +177,7 @@ impl Args {
             log_format,
             verbose,
             config,
-            check: _,
+            check,
         } = self;
         let verbose = (verbose > 0).then(|| verbose.to_string());
         let said = [
@@ -205,7 +206,8 @@ impl Args {
             (Key::Verbose, Vec::from_iter(verbose)),
         ];
         let said: BTreeMap<_, _> = said.into_iter().filter(|(_, values)| !values.is_empty()).collect();
-        Flags { config, said, passed: Vec::new() }
+        // Sockets are passed to the agent, not to whoever checks what it would do.
+        Flags { config, said, passed: Vec::new(), may_be_passed: check }
     }
 }
 
@@ -264,6 +266,7 @@ fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(
     let reload = move || Settings::load(&flags, &environment).map_err(anyhow::Error::from);
     agent::run(&settings, sockets, Arc::new(reload), &log, manager).map_err(|error| match error {
         AgentError::Refused(error) => refused(error),
+        AgentError::TooEarly(error) => Stopped::Early(Failure::Failed(error)),
         AgentError::Failed(error) => {
             // What runs has a log, and the log has the last word in its own form. It ends here.
             tracing::error!("{error:#}");

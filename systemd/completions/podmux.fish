@@ -120,7 +120,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'The
 json\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more; -vv and -vvv more still [env: PODMUX_VERBOSE]'
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Start nothing: read the settings and the files that they name, say what is wrong with them, and end with 0 if a start or a reload would take them, else with 2'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Start nothing: read the settings and the files that they name, say what is wrong with them, and end with 0 if a start or a reload would take them, else with 2. Addresses, sockets that systemd passes and the state directory are not tried'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules hold' -r -f -a "file\t'A manifest in a directory'
 http\t'A manifest that is sent over HTTP'

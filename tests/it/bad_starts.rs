@@ -311,6 +311,31 @@ fn a_port_in_use_is_refused() {
     node.is_whole();
 }
 
+/// Exit code 2 would keep systemd from trying again.
+#[test]
+fn what_may_still_come_is_not_refused_for_good() {
+    let node = Node::with_state();
+    // An address for documentation: no machine has it.
+    let (certificate, key) = Authority::new(node.directory.path(), "ca").server_files("localhost");
+    let token = node.at("token");
+    fs::write(&token, "s3cret-token").unwrap();
+    let mut early = node.command(&["--token-file", token.to_str().unwrap()]);
+    early.env("PODMUX_TLS_CERT_FILE", certificate).env("PODMUX_TLS_PRIVATE_KEY_FILE", key);
+    let (code, log) = Process::start(early.env("PODMUX_LISTEN", "192.0.2.1:10240")).ends();
+    assert_eq!(code, 1, "{log}");
+    expect!["podmux: cannot listen on 192.0.2.1:10240: no interface of this machine has that address; give another with --listen"].assert_eq(&log);
+
+    let pipe = node.at("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let sink = format!("jsonl={}", pipe.display());
+    let (code, log) = Process::start(&mut node.command(&["--sink", &sink])).ends();
+    assert_eq!(code, 1, "{log}");
+    let log = log.replace(pipe.to_str().unwrap(), "PIPE");
+    let last = log.lines().last().unwrap();
+    expect!["podmux: nobody reads the named pipe PIPE; start its reader first"].assert_eq(last);
+    node.is_whole();
+}
+
 #[test]
 fn a_token_that_cannot_be_read_is_refused() {
     if !inside("-U", "bad_starts::a_token_that_cannot_be_read_is_refused") {

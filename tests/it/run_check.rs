@@ -116,6 +116,21 @@ fn a_warning_is_no_refusal() {
     .assert_eq(&said);
 }
 
+/// The sockets that systemd passes are the agent's.
+#[test]
+fn where_a_socket_may_be_passed_it_cannot_be_known_that_there_is_no_source() {
+    let args = ["run", "--listen", "none", "--state-dir", "none"];
+    let output = podmux(&[&args[..], &["--check"]].concat()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    expect![[r#"
+        podmux: no source of pods, unless systemd passes a socket to which they are posted
+    "#]]
+    .assert_eq(&said);
+    assert_eq!(output.status.code(), Some(0));
+    let start = podmux(&args).output().unwrap();
+    assert_eq!(start.status.code(), Some(2));
+}
+
 #[test]
 fn a_bad_setting_is_said_as_a_start_says_it() {
     let place = Place::new();

@@ -1,10 +1,14 @@
 //! A signal ends the agent in time, whatever it is doing.
 
-use std::{fs, io::Read as _, path::Path};
+use std::{fs, io::Read as _, path::Path, process::Command};
 
-use rustix::process::Signal;
+use rustix::{
+    fs::{Mode, OFlags},
+    process::Signal,
+};
 
 use crate::support::{
+    notify::Manager,
     process::{Process, full_pipe, podmux_run, wait_for},
     stream::Replica,
 };
@@ -107,6 +111,31 @@ fn a_second_signal_ends_it_at_once() {
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("stopped at once: asked a second time signal=\"SIGINT\""), "{log}");
+}
+
+#[test]
+fn a_failing_stop_that_is_cut_off_has_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifests = dir.path().join("manifests");
+    fs::create_dir(&manifests).unwrap();
+    write_pods(&manifests, 500);
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let reader = rustix::fs::open(&pipe, flags, Mode::empty()).unwrap();
+    let sink = format!("jsonl={}", pipe.display());
+    let mut command = podmux_run(&manifests, &["--shutdown-grace", "1h", "--sink", "jsonl", "--sink", &sink]);
+    let mut manager = Manager::new();
+    manager.starts(&mut command);
+    let (agent, _unread) = Process::start_unread(command);
+    drop(reader);
+    manager.hears("STOPPING=1");
+    agent.signal(Signal::TERM);
+    agent.logs("stopping already, after a failure");
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 1, "{log}");
+    assert!(log.contains("stopped at once: asked a second time"), "{log}");
 }
 
 #[test]

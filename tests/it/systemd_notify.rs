@@ -1,9 +1,18 @@
 //! What the service manager is told: the real binary, and the watchdog's judgement, at a double of systemd.
 
-use std::{fs, path::Path, process::Command, sync::mpsc, time::Duration};
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::{ffi::OsStrExt as _, net::UnixStream},
+    path::Path,
+    process::Command,
+    sync::mpsc,
+    time::Duration,
+};
 
 use podmux::{
-    agent::watchdog,
+    agent::{extend, watchdog},
     mux::{Mux, MuxLoop, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, SourceName},
     sink::{Delivery, SequencedUpdate, Sink, SinkError},
@@ -11,7 +20,7 @@ use podmux::{
     systemd,
 };
 use rustix::process::Signal;
-use tokio::{runtime::Builder, sync::watch};
+use tokio::{runtime::Builder, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
@@ -64,7 +73,7 @@ async fn ready_comes_when_every_source_was_seen_and_the_sockets_listen() {
     assert!(early.contains("EXTEND_TIMEOUT_USEC=60000000\n"), "{early}");
     open.send(()).unwrap();
     assert_eq!(manager.hears("READY=1"), "READY=1\nSTATUS=2 pods\n");
-    std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    UnixStream::connect(&socket).unwrap();
     ends_well(agent);
 }
 
@@ -102,7 +111,7 @@ async fn what_an_earlier_run_left_is_enough_to_be_ready() {
     let mut manager = Manager::new();
     let agent = Process::start(manager.starts(&mut command));
     assert_eq!(manager.hears("READY=1"), "READY=1\nSTATUS=1 pod\n");
-    let opening = "STATUS=starting: opening the state directory\n";
+    let opening = "STATUS=starting\n";
     assert_eq!(manager.all()[..2], [opening, "EXTEND_TIMEOUT_USEC=60000000\n"]);
     ends_well(agent);
 }
@@ -207,6 +216,80 @@ fn a_reload_is_told_good_or_bad() {
     assert_eq!(manager.all().last().unwrap(), "STATUS=stopped\n");
 }
 
+#[test]
+fn a_reload_whose_files_are_of_no_use_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, "s3cret").unwrap();
+    let mut manager = Manager::new();
+    let mut command = podmux_run(dir.path(), &["--token-file", token.to_str().unwrap()]);
+    let agent = Process::start(manager.starts(&mut command));
+    manager.hears("READY=1");
+
+    fs::write(&token, "s3cret too").unwrap();
+    agent.signal(Signal::HUP);
+    manager.hears("RELOADING=1");
+    let ready = manager.hears("READY=1");
+    assert!(ready.contains("; the new settings were read, but token file "), "{ready}");
+    assert!(!ready.contains("s3cret"), "{ready}");
+    agent.logs("a file that the settings name is of no use");
+
+    fs::write(&token, "s3cret").unwrap();
+    agent.signal(Signal::HUP);
+    manager.hears("RELOADING=1");
+    let ready = manager.hears("READY=1");
+    assert!(!ready.contains("settings"), "{ready}");
+    ends_well(agent);
+}
+
+#[test]
+fn requests_in_hand_are_told_and_a_reader_that_goes_meanwhile_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let mut manager = Manager::new();
+    let listen = format!("unix:{}", socket.display());
+    let mut command = podmux_run(&dir.path().join("manifests"), &["--listen", &listen]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let agent = Process::start(manager.starts(&mut command).stdout(writer));
+    drop(command);
+    manager.hears("READY=1");
+    let mut request = UnixStream::connect(&socket).unwrap();
+    let head = "POST /pods HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n";
+    request.write_all(head.as_bytes()).unwrap();
+    let mut answer = BufReader::new(request.try_clone().unwrap());
+    let mut line = String::new();
+    answer.read_line(&mut line).unwrap();
+    assert_eq!(line, "HTTP/1.1 100 Continue\r\n");
+
+    agent.signal(Signal::TERM);
+    let stopping = manager.hears("STOPPING=1");
+    assert!(stopping.contains("\nSTATUS=stopping: requests in hand are answered; 0 pods; "), "{stopping}");
+    drop(reader);
+    request.write_all(b"x").unwrap();
+    line.clear();
+    answer.read_to_string(&mut line).unwrap();
+    assert!(line.contains("HTTP/1.1 4"), "{line}");
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
+}
+
+#[test]
+fn what_a_manager_missed_is_told_when_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut manager = Manager::new();
+    let away = format!("{}.away", manager.name);
+    fs::rename(&manager.name, &away).unwrap();
+    let agent = Process::start(manager.starts(&mut podmux_run(dir.path(), &["-v"])));
+    // That it starts, twice that it needs time, and that it is ready, more than once.
+    agent.stderr.wait_for("one more try", |lines| {
+        (lines.iter().filter(|line| line.contains("cannot be told")).count() > 5).then_some(())
+    });
+    fs::rename(&away, &manager.name).unwrap();
+    manager.hears("READY=1");
+    let log = ends_well(agent);
+    assert_eq!(log.matches("recovered: the service manager can be told again").count(), 1, "{log}");
+}
+
 /// What it said last, and its exit code, when it was started so.
 fn refused(manager: &mut Manager, command: &mut Command) -> (String, i32, String) {
     let (code, log) = Process::start(manager.starts(command)).ends();
@@ -225,6 +308,11 @@ fn a_start_that_is_refused_says_why() {
     let (told, code, log) = refused(&mut manager, &mut podmux_run(dir.path(), &["--no-such-flag"]));
     assert_eq!(code, 2);
     assert_eq!(format!("podmux: {}", told.strip_prefix("STATUS=").unwrap()), log + "\n");
+
+    let mut command = podmux_run(dir.path(), &[]);
+    command.env("PODMUX_NODE_NAME", OsStr::from_bytes(b"\xff"));
+    let (told, code, _) = refused(&mut manager, &mut command);
+    assert_eq!((code, told.as_str()), (2, "STATUS=PODMUX_NODE_NAME: its value is not UTF-8 text\n"));
 
     let sink = format!("jsonl={}", dir.path().join("missing/updates.jsonl").display());
     let (told, code, _) = refused(&mut manager, &mut podmux_run(dir.path(), &["--sink", &sink]));
@@ -419,6 +507,27 @@ async fn a_delivery_that_waits_turns() {
         diary.wait_for(|diary| !diary.attempts.is_empty()).await.unwrap();
         upstream.feeds(&mut Manager::new(), 3).await;
     }
+}
+
+/// A first look that hangs is not waited for without end.
+#[tokio::test(start_paused = true)]
+async fn a_start_asks_for_a_quarter_of_an_hour_at_most() {
+    let (double, _diary) = Double::new(Manners::Takes);
+    let mut upstream = Upstream::with(double);
+    upstream.turn();
+    let mut manager = Manager::new();
+    let told = systemd::Manager::named_in(&manager.environment(None));
+    let reading = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            manager.all();
+        }
+    };
+    tokio::select! {
+        () = extend(&told, &upstream.mux, Instant::now()) => {}
+        () = reading => {}
+    }
+    assert_eq!(manager.all().len(), 15 * 3, "one in 20 seconds");
 }
 
 #[test]
