@@ -117,9 +117,10 @@ impl Crew {
         mem::take(&mut self.pulses)
     }
 
-    /// Waits until every task has ended. Once the token is cancelled (or the
-    /// earlier one), from outside or because a task went missing, they have `grace`, as it is then,
-    /// to do so; at that deadline the laggards are named in the log and aborted.
+    /// Waits until every task has ended. Once the token is cancelled (or the one
+    /// of [`warned_by`](Self::warned_by), if there is that), from outside or
+    /// because a task went missing, they have `grace`, as it is then, to do so; at
+    /// that deadline the laggards are named in the log and aborted.
     ///
     /// Returns the laggards' names, sorted.
     ///

@@ -17,7 +17,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use http::{Request, StatusCode, Version, request::Parts};
+use http::{HeaderValue, Request, StatusCode, Version, header::CONNECTION, request::Parts};
 use hyper::{
     body::{Frame, Incoming, SizeHint},
     rt::Executor,
@@ -62,6 +62,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a connection whose request has not been read yet is given for it
 /// when the server is to finish: its client may have sent it already.
 const FIRST_WORDS: Duration = Duration::from_secs(1);
+/// How long an HTTP/1 connection that is idle then is still read: what its client
+/// has sent already may not have been seen yet, and would be thrown away.
+const NEXT_WORDS: Duration = Duration::from_millis(100);
 
 /// What every connection shares.
 pub(super) struct Shared {
@@ -132,12 +135,23 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let http = http();
-    let service = service_fn(|request| {
-        let (progress, shared) = (progress.clone(), shared.clone());
-        async move { Ok::<_, Infallible>(answer(request, way, &progress, &shared).await) }
+    let finish = hand.as_ref().map(|hand| hand.finish.clone());
+    let service = service_fn(|request: Request<Incoming>| {
+        let (progress, shared, finish) = (progress.clone(), shared.clone(), finish.clone());
+        async move {
+            let version = request.version();
+            let mut response = answer(request, way, &progress, &shared).await;
+            // The client is told before it sends another here; in HTTP/2 a frame tells it.
+            if version < Version::HTTP_2 && finish.is_some_and(|finish| finish.is_cancelled()) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
+    // What has been sent is read before the connection is told to end.
     tokio::select! {
+        biased;
         ended = connection.as_mut() => return log_end(ended),
         why = progress.overdue(&shared.limits) => {
             if let Some(why) = why {
@@ -150,10 +164,11 @@ where
             }
         }
         () = to_finish(hand.as_ref()) => {
-            // Before its first request is there, an ending would lose it.
+            // Before a request that was sent is there, an ending would lose it.
             tokio::select! {
+                biased;
                 ended = connection.as_mut() => return log_end(ended),
-                () = progress.has_asked() => {}
+                () = progress.has_asked(NEXT_WORDS) => {}
                 () = sleep(FIRST_WORDS) => {}
             }
             connection.as_mut().graceful_shutdown();

@@ -25,7 +25,7 @@ use crate::{age::age, clock, source::SourceStatus, storage::SourceState};
 const TURN: Duration = Duration::from_secs(5);
 /// How long a sink may be busy with one update, or fail, before it counts as
 /// stuck. Delivery says so in the log after the same time.
-const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
+pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// One thing that was looked at, with what there is to know of it though all is
 /// well, or with what is wrong.
@@ -88,14 +88,25 @@ fn restored(status: &SourceStatus, now: Timestamp) -> String {
     format!("restored{}", old.unwrap_or_default())
 }
 
+impl SinkStatus {
+    /// Since when it has been busy with the update in hand, if that is for
+    /// [`STUCK_AFTER`] or longer.
+    #[must_use]
+    pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
+        self.busy_since.filter(|since| is_long(*since, now))
+    }
+}
+
+fn is_long(since: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(since) >= STUCK_AFTER
+}
+
 /// Why a sink counts as stuck, if it does.
 fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
-    let long = |since: Timestamp| now.duration_since(since) > STUCK_AFTER;
-    if let Some(failing) = status.failing.as_ref().filter(|failing| long(failing.since)) {
+    if let Some(failing) = status.failing.as_ref().filter(|failing| is_long(failing.since, now)) {
         return Some(format!("it fails since {}: {}", failing.since, failing.error));
     }
-    let busy = status.busy_since.filter(|since| long(*since))?;
-    Some(format!("it is busy with one update since {busy}"))
+    status.stuck(now).map(|busy| format!("it is busy with one update since {busy}"))
 }
 
 /// The answer in the words of kube-apiserver (`apiserver/pkg/server/healthz`):

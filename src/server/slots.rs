@@ -12,7 +12,7 @@ use std::{
 use http::Version;
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -122,12 +122,22 @@ impl Progress {
 
     /// Waits while the client may have begun to ask and we have not read the
     /// request: from the connection's beginning, and from the first byte of any
-    /// later one. In HTTP/2 the later ones are safe: see RFC 9113, 6.8.
-    pub(super) async fn has_asked(&self) {
-        let asking = |turn: &Turn| matches!(turn, Turn::Asking(_));
-        let safe = |turn: &Turn| !asking(turn) || self.multiplexed.load(Ordering::Relaxed);
-        // Its sender is our own.
-        let _ = self.turn.subscribe().wait_for(safe).await;
+    /// later one, for which it has this long. In HTTP/2 the later ones are safe:
+    /// see RFC 9113, 6.8.
+    pub(super) async fn has_asked(&self, idle: Duration) {
+        let mut turns = self.turn.subscribe();
+        while !self.multiplexed.load(Ordering::Relaxed) {
+            let turn = *turns.borrow_and_update();
+            let begun = match turn {
+                // Its sender is our own.
+                Turn::Asking(_) => turns.changed().await.is_ok(),
+                Turn::Idle(_) => timeout(idle, turns.changed()).await.is_ok(),
+                Turn::Asked { .. } | Turn::Over => false,
+            };
+            if !begun {
+                return;
+            }
+        }
     }
 
     /// Waits until a connection that is told to end has answered all but streams.

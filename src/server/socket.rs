@@ -80,8 +80,9 @@ impl AsyncWrite for Socket {
     }
 
     /// Says that no more will come, and reads on until the client says so, too,
-    /// for at most [`LINGER`] and not when the server stops. A socket that is closed with unread bytes in it is
-    /// reset, and whoever was still sending a refused body would never read why.
+    /// for at most [`LINGER`] and not when the server stops. A socket that is
+    /// closed with unread bytes in it is reset, and whoever was still sending a
+    /// refused body would never read why.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;

@@ -75,9 +75,12 @@ pub struct Jsonl {
 pub struct Reopen(watch::Sender<u64>);
 
 impl Reopen {
-    /// Asks for it; it happens between two lines, and soon. If the path cannot be
-    /// opened, the updates go on into the old file, and the log says so. Only a
-    /// plain file is opened anew: a pipe has its reader, and would lose it.
+    /// Asks for it; it happens between two lines: at once while there is nothing
+    /// to write, or else when the line in hand is written. If that line fails, it
+    /// is the next try that turns to the new file, up to a minute later. If the
+    /// path cannot be opened, the updates go on into the old file, and the log
+    /// says so. Only a plain file is opened anew: a pipe has its reader, and would
+    /// lose it.
     pub fn now(&self) {
         self.0.send_modify(|asked| *asked += 1);
     }
@@ -127,6 +130,8 @@ impl Jsonl {
         let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS);
         let may = match fs::metadata(path) {
             Ok(found) if found.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
+            // Its end is looked at, too: a line may have been cut off there.
+            Ok(found) if found.is_file() => may(path, Access::READ_OK | Access::WRITE_OK),
             Ok(_) => may(path, Access::WRITE_OK),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -150,9 +155,8 @@ impl Jsonl {
 impl Sink for Jsonl {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         let (output, update) = (Arc::clone(&self.output), update.clone());
-        // It can only be closed with this sink, which has a sender.
-        let reopen = self.asked.has_changed().unwrap_or(false);
-        self.asked.mark_unchanged();
+        // Looked at and noted in one step: none that is asked for meanwhile is forgotten.
+        let reopen = self.asked.borrow_and_update().has_changed();
         let writing = spawn_blocking(move || {
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
             if reopen {

@@ -13,7 +13,7 @@ use podmux::{
     sink::{Jsonl, OpenError, SequencedUpdate, Sink, SinkError},
 };
 
-use crate::support::{script::pod, stream::Replica};
+use crate::support::{namespace::inside, script::pod, stream::Replica};
 
 fn update(seq: u64, op: Op, pods: &str) -> SequencedUpdate {
     let mut builder = ListingBuilder::new(SourceName::File);
@@ -129,4 +129,19 @@ async fn a_named_pipes_reader_that_leaves_is_fatal() {
     assert!(matches!(error, SinkError::Fatal(_)));
     let chain = format!("{:#}", anyhow::Error::from(error));
     assert!(chain.ends_with(&format!("the reader of {} has gone away", path.display())), "{chain}");
+}
+
+#[tokio::test]
+async fn a_file_is_checked_for_all_that_its_opening_needs() {
+    if !inside("-U", "jsonl::a_file_is_checked_for_all_that_its_opening_needs") {
+        return;
+    }
+    let (_directory, path) = scratch();
+    fs::write(&path, "{}\n").unwrap();
+    for mode in [0o600, 0o400, 0o200] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let said = [Jsonl::check(&path).err(), Jsonl::file(&path).err()];
+        let failed = said.each_ref().map(|error| matches!(error, Some(OpenError::File(..))));
+        assert_eq!(failed, [mode != 0o600; 2], "{mode:o}: {said:?}");
+    }
 }

@@ -80,6 +80,39 @@ async fn without_anything_in_hand_it_has_finished_at_once() {
     both.served.ends().await;
 }
 
+/// How many clients there are, so that a race which is lost every other time is noticed.
+const CLIENTS: usize = 16;
+
+#[tokio::test]
+async fn what_was_sent_on_an_idle_connection_and_not_read_yet_is_answered() {
+    let both = Both::start(Limits::default()).await;
+    let request = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = both.connect().await;
+        client.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nhello") {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+        }
+        assert!(!String::from_utf8_lossy(&answer).contains("connection: close"));
+        clients.push(client);
+    }
+    // Nothing is waited for here: the server, which has the same thread, sees it all at once.
+    let (before, after) = clients.split_at(CLIENTS / 2);
+    before.iter().for_each(|client| assert_eq!(client.try_write(request).unwrap(), request.len()));
+    both.served.finish.cancel();
+    after.iter().for_each(|client| assert_eq!(client.try_write(request).unwrap(), request.len()));
+    for client in clients {
+        let answer = rest(client).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\nhello"), "{answer:?}");
+        // The client knows that it cannot ask here again.
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+    both.finished().await;
+    both.served.ends().await;
+}
+
 #[tokio::test]
 async fn requests_that_had_begun_are_waited_for_on_our_own_sockets_too_and_later_ones_are_not() {
     let both = Both::start(Limits::default()).await;

@@ -319,6 +319,24 @@ async fn sighup_reads_certificates_anew_even_if_all_is_well() {
     assert!(source.error().contains("name the file of the right CA"), "{}", source.error());
 }
 
+#[tokio::test]
+async fn certificates_that_cannot_be_used_leave_those_from_before_whatever_fails_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let ours = Authority::new(directory.path(), "ours");
+    let web = Web::start_tls(ours.server("localhost", None), Reply::ok(pod("web", "i:1"))).await;
+    let mut settings = settings(&web.url);
+    settings.ca_file = Some(ours.ca_file.clone());
+    let mut source = Polled::start_with(settings, |source| source);
+    source.hear("ADD: web=i:1").await;
+    fs::write(&ours.ca_file, "no certificate").unwrap();
+    web.say(Reply::new(503, "later"));
+    source.hear_nothing().await;
+    assert!(source.error().contains("503"), "{}", source.error());
+    web.say(Reply::ok(pod("web", "i:2")));
+    source.poll().await;
+    source.hear("UPDATE: web=i:2").await;
+}
+
 #[test]
 fn no_secret_is_ever_said() {
     logged(|log| async move {

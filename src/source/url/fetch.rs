@@ -111,16 +111,17 @@ impl Fetcher {
     }
 
     /// Fetches once. After an error certificates are read anew: a fresh one may
-    /// be what mends it.
+    /// be what mends it. While they cannot be used, those from before still are.
     pub(super) async fn fetch(
         &mut self,
         settings: &UrlSettings,
         known: Option<&Validators>,
     ) -> Result<Answer, UrlError> {
         let client = self.ready(settings).await?;
-        let answer = ask(&client, settings, known).await?;
+        let answer = ask(&client, settings, known).await;
         self.client = Some(client);
-        Ok(answer)
+        self.stale |= answer.is_err();
+        answer
     }
 
     /// A client of the certificates as they are, or else the one from before.
