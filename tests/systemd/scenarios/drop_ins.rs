@@ -137,7 +137,7 @@ fn a_capability_and_credentials_go_together() {
 pub const KUBECONFIG: &str = "\
 apiVersion: v1
 kind: Config
-clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]
+clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true}}]
 users: [{name: u, user: {token: a-token}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
