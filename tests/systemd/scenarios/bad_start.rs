@@ -140,13 +140,28 @@ fn a_token_that_cannot_be_read_is_said() {
     starts_again(&machine, &["posted"]);
 }
 
+/// Asks whether a start would be refused.
+const ASK: &str = "systemd-run --pipe --wait -q -p User=podmux -p EnvironmentFile=-/etc/default/podmux \
+    -E STATE_DIRECTORY=/var/lib/podmux /usr/bin/podmux run --check --config /etc/podmux/config.yaml";
+
 #[test]
 fn a_setting_that_cannot_be_used_is_said() {
     let machine = Machine::with_podmux();
     machine.settings("fileCheckFrequency: often");
     refused(&machine, "fileCheckFrequency");
+    // The same is said without a start, by what README.md has for it.
+    let asked = machine.run(ASK);
+    assert_eq!(asked.code, 2, "{asked:?}");
+    assert!(asked.stderr.contains("fileCheckFrequency"), "{asked:?}");
     let mended = machine.read("/etc/podmux/config.yaml").replace("often", "10s");
     machine.write("/etc/podmux/config.yaml", mended);
+    machine.ok(ASK);
+    // It knows the variables, too.
+    let variables = machine.read("/etc/default/podmux");
+    machine.variables("PODMUX_FILE_CHECK_FREQUENCY=seldom");
+    let asked = machine.run(ASK);
+    assert!(asked.code == 2 && asked.stderr.contains("seldom"), "{asked:?}");
+    machine.write("/etc/default/podmux", variables);
     starts_again(&machine, &[]);
 }
 

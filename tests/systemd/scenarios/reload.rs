@@ -60,15 +60,23 @@ fn a_bad_reload_fails_says_why_and_changes_nothing() {
     assert_eq!(machine.is_active(), Ok(()));
     assert_eq!(code(&machine, Some("the-token-of-this-test")), 200);
     machine.wait_for_pods(&["posted"]);
-    // A signal past systemctl is refused by the agent itself, and the status says so.
-    machine.ok("systemctl kill --kill-whom=main --signal=HUP podmux.service");
+    // The agent refuses it by itself, and the status and the metrics say so.
     machine.wait_for_status("of it", |status| status.contains("the new settings were refused"));
+    assert!(successful(&machine).ends_with(" 0"), "{}", successful(&machine));
     assert_eq!(machine.agent(), agent);
     // Mended it is taken.
     let config = machine.read("/etc/podmux/config.yaml").replace("often", "10s");
     machine.write("/etc/podmux/config.yaml", config);
     machine.ok("systemctl reload podmux.service");
     machine.wait_for_status("of nothing wrong", |status| status == "1 pod");
+    assert!(successful(&machine).ends_with(" 1"), "{}", successful(&machine));
+}
+
+/// The line of the metric that the alert goes by.
+fn successful(machine: &Machine) -> String {
+    let metrics = machine.ask("GET", "/metrics", b"").unwrap().text();
+    let line = metrics.lines().find(|line| line.starts_with("podmux_config_last_reload_successful "));
+    line.unwrap().to_owned()
 }
 
 #[test]

@@ -66,3 +66,14 @@ fn purged_it_leaves_nothing_behind() {
     assert_eq!(machine.ok("systemctl --failed --plain --no-legend"), "");
     assert_eq!(machine.ok("systemctl list-unit-files --plain --no-legend 'podmux*'; true"), "");
 }
+
+#[test]
+fn a_purge_empties_a_state_directory_that_is_a_mount_point() {
+    let machine = Machine::boot();
+    machine.ok("mkdir /var/lib/podmux && mount -t tmpfs tmpfs /var/lib/podmux");
+    machine.install(&package());
+    machine.post(&pod("posted"));
+    machine.ok("dpkg --purge podmux");
+    assert_eq!(machine.ok("ls -A /var/lib/podmux"), "");
+    assert_eq!(machine.run("getent passwd podmux").code, 2);
+}

@@ -36,18 +36,3 @@ fn who_stops_the_socket_stops_the_service_and_nothing_starts_it() {
     machine.ok("systemctl start podmux.service");
     machine.post(&pod("posted"));
 }
-
-#[test]
-fn the_socket_is_there_before_the_service_after_a_reboot() {
-    let machine = Machine::with_podmux();
-    // A boot as the units have it: everything is stopped, then the machine comes up.
-    machine.ok("systemctl stop podmux.socket podmux.service 2>&1");
-    machine.ok("systemctl start multi-user.target sockets.target podmux.service");
-    let (socket, service) = (
-        machine.ok("systemctl show --property=ActiveEnterTimestampMonotonic --value podmux.socket"),
-        machine.ok("systemctl show --property=InactiveExitTimestampMonotonic --value podmux.service"),
-    );
-    let (socket, service): (u64, u64) = (socket.trim().parse().unwrap(), service.trim().parse().unwrap());
-    assert!(socket <= service, "{socket} {service}");
-    machine.post(&pod("posted"));
-}

@@ -68,6 +68,7 @@ fn the_pods_of_this_node_come_from_an_api_server() {
     apiserver.bind("elsewhere", "node2");
     machine.wait_for_pods(&["bound"]);
     assert_eq!(machine.source("api")["state"], "synced");
+    machine.reloads_well_and_badly();
     // Without the server the pods stay, after a restart, too.
     drop(apiserver);
     machine.restart();

@@ -71,12 +71,18 @@ pub struct Output {
 impl Machine {
     /// Boots Debian 12 (systemd 252) and waits until it has.
     pub fn boot() -> Self {
-        Self::boot_root(&variable("PODMUX_ROOT"))
+        Self::boot_root(&variable("PODMUX_ROOT"), None)
+    }
+
+    /// The same; the package was installed before, where nothing was booted, as in the
+    /// build of an image.
+    pub fn boot_installed() -> Self {
+        Self::boot_root(&variable("PODMUX_ROOT"), Some(&package()))
     }
 
     /// Boots Debian 13 (systemd 257).
     pub fn boot_newer() -> Self {
-        Self::boot_root(&variable("PODMUX_ROOT_NEWER"))
+        Self::boot_root(&variable("PODMUX_ROOT_NEWER"), None)
     }
 
     /// Boots with the package installed, and waits for the service.
@@ -87,7 +93,7 @@ impl Machine {
         machine
     }
 
-    fn boot_root(root: &Path) -> Self {
+    fn boot_root(root: &Path, installed: Option<&Path>) -> Self {
         static BOOTED: AtomicU32 = AtomicU32::new(0);
         let slot = Slot::take();
         let name = format!("podmux-{}-{}", process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
@@ -98,6 +104,7 @@ impl Machine {
             .arg("--mount-proc")
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("boot"))
             .args([name.as_ref(), root])
+            .args(installed)
             .stdin(Stdio::null())
             .stdout(console.reopen().unwrap())
             .stderr(console.reopen().unwrap())
@@ -273,6 +280,29 @@ impl Machine {
     /// `systemctl restart`, which waits until the service is ready.
     pub fn restart(&self) {
         self.ok("systemctl restart podmux.service");
+    }
+
+    /// `systemctl reload`, with a good and with a bad configuration, in the same process: the
+    /// bad one fails and is said, in the status too, and is good again when it is mended.
+    pub fn reloads_well_and_badly(&self) {
+        let agent = self.agent();
+        self.ok("systemctl reload podmux.service");
+        self.wait_for("the agent has read them", || {
+            let journal = self.journal("--output=cat");
+            if journal.contains("SIGHUP: the settings are read") { Ok(()) } else { Err(journal) }
+        });
+        let good = self.read("/etc/podmux/config.yaml");
+        self.settings("fileCheckFrequency: often");
+        assert_ne!(self.run("systemctl reload podmux.service").code, 0);
+        let journal = self.journal("--output=cat --priority=err");
+        assert!(journal.contains("fileCheckFrequency") && journal.contains("often"), "{journal}");
+        let refused = "the new settings were refused";
+        self.wait_for_status("of it", |status| status.contains(refused));
+        self.write("/etc/podmux/config.yaml", good);
+        self.ok("systemctl reload podmux.service");
+        self.wait_for_status("of nothing wrong", |status| !status.contains(refused));
+        assert_eq!(self.agent(), agent, "the process is the same");
+        assert_eq!(self.is_active(), Ok(()));
     }
 
     /// Adds lines to the variables of the service.
