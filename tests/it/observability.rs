@@ -319,7 +319,7 @@ impl Prometheus {
     fn start(agent: &str) -> Option<Self> {
         let Some(programs) = env::var_os("PODMUX_PROMETHEUS").map(PathBuf::from) else {
             not_tested(
-                "there is no prometheus. Use tests/run, or PODMUX_PROMETHEUS=$(tests/observability/prometheus) cargo test",
+                "there is no prometheus. Use tests/run, or PODMUX_PROMETHEUS=$(tests/unpacked prometheus prometheus promtool) cargo test",
             );
             return None;
         };
