@@ -5,8 +5,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::{levels::Levels, service::Trouble};
 use crate::{pod::SourceName, server::SinkStatus, source::SourceFailing, storage::SourceState};
 
-/// How long a sink may be busy with one update before it is said; `/readyz` says so after the same time.
-const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// How many characters of an error are told, so that the line has room for several.
 const LONGEST_ERROR: usize = 240;
 
@@ -65,7 +63,7 @@ impl Standing {
     pub(super) fn stuck_in(&self, now: Timestamp) -> Option<SignedDuration> {
         let waits = self.sinks.iter().filter_map(|sink| {
             let busy = now.duration_since(sink.status.busy_since?);
-            (busy < STUCK_AFTER).then(|| STUCK_AFTER - busy)
+            (busy < SinkStatus::STUCK_AFTER).then(|| SinkStatus::STUCK_AFTER - busy)
         });
         waits.min()
     }
@@ -122,7 +120,7 @@ fn ailment(sink: &SinkStatus, now: Timestamp) -> Option<String> {
     if let Some(failing) = &sink.failing {
         return Some(format!("sink {name} failing since {:.0}: {}", failing.since, clip(&failing.error)));
     }
-    let busy = sink.busy_since.filter(|since| now.duration_since(*since) >= STUCK_AFTER)?;
+    let busy = sink.stuck(now)?;
     Some(format!("sink {name} busy with one update since {busy:.0}"))
 }
 

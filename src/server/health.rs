@@ -23,9 +23,6 @@ use crate::{age::age, clock, source::SourceStatus, storage::SourceState};
 /// How long the merge loop may take to turn once. A merge of 100,000 pods takes
 /// a tenth of this.
 const TURN: Duration = Duration::from_secs(5);
-/// How long a sink may be busy with one update, or fail, before it counts as
-/// stuck. Delivery says so in the log after the same time.
-pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// One thing that was looked at, with what there is to know of it though all is
 /// well, or with what is wrong.
@@ -89,8 +86,12 @@ fn restored(status: &SourceStatus, now: Timestamp) -> String {
 }
 
 impl SinkStatus {
+    /// How long a sink may be busy with one update, or fail, before it counts as
+    /// stuck. Delivery says so in the log after the same time.
+    pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
     /// Since when it has been busy with the update in hand, if that is for
-    /// [`STUCK_AFTER`] or longer.
+    /// [`STUCK_AFTER`](Self::STUCK_AFTER) or longer.
     #[must_use]
     pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
         self.busy_since.filter(|since| is_long(*since, now))
@@ -98,7 +99,7 @@ impl SinkStatus {
 }
 
 fn is_long(since: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(since) >= STUCK_AFTER
+    now.duration_since(since) >= SinkStatus::STUCK_AFTER
 }
 
 /// Why a sink counts as stuck, if it does.

@@ -43,7 +43,6 @@ pub use self::{
     auth::Caller,
     body::{LARGE_BODIES, SMALL_BODY},
     credentials::{CredentialError, check},
-    health::STUCK_AFTER,
     limits::Limits,
     listen::BindError,
     routes::router,

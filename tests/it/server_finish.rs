@@ -100,12 +100,13 @@ async fn what_was_sent_on_an_idle_connection_and_not_read_yet_is_answered() {
     }
     // Nothing is waited for here: the server, which has the same thread, sees it all at once.
     let (before, after) = clients.split_at(CLIENTS / 2);
+    let ask = |client: &UnixStream| assert_eq!(client.try_write(request).unwrap(), request.len());
     for client in before {
-        assert_eq!(client.try_write(request).unwrap(), request.len());
+        ask(client);
     }
     both.served.finish.cancel();
     for client in after {
-        assert_eq!(client.try_write(request).unwrap(), request.len());
+        ask(client);
     }
     for client in clients {
         let answer = rest(client).await;
