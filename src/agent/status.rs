@@ -8,6 +8,9 @@ use crate::{pod::SourceName, server::SinkStatus, source::SourceFailing, storage:
 /// How many characters of an error are told, so that the line has room for several.
 const LONGEST_ERROR: usize = 240;
 
+/// What is told of an error that may have values of pods in it.
+const QUOTES: &str = "what it was given cannot be used; podmux get sources says why";
+
 /// How all is at one moment.
 pub(super) struct Standing {
     pods: usize,
@@ -88,8 +91,10 @@ impl Standing {
             }
         }
         for source in &self.sources {
-            if let Some(SourceFailing { since, error, .. }) = &source.failing {
-                parts.push(format!("{} failing since {since:.0}: {}", source.name, clip(error)));
+            if let Some(SourceFailing { since, error, quotes, .. }) = &source.failing {
+                // Everybody on this machine can read the status.
+                let why = if *quotes { QUOTES.to_owned() } else { clip(error) };
+                parts.push(format!("{} failing since {since:.0}: {why}", source.name));
             }
         }
         parts.extend(self.sinks.iter().filter_map(|sink| ailment(&sink.status, now)));

@@ -444,6 +444,8 @@ fn file_status(path: &str, status: &FileStatus) -> SourceStatus {
             since,
             attempts: 1,
             error,
+            // What is wrong with manifests is in the listing.
+            quotes: false,
         }),
         ..SourceStatus::default()
     }

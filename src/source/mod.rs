@@ -40,6 +40,9 @@ pub struct SourceFailing {
     pub attempts: u64,
     /// The last error, with its causes, and what to do about it.
     pub error: Arc<str>,
+    /// Whether the error may quote what was read, a manifest's values or the
+    /// words of a program: that is not for everybody on this machine.
+    pub quotes: bool,
 }
 
 /// What a reflector is doing.

@@ -15,13 +15,13 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    /// Notes a failure in the status. Returns whether it is to be said aloud:
+    /// Notes a failure in the status, and whether its error may quote what was read. Returns whether it is to be said aloud:
     /// nobody has heard this one yet.
-    pub(super) fn failed(&mut self, status: &mut SourceStatus, error: &str) -> bool {
+    pub(super) fn failed(&mut self, status: &mut SourceStatus, error: &str, quotes: bool) -> bool {
         let before = status.failing.take();
         let (since, attempts) =
             before.map_or_else(|| (clock::now(), 0), |before| (before.since, before.attempts));
-        status.failing = Some(SourceFailing { since, attempts: attempts + 1, error: error.into() });
+        status.failing = Some(SourceFailing { since, attempts: attempts + 1, error: error.into(), quotes });
         let is_news = self.said.len() < MAX_SAID && !self.said.iter().any(|said| said == error);
         if is_news {
             self.said.push(error.to_owned());

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     net::TcpStream,
     path::PathBuf,
 };
@@ -56,17 +56,19 @@ impl Agent {
 
     /// The status with which a request with this token is answered.
     fn asks(&self, token: &str) -> u16 {
+        self.answer("/pods", token).split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    fn answer(&self, path: &str, token: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(
             stream,
-            "GET /pods HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
         )
         .unwrap();
-        let mut line = String::new();
-        let mut answer = BufReader::new(stream);
-        answer.read_line(&mut line).unwrap();
-        let _ = answer.read_to_end(&mut Vec::new());
-        line.split(' ').nth(1).unwrap().parse().unwrap()
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     }
 
     /// Waits until this token, and not the other, is the one.
@@ -120,6 +122,11 @@ fn a_bad_token_beside_a_good_configuration_leaves_the_old_one() {
     agent.configure("tokenFile: '@/token'\nverbose: 1");
     agent.reload("the server's token and certificates cannot be used; those from before stay");
     assert_eq!(agent.asks("first-token"), 200);
+    agent.process.logs("a file that the settings name is of no use");
+    wait_for(|| {
+        let metrics = agent.answer("/metrics", "first-token");
+        metrics.contains("podmux_config_last_reload_successful 0\n").then_some(())
+    });
     let log = agent.ends();
     assert!(log.contains("the settings are read") && log.contains("DEBUG"), "the rest is taken:\n{log}");
 }

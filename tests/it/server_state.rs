@@ -68,7 +68,8 @@ async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
     "#]],
     )
     .await;
-    let failing = SourceFailing { since: long_ago(), attempts: 3, error: "permission denied".into() };
+    let failing =
+        SourceFailing { since: long_ago(), attempts: 3, error: "permission denied".into(), quotes: false };
     server.file_status.lock().unwrap().failing = Some(failing);
     check(
         &server,
@@ -190,8 +191,12 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
     let sources = server.get("/sources").await;
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sources.txt")]
         .assert_eq(&sources.golden());
-    let failing =
-        SourceFailing { since: "2026-11-21T09:00:00Z".parse().unwrap(), attempts: 3, error: "gone".into() };
+    let failing = SourceFailing {
+        since: "2026-11-21T09:00:00Z".parse().unwrap(),
+        attempts: 3,
+        error: "gone".into(),
+        quotes: false,
+    };
     server.file_status.lock().unwrap().failing = Some(failing);
     let source = server.get("/sources").await.json()["items"][0].clone();
     assert_eq!(source["state"], "failing");
@@ -310,8 +315,12 @@ async fn the_last_reload_is_shown() {
 
 /// An api source whose pods are of `old`, and which waits to ask again.
 fn restored(old: Duration) -> SourceStatus {
-    let failing =
-        SourceFailing { since: long_ago(), attempts: 3, error: "nobody listens at 127.0.0.1:6443".into() };
+    let failing = SourceFailing {
+        since: long_ago(),
+        attempts: 3,
+        error: "nobody listens at 127.0.0.1:6443".into(),
+        quotes: false,
+    };
     SourceStatus {
         target: "https://127.0.0.1:6443".to_owned(),
         restored: Some(clock::now() - old),

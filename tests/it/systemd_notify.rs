@@ -96,6 +96,21 @@ async fn a_source_that_fails_does_not_keep_ready_back_and_is_told_until_it_recov
     ends_well(agent);
 }
 
+/// Everybody on the machine can read the status.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_is_refused_is_not_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = pod("b", "i:1").replace("image:", "env: [{name: PIN, value: 4711}]\n    image:");
+    let web = Web::start(Reply::ok(manifest)).await;
+    let mut manager = Manager::new();
+    let mut command = podmux_run(dir.path(), &["--manifest-url", &web.url]);
+    let agent = Process::start(manager.starts(&mut command));
+    let ready = manager.hears("READY=1");
+    assert!(ready.ends_with("Z: what it was given cannot be used; podmux get sources says why\n"), "{ready}");
+    ends_well(agent);
+    assert!(!manager.all().concat().contains("4711"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_run_left_is_enough_to_be_ready() {
     let dir = tempfile::tempdir().unwrap();

@@ -241,6 +241,7 @@ impl ApiSource {
         let connecting = self.connector.client();
         let connected = match meanwhile(&mut self.asked, &mut self.store, connecting).await {
             Some(Ok(connected)) => connected,
+            Some(Err(error @ ConnectError::Plugin { .. })) => return End::NoCredential(chain(&error)),
             Some(Err(error)) => return End::NoClient(chain(&error)),
             None => return End::Asked,
         };
@@ -466,7 +467,8 @@ impl ApiSource {
                 info!(source = "api", error = %text, "the API server does not stream listings: lists are used");
             }
             Verdict::Failing => {
-                self.teller.failing(&text, self.store.len(), self.reflector.next_at());
+                let quotes = matches!(end, End::Garbage(_) | End::NoCredential(_));
+                self.teller.failing(&text, quotes, self.store.len(), self.reflector.next_at());
                 return;
             }
         }
@@ -599,7 +601,7 @@ fn told(end: &End) -> String {
         End::Refused(refusal) => format!("the API server refused: {refusal}"),
         End::Error(refusal) => format!("the API server ended the watch: {refusal}"),
         End::Garbage(why) => format!("{why}; is this the API server's URL?"),
-        End::Broken(why) | End::NoClient(why) => why.clone(),
+        End::Broken(why) | End::NoClient(why) | End::NoCredential(why) => why.clone(),
         End::Silent => "the API server has said nothing for too long".to_owned(),
     }
 }
@@ -614,7 +616,7 @@ fn kind(end: &End, accepted: bool) -> &'static str {
         End::Broken(_) => "connect",
         End::Garbage(_) => "garbage",
         End::Silent => "silent",
-        End::NoClient(_) => "kubeconfig",
+        End::NoClient(_) | End::NoCredential(_) => "kubeconfig",
         End::Closed | End::Listed | End::Asked => "short-watch",
     }
 }

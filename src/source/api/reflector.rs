@@ -87,6 +87,8 @@ pub enum End {
     Silent,
     /// No request could be made: something is wrong with the kubeconfig.
     NoClient(String),
+    /// The same, and the credential plugin may have said why in its own words.
+    NoCredential(String),
     /// Somebody wants a fresh listing.
     Asked,
 }

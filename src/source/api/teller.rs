@@ -94,14 +94,14 @@ impl Teller {
         }
     }
 
-    /// It does not work, and is tried again.
-    pub(super) fn failing(&mut self, error: &str, pods_kept: usize, next: Instant) {
+    /// It does not work, and is tried again. The error may quote what was read.
+    pub(super) fn failing(&mut self, error: &str, quotes: bool, pods_kept: usize, next: Instant) {
         self.is_failing = true;
         let next_attempt = self.waits(next);
         let (mut target, mut is_news) = (String::new(), false);
         self.status.send_modify(|status| {
             target.clone_from(&status.target);
-            is_news = self.outage.failed(status, error);
+            is_news = self.outage.failed(status, error, quotes);
         });
         let next_attempt = format!("{next_attempt:.3}");
         let what = "this node's pods cannot be had from the API server; those that are known stay";

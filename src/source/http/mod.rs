@@ -384,7 +384,7 @@ impl HttpSource {
                 }
                 let (since, attempts) = before.map_or((now, 0), |before| (before.since, before.attempts));
                 let attempts = attempts + 1;
-                status.failing = Some(SourceFailing { since, attempts, error: error.into() });
+                status.failing = Some(SourceFailing { since, attempts, error: error.into(), quotes: false });
             }
         });
         done

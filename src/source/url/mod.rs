@@ -417,7 +417,7 @@ impl UrlSource {
         let detail = self.detail();
         let mut is_news = false;
         self.status.send_modify(|status| {
-            is_news = self.outage.failed(status, &text);
+            is_news = self.outage.failed(status, &text, matches!(error, UrlError::Refused(_)));
             status.detail = detail;
         });
         let pods_kept = self.builder.pods_of(path);
