@@ -137,7 +137,7 @@ fn assets() -> Vec<(String, String)> {
 fn installed(path: &str) -> Option<String> {
     let (folder, name) = path.rsplit_once('/').unwrap();
     assets().into_iter().find_map(|(pattern, target)| {
-        let (pattern_folder, pattern_name) = pattern.rsplit_once('/').unwrap();
+        let (pattern_folder, pattern_name) = pattern.rsplit_once('/').unwrap_or(("", &*pattern));
         let fits = match pattern_name.split_once('*') {
             Some((start, end)) => name.starts_with(start) && name.ends_with(end),
             None => name == pattern_name,
