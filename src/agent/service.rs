@@ -138,7 +138,14 @@ impl Service {
             started: started.clone(),
             told: Told::default(),
         };
-        let slow_start = started.run_until_cancelled(extend(&manager, &mux, begun));
+        // The token first: nothing is asked for once the end of the start is on its way.
+        let slow_start = async {
+            tokio::select! {
+                biased;
+                () = started.cancelled() => {}
+                () = extend(&manager, &mux, begun) => {}
+            }
+        };
         let (never, ..) = tokio::join!(teller.run(), slow_start, watchdog(&manager, &mux, &pulses));
         never
     }
@@ -174,7 +181,7 @@ struct Teller<'a> {
     grace: watch::Receiver<Duration>,
     finish: CancellationToken,
     stop: CancellationToken,
-    /// Cancelled when the start is over.
+    /// Cancelled when the start is over, just before that is told.
     started: CancellationToken,
     told: Told,
 }
@@ -197,11 +204,13 @@ impl Teller<'_> {
                 self.wait(&seen).await;
                 continue;
             };
+            if told.ready || told.stopping {
+                // Before it is told: more time that is asked for after READY would be taken for
+                // the watchdog's, too, and a frozen agent would be found a minute late.
+                self.started.cancel();
+            }
             if self.manager.tell(&message).await {
                 self.told = told;
-                if self.told.ready || self.told.stopping {
-                    self.started.cancel();
-                }
             } else {
                 sleep(PAUSE).await;
             }

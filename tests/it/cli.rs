@@ -193,7 +193,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                                                [env: PODMUX_CONFIG]
                   --check                      Start nothing: read the settings and the files that they name,
                                                say what is wrong with them, and end with 0 if a start or a
-                                               reload would take them, else with 2
+                                               reload would take them, else with 2. Addresses, sockets that
+                                               systemd passes and the state directory are not tried
             exit 0
         "#]],
     );
@@ -328,7 +329,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
 
                   --check
                       Start nothing: read the settings and the files that they name, say what is wrong with
-                      them, and end with 0 if a start or a reload would take them, else with 2
+                      them, and end with 0 if a start or a reload would take them, else with 2. Addresses,
+                      sockets that systemd passes and the state directory are not tried
 
             Examples:
               Follow a directory, one JSON object a line on standard output:

@@ -294,12 +294,12 @@ fn the_journal_gets_json_whole_behind_its_level() {
 fn the_journal_is_told_why_a_start_was_refused() {
     let logs = tempfile::NamedTempFile::new().unwrap();
     let stream = logs.as_file().metadata().unwrap();
-    for args in [&["run", "--listen", "none"][..], &["run", "--check", "--listen", "none"]] {
+    for args in [&["run", "--notify", "never"][..], &["run", "--check", "--notify", "never"]] {
         let mut command = podmux(args);
         command.env("JOURNAL_STREAM", format!("{}:{}", stream.dev(), stream.ino()));
         let (code, _) = Process::start(command.stderr(File::create(logs.path()).unwrap())).ends();
         let log = fs::read_to_string(logs.path()).unwrap();
         assert_eq!((code, log.lines().count()), (2, 1), "{log}");
-        assert!(log.starts_with("<3>no"), "{log}");
+        assert!(log.starts_with("<3>--notify"), "{log}");
     }
 }

@@ -170,6 +170,11 @@ fn a_missing_directory_does_not_keep_ready_back() {
     put(&manifests, "a");
     manager.hears("STATUS=1 pod");
     ends_well(agent);
+    // More time that is asked for after READY would be the watchdog's, too.
+    let heard = manager.all();
+    let place = |line| heard.iter().position(|message| message.starts_with(line)).unwrap();
+    let between = &heard[place("READY=1")..place("STOPPING=1")];
+    assert!(!between.iter().any(|message| message.contains("EXTEND_TIMEOUT_USEC")), "{heard:#?}");
 }
 
 #[test]

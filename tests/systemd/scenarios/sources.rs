@@ -111,9 +111,11 @@ fn a_kubeconfig_with_a_credential_plugin_works_with_its_drop_in() {
     apiserver.bind("bound", "node1");
     // Hardened as it is, the service does not execute what is not in /usr, and says so.
     machine.restart();
-    machine.wait_for_status("of the plugin", |status| {
-        status.contains("api failing since") && status.contains("/opt/plugin")
+    machine.wait_for_status("that the api source fails", |status| {
+        status.contains("api failing since") && status.contains("podmux get sources")
     });
+    let log = machine.journal("--output=cat");
+    assert!(log.contains("/opt/plugin"), "{log}");
     machine.packaged_drop_in("credential-plugins");
     machine.restart();
     machine.wait_for_pods(&["bound"]);
