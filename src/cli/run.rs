@@ -218,7 +218,8 @@ pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> 
     let manager = Manager::named_in(environment);
     match serve(args.flags(), environment, &manager) {
         Ok(()) => {
-            manager.tell_last(&[State::Status("stopped".to_owned())]);
+            // STOPPING again: an end that is short enough may have come before it was told.
+            manager.tell_last(&[State::Stopping, State::Status("stopped".to_owned())]);
             Ok(0)
         }
         Err(Stopped::Early(failure)) => {
