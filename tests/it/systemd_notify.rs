@@ -233,7 +233,7 @@ fn a_reload_is_told_good_or_bad() {
     manager.hears("RELOADING=1");
     assert_eq!(manager.hears("READY=1"), "READY=1\nSTATUS=0 pods\n");
     ends_well(agent);
-    assert_eq!(manager.all().last().unwrap(), "STATUS=stopped\n");
+    assert_eq!(manager.all().last().unwrap(), "STOPPING=1\nSTATUS=stopped\n");
 }
 
 #[test]
