@@ -7,8 +7,8 @@
 
 use divan::{Bencher, counter::BytesCount};
 use podmux::{
-    pod::{NodeName, Prepared, SourceName, decode::Preparation, yaml},
-    validation::manifest,
+    manifest::{self, Preparation, yaml},
+    pod::{NodeName, Prepared, SourceName},
 };
 use serde_json::{Map, Value, json};
 
@@ -96,13 +96,13 @@ fn decode(bencher: Bencher<'_, '_>, text: &str) {
     let preparation = preparation();
     bencher
         .counter(BytesCount::of_str(text))
-        .bench(|| manifest(divan::black_box(text).as_bytes(), &preparation).unwrap());
+        .bench(|| manifest::read(divan::black_box(text).as_bytes(), &preparation).unwrap());
 }
 
 /// The same pod as an API server has it when it runs: with defaults, a status,
 /// and managedFields that name every field.
 fn served() -> String {
-    let pods = manifest(APISERVER.as_bytes(), &preparation()).unwrap().pods;
+    let pods = manifest::read(APISERVER.as_bytes(), &preparation()).unwrap().pods;
     let mut pod: Value = pods[0].object().clone().into();
     let times =
         json!({"lastProbeTime": null, "lastTransitionTime": "2026-01-02T03:04:05Z", "status": "True"});

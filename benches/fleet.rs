@@ -38,8 +38,9 @@ use std::{
 use cluster::{Cluster, name, path};
 use kubernetes::Tls;
 use podmux::{
+    manifest::Preparation,
     mux::Mux,
-    pod::{NodeName, PodKey, SourceName, decode::Preparation},
+    pod::{NodeName, PodKey, SourceName},
     source::{
         SourceStatus,
         api::{ApiHandle, ApiSettings, ApiSource, Kubeconfig},

@@ -33,7 +33,7 @@ use kubernetes::Oracle;
 use podmux::{
     mux::Mux,
     pod::{ListingBuilder, Origin, Prepared, SourceName},
-    storage::{Notify, PodStorage, Told, updates},
+    storage::{Delivered, Notify, PodStorage, updates},
 };
 use serde_json::json;
 use support::{beside, pod, wants_figures};
@@ -78,12 +78,12 @@ fn pushes(pods: usize, rounds: usize) -> Vec<Duration> {
     };
     let first = (0..pods).map(|number| put(number, 0)).last().unwrap();
     let turning = runtime.spawn(turn.run());
-    channel.push(first);
+    channel.publish(first);
     runtime.block_on(updates.next()).unwrap();
     let durations = (1..=rounds).map(|round| {
         let listing = put(round * 7_919 % pods, round);
         let begin = Instant::now();
-        channel.push(listing);
+        channel.publish(listing);
         let update = runtime.block_on(updates.next()).unwrap();
         let duration = begin.elapsed();
         assert_eq!(update.pods.len(), 1);
@@ -124,7 +124,7 @@ fn merge_one(bencher: Bencher, pods: usize) {
     let mut updates = mux.updates(Notify::Incremental);
     let mut builder = filled(SourceName::File, pods);
     let turning = runtime.spawn(turn.run());
-    channels[0].push(builder.listing());
+    channels[0].publish(builder.listing());
     runtime.block_on(updates.next()).unwrap();
     let (image, updates) = (RefCell::new(0), RefCell::new(updates));
     bencher
@@ -134,7 +134,7 @@ fn merge_one(bencher: Bencher, pods: usize) {
             builder.listing()
         })
         .bench_local_values(|listing| {
-            channels[0].push(listing);
+            channels[0].publish(listing);
             runtime.block_on(updates.borrow_mut().next()).unwrap()
         });
     turning.abort();
@@ -146,7 +146,7 @@ fn merge_one_pure(bencher: Bencher, pods: usize) {
     let mut builder = filled(SourceName::File, pods);
     let mut storage = PodStorage::new(&SourceName::ALL);
     let _first = storage.apply(&builder.listing());
-    let (mut told, _) = updates(&Told::default(), storage.merged(), Notify::Incremental);
+    let (mut told, _) = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
     let mut image = 0;
     bencher
         .with_inputs(|| {
@@ -170,7 +170,7 @@ fn merge_set(bencher: Bencher, pods: usize) {
     bencher.bench_local(|| {
         let mut storage = PodStorage::new(&SourceName::ALL);
         let _outcome = storage.apply(black_box(&listing));
-        let told = updates(&Told::default(), storage.merged(), Notify::Incremental);
+        let told = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
         (storage, told)
     });
 }

@@ -60,7 +60,7 @@ fn main() {
         Seen { lines: BufReader::with_capacity(1 << 20, reader), rounds: BTreeMap::new(), updates: 0 };
     let mut source = Source { builder: ListingBuilder::new(SourceName::Api), pods };
     let bare = rss();
-    channel.push(source.all());
+    channel.publish(source.all());
     seen.read_until(|rounds| rounds.len() == pods);
     let (full, begin) = (rss(), Instant::now());
     // From here on the kernel counts the peak anew.
@@ -70,7 +70,7 @@ fn main() {
     for round in 1..=changes {
         let listing = source.change(round);
         let pushing = Instant::now();
-        channel.push(listing);
+        channel.publish(listing);
         slowest = slowest.max(pushing.elapsed());
     }
     let took = begin.elapsed();

@@ -19,7 +19,7 @@ use std::{
 
 use podmux::{
     pod::{ListingBuilder, Origin, PodUpdate, Prepared, SourceName},
-    storage::{Notify, PodStorage, Told, updates},
+    storage::{Delivered, Notify, PodStorage, updates},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 pub fn replay(history: History) -> Result<Replayed, Box<dyn Error>> {
     let mut storage = PodStorage::new(&SourceName::ALL);
     let mut sources: BTreeMap<SourceName, ListingBuilder> = BTreeMap::new();
-    let mut told = Told::default();
+    let mut told = Delivered::default();
     let mut steps = Vec::new();
     for step in history.steps {
         let source = step.source.parse()?;

@@ -61,7 +61,7 @@
 //!     while let Some(name) = names.recv().await {
 //!         let pod = format!(r#"{{"metadata": {{"name": "{name}", "uid": "{name}-1"}}}}"#);
 //!         wanted.put(&Origin::from(&*name), vec![Prepared::from_json(pod.as_bytes())?], clock::now());
-//!         channel.push(wanted.listing()); // Never waits, whatever the sink does.
+//!         channel.publish(wanted.listing()); // Never waits, whatever the sink does.
 //!     }
 //!     Ok(())
 //! }
@@ -113,6 +113,7 @@ pub mod client;
 pub mod clock;
 pub mod db;
 pub mod history;
+pub mod manifest;
 pub mod mux;
 pub mod pod;
 pub mod server;

@@ -16,7 +16,7 @@ use tokio::sync::{Notify as Wake, watch};
 pub use crate::storage::Notify;
 use crate::{
     pod::{Listing, PodUpdate, Rejection, RejectionReason, SourceName},
-    storage::{Merged, Outcome, PodStorage, Told, updates},
+    storage::{Delivered, Merged, Outcome, PodStorage, updates},
 };
 
 /// How many listings of each source have been pushed or merged.
@@ -67,7 +67,7 @@ impl Mux {
         let mut merged = self.merged.clone();
         merged.mark_changed();
         let newest = merged.borrow().clone();
-        let (told, goal) = (Told::default(), Told::default());
+        let (told, goal) = (Delivered::default(), Delivered::default());
         Updates { notify, merged, told, goal, newest, batch: VecDeque::new() }
     }
 
@@ -157,7 +157,7 @@ impl SourceChannel {
     ///
     /// # Panics
     /// If the listing is another source's.
-    pub fn push(&self, listing: Listing) {
+    pub fn publish(&self, listing: Listing) {
         assert_eq!(listing.source(), self.source, "a source speaks in its own name only");
         let mut slots = self.inbox.lock();
         if let Some(slot) = slots.by_source[self.source as usize].as_mut() {
@@ -265,9 +265,9 @@ fn report(outcome: &Outcome) {
 pub struct Updates {
     notify: Notify,
     merged: watch::Receiver<Merged>,
-    told: Told,
+    told: Delivered,
     /// What the consumer has been told once it has the whole batch.
-    goal: Told,
+    goal: Delivered,
     /// The view that leads there.
     newest: Merged,
     /// The updates on the way there, the next one first.
@@ -319,7 +319,7 @@ impl Updates {
 
     /// What the consumer has been told so far.
     #[must_use]
-    pub fn told(&self) -> &Told {
+    pub fn told(&self) -> &Delivered {
         &self.told
     }
 

@@ -6,13 +6,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
 use libfuzzer_sys::fuzz_target;
-use podmux::{
-    pod::{
-        NodeName, Prepared, Problem, Severity, SourceName,
-        decode::{Manifest, Preparation},
-    },
-    validation::manifest,
-};
+use podmux::{pod::{NodeName, Prepared, Problem, Severity, SourceName}, manifest::{Manifest, Preparation, self}};
 use podmux_fuzz::stands_in;
 use serde_json::{Map, Value};
 
@@ -34,7 +28,7 @@ fuzz_target!(|text: &[u8]| {
 });
 
 fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusal> {
-    manifest(
+    manifest::read(
         text,
         &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },
     )

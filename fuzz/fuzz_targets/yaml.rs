@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use libfuzzer_sys::fuzz_target;
-use podmux::pod::yaml;
+use podmux::manifest::yaml;
 use podmux_fuzz::stands_in;
 use serde_json::{Value, json};
 

@@ -22,8 +22,9 @@ use crate::{
     clock,
     db::{self, Db, Sequence, Stored},
     history::{Bounds, History, HistoryReader},
+    manifest::Preparation,
     mux::{Mux, Notify},
-    pod::{SourceName, decode::Preparation},
+    pod::SourceName,
     server::{
         self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
     },
@@ -33,8 +34,8 @@ use crate::{
         SourceFailing, SourceStatus,
         api::{self, ApiHandle, ApiSource},
         file::{self, FileHandle, FileSource, FileStatus, Noticing},
-        good::Good,
         http::{HttpSource, Posts},
+        last_good::LastGood,
         url::{self, Tuning, UrlHandle, UrlSource},
     },
     supervise::Crew,
@@ -253,11 +254,11 @@ impl<'a> Wiring<'a> {
     }
 
     /// What a source gave when all was well with it.
-    fn last_good(&mut self, source: SourceName) -> Good {
+    fn last_good(&mut self, source: SourceName) -> LastGood {
         let node = self.settings.node_name.clone();
         match &self.db {
-            Some(db) => Good::new(source, node, db.clone(), &mut self.stored),
-            None => Good::none(source, node),
+            Some(db) => LastGood::new(source, node, db.clone(), &mut self.stored),
+            None => LastGood::none(source, node),
         }
     }
 

@@ -11,7 +11,7 @@ use anyhow::{Context as _, anyhow};
 use clap::ValueHint;
 use serde_json::Value;
 
-use crate::pod::{decode::MAX_MANIFEST, yaml};
+use crate::manifest::{MAX_MANIFEST, yaml};
 
 /// What is taken in a directory.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];

@@ -38,13 +38,13 @@ const CHECKSUM: usize = 8;
 type Definition<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
 
 impl Table {
-    pub(super) const ALL: [Self; 3] = [Self::Posted, Self::Good, Self::Streams];
+    pub(super) const ALL: [Self; 3] = [Self::Posted, Self::LastGood, Self::Streams];
 
     /// The table's name in the file.
     const fn name(self) -> &'static str {
         match self {
             Self::Posted => "posted",
-            Self::Good => "good",
+            Self::LastGood => "good",
             Self::Streams => "streams",
         }
     }

@@ -54,7 +54,7 @@ pub enum Table {
     /// The posted pods, by `namespace/name`, and the counter of their versions. The http source's.
     Posted,
     /// The last good pods of the file, url and api sources, by `source/origin`. Theirs.
-    Good,
+    LastGood,
     /// The numbers that the update streams have reserved, by stream. [`Sequence`]'s.
     Streams,
 }

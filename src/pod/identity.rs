@@ -70,7 +70,7 @@ pub(crate) fn uid(source: SourceName, node: &NodeName, namespace: &str, name: &s
 /// The hash of a pod's content: namespace, name, labels, annotations (but for
 /// `kubernetes.io/config.*`) and spec as they were given, in Go's normal form,
 /// before defaults and preparation. It changes exactly when the content does.
-pub(super) fn hash(given: &Map<String, Value>) -> String {
+pub(crate) fn hash(given: &Map<String, Value>) -> String {
     let empty = Map::new();
     let metadata = given.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
     let annotations: BTreeMap<&str, &Value> = metadata

@@ -158,7 +158,7 @@ impl Prepared {
     }
 
     /// Takes an object that is in canonical form already, under the key of its metadata.
-    pub(super) fn from_canonical(object: Map<String, Value>, key: PodKey) -> Self {
+    pub(crate) fn from_canonical(object: Map<String, Value>, key: PodKey) -> Self {
         Self { object, key }
     }
 

@@ -1,8 +1,6 @@
-//! The way to a field of a manifest, and where in the text it leads.
+//! The path of a field in a manifest.
 
 use std::fmt;
-
-use super::node::{Data, Node};
 
 /// The way to a value, from the outermost step; it lives on the stack.
 ///
@@ -14,8 +12,9 @@ pub struct FieldPath<'a> {
     is_shown: bool,
 }
 
+/// A step of a path.
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+pub(crate) enum Step<'a> {
     Root,
     Field(&'a str),
     Index(usize),
@@ -30,32 +29,32 @@ impl FieldPath<'static> {
 }
 
 impl<'a> FieldPath<'a> {
-    fn step(&'a self, step: Step<'a>) -> Self {
+    fn join(&'a self, step: Step<'a>) -> Self {
         Self { parent: Some(self), step, is_shown: true }
     }
 
     /// The way on to a field.
     #[must_use]
     pub fn field(&'a self, name: &'a str) -> Self {
-        self.step(Step::Field(name))
+        self.join(Step::Field(name))
     }
 
     /// The way on to an item of a list, counted from 0.
     #[must_use]
     pub fn index(&'a self, index: usize) -> Self {
-        self.step(Step::Index(index))
+        self.join(Step::Index(index))
     }
 
     /// The way on to the value of a key in a map.
     #[must_use]
     pub fn key(&'a self, key: &'a str) -> Self {
-        self.step(Step::Key(key))
+        self.join(Step::Key(key))
     }
 
     /// The same place under a longer name: the API's path has a step here that the text has not.
     #[must_use]
     pub fn named(&'a self, word: &'a str) -> Self {
-        self.step(Step::Word(word))
+        self.join(Step::Word(word))
     }
 
     /// The same place, but its last step is not shown: the API's path does without it.
@@ -64,31 +63,14 @@ impl<'a> FieldPath<'a> {
         Self { is_shown: false, ..self }
     }
 
-    /// Where in a text the value stands that the path leads to from a node. A
-    /// path that leads beyond what was written leads to the last value on the way.
-    pub(super) fn at(&self, root: &Node<'_>) -> usize {
-        self.walk(root).map_or_else(|at| at, |node| node.at)
+    /// The path of the value that contains this one; none for the root.
+    pub(crate) fn parent(&self) -> Option<&'a FieldPath<'a>> {
+        self.parent
     }
 
-    /// Whether an empty list or map was written at the end of the path.
-    pub(super) fn is_empty_in(&self, root: &Node<'_>) -> bool {
-        match self.walk(root).map(|node| &node.data) {
-            Ok(Data::List(items)) => items.is_empty(),
-            Ok(Data::Map(entries)) => entries.is_empty(),
-            _ => false,
-        }
-    }
-
-    fn walk<'n, 't>(&self, root: &'n Node<'t>) -> Result<&'n Node<'t>, usize> {
-        let Some(parent) = self.parent else { return Ok(root) };
-        let node = parent.walk(root)?;
-        let next = match (self.step, &node.data) {
-            (Step::Word(_), _) => Some(node),
-            (Step::Field(key) | Step::Key(key), Data::Map(_)) => node.get(key),
-            (Step::Index(index), Data::List(items)) => items.get(index),
-            _ => None,
-        };
-        next.ok_or(node.at)
+    /// The last step.
+    pub(crate) fn step(&self) -> Step<'a> {
+        self.step
     }
 
     /// Writes the path and says whether anything is written.

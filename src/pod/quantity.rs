@@ -26,7 +26,7 @@ pub(crate) struct Quantity<'t> {
 }
 
 /// Why a text is no quantity.
-pub(super) const EXPECTED: &str =
+pub(crate) const EXPECTED: &str =
     "a quantity (a number, perhaps with a suffix or an exponent: 500m, 1.5Gi, 1e3)";
 
 const NANO: i64 = -9;
@@ -164,7 +164,7 @@ impl<'t> Quantity<'t> {
     }
 
     /// Rounds up to thousandths, as the API does with the resources of a container.
-    pub(super) fn to_milli(&self) -> Self {
+    pub(crate) fn to_milli(&self) -> Self {
         let mut rounded = self.clone();
         if self.exponent < MILLI {
             rounded.text = None;
@@ -174,7 +174,7 @@ impl<'t> Quantity<'t> {
     }
 
     /// The sum; it is written as the first is, unless that is zero.
-    pub(super) fn plus(&self, other: &Self) -> Self {
+    pub(crate) fn plus(&self, other: &Self) -> Self {
         // Nobody adds 1e9999999 and 1: such a sum is not worth its digits.
         if self.exponent.abs_diff(other.exponent) > 10_000 {
             return if compare_magnitude(self, other) == Ordering::Less { other } else { self }.clone();

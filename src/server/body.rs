@@ -19,7 +19,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::status::ApiError;
-use crate::pod::{Pod, decode::MAX_MANIFEST};
+use crate::{manifest::MAX_MANIFEST, pod::Pod};
 
 /// A body up to this size, in bytes, is read and decoded without further ado:
 /// nearly all are. A larger one waits for one of [`LARGE_BODIES`].
@@ -200,3 +200,7 @@ impl hyper::body::Body for Pieces {
         SizeHint::with_exact(self.left)
     }
 }
+
+/// Among an answer's extensions: it ends when those who feed it do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endless;

@@ -2,29 +2,13 @@
 //!
 //! It reads snapshots, and it writes only to the http source's handle.
 
-mod auth;
+mod api;
 mod body;
-mod connection;
-mod credentials;
-mod hands;
-mod health;
-mod intake;
-mod limits;
-mod listen;
-mod manifests;
-mod metrics;
-mod page;
-mod pods;
-mod process;
+mod context;
+mod observe;
 mod routes;
-mod select;
-mod slots;
-mod socket;
-mod sources;
-mod stats;
 mod status;
 mod transport;
-mod updates;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -40,17 +24,19 @@ use crate::{
 };
 
 pub use self::{
-    auth::Caller,
+    api::select::Selector,
     body::{LARGE_BODIES, SMALL_BODY},
-    credentials::{CredentialError, check},
-    limits::Limits,
-    listen::BindError,
+    observe::updates::{KEEP_ALIVE, MAX_WATCHERS},
     routes::router,
-    select::Selector,
-    stats::{ConnectionStats, Refusal},
     status::ApiError,
-    transport::{Reread, Server, StartError},
-    updates::{KEEP_ALIVE, MAX_WATCHERS},
+    transport::{
+        Reread, Server, StartError,
+        auth::Caller,
+        credentials::{CredentialError, check},
+        limits::Limits,
+        listen::BindError,
+        stats::{ConnectionStats, Refusal},
+    },
 };
 
 /// What the server shows and whom it writes to. Cheap to clone.

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{Key, Place, SettingsError, api::IN_CLUSTER};
-use crate::pod::yaml::{self, Field};
+use crate::manifest::yaml::{self, Field};
 
 /// The largest config file that is read, in bytes: a thousand times a usual one.
 const MAX: u64 = 1024 * 1024;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{SequencedUpdate, Sink, SinkError};
-use crate::{causes::chain, clock, db::Sequence, mux::Updates, storage::Told};
+use crate::{causes::chain, clock, db::Sequence, mux::Updates, storage::Delivered};
 
 /// The wait after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -76,7 +76,7 @@ pub struct Delivery<S> {
 /// What each of the sinks has acknowledged, in the order in which their
 /// deliveries were made: the way back, on which the posted set learns that a
 /// graceful deletion is done.
-pub type Acknowledged = Arc<watch::Sender<Vec<Told>>>;
+pub type Acknowledged = Arc<watch::Sender<Vec<Delivered>>>;
 
 impl<S: Sink> Delivery<S> {
     /// The delivery of these updates to this sink, and how it stands. The
@@ -100,7 +100,7 @@ impl<S: Sink> Delivery<S> {
     /// Tells here what the sink has acknowledged.
     #[must_use]
     pub fn reporting(self, to: &Acknowledged) -> Self {
-        to.send_modify(|sinks| sinks.push(Told::default()));
+        to.send_modify(|sinks| sinks.push(Delivered::default()));
         let place = to.borrow().len() - 1;
         Self { acknowledged: Some((to.clone(), place)), ..self }
     }

@@ -2,8 +2,8 @@
 
 pub mod api;
 pub mod file;
-pub mod good;
 pub mod http;
+pub mod last_good;
 mod outage;
 pub mod url;
 

@@ -12,7 +12,7 @@ use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName, Uid};
 
 use contest::{Claim, resolve};
 pub use merged::{Merged, SourceState};
-pub use updates::{Notify, Told, everything, updates};
+pub use updates::{Delivered, Notify, everything, updates};
 
 /// What a listing brought besides pods.
 #[must_use = "a rejection that nobody reports is a pod that vanished without a word"]
@@ -37,7 +37,7 @@ pub struct Outcome {
 /// ```
 /// use podmux::{
 ///     pod::{ListingBuilder, Op, Origin, Prepared, SourceName},
-///     storage::{Notify, PodStorage, Told, updates},
+///     storage::{Notify, PodStorage, Delivered, updates},
 /// };
 ///
 /// let mut storage = PodStorage::new(&[SourceName::File]);
@@ -47,7 +47,7 @@ pub struct Outcome {
 /// let outcome = storage.apply(&file.listing());
 /// assert!(outcome.rejected.is_empty());
 ///
-/// let (told, messages) = updates(&Told::default(), storage.merged(), Notify::Incremental);
+/// let (told, messages) = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
 /// assert_eq!(messages[0].op, Op::Add);
 /// assert!(updates(&told, storage.merged(), Notify::Incremental).1.is_empty());
 /// # Ok::<(), podmux::pod::PodError>(())

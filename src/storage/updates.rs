@@ -28,13 +28,13 @@ pub enum Notify {
 /// What a consumer has been told: the view that a replay of its updates gives.
 /// O(1) to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct Delivered {
     pods: OrdMap<PodKey, Entry>,
     /// By source: whether its first sight has been told.
     seen: [bool; SourceName::ALL.len()],
 }
 
-impl Told {
+impl Delivered {
     /// How many pods the consumer knows.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -96,11 +96,11 @@ impl Told {
 ///
 /// O(differences × log n).
 #[must_use]
-pub fn updates(told: &Told, merged: &Merged, notify: Notify) -> (Told, Vec<PodUpdate>) {
+pub fn updates(told: &Delivered, merged: &Merged, notify: Notify) -> (Delivered, Vec<PodUpdate>) {
     if notify != Notify::Incremental && !merged.is_complete() {
         return (told.clone(), Vec::new());
     }
-    let mut goal = Told { pods: merged.pods().clone(), seen: told.seen };
+    let mut goal = Delivered { pods: merged.pods().clone(), seen: told.seen };
     let mut batch = Batch::default();
     for change in told.pods.diff(merged.pods()) {
         match change {
@@ -152,7 +152,7 @@ impl Batch {
         }
     }
 
-    fn into_updates(self, goal: &Told, notify: Notify) -> Vec<PodUpdate> {
+    fn into_updates(self, goal: &Delivered, notify: Notify) -> Vec<PodUpdate> {
         if self.pods.is_empty() && !self.first {
             return Vec::new();
         }
@@ -185,7 +185,7 @@ impl Batch {
     }
 }
 
-fn set(goal: &Told) -> PodUpdate {
+fn set(goal: &Delivered) -> PodUpdate {
     all(&goal.pods)
 }
 

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::{
     container,
+    errors::Errors,
     fields::{Object, given_text, object, text},
-    judge::Judge,
     scheduling, syntax,
 };
 use crate::pod::FieldPath;
@@ -20,7 +20,7 @@ const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 
 /// Judges what the annotations of the pod at a path say.
-pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let path = pod.field("metadata");
     let path = path.field("annotations");
     let mut names: Option<BTreeSet<&str>> = None;
@@ -28,31 +28,31 @@ pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>,
     for (key, value) in annotations {
         let value = value.as_str().unwrap_or_default();
         match key.as_str() {
-            TOLERATIONS if !value.is_empty() => tolerations(value, &path, judge),
+            TOLERATIONS if !value.is_empty() => tolerations(value, &path, errors),
             DELETION_COST if !is_cost(value) => {
-                judge.invalid(&path.key(key), value, "must be a 32bit integer");
+                errors.invalid(&path.key(key), value, "must be a 32bit integer");
             }
             // The API writes these two as fields of the annotations.
             key if key == SECCOMP_OF_POD || key.starts_with(SECCOMP) => {
                 has_profiles = true;
-                seccomp(value, &path.field(key), judge);
+                seccomp(value, &path.field(key), errors);
             }
             key => {
                 let Some(container) = key.strip_prefix(APP_ARMOR) else { continue };
                 has_profiles = true;
                 let names = names.get_or_insert_with(|| container_names(spec));
                 if !names.contains(container) {
-                    judge.invalid(&path.key(key), container, "container not found");
+                    errors.invalid(&path.key(key), container, "container not found");
                 }
                 let is_profile = matches!(value, "" | "runtime/default" | "unconfined");
                 if !is_profile && !value.starts_with(LOCALHOST) {
-                    judge.invalid(&path.key(key), value, "is no AppArmor profile");
+                    errors.invalid(&path.key(key), value, "is no AppArmor profile");
                 }
             }
         }
     }
     if has_profiles {
-        agree(annotations, spec, &pod.field("spec"), judge);
+        agree(annotations, spec, &pod.field("spec"), errors);
     }
 }
 
@@ -70,24 +70,24 @@ fn is_cost(value: &str) -> bool {
     begins_well && value.parse::<i32>().is_ok()
 }
 
-fn seccomp(profile: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn seccomp(profile: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     match profile.strip_prefix(LOCALHOST) {
         _ if matches!(profile, "runtime/default" | "docker/default" | "unconfined") => {}
-        Some(file) => judge.check(path, profile, syntax::descending(file)),
-        None => judge.invalid(path, profile, "must be a valid seccomp profile"),
+        Some(file) => errors.check(path, profile, syntax::descending(file)),
+        None => errors.invalid(path, profile, "must be a valid seccomp profile"),
     }
 }
 
 /// Tolerations as JSON in an annotation.
-fn tolerations(value: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn tolerations(value: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let tolerations = match serde_json::from_str(value) {
         Ok(Value::Null) => return,
         Ok(Value::Array(list)) => list.into_iter().map(toleration).collect::<Option<Vec<Value>>>(),
         _ => None,
     };
     match tolerations {
-        Some(list) => scheduling::tolerations(&list.into(), &path.field(TOLERATIONS), judge),
-        None => judge.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
+        Some(list) => scheduling::tolerations(&list.into(), &path.field(TOLERATIONS), errors),
+        None => errors.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
     }
 }
 
@@ -118,14 +118,14 @@ fn toleration(given: Value) -> Option<Value> {
 }
 
 /// Refuses fields that say something else than the annotations for the same thing.
-fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let has = |prefix: &str| annotations.keys().any(|key| key.starts_with(prefix));
     let pods = object(spec, "securityContext");
     if let (Some(annotation), Some(profile)) =
         (given_text(annotations, SECCOMP_OF_POD), pods.and_then(|context| object(context, "seccompProfile")))
     {
         let path = path.field("securityContext");
-        same_seccomp(annotation, profile, &path.field("seccompProfile"), judge);
+        same_seccomp(annotation, profile, &path.field("seccompProfile"), errors);
     }
     if has(SECCOMP) {
         container::each(spec, path, |path, container| {
@@ -135,7 +135,7 @@ fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut 
                 return;
             };
             let path = path.field("securityContext");
-            same_seccomp(annotation, profile, &path.field("seccompProfile"), judge);
+            same_seccomp(annotation, profile, &path.field("seccompProfile"), errors);
         });
     }
     let on_windows = object(spec, "os").is_some_and(|os| text(os, "name") == "windows");
@@ -145,7 +145,7 @@ fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut 
             let found = annotation_and_field(annotations, APP_ARMOR, container, "appArmorProfile", of_pod);
             let Some((annotation, profile)) = found else { return };
             let path = path.field("securityContext");
-            same(annotation, profile, &["runtime/default"], &path.field("appArmorProfile"), judge);
+            same(annotation, profile, &["runtime/default"], &path.field("appArmorProfile"), errors);
         });
     }
 }
@@ -164,11 +164,17 @@ fn annotation_and_field<'v>(
     Some((annotation, profile))
 }
 
-fn same_seccomp(annotation: &str, profile: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    same(annotation, profile, &["runtime/default", "docker/default"], path, judge);
+fn same_seccomp(annotation: &str, profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    same(annotation, profile, &["runtime/default", "docker/default"], path, errors);
 }
 
-fn same(annotation: &str, profile: &Object, defaults: &[&str], path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn same(
+    annotation: &str,
+    profile: &Object,
+    defaults: &[&str],
+    path: &FieldPath<'_>,
+    errors: &mut Errors<'_>,
+) {
     let is_same_type = match text(profile, "type") {
         "Unconfined" => annotation == "unconfined",
         "RuntimeDefault" => defaults.contains(&annotation),
@@ -176,10 +182,10 @@ fn same(annotation: &str, profile: &Object, defaults: &[&str], path: &FieldPath<
         _ => return,
     };
     if !is_same_type {
-        judge.forbidden(&path.field("type"), "the type in annotation and field must match");
+        errors.forbidden(&path.field("type"), "the type in annotation and field must match");
     } else if text(profile, "type") == "Localhost"
         && annotation.strip_prefix(LOCALHOST) != given_text(profile, "localhostProfile")
     {
-        judge.forbidden(&path.field("localhostProfile"), "the profile in annotation and field must match");
+        errors.forbidden(&path.field("localhostProfile"), "the profile in annotation and field must match");
     }
 }

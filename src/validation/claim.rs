@@ -1,115 +1,115 @@
 //! Ephemeral volumes: the template of the claim that is made for the pod.
 
 use super::{
+    errors::Errors,
     fields::{Object, given_text, object, text, texts},
-    judge::Judge,
     metadata, resources, scheduling, syntax,
 };
 use crate::pod::FieldPath;
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
-pub(super) fn ephemeral(source: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn ephemeral(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let path = path.field("volumeClaimTemplate");
-    let Some(template) = object(source, "volumeClaimTemplate") else { return judge.required(&path, "") };
+    let Some(template) = object(source, "volumeClaimTemplate") else { return errors.required(&path, "") };
     let empty = Object::new();
-    template_metadata(object(template, "metadata").unwrap_or(&empty), &path.field("metadata"), judge);
-    spec(object(template, "spec").unwrap_or(&empty), &path.field("spec"), judge);
+    template_metadata(object(template, "metadata").unwrap_or(&empty), &path.field("metadata"), errors);
+    spec(object(template, "spec").unwrap_or(&empty), &path.field("spec"), errors);
 }
 
 /// A template has labels and annotations and nothing else.
-fn template_metadata(given: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn template_metadata(given: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for (field, value) in given {
         let path = path.field(field);
         match (field.as_str(), value.as_object()) {
-            ("annotations", Some(annotations)) => metadata::annotations(annotations, &path, judge),
-            ("labels", Some(labels)) => metadata::labels(labels, &path, judge),
+            ("annotations", Some(annotations)) => metadata::annotations(annotations, &path, errors),
+            ("labels", Some(labels)) => metadata::labels(labels, &path, errors),
             // The API says Go's name of the field.
-            ("uid", _) => judge.forbidden(&path.unnamed().named("uID"), "cannot be set"),
-            _ => judge.forbidden(&path, "cannot be set"),
+            ("uid", _) => errors.forbidden(&path.unnamed().named("uID"), "cannot be set"),
+            _ => errors.forbidden(&path, "cannot be set"),
         }
     }
     // Empty ones are set, too, and not in the prepared pod.
     for field in ["finalizers", "managedFields", "ownerReferences"] {
-        if !given.contains_key(field) && judge.is_set(given, field, path) {
-            judge.forbidden(&path.field(field), "cannot be set");
+        if !given.contains_key(field) && errors.is_set(given, field, path) {
+            errors.forbidden(&path.field(field), "cannot be set");
         }
     }
 }
 
-fn spec(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    access_modes(spec, &path.field("accessModes"), judge);
+fn spec(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    access_modes(spec, &path.field("accessModes"), errors);
     if let Some(selector) = object(spec, "selector") {
-        scheduling::label_selector(selector, &path.field("selector"), judge);
+        scheduling::label_selector(selector, &path.field("selector"), errors);
     }
     let requests = object(spec, "resources").and_then(|resources| object(resources, "requests"));
     let resources_path = path.field("resources");
     let storage_path = resources_path.key("storage");
     match requests.and_then(|requests| given_text(requests, "storage")) {
-        None => judge.required(&storage_path, ""),
+        None => errors.required(&storage_path, ""),
         Some(storage) if resources::is_positive(storage) => {}
-        Some(storage) => judge.invalid(&storage_path, storage, "must be greater than zero"),
+        Some(storage) => errors.invalid(&storage_path, storage, "must be greater than zero"),
     }
     for field in ["storageClassName", "volumeAttributesClassName"] {
         let class = text(spec, field);
         if !class.is_empty() {
-            judge.check(&path.field(field), class, syntax::subdomain(class));
+            errors.check(&path.field(field), class, syntax::subdomain(class));
         }
     }
     if let Some(mode) = given_text(spec, "volumeMode") {
-        judge.one_of(&path.field("volumeMode"), mode, &["Block", "Filesystem"]);
+        errors.one_of(&path.field("volumeMode"), mode, &["Block", "Filesystem"]);
     }
-    data_sources(spec, path, judge);
+    data_sources(spec, path, errors);
 }
 
-fn access_modes(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn access_modes(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (mut once, mut others, mut any) = (false, false, false);
     for mode in texts(spec, "accessModes") {
         any = true;
-        judge.one_of(path, mode, &ACCESS_MODES);
+        errors.one_of(path, mode, &ACCESS_MODES);
         match mode {
             "ReadWriteOncePod" => once = true,
             mode => others |= ACCESS_MODES.contains(&mode),
         }
     }
     if !any {
-        judge.required(path, "at least 1 access mode is required");
+        errors.required(path, "at least 1 access mode is required");
     }
     if once && others {
-        judge.forbidden(path, "may not use ReadWriteOncePod with other access modes");
+        errors.forbidden(path, "may not use ReadWriteOncePod with other access modes");
     }
 }
 
 /// What the claim is filled from.
-fn data_sources(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn data_sources(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (source, reference) = (object(spec, "dataSource"), object(spec, "dataSourceRef"));
     if let Some(source) = source {
-        data_source(source, &path.field("dataSource"), judge);
+        data_source(source, &path.field("dataSource"), errors);
     }
     let Some(reference) = reference else { return };
     let reference_path = path.field("dataSourceRef");
-    data_source(reference, &reference_path, judge);
+    data_source(reference, &reference_path, errors);
     let namespace = text(reference, "namespace");
     if !namespace.is_empty() {
-        judge.check(&reference_path.field("namespace"), namespace, syntax::label(namespace));
+        errors.check(&reference_path.field("namespace"), namespace, syntax::label(namespace));
     }
     let Some(source) = source else { return };
     let same = |field: &str| given_text(source, field) == given_text(reference, field);
     if !namespace.is_empty() {
-        judge.invalid(path, "dataSource", "may not be specified when dataSourceRef.namespace is specified");
+        errors.invalid(path, "dataSource", "may not be specified when dataSourceRef.namespace is specified");
     } else if !(same("apiGroup") && same("kind") && same("name")) {
-        judge.invalid(path, "dataSource", "must match dataSourceRef");
+        errors.invalid(path, "dataSource", "must match dataSourceRef");
     }
 }
 
-fn data_source(source: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn data_source(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (kind, group) = (text(source, "kind"), text(source, "apiGroup"));
-    judge.not_empty(&path.field("name"), text(source, "name"));
-    judge.not_empty(&path.field("kind"), kind);
+    errors.not_empty(&path.field("name"), text(source, "name"));
+    errors.not_empty(&path.field("kind"), kind);
     if !group.is_empty() {
-        judge.check(&path.field("apiGroup"), group, syntax::subdomain(group));
+        errors.check(&path.field("apiGroup"), group, syntax::subdomain(group));
     } else if kind != "PersistentVolumeClaim" {
         let why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-        judge.invalid(path, kind, why);
+        errors.invalid(path, kind, why);
     }
 }

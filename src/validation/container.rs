@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use super::{
     environment,
+    errors::Errors,
     fields::{Object, each_object, list, number, object, objects, text},
-    handler,
-    judge::Judge,
-    mount, resources, security, syntax,
+    handler, mount, resources, security, syntax,
     volume::Volumes,
 };
 use crate::pod::FieldPath;
@@ -89,63 +88,63 @@ pub(super) fn each<'v>(
     }
 }
 
-pub(super) fn regular(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+pub(super) fn regular(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     let (mut names, mut ports) = (BTreeSet::new(), BTreeSet::new());
     each_object(containers, path, |path, container| {
-        validate(container, Role::Regular, path, pod, judge);
+        validate(container, Role::Regular, path, pod, errors);
         let name = text(container, "name");
         if !names.insert(name) {
-            judge.duplicate(&path.field("name"), name);
+            errors.duplicate(&path.field("name"), name);
         }
-        host_ports(container, &path.field("ports"), &mut ports, judge);
+        host_ports(container, &path.field("ports"), &mut ports, errors);
     });
 }
 
-pub(super) fn init(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+pub(super) fn init(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     let mut names = names(pod.spec, "containers");
     let first = path.index(0);
     each_object(containers, path, |path, container| {
         let is_sidecar = text(container, "restartPolicy") == "Always";
-        validate(container, if is_sidecar { Role::Sidecar } else { Role::Init }, path, pod, judge);
+        validate(container, if is_sidecar { Role::Sidecar } else { Role::Init }, path, pod, errors);
         let name = text(container, "name");
         if names.contains(name) {
-            judge.duplicate(&path.field("name"), name);
+            errors.duplicate(&path.field("name"), name);
         } else if !name.is_empty() {
             names.insert(name);
         }
         // They run one by one, so each has the host's ports for itself. The API
         // says the first container's path for all of them.
-        host_ports(container, &first.field("ports"), &mut BTreeSet::new(), judge);
+        host_ports(container, &first.field("ports"), &mut BTreeSet::new(), errors);
     });
 }
 
-pub(super) fn ephemeral(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
-    judge.forbidden(path, "cannot be set on create");
+pub(super) fn ephemeral(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+    errors.forbidden(path, "cannot be set on create");
     let mut others = names(pod.spec, "containers");
     others.extend(names(pod.spec, "initContainers"));
     let mut names = others.clone();
     each_object(containers, path, |path, container| {
-        validate(container, Role::Ephemeral, path, pod, judge);
+        validate(container, Role::Ephemeral, path, pod, errors);
         let name = text(container, "name");
         if !names.insert(name) {
-            judge.duplicate(&path.field("name"), name);
+            errors.duplicate(&path.field("name"), name);
         }
         let target = text(container, "targetContainerName");
         if !target.is_empty() && !others.contains(target) {
-            judge.not_found(&path.field("targetContainerName"), target);
+            errors.not_found(&path.field("targetContainerName"), target);
         }
         for field in NOT_EPHEMERAL {
-            if judge.is_set(container, field, path) {
-                judge.forbidden(&path.field(field), ON_EPHEMERAL);
+            if errors.is_set(container, field, path) {
+                errors.forbidden(&path.field(field), ON_EPHEMERAL);
             }
         }
-        if has_resources(container, path, judge) {
-            judge.forbidden(&path.field("resources"), ON_EPHEMERAL);
+        if has_resources(container, path, errors) {
+            errors.forbidden(&path.field("resources"), ON_EPHEMERAL);
         }
         objects(&path.field("volumeMounts"), container, "volumeMounts", |path, mount| {
             for field in ["subPath", "subPathExpr"] {
                 if !text(mount, field).is_empty() {
-                    judge.forbidden(&path.field(field), ON_EPHEMERAL);
+                    errors.forbidden(&path.field(field), ON_EPHEMERAL);
                 }
             }
         });
@@ -153,10 +152,10 @@ pub(super) fn ephemeral(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>,
 }
 
 /// Whether a container has resources; Go always writes them.
-fn has_resources(container: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) -> bool {
+fn has_resources(container: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) -> bool {
     let path = path.field("resources");
     let is_set = |resources: &Object| {
-        ["limits", "requests", "claims"].iter().any(|field| judge.is_set(resources, field, &path))
+        ["limits", "requests", "claims"].iter().any(|field| errors.is_set(resources, field, &path))
     };
     object(container, "resources").is_some_and(is_set)
 }
@@ -166,13 +165,13 @@ fn names<'v>(spec: &'v Object, field: &str) -> BTreeSet<&'v str> {
 }
 
 /// Judges what a container has, field by field.
-fn validate(container: &Object, role: Role, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+fn validate(container: &Object, role: Role, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     if !container.contains_key("image") {
-        judge.required(&path.field("image"), "");
+        errors.required(&path.field("image"), "");
     }
     for (field, value) in container {
-        part(container, field, value, path, pod, judge);
-        running(container, role, field, value, path, pod, judge);
+        part(container, field, value, path, pod, errors);
+        running(container, role, field, value, path, pod, errors);
     }
 }
 
@@ -183,29 +182,29 @@ fn part(
     value: &Value,
     container_path: &FieldPath<'_>,
     pod: &Pod<'_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     let path = &container_path.field(field);
     match (field, value) {
-        ("name", Value::String(name)) if name.is_empty() => judge.required(path, ""),
-        ("name", Value::String(name)) => judge.check(path, name, syntax::label(name)),
+        ("name", Value::String(name)) if name.is_empty() => errors.required(path, ""),
+        ("name", Value::String(name)) => errors.check(path, name, syntax::label(name)),
         ("image", Value::String(image)) if image.trim() != image => {
-            judge.invalid(path, &**image, "must not have leading or trailing whitespace");
+            errors.invalid(path, &**image, "must not have leading or trailing whitespace");
         }
         ("terminationMessagePolicy", Value::String(policy)) => {
-            judge.required_one_of(path, policy, &["File", "FallbackToLogsOnError"]);
+            errors.required_one_of(path, policy, &["File", "FallbackToLogsOnError"]);
         }
-        ("imagePullPolicy", Value::String(policy)) => pull_policy(policy, path, judge),
-        ("ports", list) => ports(list, path, judge),
-        ("env", list) => environment::variables(list, path, pod, judge),
-        ("envFrom", list) => environment::sources(list, path, judge),
-        ("volumeMounts", list) => mount::mounts(list, container, path, &pod.volumes, judge),
-        ("volumeDevices", list) => mount::devices(list, container, path, &pod.volumes, judge),
+        ("imagePullPolicy", Value::String(policy)) => pull_policy(policy, path, errors),
+        ("ports", list) => ports(list, path, errors),
+        ("env", list) => environment::variables(list, path, pod, errors),
+        ("envFrom", list) => environment::sources(list, path, errors),
+        ("volumeMounts", list) => mount::mounts(list, container, path, &pod.volumes, errors),
+        ("volumeDevices", list) => mount::devices(list, container, path, &pod.volumes, errors),
         ("resources", Value::Object(requirements)) if !requirements.is_empty() => {
-            resources::of_container(requirements, path, &pod.claims, judge);
+            resources::of_container(requirements, path, &pod.claims, errors);
         }
-        ("resizePolicy", list) => resize_policy(list, path, pod.never_restarts, judge),
-        ("securityContext", Value::Object(context)) => security::of_container(context, path, pod, judge),
+        ("resizePolicy", list) => resize_policy(list, path, pod.never_restarts, errors),
+        ("securityContext", Value::Object(context)) => security::of_container(context, path, pod, errors),
         _ => {}
     }
 }
@@ -218,68 +217,68 @@ fn running(
     value: &Value,
     container_path: &FieldPath<'_>,
     pod: &Pod<'_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     let path = &container_path.field(field);
     match (field, value, role) {
         // What it cannot have at all is told by the caller.
         (_, _, Role::Ephemeral) => {}
         ("lifecycle" | "livenessProbe" | "readinessProbe" | "startupProbe", _, Role::Init) => {
-            judge.forbidden(path, "may not be set for init containers without restartPolicy=Always");
+            errors.forbidden(path, "may not be set for init containers without restartPolicy=Always");
         }
-        ("lifecycle", Value::Object(lifecycle), _) => handler::lifecycle(lifecycle, path, pod, judge),
+        ("lifecycle", Value::Object(lifecycle), _) => handler::lifecycle(lifecycle, path, pod, errors),
         ("livenessProbe" | "startupProbe", Value::Object(probe), _) => {
-            handler::probe(probe, false, path, judge);
+            handler::probe(probe, false, path, errors);
         }
-        ("readinessProbe", Value::Object(probe), _) => handler::probe(probe, true, path, judge),
+        ("readinessProbe", Value::Object(probe), _) => handler::probe(probe, true, path, errors),
         ("resizePolicy", list, Role::Init) => each_object(list, path, |path, policy| {
             if text(policy, "restartPolicy") == "RestartContainer" {
                 let why = "an init container that is no sidecar is not restarted";
-                judge.invalid(&path.field("restartPolicy"), "RestartContainer", why);
+                errors.invalid(&path.field("restartPolicy"), "RestartContainer", why);
             }
         }),
         ("restartPolicy", Value::String(policy), _) => {
-            judge.one_of(path, policy, &["Always", "Never", "OnFailure"]);
+            errors.one_of(path, policy, &["Always", "Never", "OnFailure"]);
         }
         ("restartPolicyRules", list, _) => {
             let has_policy = container.contains_key("restartPolicy");
             if !has_policy {
                 let why = "must specify restartPolicy when restart rules are used";
-                judge.required(&container_path.field("restartPolicy"), why);
+                errors.required(&container_path.field("restartPolicy"), why);
             }
             // Without a policy an init container's rules are not looked at.
             if has_policy || role == Role::Regular {
-                restart_rules(list, path, judge);
+                restart_rules(list, path, errors);
             }
         }
         _ => {}
     }
 }
 
-pub(super) fn pull_policy(policy: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    judge.required_one_of(path, policy, &["Always", "IfNotPresent", "Never"]);
+pub(super) fn pull_policy(policy: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    errors.required_one_of(path, policy, &["Always", "IfNotPresent", "Never"]);
 }
 
-fn ports(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn ports(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let mut names = BTreeSet::new();
     each_object(list, path, |path, port| {
         let name = text(port, "name");
         if !name.is_empty() {
             match syntax::port_name(name) {
-                Err(why) => judge.invalid(&path.field("name"), name, why),
+                Err(why) => errors.invalid(&path.field("name"), name, why),
                 Ok(()) if names.insert(name) => {}
-                Ok(()) => judge.duplicate(&path.field("name"), name),
+                Ok(()) => errors.duplicate(&path.field("name"), name),
             }
         }
         match number(port, "containerPort").unwrap_or_default() {
-            0 => judge.required(&path.field("containerPort"), ""),
-            number => handler::port_number(number, &path.field("containerPort"), judge),
+            0 => errors.required(&path.field("containerPort"), ""),
+            number => handler::port_number(number, &path.field("containerPort"), errors),
         }
         match number(port, "hostPort").unwrap_or_default() {
             0 => {}
-            number => handler::port_number(number, &path.field("hostPort"), judge),
+            number => handler::port_number(number, &path.field("hostPort"), errors),
         }
-        judge.required_one_of(&path.field("protocol"), text(port, "protocol"), &["SCTP", "TCP", "UDP"]);
+        errors.required_one_of(&path.field("protocol"), text(port, "protocol"), &["SCTP", "TCP", "UDP"]);
     });
 }
 
@@ -290,48 +289,48 @@ fn host_ports<'v>(
     container: &'v Object,
     path: &FieldPath<'_>,
     taken: &mut BTreeSet<HostPort<'v>>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     objects(path, container, "ports", |path, port| {
         let number = number(port, "hostPort").unwrap_or_default();
         let (protocol, address) = (text(port, "protocol"), text(port, "hostIP"));
         if number != 0 && !taken.insert((protocol, address, number)) {
-            judge.duplicate(&path.field("hostPort"), &format!("{protocol}/{address}/{number}"));
+            errors.duplicate(&path.field("hostPort"), &format!("{protocol}/{address}/{number}"));
         }
     });
 }
 
-fn resize_policy(list: &Value, path: &FieldPath<'_>, never_restarts: bool, judge: &mut Judge<'_>) {
+fn resize_policy(list: &Value, path: &FieldPath<'_>, never_restarts: bool, errors: &mut Errors<'_>) {
     let mut resources = BTreeSet::new();
     each_object(list, path, |item, policy| {
         let path = item.unnamed();
         let (resource, restart) = (text(policy, "resourceName"), text(policy, "restartPolicy"));
         if !resources.insert(resource) {
-            judge.duplicate(item, resource);
+            errors.duplicate(item, resource);
         }
-        judge.required_one_of(&path, resource, &["cpu", "memory"]);
-        judge.required_one_of(&path, restart, &["NotRequired", "RestartContainer"]);
+        errors.required_one_of(&path, resource, &["cpu", "memory"]);
+        errors.required_one_of(&path, restart, &["NotRequired", "RestartContainer"]);
         if never_restarts && restart != "NotRequired" {
-            judge.invalid(&path, restart, "must be NotRequired where the pod's restartPolicy is Never");
+            errors.invalid(&path, restart, "must be NotRequired where the pod's restartPolicy is Never");
         }
     });
 }
 
-fn restart_rules(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn restart_rules(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let count = list.as_array().map_or(0, Vec::len);
     if count > MAX_RESTART_RULES {
-        judge.too_many(path, count, MAX_RESTART_RULES);
+        errors.too_many(path, count, MAX_RESTART_RULES);
     }
     each_object(list, path, |path, rule| {
-        judge.one_of(&path.field("action"), text(rule, "action"), &["Restart", "RestartAllContainers"]);
+        errors.one_of(&path.field("action"), text(rule, "action"), &["Restart", "RestartAllContainers"]);
         let path = path.field("exitCodes");
         let Some(codes) = object(rule, "exitCodes") else {
-            return judge.required(&path, "must be specified");
+            return errors.required(&path, "must be specified");
         };
-        judge.one_of(&path.field("operator"), text(codes, "operator"), &["In", "NotIn"]);
+        errors.one_of(&path.field("operator"), text(codes, "operator"), &["In", "NotIn"]);
         let values = super::fields::list(codes, "values").len();
         if values > MAX_EXIT_CODES {
-            judge.too_many(&path.field("values"), values, MAX_EXIT_CODES);
+            errors.too_many(&path.field("values"), values, MAX_EXIT_CODES);
         }
     });
 }

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{
     container::Pod,
+    errors::Errors,
     fields::{Object, given_text, list, number, object, objects, text},
-    judge::Judge,
     syntax,
 };
 use crate::pod::FieldPath;
@@ -82,40 +82,40 @@ const SIGNALS: [&str; 65] = [
 ];
 const WINDOWS_SIGNALS: [&str; 2] = ["SIGKILL", "SIGTERM"];
 
-pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     for field in ["postStart", "preStop"] {
         if let Some(handler) = object(lifecycle, field) {
-            self::handler(handler, &path.field(field), pod.grace, judge);
+            self::handler(handler, &path.field(field), pod.grace, errors);
         }
     }
     if let Some(signal) = given_text(lifecycle, "stopSignal") {
         let path = path.field("stopSignal");
         match pod.os {
-            None => judge.forbidden(&path, "may not be set for containers with empty `spec.os.name`"),
-            Some("windows") => judge.one_of(&path, signal, &WINDOWS_SIGNALS),
-            Some("linux") => judge.one_of(&path, signal, &SIGNALS),
+            None => errors.forbidden(&path, "may not be set for containers with empty `spec.os.name`"),
+            Some("windows") => errors.one_of(&path, signal, &WINDOWS_SIGNALS),
+            Some("linux") => errors.one_of(&path, signal, &SIGNALS),
             Some(_) => {}
         }
     }
 }
 
 /// Judges a probe; those of liveness and of the start succeed once.
-pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    handler(probe, path, None, judge);
+pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    handler(probe, path, None, errors);
     for (field, value) in probe {
         let Some(number) = value.as_i64() else { continue };
         let path = path.field(field);
         if field == "terminationGracePeriodSeconds" {
             if number <= 0 {
-                judge.invalid(&path, number, "must be greater than 0");
+                errors.invalid(&path, number, "must be greater than 0");
             }
             if is_readiness {
-                judge.invalid(&path, number, "must not be set for readinessProbes");
+                errors.invalid(&path, number, "must not be set for readinessProbes");
             }
         } else {
-            judge.not_negative(&path, number);
+            errors.not_negative(&path, number);
             if field == "successThreshold" && number != 1 && !is_readiness {
-                judge.invalid(&path, number, "must be 1");
+                errors.invalid(&path, number, "must be 1");
             }
         }
     }
@@ -125,65 +125,65 @@ pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, ju
 const ACTIONS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// One way to act on a container: of those given the first is judged, and the rest is one too many.
-fn handler(handler: &Object, path: &FieldPath<'_>, grace: Option<i64>, judge: &mut Judge<'_>) {
+fn handler(handler: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
     // All else in a probe is numbers, and a hook has nothing else.
     let mut given = handler.iter().filter_map(|(kind, action)| Some((kind.as_str(), action.as_object()?)));
     match (given.next(), given.next()) {
-        (None, _) => judge.required(path, "must specify a handler type"),
-        (Some((kind, action)), None) => self::action(kind, action, &path.field(kind), grace, judge),
+        (None, _) => errors.required(path, "must specify a handler type"),
+        (Some((kind, action)), None) => self::action(kind, action, &path.field(kind), grace, errors),
         _ => {
             let mut given = ACTIONS.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
             if let Some((kind, action)) = given.next() {
-                self::action(kind, action, &path.field(kind), grace, judge);
+                self::action(kind, action, &path.field(kind), grace, errors);
             }
             for (kind, _) in given {
-                judge.forbidden(&path.field(kind), ONE_HANDLER);
+                errors.forbidden(&path.field(kind), ONE_HANDLER);
             }
         }
     }
 }
 
-fn action(kind: &str, action: &Object, path: &FieldPath<'_>, grace: Option<i64>, judge: &mut Judge<'_>) {
+fn action(kind: &str, action: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
     match kind {
-        "exec" if list(action, "command").is_empty() => judge.required(&path.field("command"), ""),
-        "httpGet" => http_get(action, path, judge),
-        "tcpSocket" => port(action, &path.field("port"), judge),
-        "grpc" => port_number(number(action, "port").unwrap_or_default(), &path.field("port"), judge),
-        "sleep" => sleep(action, path, grace, judge),
+        "exec" if list(action, "command").is_empty() => errors.required(&path.field("command"), ""),
+        "httpGet" => http_get(action, path, errors),
+        "tcpSocket" => port(action, &path.field("port"), errors),
+        "grpc" => port_number(number(action, "port").unwrap_or_default(), &path.field("port"), errors),
+        "sleep" => sleep(action, path, grace, errors),
         _ => {}
     }
 }
 
-fn http_get(action: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    judge.not_empty(&path.field("path"), text(action, "path"));
-    port(action, &path.field("port"), judge);
-    judge.one_of(&path.field("scheme"), text(action, "scheme"), &["HTTP", "HTTPS"]);
+fn http_get(action: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    errors.not_empty(&path.field("path"), text(action, "path"));
+    port(action, &path.field("port"), errors);
+    errors.one_of(&path.field("scheme"), text(action, "scheme"), &["HTTP", "HTTPS"]);
     objects(&path.field("httpHeaders"), action, "httpHeaders", |path, header| {
         let name = text(header, "name");
-        judge.check(&path.unnamed(), name, syntax::header_name(name));
+        errors.check(&path.unnamed(), name, syntax::header_name(name));
     });
 }
 
-fn sleep(action: &Object, path: &FieldPath<'_>, grace: Option<i64>, judge: &mut Judge<'_>) {
+fn sleep(action: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
     let seconds = number(action, "seconds").unwrap_or_default();
     if let Some(grace) = grace
         && (seconds < 0 || seconds > grace)
     {
         let why = format!("must be from 0 to terminationGracePeriodSeconds ({grace})");
-        judge.invalid(path, seconds, &why);
+        errors.invalid(path, seconds, &why);
     }
 }
 
 /// The port of an action: a number, or the name of one of the container's ports.
-fn port(action: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn port(action: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     match action.get("port") {
-        Some(Value::String(name)) => judge.check(path, name, syntax::port_name(name)),
-        port => port_number(port.and_then(Value::as_i64).unwrap_or_default(), path, judge),
+        Some(Value::String(name)) => errors.check(path, name, syntax::port_name(name)),
+        port => port_number(port.and_then(Value::as_i64).unwrap_or_default(), path, errors),
     }
 }
 
-pub(super) fn port_number(number: i64, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn port_number(number: i64, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if !(1..=65_535).contains(&number) {
-        judge.invalid(path, number, "must be between 1 and 65535, inclusive");
+        errors.invalid(path, number, "must be between 1 and 65535, inclusive");
     }
 }

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
+    errors::Errors,
     fields::{Object, each_object, is_true, text},
-    judge::Judge,
     syntax,
 };
 use crate::pod::FieldPath;
@@ -22,55 +22,57 @@ const HASH: &str = "kubernetes.io/config.hash";
 /// Finalizers that may do without a prefix.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for (field, value) in metadata {
         let path = &path.field(field);
         match (field.as_str(), value) {
-            ("name", Value::String(name)) => judge.check(path, name, syntax::subdomain(name)),
+            ("name", Value::String(name)) => errors.check(path, name, syntax::subdomain(name)),
             ("generateName", Value::String(prefix)) => {
-                judge.check(path, prefix, syntax::subdomain_prefix(prefix));
+                errors.check(path, prefix, syntax::subdomain_prefix(prefix));
             }
-            ("namespace", Value::String(namespace)) => judge.check(path, namespace, syntax::label(namespace)),
-            ("generation", generation) => judge.not_negative(path, generation.as_i64().unwrap_or_default()),
-            ("labels", Value::Object(labels)) => self::labels(labels, path, judge),
-            ("annotations", Value::Object(annotations)) => self::annotations(annotations, path, judge),
-            ("ownerReferences", list) => owners(list, path, judge),
-            ("finalizers", Value::Array(list)) => finalizers(list, path, judge),
-            ("managedFields", list) => managed_fields(list, path, judge),
+            ("namespace", Value::String(namespace)) => {
+                errors.check(path, namespace, syntax::label(namespace))
+            }
+            ("generation", generation) => errors.not_negative(path, generation.as_i64().unwrap_or_default()),
+            ("labels", Value::Object(labels)) => self::labels(labels, path, errors),
+            ("annotations", Value::Object(annotations)) => self::annotations(annotations, path, errors),
+            ("ownerReferences", list) => owners(list, path, errors),
+            ("finalizers", Value::Array(list)) => finalizers(list, path, errors),
+            ("managedFields", list) => managed_fields(list, path, errors),
             _ => {}
         }
     }
 }
 
 /// Labels, or whatever is written as labels are. The API names the map and not the key.
-pub(super) fn labels(labels: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn labels(labels: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for (key, value) in labels {
         let path = path.key(key).unnamed();
         let value = value.as_str().unwrap_or_default();
-        judge.check(&path, key, syntax::qualified(key));
-        judge.check(&path, value, syntax::label_value(value));
+        errors.check(&path, key, syntax::qualified(key));
+        errors.check(&path, value, syntax::label_value(value));
     }
 }
 
-pub(super) fn annotations(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn annotations(annotations: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for key in annotations.keys() {
-        judge.check(&path.key(key).unnamed(), key, syntax::qualified_caseless(key));
+        errors.check(&path.key(key).unnamed(), key, syntax::qualified_caseless(key));
     }
-    size(annotations, path, judge);
+    size(annotations, path, errors);
 }
 
 /// Refuses annotations that are too much together.
-pub(super) fn size(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn size(annotations: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let length = |(key, value): (&String, &Value)| {
         let value = if key == HASH { KUBELETS_HASH } else { value.as_str().map_or(0, str::len) };
         key.len() + value
     };
     if annotations.iter().map(length).sum::<usize>() > MAX_ANNOTATIONS {
-        judge.too_long(path, MAX_ANNOTATIONS);
+        errors.too_long(path, MAX_ANNOTATIONS);
     }
 }
 
-fn owners(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn owners(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let mut controllers = 0;
     each_object(list, path, |path, owner| {
         let path = path.unnamed();
@@ -81,58 +83,58 @@ fn owners(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
             Some((_, version)) => !version.is_empty() && !version.contains('/'),
         };
         if !has_version {
-            judge.invalid(&path.field("apiVersion"), version, "the version must not be empty");
+            errors.invalid(&path.field("apiVersion"), version, "the version must not be empty");
         }
         for field in ["kind", "name", "uid"] {
             if text(owner, field).is_empty() {
-                judge.invalid(&path.field(field), "", "must not be empty");
+                errors.invalid(&path.field(field), "", "must not be empty");
             }
         }
         if matches!(version, "v1" | "/v1") && text(owner, "kind") == "Event" {
-            judge.invalid(&path, "Event", "an Event cannot own anything");
+            errors.invalid(&path, "Event", "an Event cannot own anything");
         }
         if is_true(owner, "controller") {
             controllers += 1;
             if controllers > 1 {
-                judge.invalid(&path, text(owner, "name"), "only one owner can be the controller");
+                errors.invalid(&path, text(owner, "name"), "only one owner can be the controller");
             }
         }
     });
 }
 
-fn finalizers(list: &[Value], path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn finalizers(list: &[Value], path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for (index, finalizer) in list.iter().enumerate() {
         let finalizer = finalizer.as_str().unwrap_or_default();
         let at = path.index(index);
-        judge.check(&at.unnamed(), finalizer, syntax::qualified(finalizer));
+        errors.check(&at.unnamed(), finalizer, syntax::qualified(finalizer));
         if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
-            judge.invalid(&at, finalizer, "neither a standard finalizer nor a name with a domain in front");
+            errors.invalid(&at, finalizer, "neither a standard finalizer nor a name with a domain in front");
         }
     }
     let has = |name: &str| list.iter().any(|finalizer| finalizer == name);
     if has("orphan") && has("foregroundDeletion") {
-        judge.invalid(path, "orphan", "orphan and foregroundDeletion exclude each other");
+        errors.invalid(path, "orphan", "orphan and foregroundDeletion exclude each other");
     }
 }
 
-fn managed_fields(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn managed_fields(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     each_object(list, path, |path, managed| {
         let (operation, kind) = (text(managed, "operation"), text(managed, "fieldsType"));
         if !matches!(operation, "Apply" | "Update") {
-            judge.invalid(&path.field("operation"), operation, "must be Apply or Update");
+            errors.invalid(&path.field("operation"), operation, "must be Apply or Update");
         }
         if !matches!(kind, "" | "FieldsV1") {
-            judge.invalid(&path.field("fieldsType"), kind, "must be FieldsV1");
+            errors.invalid(&path.field("fieldsType"), kind, "must be FieldsV1");
         }
         let manager = text(managed, "manager");
         if manager.len() > MAX_MANAGER {
-            judge.too_long(&path.field("manager"), MAX_MANAGER);
+            errors.too_long(&path.field("manager"), MAX_MANAGER);
         }
         if manager.chars().any(|c| c.is_control() || (c.is_whitespace() && c != ' ')) {
-            judge.invalid(&path.field("manager"), manager, "must be printable");
+            errors.invalid(&path.field("manager"), manager, "must be printable");
         }
         if text(managed, "subresource").len() > MAX_SUBRESOURCE {
-            judge.too_long(&path.field("subresource"), MAX_SUBRESOURCE);
+            errors.too_long(&path.field("subresource"), MAX_SUBRESOURCE);
         }
     });
 }

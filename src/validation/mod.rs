@@ -10,9 +10,9 @@ mod annotation;
 mod claim;
 mod container;
 mod environment;
+mod errors;
 mod fields;
 mod handler;
-mod judge;
 mod metadata;
 mod mount;
 mod network;
@@ -20,6 +20,7 @@ mod os;
 mod priority;
 mod projected;
 mod reference;
+mod report;
 mod resources;
 mod scheduling;
 mod security;
@@ -28,39 +29,30 @@ mod storage;
 mod syntax;
 mod volume;
 
+pub use self::report::Report;
 use self::{
+    errors::Errors,
     fields::{Object, object},
-    judge::Judge,
 };
-use crate::pod::{
-    FieldPath, Refusal,
-    decode::{self, Faults, Manifest, Preparation},
-};
+use crate::pod::FieldPath;
 
-/// Reads a manifest as [`decode::manifest`] does, and validates each pod as the
-/// kubelet would: once it is prepared, the fields first and then the references.
-/// All that is wrong is told at once.
+/// Validates a prepared pod as the kubelet does: the fields first, then the references.
+/// All problems are reported, not only the first.
 ///
-/// # Errors
-/// All that is wrong with it, with the place of each problem in the text. A
-/// manifest is taken whole or not at all.
-pub fn manifest(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
-    decode::manifest_checked(text, preparation, &check)
-}
-
-fn check(pod: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
-    validate(pod, path, &mut Judge::new(faults));
+/// `path` is the place of the pod in its manifest.
+pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
+    validate_fields(pod, path, &mut Errors::new(report));
     let Some(spec) = object(pod, "spec") else { return };
     let path = path.field("spec");
-    reference::references(spec, &path, faults);
-    priority::warnings(spec, &path, faults);
+    reference::references(spec, &path, report);
+    priority::warnings(spec, &path, report);
 }
 
-fn validate(pod: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn validate_fields(pod: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (Some(metadata), Some(spec)) = (object(pod, "metadata"), object(pod, "spec")) else { return };
-    metadata::validate(metadata, &path.field("metadata"), judge);
-    spec::validate(spec, metadata, &path.field("spec"), judge);
+    metadata::validate(metadata, &path.field("metadata"), errors);
+    spec::validate(spec, metadata, &path.field("spec"), errors);
     if let Some(annotations) = object(metadata, "annotations") {
-        annotation::validate(annotations, spec, path, judge);
+        annotation::validate(annotations, spec, path, errors);
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
+    errors::Errors,
     fields::{Object, each_object, given_text, is_true, list, object, text},
-    judge::Judge,
     syntax,
     volume::Volumes,
 };
@@ -27,7 +27,7 @@ pub(super) fn mounts(
     container: &Object,
     path: &FieldPath<'_>,
     volumes: &Volumes<'_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     let devices = places(container, "volumeDevices", "devicePath");
     let privileged =
@@ -36,19 +36,19 @@ pub(super) fn mounts(
     let mut taken = BTreeSet::new();
     each_object(list, path, |path, mount| {
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
-        judge.not_empty(&path.field("name"), name);
+        errors.not_empty(&path.field("name"), name);
         if !volumes.has(name) {
-            judge.not_found(&path.field("name"), name);
+            errors.not_found(&path.field("name"), name);
         }
-        judge.not_empty(&path.field("mountPath"), place);
+        errors.not_empty(&path.field("mountPath"), place);
         if !taken.insert(place) {
-            judge.invalid(&path.field("mountPath"), place, "must be unique");
+            errors.invalid(&path.field("mountPath"), place, "must be unique");
         }
         if devices.contains_key(name) {
-            judge.invalid(&path.field("name"), name, "must not already exist in volumeDevices");
+            errors.invalid(&path.field("name"), name, "must not already exist in volumeDevices");
         }
         if device_paths.contains(place) {
-            judge.invalid(
+            errors.invalid(
                 &path.field("mountPath"),
                 place,
                 "must not already exist as a path in volumeDevices",
@@ -56,32 +56,32 @@ pub(super) fn mounts(
         }
         let is_plain = |field: &String| matches!(field.as_str(), "name" | "mountPath" | "readOnly");
         if !mount.keys().all(is_plain) {
-            sub_paths(mount, path, judge);
-            propagation(mount, privileged(), &path.unnamed(), judge);
+            sub_paths(mount, path, errors);
+            propagation(mount, privileged(), &path.unnamed(), errors);
         }
     });
 }
 
 /// What part of the volume is mounted. The API's paths do without the mount's index.
-fn sub_paths(mount: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn sub_paths(mount: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (sub_path, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
     let short = path.unnamed();
-    judge.check(&short.field("subPath"), sub_path, syntax::descending(sub_path));
+    errors.check(&short.field("subPath"), sub_path, syntax::descending(sub_path));
     if !sub_path.is_empty() && !expression.is_empty() {
         let why = "subPathExpr and subPath are mutually exclusive";
-        judge.invalid(&path.field("subPathExpr"), expression, why);
+        errors.invalid(&path.field("subPathExpr"), expression, why);
     }
-    judge.check(&short.field("subPathExpr"), expression, syntax::descending(expression));
+    errors.check(&short.field("subPathExpr"), expression, syntax::descending(expression));
 }
 
 /// How mounts below the mount come and go.
-fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let propagation = given_text(mount, "mountPropagation");
     if let Some(propagation) = propagation {
         let path = path.field("mountPropagation");
-        judge.one_of(&path, propagation, &PROPAGATIONS);
+        errors.one_of(&path, propagation, &PROPAGATIONS);
         if propagation == "Bidirectional" && !privileged {
-            judge.forbidden(
+            errors.forbidden(
                 &path,
                 "Bidirectional mount propagation is available only to privileged containers",
             );
@@ -92,14 +92,14 @@ fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, judge: &m
         None | Some("Disabled") => {}
         Some("Enabled" | "IfPossible") => {
             if !is_true(mount, "readOnly") {
-                judge.forbidden(&path, "may only be specified when readOnly is true");
+                errors.forbidden(&path, "may only be specified when readOnly is true");
             }
             if propagation.is_some_and(|propagation| propagation != "None") {
-                judge
+                errors
                     .forbidden(&path, "may only be specified when mountPropagation is None or not specified");
             }
         }
-        Some(other) => judge.not_supported(&path, other, &RECURSIONS),
+        Some(other) => errors.not_supported(&path, other, &RECURSIONS),
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) fn devices(
     container: &Object,
     path: &FieldPath<'_>,
     volumes: &Volumes<'_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     let mounts = places(container, "volumeMounts", "mountPath");
     let mount_paths: BTreeSet<&str> = mounts.values().copied().collect();
@@ -117,31 +117,31 @@ pub(super) fn devices(
     each_object(list, path, |path, device| {
         let (name, place) = (text(device, "name"), text(device, "devicePath"));
         let (name_path, place_path) = (path.field("name"), path.field("devicePath"));
-        judge.not_empty(&name_path, name);
+        errors.not_empty(&name_path, name);
         if !name.is_empty() && !names.insert(name) {
-            judge.invalid(&name_path, name, "must be unique");
+            errors.invalid(&name_path, name, "must be unique");
         }
         if !volumes.has(name) {
-            judge.not_found(&name_path, name);
+            errors.not_found(&name_path, name);
         } else if !volumes.is_claim(name) {
             let why = "only a persistentVolumeClaim or an ephemeral volume can be a block device";
-            judge.invalid(&name_path, name, why);
+            errors.invalid(&name_path, name, why);
         }
-        judge.not_empty(&place_path, place);
+        errors.not_empty(&place_path, place);
         if places.contains(place) {
-            judge.invalid(&place_path, place, "must be unique");
+            errors.invalid(&place_path, place, "must be unique");
         }
         match syntax::no_backsteps(place) {
             Ok(()) => {
                 places.insert(place);
             }
-            Err(why) => judge.invalid(&place_path, place, why),
+            Err(why) => errors.invalid(&place_path, place, why),
         }
         if mounts.contains_key(name) {
-            judge.invalid(&name_path, name, "must not already exist in volumeMounts");
+            errors.invalid(&name_path, name, "must not already exist in volumeMounts");
         }
         if mount_paths.contains(place) {
-            judge.invalid(&place_path, place, "must not already exist as a path in volumeMounts");
+            errors.invalid(&place_path, place, "must not already exist as a path in volumeMounts");
         }
     });
 }

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
+    errors::Errors,
     fields::{Object, each_object, is_true, list, number, objects, text, texts},
-    judge::Judge,
     syntax,
 };
 use crate::pod::FieldPath;
@@ -18,25 +18,26 @@ const MAX_SEARCH_BYTES: usize = 2048;
 /// The longest host name that Linux takes, in bytes.
 const MAX_HOST_NAME: usize = 64;
 
-pub(super) fn dns_policy(policy: &str, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn dns_policy(policy: &str, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    judge.required_one_of(&path.field("dnsPolicy"), policy, &policies);
+    errors.required_one_of(&path.field("dnsPolicy"), policy, &policies);
     if policy == "None" && !spec.contains_key("dnsConfig") {
-        judge.required(&path.field("dnsConfig"), "must provide `dnsConfig` when `dnsPolicy` is None");
+        errors.required(&path.field("dnsConfig"), "must provide `dnsConfig` when `dnsPolicy` is None");
     }
 }
 
-pub(super) fn dns_config(config: &Object, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn dns_config(config: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let servers = path.field("nameservers");
     let count = list(config, "nameservers").len();
     if count == 0 && text(spec, "dnsPolicy") == "None" {
-        return judge.required(&servers, "must provide at least one DNS nameserver when `dnsPolicy` is None");
+        return errors
+            .required(&servers, "must provide at least one DNS nameserver when `dnsPolicy` is None");
     }
     if count > MAX_NAME_SERVERS {
-        judge.invalid(&servers, "", "must not have more than 3 nameservers");
+        errors.invalid(&servers, "", "must not have more than 3 nameservers");
     }
     for (index, server) in texts(config, "nameservers").enumerate() {
-        judge.check(&servers.index(index), server, syntax::address(server));
+        errors.check(&servers.index(index), server, syntax::address(server));
     }
     let searches = path.field("searches");
     let (mut count, mut bytes) = (0, 0);
@@ -45,54 +46,54 @@ pub(super) fn dns_config(config: &Object, spec: &Object, path: &FieldPath<'_>, j
         bytes += search.len() + usize::from(index > 0);
         if search != "." {
             let domain = search.strip_suffix('.').unwrap_or(search);
-            judge.check(&searches.index(index), search, syntax::subdomain_with_underscore(domain));
+            errors.check(&searches.index(index), search, syntax::subdomain_with_underscore(domain));
         }
     }
     if count > MAX_SEARCHES {
-        judge.invalid(&searches, "", "must not have more than 32 search paths");
+        errors.invalid(&searches, "", "must not have more than 32 search paths");
     }
     if bytes > MAX_SEARCH_BYTES {
-        judge.invalid(&searches, "", "must not have more than 2048 characters (including spaces) together");
+        errors.invalid(&searches, "", "must not have more than 2048 characters (including spaces) together");
     }
     objects(&path.field("options"), config, "options", |path, option| {
         if text(option, "name").is_empty() {
-            judge.required(path, "must not be empty");
+            errors.required(path, "must not be empty");
         }
     });
 }
 
-pub(super) fn hosts(list: &Value, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn hosts(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     each_object(list, path, |path, alias| {
         let address = text(alias, "ip");
-        judge.check(&path.field("ip"), address, syntax::address(address));
+        errors.check(&path.field("ip"), address, syntax::address(address));
         let path = path.field("hostnames");
         for (index, name) in texts(alias, "hostnames").enumerate() {
-            judge.check(&path.index(index), name, syntax::subdomain(name));
+            errors.check(&path.index(index), name, syntax::subdomain(name));
         }
     });
 }
 
 /// The host name that the pod sees.
-pub(super) fn host_name(name: &str, spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn host_name(name: &str, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for field in ["setHostnameAsFQDN", "hostNetwork"] {
         if is_true(spec, field) {
-            judge.forbidden(path, &format!("may not be specified when {field} is true"));
+            errors.forbidden(path, &format!("may not be specified when {field} is true"));
         }
     }
     if name.len() > MAX_HOST_NAME {
-        judge.too_long(path, MAX_HOST_NAME);
+        errors.too_long(path, MAX_HOST_NAME);
     }
-    judge.check(path, name, syntax::subdomain(name));
+    errors.check(path, name, syntax::subdomain(name));
 }
 
 /// In the host's network a container's port is the host's.
-pub(super) fn host_ports(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn host_ports(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     objects(&path.field("containers"), spec, "containers", |path, container| {
         objects(&path.field("ports"), container, "ports", |path, port| {
             let host = number(port, "hostPort").unwrap_or_default();
             if host != 0 && Some(host) != number(port, "containerPort") {
                 let why = "must match `containerPort` when `hostNetwork` is true";
-                judge.invalid(&path.field("hostPort"), host, why);
+                errors.invalid(&path.field("hostPort"), host, why);
             }
         });
     });

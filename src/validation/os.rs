@@ -2,8 +2,8 @@
 
 use super::{
     container,
+    errors::Errors,
     fields::{Object, is_false, is_true, list, object, text},
-    judge::Judge,
 };
 use crate::pod::FieldPath;
 
@@ -38,14 +38,14 @@ const CONTAINER: [&str; 10] = [
     "seccompProfile",
 ];
 
-pub(super) fn validate(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn validate(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let Some(os) = object(spec, "os") else { return };
     let os_path = path.field("os");
     match text(os, "name") {
-        "" => judge.required(&os_path.field("name"), ""),
-        "linux" => linux(spec, path, judge),
-        "windows" => windows(spec, path, judge),
-        other => judge.not_supported(&os_path, other, &["linux", "windows"]),
+        "" => errors.required(&os_path.field("name"), ""),
+        "linux" => linux(spec, path, errors),
+        "windows" => windows(spec, path, errors),
+        other => errors.not_supported(&os_path, other, &["linux", "windows"]),
     }
 }
 
@@ -61,23 +61,23 @@ fn contexts(spec: &Object, path: &FieldPath<'_>, mut visit: impl FnMut(&FieldPat
     });
 }
 
-fn linux(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn linux(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     contexts(spec, path, |path, context, _| {
         if context.contains_key("windowsOptions") {
-            judge.forbidden(&path.field("windowsOptions"), NOT_ON_LINUX);
+            errors.forbidden(&path.field("windowsOptions"), NOT_ON_LINUX);
         }
     });
 }
 
-fn windows(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn windows(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for field in ["hostUsers", "shareProcessNamespace"] {
         if spec.contains_key(field) {
-            judge.forbidden(&path.field(field), NOT_ON_WINDOWS);
+            errors.forbidden(&path.field(field), NOT_ON_WINDOWS);
         }
     }
     for field in ["hostPID", "hostIPC"] {
         if is_true(spec, field) {
-            judge.forbidden(&path.field(field), NOT_ON_WINDOWS);
+            errors.forbidden(&path.field(field), NOT_ON_WINDOWS);
         }
     }
     contexts(spec, path, |path, context, is_pods| {
@@ -85,10 +85,10 @@ fn windows(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
         for field in fields {
             let is_set = match *field {
                 "sysctls" => context.contains_key("sysctls"),
-                field => judge.is_set(context, field, path),
+                field => errors.is_set(context, field, path),
             };
             if is_set {
-                judge.forbidden(&path.field(field), NOT_ON_WINDOWS);
+                errors.forbidden(&path.field(field), NOT_ON_WINDOWS);
             }
         }
     });
@@ -100,7 +100,7 @@ fn host_process(context: Option<&Object>) -> Option<bool> {
 }
 
 /// Processes of a Windows host: all of a pod's containers or none, and in the host's network.
-pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let of_pod = host_process(object(spec, "securityContext"));
     let (mut all, mut host) = (0, 0);
     container::each(spec, path, |path, container| {
@@ -112,7 +112,7 @@ pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, judge: &mut Ju
             let (path, why) =
                 (path.field("securityContext"), "must be the same for the pod and its containers");
             let path = path.field("windowsOptions");
-            judge.invalid(&path.field("hostProcess"), if own { "true" } else { "false" }, why);
+            errors.invalid(&path.field("hostProcess"), if own { "true" } else { "false" }, why);
         }
         host += usize::from(own.or(of_pod) == Some(true));
     });
@@ -120,16 +120,16 @@ pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, judge: &mut Ju
         return;
     }
     if host != all {
-        judge.invalid(path, "", "all containers must be HostProcess containers if one is");
+        errors.invalid(path, "", "all containers must be HostProcess containers if one is");
     }
     if !is_true(spec, "hostNetwork") {
         let why = "hostNetwork must be true if pod contains any hostProcess containers";
-        judge.invalid(&path.field("hostNetwork"), "false", why);
+        errors.invalid(&path.field("hostNetwork"), "false", why);
     }
 }
 
 /// A pod with users of its own shares nothing else with the host.
-pub(super) fn own_users(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn own_users(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if !is_false(spec, "hostUsers") {
         return;
     }
@@ -137,12 +137,12 @@ pub(super) fn own_users(spec: &Object, path: &FieldPath<'_>, judge: &mut Judge<'
     // The API writes two of them as Go does.
     for (field, name) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if is_true(spec, field) {
-            judge.forbidden(&path.field(field).unnamed().named(name), why);
+            errors.forbidden(&path.field(field).unnamed().named(name), why);
         }
     }
     container::each(spec, path, |path, container| {
         if !list(container, "volumeDevices").is_empty() {
-            judge.forbidden(&path.field("volumeDevices"), why);
+            errors.forbidden(&path.field("volumeDevices"), why);
         }
     });
 }

@@ -1,22 +1,25 @@
 //! A static pod's priority: nobody looks its class up, so name and value must be given together.
 
-use super::fields::{Object, number, text};
-use crate::pod::{FieldPath, Problem, decode::Faults, quoted};
+use super::{
+    fields::{Object, number, text},
+    report::Report,
+};
+use crate::pod::{FieldPath, Problem, quoted};
 
 /// The classes that every cluster has, and their values.
 const STANDARD: [(&str, i64); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// Warns of a priority that does not say the same as its class.
-pub(super) fn warnings(spec: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
+pub(super) fn warnings(spec: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
     let (class, value) = (text(spec, "priorityClassName"), number(spec, "priority"));
     let standard = STANDARD.iter().find(|(name, _)| *name == class).map(|(_, value)| *value);
     match (class, value) {
         ("", None) => {}
-        ("", Some(_)) => faults.warn(&path.field("priority"), || {
+        ("", Some(_)) => report.warning(&path.field("priority"), &|| {
             Problem::warning("a priority without a priorityClassName: give both")
         }),
-        (class, None) => faults.warn(&path.field("priorityClassName"), || {
+        (class, None) => report.warning(&path.field("priorityClassName"), &|| {
             let value = standard.map_or("its value".to_owned(), |value| value.to_string());
             Problem::warning(format!(
                 "nobody looks up the class {} of a static pod: set priority to {value} too",
@@ -25,7 +28,7 @@ pub(super) fn warnings(spec: &Object, path: &FieldPath<'_>, faults: &mut Faults<
         }),
         (class, Some(value)) => {
             if let Some(standard) = standard.filter(|standard| *standard != value) {
-                faults.warn(&path.field("priority"), || {
+                report.warning(&path.field("priority"), &|| {
                     Problem::warning(format!("the priority of {class} is {standard}, not {value}"))
                 });
             }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{
     environment,
+    errors::Errors,
     fields::{Object, given_text, number, object, objects, text},
-    judge::Judge,
     metadata, scheduling, storage, syntax,
 };
 use crate::pod::FieldPath;
@@ -27,23 +27,23 @@ const MAX_DOMAIN: usize = 253;
 
 const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 
-pub(super) fn downward_api(source: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    storage::mode(source, "defaultMode", path, judge);
+pub(super) fn downward_api(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    storage::mode(source, "defaultMode", path, errors);
     objects(&path.field("items").unnamed(), source, "items", |path, file| {
-        downward_file(file, &path.unnamed(), judge);
+        downward_file(file, &path.unnamed(), errors);
     });
 }
 
 /// A file of the downward API. The API's paths do without the list and its index.
-fn downward_file(file: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn downward_file(file: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let place = text(file, "path");
-    judge.not_empty(&path.field("path"), place);
-    judge.check(&path.field("path"), place, syntax::local_path(place));
+    errors.not_empty(&path.field("path"), place);
+    errors.check(&path.field("path"), place, syntax::local_path(place));
     match (object(file, "fieldRef"), object(file, "resourceFieldRef")) {
         (Some(field), resource) => {
-            environment::field_reference(field, &environment::FILE_FIELDS, &path.field("fieldRef"), judge);
+            environment::field_reference(field, &environment::FILE_FIELDS, &path.field("fieldRef"), errors);
             if resource.is_some() {
-                judge.invalid(
+                errors.invalid(
                     path,
                     place,
                     "fieldRef and resourceFieldRef can not be specified simultaneously",
@@ -51,11 +51,11 @@ fn downward_file(file: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
             }
         }
         (None, Some(resource)) => {
-            environment::resource_reference(resource, true, &path.field("resourceFieldRef"), judge);
+            environment::resource_reference(resource, true, &path.field("resourceFieldRef"), errors);
         }
-        (None, None) => judge.required(path, "one of fieldRef and resourceFieldRef is required"),
+        (None, None) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
     }
-    storage::mode(file, "mode", path, judge);
+    storage::mode(file, "mode", path, errors);
 }
 
 /// The paths of a projected volume's files: no two sources may have one.
@@ -65,15 +65,15 @@ struct Files<'v, 'p> {
 }
 
 impl<'v> Files<'v, '_> {
-    fn take(&mut self, file: &'v str, judge: &mut Judge<'_>) {
+    fn take(&mut self, file: &'v str, errors: &mut Errors<'_>) {
         if !self.taken.insert(file) {
-            judge.invalid(self.volume, file, "conflicting duplicate paths");
+            errors.invalid(self.volume, file, "conflicting duplicate paths");
         }
     }
 }
 
-pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
-    storage::mode(volume, "defaultMode", path, judge);
+pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    storage::mode(volume, "defaultMode", path, errors);
     let mut files = Files { taken: BTreeSet::new(), volume: path };
     objects(&path.field("sources"), volume, "sources", |path, source| {
         let mut count = 0;
@@ -81,83 +81,83 @@ pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, judge: &mut Judge<
             let Some(source) = source.as_object() else { continue };
             let path = path.field(kind);
             match kind.as_str() {
-                "secret" | "configMap" => keys(source, &path, &mut files, judge),
+                "secret" | "configMap" => keys(source, &path, &mut files, errors),
                 "downwardAPI" => {
                     objects(&path.field("items").unnamed(), source, "items", |path, file| {
-                        downward_file(file, &path.unnamed(), judge);
+                        downward_file(file, &path.unnamed(), errors);
                         let place = text(file, "path");
                         if !place.is_empty() {
-                            files.take(place, judge);
+                            files.take(place, errors);
                         }
                     });
                 }
-                "serviceAccountToken" => token(source, &path, files.volume, judge),
+                "serviceAccountToken" => token(source, &path, files.volume, errors),
                 "clusterTrustBundle" => {
-                    trust_bundle(source, &path, judge);
-                    files.take(text(source, "path"), judge);
+                    trust_bundle(source, &path, errors);
+                    files.take(text(source, "path"), errors);
                 }
-                "podCertificate" => certificate(source, &path, &mut files, judge),
+                "podCertificate" => certificate(source, &path, &mut files, errors),
                 _ => continue,
             }
             count += 1;
         }
         if count > 1 {
-            judge.forbidden(path, "may not specify more than 1 volume type per source");
+            errors.forbidden(path, "may not specify more than 1 volume type per source");
         }
     });
 }
 
 /// The keys of a Secret or `ConfigMap` as files.
-fn keys<'v>(source: &'v Object, path: &FieldPath<'_>, files: &mut Files<'v, '_>, judge: &mut Judge<'_>) {
-    judge.not_empty(&path.field("name"), text(source, "name"));
+fn keys<'v>(source: &'v Object, path: &FieldPath<'_>, files: &mut Files<'v, '_>, errors: &mut Errors<'_>) {
+    errors.not_empty(&path.field("name"), text(source, "name"));
     objects(&path.field("items"), source, "items", |path, item| {
-        storage::key_to_path(item, path, judge);
+        storage::key_to_path(item, path, errors);
         let place = text(item, "path");
         if !place.is_empty() {
-            files.take(place, judge);
+            files.take(place, errors);
         }
     });
 }
 
 /// A token's file has the path of the volume in what the API says.
-fn token(source: &Object, path: &FieldPath<'_>, volume: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn token(source: &Object, path: &FieldPath<'_>, volume: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let seconds = number(source, "expirationSeconds").unwrap_or_default();
     if seconds < MIN_TOKEN_SECONDS {
         let why = "may not specify a duration less than 10 minutes";
-        judge.invalid(&path.field("expirationSeconds"), seconds, why);
+        errors.invalid(&path.field("expirationSeconds"), seconds, why);
     }
     if seconds > MAX_TOKEN_SECONDS {
         let why = "may not specify a duration larger than 2^32 seconds";
-        judge.invalid(&path.field("expirationSeconds"), seconds, why);
+        errors.invalid(&path.field("expirationSeconds"), seconds, why);
     }
     let (place, path) = (text(source, "path"), volume.field("path"));
-    judge.not_empty(&path, place);
-    judge.check(&path, place, syntax::local_path(place));
+    errors.not_empty(&path, place);
+    errors.check(&path, place, syntax::local_path(place));
 }
 
-fn trust_bundle(source: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn trust_bundle(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let selector = object(source, "labelSelector");
     match (given_text(source, "name"), given_text(source, "signerName")) {
-        (Some(name), Some(_)) => judge.invalid(path, name, "only one of name and signerName may be used"),
+        (Some(name), Some(_)) => errors.invalid(path, name, "only one of name and signerName may be used"),
         (Some(name), None) => {
             let path_of_name = path.field("name");
-            judge.not_empty(&path_of_name, name);
-            judge.check(&path_of_name, name, trust_bundle_name(name));
+            errors.not_empty(&path_of_name, name);
+            errors.check(&path_of_name, name, trust_bundle_name(name));
             if selector.is_some() {
-                judge.invalid(&path.field("labelSelector"), "", "must be unset if name is specified");
+                errors.invalid(&path.field("labelSelector"), "", "must be unset if name is specified");
             }
         }
         (None, Some(signer)) => {
-            self::signer(signer, &path.field("signerName"), judge);
+            self::signer(signer, &path.field("signerName"), errors);
             if let Some(selector) = selector {
-                scheduling::label_selector(selector, &path.field("labelSelector"), judge);
+                scheduling::label_selector(selector, &path.field("labelSelector"), errors);
             }
         }
-        (None, None) => judge.required(path, "either name or signerName must be specified"),
+        (None, None) => errors.required(path, "either name or signerName must be specified"),
     }
     let (place, path) = (text(source, "path"), path.field("path"));
-    judge.not_empty(&path, place);
-    judge.check(&path, place, syntax::local_path(place));
+    errors.not_empty(&path, place);
+    errors.check(&path, place, syntax::local_path(place));
 }
 
 /// The name of a bundle: a subdomain, after its signer's name and a colon if it has one.
@@ -174,28 +174,28 @@ fn trust_bundle_name(name: &str) -> syntax::Verdict {
 }
 
 /// The name of a signer: `example.com/signer-name`.
-fn signer(name: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn signer(name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if name.is_empty() {
-        return judge.required(path, "");
+        return errors.required(path, "");
     }
     let Some((domain, rest)) = name.split_once('/').filter(|(_, rest)| !rest.contains('/')) else {
         let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        return judge.invalid(path, name, why);
+        return errors.invalid(path, name, why);
     };
     if domain.len() > MAX_DOMAIN {
-        judge.too_long(path, MAX_DOMAIN);
+        errors.too_long(path, MAX_DOMAIN);
     }
     if let Some(why) = domain.split('.').find_map(|label| syntax::label(label).err()) {
-        judge.invalid(path, domain, why);
+        errors.invalid(path, domain, why);
     }
     if !domain.contains('.') {
-        judge.invalid(path, domain, "should be a domain with at least two segments separated by dots");
+        errors.invalid(path, domain, "should be a domain with at least two segments separated by dots");
     }
     if let Some(why) = rest.split('.').find_map(|label| syntax::subdomain(label).err()) {
-        judge.invalid(path, rest, why);
+        errors.invalid(path, rest, why);
     }
     if name.len() > MAX_SIGNER {
-        judge.too_long(path, MAX_SIGNER);
+        errors.too_long(path, MAX_SIGNER);
     }
 }
 
@@ -203,21 +203,21 @@ fn certificate<'v>(
     source: &'v Object,
     path: &FieldPath<'_>,
     files: &mut Files<'v, '_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     let signer = text(source, "signerName");
-    self::signer(signer, &path.field("signerName"), judge);
+    self::signer(signer, &path.field("signerName"), errors);
     if let Some(annotations) = object(source, "userAnnotations") {
-        user_annotations(annotations, &path.field("userAnnotations"), judge);
+        user_annotations(annotations, &path.field("userAnnotations"), errors);
     }
-    judge.one_of(&path.field("keyType"), text(source, "keyType"), &KEY_TYPES);
+    errors.one_of(&path.field("keyType"), text(source, "keyType"), &KEY_TYPES);
     if let Some(seconds) = number(source, "maxExpirationSeconds") {
         let domain = signer.split('/').next().unwrap_or_default();
         let is_kubernetes = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
         let most = if is_kubernetes { MAX_KUBERNETES_CERTIFICATE_SECONDS } else { MAX_CERTIFICATE_SECONDS };
         if !(MIN_CERTIFICATE_SECONDS..=most).contains(&seconds) {
             let why = format!("must be from {MIN_CERTIFICATE_SECONDS} to {most}");
-            judge.invalid(&path.field("maxExpirationSeconds"), seconds, &why);
+            errors.invalid(&path.field("maxExpirationSeconds"), seconds, &why);
         }
     }
     let mut paths = 0;
@@ -225,27 +225,27 @@ fn certificate<'v>(
         let place = text(source, field);
         if !place.is_empty() {
             paths += 1;
-            judge.check(&path.field(field), place, syntax::local_path(place));
-            files.take(place, judge);
+            errors.check(&path.field(field), place, syntax::local_path(place));
+            files.take(place, errors);
         }
     }
     if paths == 0 {
         let why = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
-        judge.required(path, why);
+        errors.required(path, why);
     }
 }
 
 /// Annotations for a signer: each key has a domain in front.
-fn user_annotations(annotations: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn user_annotations(annotations: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for key in annotations.keys() {
         let path = path.key(key).unnamed();
         if key.is_empty() {
-            judge.required(&path, "");
+            errors.required(&path, "");
         } else if let Err(why) = syntax::qualified_caseless(key) {
-            judge.invalid(&path, key.as_str(), why);
+            errors.invalid(&path, key.as_str(), why);
         } else if !key.contains('/') {
-            judge.invalid(&path, key.as_str(), "must have a domain in front (acme.io/foo)");
+            errors.invalid(&path, key.as_str(), "must have a domain in front (acme.io/foo)");
         }
     }
-    metadata::size(annotations, path, judge);
+    metadata::size(annotations, path, errors);
 }

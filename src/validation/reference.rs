@@ -1,46 +1,49 @@
 //! What a pod may not refer to on a node that has no API server to ask (`HasAPIObjectReference`).
 
-use super::fields::{Object, each_object, object, objects, text};
-use crate::pod::{FieldPath, Problem, Stage, decode::Faults};
+use super::{
+    fields::{Object, each_object, object, objects, text},
+    report::Report,
+};
+use crate::pod::{FieldPath, Problem, Stage};
 
 /// Tells every reference of a pod's spec that only an API server could resolve.
-pub(super) fn references(spec: &Object, path: &FieldPath<'_>, faults: &mut Faults<'_, '_>) {
+pub(super) fn references(spec: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
     for (field, value) in spec {
         let path = &path.field(field);
         match field.as_str() {
-            "serviceAccountName" if value != "" => refuse(path, "serviceaccounts", faults),
+            "serviceAccountName" if value != "" => refuse(path, "serviceaccounts", report),
             "imagePullSecrets" => each_object(value, path, |path, secret| {
-                named(path, secret, "name", "secrets", faults);
+                named(path, secret, "name", "secrets", report);
             }),
             "containers" | "initContainers" | "ephemeralContainers" => {
-                each_object(value, path, |path, container| environment(path, container, faults));
+                each_object(value, path, |path, container| environment(path, container, report));
             }
             "resourceClaims" if value.as_array().is_some_and(|claims| !claims.is_empty()) => {
-                refuse(path, "resourceclaims", faults);
+                refuse(path, "resourceclaims", report);
             }
-            "volumes" => each_object(value, path, |path, volume| volume_source(path, volume, faults)),
+            "volumes" => each_object(value, path, |path, volume| volume_source(path, volume, report)),
             _ => {}
         }
     }
 }
 
-fn refuse(path: &FieldPath<'_>, resource: &str, faults: &mut Faults<'_, '_>) {
-    faults.refuse(Stage::Reference, path, || {
+fn refuse(path: &FieldPath<'_>, resource: &str, report: &mut dyn Report) {
+    report.error(Stage::Reference, path, &|| {
         Problem::error(format!("static pods may not reference {resource}: a node cannot resolve them alone"))
     });
 }
 
 /// Refuses what an object names in a field; an empty name refers to nothing.
-fn named(path: &FieldPath<'_>, object: &Object, field: &str, resource: &str, faults: &mut Faults<'_, '_>) {
+fn named(path: &FieldPath<'_>, object: &Object, field: &str, resource: &str, report: &mut dyn Report) {
     if !text(object, field).is_empty() {
-        refuse(&path.field(field), resource, faults);
+        refuse(&path.field(field), resource, report);
     }
 }
 
-fn environment(path: &FieldPath<'_>, container: &Object, faults: &mut Faults<'_, '_>) {
+fn environment(path: &FieldPath<'_>, container: &Object, report: &mut dyn Report) {
     let mut refer = |path: &FieldPath<'_>, source: &Object, field: &str, resource| {
         if let Some(reference) = object(source, field) {
-            named(&path.field(field), reference, "name", resource, faults);
+            named(&path.field(field), reference, "name", resource, report);
         }
     };
     objects(&path.field("envFrom"), container, "envFrom", |path, source| {
@@ -56,45 +59,45 @@ fn environment(path: &FieldPath<'_>, container: &Object, faults: &mut Faults<'_,
     });
 }
 
-fn volume_source(path: &FieldPath<'_>, volume: &Object, faults: &mut Faults<'_, '_>) {
+fn volume_source(path: &FieldPath<'_>, volume: &Object, report: &mut dyn Report) {
     for (kind, source) in volume {
         let path = path.field(kind);
         let Some(source) = source.as_object() else { continue };
         match kind.as_str() {
-            "configMap" => refuse(&path, "configmaps (via configmap volumes)", faults),
-            "secret" => refuse(&path, "secrets (via secret volumes)", faults),
-            "csi" => refuse(&path, "csidrivers (via CSI volumes)", faults),
-            "glusterfs" => refuse(&path, "endpoints (via glusterFS volumes)", faults),
-            "persistentVolumeClaim" => refuse(&path, "persistentvolumeclaims", faults),
-            "ephemeral" => refuse(&path, "persistentvolumeclaims (via ephemeral volumes)", faults),
-            "azureFile" => refuse(&path, "secrets (via azureFile volumes)", faults),
+            "configMap" => refuse(&path, "configmaps (via configmap volumes)", report),
+            "secret" => refuse(&path, "secrets (via secret volumes)", report),
+            "csi" => refuse(&path, "csidrivers (via CSI volumes)", report),
+            "glusterfs" => refuse(&path, "endpoints (via glusterFS volumes)", report),
+            "persistentVolumeClaim" => refuse(&path, "persistentvolumeclaims", report),
+            "ephemeral" => refuse(&path, "persistentvolumeclaims (via ephemeral volumes)", report),
+            "azureFile" => refuse(&path, "secrets (via azureFile volumes)", report),
             "projected" => {
                 let sources = path.field("sources");
-                objects(&sources, source, "sources", |path, source| projection(path, source, faults));
+                objects(&sources, source, "sources", |path, source| projection(path, source, report));
             }
             // iscsi, rbd, cephfs, cinder, flexVolume, scaleIO and storageos may have one.
             _ => {
                 if let Some(secret) = object(source, "secretRef") {
-                    named(&path.field("secretRef"), secret, "name", "secrets", faults);
+                    named(&path.field("secretRef"), secret, "name", "secrets", report);
                 }
             }
         }
     }
 }
 
-fn projection(path: &FieldPath<'_>, source: &Object, faults: &mut Faults<'_, '_>) {
+fn projection(path: &FieldPath<'_>, source: &Object, report: &mut dyn Report) {
     if source.is_empty() {
         let why = "unknown source for a projected volume: a node alone can resolve downwardAPI only";
-        return faults.refuse(Stage::Reference, path, || Problem::error(why));
+        return report.error(Stage::Reference, path, &|| Problem::error(why));
     }
     for kind in source.keys() {
         let path = path.field(kind);
         match kind.as_str() {
-            "configMap" => refuse(&path, "configmaps (via projected volumes)", faults),
-            "secret" => refuse(&path, "secrets (via projected volumes)", faults),
-            "serviceAccountToken" => refuse(&path, "serviceaccounts (via projected volumes)", faults),
-            "clusterTrustBundle" => refuse(&path, "clustertrustbundles", faults),
-            "podCertificate" => refuse(&path, "podcertificates", faults),
+            "configMap" => refuse(&path, "configmaps (via projected volumes)", report),
+            "secret" => refuse(&path, "secrets (via projected volumes)", report),
+            "serviceAccountToken" => refuse(&path, "serviceaccounts (via projected volumes)", report),
+            "clusterTrustBundle" => refuse(&path, "clustertrustbundles", report),
+            "podCertificate" => refuse(&path, "podcertificates", report),
             _ => {}
         }
     }

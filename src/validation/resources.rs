@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     container::Pod,
+    errors::Errors,
     fields::{Object, given_text, object, objects, text},
-    judge::Judge,
     syntax::{self, Verdict},
 };
 use crate::pod::{FieldPath, Quantity, aggregate, quoted};
@@ -50,42 +50,42 @@ pub(super) fn of_container(
     requirements: &Object,
     path: &FieldPath<'_>,
     claims: &BTreeSet<&str>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
-    amounts(requirements, path, container_name, judge);
-    claim_names(requirements, &path.field("claims"), claims, judge);
+    amounts(requirements, path, container_name, errors);
+    claim_names(requirements, &path.field("claims"), claims, errors);
 }
 
 /// Judges what running the pod costs beside its containers: the API takes it for limits.
-pub(super) fn overhead(overhead: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+pub(super) fn overhead(overhead: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let limits = Limits { amounts: Some(overhead), path: &path.named("limits") };
-    limits_and_requests(&limits, None, path, container_name, judge);
+    limits_and_requests(&limits, None, path, container_name, errors);
 }
 
 /// Judges what the pod asks for as a whole.
-pub(super) fn of_pod(requirements: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+pub(super) fn of_pod(requirements: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     if pod.os == Some("windows") {
-        return judge.forbidden(path, "may not be set for a windows pod");
+        return errors.forbidden(path, "may not be set for a windows pod");
     }
-    if judge.is_set(requirements, "claims", path) {
-        judge.forbidden(&path.field("claims"), "claims may not be set for Resources at pod-level");
+    if errors.is_set(requirements, "claims", path) {
+        errors.forbidden(&path.field("claims"), "claims may not be set for Resources at pod-level");
     }
-    amounts(requirements, path, pod_name, judge);
-    claim_names(requirements, &path.field("claims"), &pod.claims, judge);
-    consistency(pod.spec, requirements, path, judge);
+    amounts(requirements, path, pod_name, errors);
+    claim_names(requirements, &path.field("claims"), &pod.claims, errors);
+    consistency(pod.spec, requirements, path, errors);
 }
 
 /// What judges the name of a resource.
-type NameCheck = fn(&str, &FieldPath<'_>, &mut Judge<'_>);
+type NameCheck = fn(&str, &FieldPath<'_>, &mut Errors<'_>);
 
 struct Limits<'v, 'p> {
     amounts: Option<&'v Object>,
     path: &'p FieldPath<'p>,
 }
 
-fn amounts(requirements: &Object, path: &FieldPath<'_>, name: NameCheck, judge: &mut Judge<'_>) {
+fn amounts(requirements: &Object, path: &FieldPath<'_>, name: NameCheck, errors: &mut Errors<'_>) {
     let limits = Limits { amounts: object(requirements, "limits"), path: &path.field("limits") };
-    limits_and_requests(&limits, object(requirements, "requests"), path, name, judge);
+    limits_and_requests(&limits, object(requirements, "requests"), path, name, errors);
 }
 
 fn limits_and_requests(
@@ -93,40 +93,40 @@ fn limits_and_requests(
     requests: Option<&Object>,
     path: &FieldPath<'_>,
     name: NameCheck,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     if let Some(amounts) = limits.amounts {
-        self::list(amounts, limits.path, name, judge);
+        self::list(amounts, limits.path, name, errors);
     }
     let requests_path = path.field("requests");
     if let Some(amounts) = requests {
-        self::list(amounts, &requests_path, name, judge);
+        self::list(amounts, &requests_path, name, errors);
         for (resource, amount) in amounts {
             let amount = amount.as_str().unwrap_or_default();
             let limit = limits.amounts.and_then(|limits| given_text(limits, resource));
-            within_limit(resource, amount, limit, limits.path, &requests_path, judge);
+            within_limit(resource, amount, limit, limits.path, &requests_path, errors);
         }
     }
     let given = || limits.amounts.into_iter().chain(requests).flat_map(|amounts| amounts.keys());
     let is_base = |resource: &String| matches!(resource.as_str(), "cpu" | "memory");
     if given().any(|resource| resource.starts_with(HUGE_PAGES)) && !given().any(is_base) {
-        judge.forbidden(path, "HugePages require cpu or memory");
+        errors.forbidden(path, "HugePages require cpu or memory");
     }
 }
 
 /// Judges each amount of a list, and its name.
-fn list(amounts: &Object, path: &FieldPath<'_>, name: NameCheck, judge: &mut Judge<'_>) {
+fn list(amounts: &Object, path: &FieldPath<'_>, name: NameCheck, errors: &mut Errors<'_>) {
     for (resource, amount) in amounts {
         let (path, amount) = (path.key(resource), amount.as_str().unwrap_or_default());
-        name(resource, &path, judge);
+        name(resource, &path, errors);
         if amount.starts_with('-') {
-            judge.invalid(&path, amount, "must be greater than or equal to 0");
+            errors.invalid(&path, amount, "must be greater than or equal to 0");
         }
         if is_counted(resource) && !Quantity::parse(amount).is_some_and(|amount| amount.is_whole()) {
-            judge.invalid(&path, amount, "must be an integer");
+            errors.invalid(&path, amount, "must be an integer");
         }
         if resource.starts_with(HUGE_PAGES) && !is_of_pages(resource, amount) {
-            judge.invalid(&path, amount, "must be a multiple of the size of a page");
+            errors.invalid(&path, amount, "must be a multiple of the size of a page");
         }
     }
 }
@@ -137,13 +137,13 @@ fn within_limit(
     limit: Option<&str>,
     limits_path: &FieldPath<'_>,
     path: &FieldPath<'_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     let path = path.key(resource).unnamed();
     let may_exceed = is_native(resource) && !resource.starts_with(HUGE_PAGES);
     let Some(limit) = limit else {
         if !may_exceed {
-            judge.required(limits_path, "a limit must be set for a resource that cannot be overcommitted");
+            errors.required(limits_path, "a limit must be set for a resource that cannot be overcommitted");
         }
         return;
     };
@@ -154,9 +154,9 @@ fn within_limit(
     let (Some(request), Some(most)) = (Quantity::parse(amount), Quantity::parse(limit)) else { return };
     let limit = || format!("the limit of {}, which is {}", quoted(resource), quoted(limit));
     if request.exceeds(&most) {
-        judge.invalid(&path, amount, &format!("must be less than or equal to {}", limit()));
+        errors.invalid(&path, amount, &format!("must be less than or equal to {}", limit()));
     } else if !may_exceed && most.exceeds(&request) {
-        judge.invalid(&path, amount, &format!("must be equal to {}", limit()));
+        errors.invalid(&path, amount, &format!("must be equal to {}", limit()));
     }
 }
 
@@ -187,7 +187,7 @@ fn is_of_pages(resource: &str, amount: &str) -> bool {
 }
 
 /// A name that a container may ask for.
-fn container_name(resource: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn container_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let standard =
         matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with(HUGE_PAGES);
     let verdict: Verdict = syntax::qualified(resource).and_then(|()| {
@@ -199,53 +199,58 @@ fn container_name(resource: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
             Ok(())
         }
     });
-    judge.check(path, resource, verdict);
+    errors.check(path, resource, verdict);
 }
 
 /// A name that a pod as a whole may ask for.
-fn pod_name(resource: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn pod_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Err(why) = syntax::qualified(resource) {
-        return judge.invalid(path, resource, why);
+        return errors.invalid(path, resource, why);
     }
     let is_huge = resource.starts_with(HUGE_PAGES) || resource.starts_with("requests.hugepages-");
     let is_known =
         resource.contains('/') || is_huge || STANDARD.contains(&resource) || COUNTS.contains(&resource);
     if !is_known {
-        judge.invalid(path, resource, "must be a standard resource type or fully qualified");
+        errors.invalid(path, resource, "must be a standard resource type or fully qualified");
     } else if !matches!(resource, "cpu" | "memory") && !resource.starts_with(HUGE_PAGES) {
-        judge.not_supported(path, resource, &["cpu", HUGE_PAGES, "memory"]);
+        errors.not_supported(path, resource, &["cpu", HUGE_PAGES, "memory"]);
     }
 }
 
 /// The resource claims that are used are the pod's, each once.
-fn claim_names(requirements: &Object, path: &FieldPath<'_>, claims: &BTreeSet<&str>, judge: &mut Judge<'_>) {
+fn claim_names(
+    requirements: &Object,
+    path: &FieldPath<'_>,
+    claims: &BTreeSet<&str>,
+    errors: &mut Errors<'_>,
+) {
     // A claim without a request stands for all of its requests.
     let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
     objects(path, requirements, "claims", |path, claim| {
         let (name, request) = (text(claim, "name"), text(claim, "request"));
         if name.is_empty() {
-            return judge.required(path, "");
+            return errors.required(path, "");
         }
         if used.contains(&(name, "")) {
-            judge.duplicate(path, name);
+            errors.duplicate(path, name);
         } else {
             if !request.is_empty() {
-                judge.check(&path.field("request"), request, syntax::label(request));
+                errors.check(&path.field("request"), request, syntax::label(request));
             }
             let overlaps = used.range((name, "")..).next().is_some_and(|(other, _)| *other == name);
             if used.contains(&(name, request)) || (request.is_empty() && overlaps) {
-                judge.duplicate(path, name);
+                errors.duplicate(path, name);
             }
             used.insert((name, request));
         }
         if !claims.contains(name) {
-            judge.not_found(path, name);
+            errors.not_found(path, name);
         }
     });
 }
 
 /// What the pod asks for as a whole covers what its containers ask for.
-fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for field in ["requests", "limits"] {
         let (Some(whole), list_path) = (object(requirements, field), path.field(field)) else { continue };
         for (resource, sum) in aggregate(spec, field) {
@@ -257,15 +262,15 @@ fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, judge
                 Quantity::parse(&sum).zip(Quantity::parse(given)).is_some_and(|(a, b)| a.exceeds(&b));
             if exceeds {
                 let why = format!("must cover what the containers have together, {}", quoted(&sum));
-                judge.invalid(&list_path.key(&resource), given, &why);
+                errors.invalid(&list_path.key(&resource), given, &why);
             }
         }
     }
-    within_pod(spec, requirements, &path.named("containers"), judge);
+    within_pod(spec, requirements, &path.named("containers"), errors);
 }
 
 /// No container's limit is above the pod's.
-fn within_pod(spec: &Object, requirements: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn within_pod(spec: &Object, requirements: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let limits = object(requirements, "limits").into_iter().flatten();
     let limits: BTreeMap<&str, Quantity<'_>> =
         limits.filter_map(|(name, limit)| Some((name.as_str(), Quantity::parse(limit.as_str()?)?))).collect();
@@ -279,7 +284,7 @@ fn within_pod(spec: &Object, requirements: &Object, path: &FieldPath<'_>, judge:
             if own.exceeds(most) {
                 let why =
                     format!("must be less than or equal to the pod's limit of {}", quoted(&most.canonical()));
-                judge.invalid(&path.key(resource).named("limits"), limit, &why);
+                errors.invalid(&path.key(resource).named("limits"), limit, &why);
             }
         }
     });

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{
     container::Pod,
+    errors::Errors,
     fields::{Object, given_text, is_false, is_true, list, number, object, objects, text, texts},
-    judge::Judge,
     syntax,
 };
 use crate::pod::FieldPath;
@@ -24,99 +24,99 @@ const MAX_WINDOWS_USER: usize = 104;
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
 /// User and group numbers fit into 31 bits.
-fn id(context: &Object, field: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn id(context: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Some(id) = number(context, field) {
-        id_number(id, &path.field(field), judge);
+        id_number(id, &path.field(field), errors);
     }
 }
 
-fn id_number(id: i64, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn id_number(id: i64, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if !(0..=i64::from(i32::MAX)).contains(&id) {
-        judge.invalid(path, id, "must be between 0 and 2147483647, inclusive");
+        errors.invalid(path, id, "must be between 0 and 2147483647, inclusive");
     }
 }
 
 /// The rights of a container.
-pub(super) fn of_container(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
-    id(context, "runAsUser", path, judge);
-    id(context, "runAsGroup", path, judge);
+pub(super) fn of_container(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+    id(context, "runAsUser", path, errors);
+    id(context, "runAsGroup", path, errors);
     if let Some(mount) = given_text(context, "procMount") {
-        judge.one_of(&path.field("procMount"), mount, &["Default", "Unmasked"]);
+        errors.one_of(&path.field("procMount"), mount, &["Default", "Unmasked"]);
         if pod.host_users && mount == "Unmasked" {
-            judge.invalid(&path.field("procMount"), mount, "`hostUsers` must be false to use `Unmasked`");
+            errors.invalid(&path.field("procMount"), mount, "`hostUsers` must be false to use `Unmasked`");
         }
     }
     if is_false(context, "allowPrivilegeEscalation") {
         let adds = object(context, "capabilities").into_iter().flat_map(|sets| texts(sets, "add"));
         for _ in adds.filter(|capability| *capability == "CAP_SYS_ADMIN") {
-            judge.invalid(path, "CAP_SYS_ADMIN", "cannot be had with `allowPrivilegeEscalation` false");
+            errors.invalid(path, "CAP_SYS_ADMIN", "cannot be had with `allowPrivilegeEscalation` false");
         }
         if is_true(context, "privileged") {
-            judge.invalid(path, "privileged", "cannot be had with `allowPrivilegeEscalation` false");
+            errors.invalid(path, "privileged", "cannot be had with `allowPrivilegeEscalation` false");
         }
     }
-    profiles(context, path, pod, judge);
+    profiles(context, path, pod, errors);
 }
 
 /// What is the same for containers and pods.
-fn profiles(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+fn profiles(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     if let Some(profile) = object(context, "seccompProfile") {
-        seccomp(profile, &path.field("seccompProfile"), judge);
+        seccomp(profile, &path.field("seccompProfile"), errors);
     }
     if let Some(profile) = object(context, "appArmorProfile") {
-        app_armor(profile, &path.field("appArmorProfile"), judge);
+        app_armor(profile, &path.field("appArmorProfile"), errors);
     }
     if let Some(options) = object(context, "windowsOptions") {
         pod.has_windows_options.set(true);
-        windows_options(options, &path.field("windowsOptions"), judge);
+        windows_options(options, &path.field("windowsOptions"), errors);
     }
 }
 
-fn seccomp(profile: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn seccomp(profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (kind, file) = (text(profile, "type"), given_text(profile, "localhostProfile"));
-    judge.required_one_of(&path.field("type"), kind, &PROFILE_TYPES);
+    errors.required_one_of(&path.field("type"), kind, &PROFILE_TYPES);
     let path = path.field("localhostProfile");
     match (kind == "Localhost", file) {
-        (true, None) => judge.required(&path, "must be set when seccomp type is Localhost"),
-        (true, Some(file)) => judge.check(&path, file, syntax::descending(file)),
-        (false, Some(file)) => judge.invalid(&path, file, "can only be set when seccomp type is Localhost"),
+        (true, None) => errors.required(&path, "must be set when seccomp type is Localhost"),
+        (true, Some(file)) => errors.check(&path, file, syntax::descending(file)),
+        (false, Some(file)) => errors.invalid(&path, file, "can only be set when seccomp type is Localhost"),
         (false, None) => {}
     }
 }
 
-fn app_armor(profile: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn app_armor(profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (kind, name) = (text(profile, "type"), given_text(profile, "localhostProfile"));
-    judge.required_one_of(&path.field("type"), kind, &PROFILE_TYPES);
+    errors.required_one_of(&path.field("type"), kind, &PROFILE_TYPES);
     let path = path.field("localhostProfile");
     match (kind, name) {
         ("Localhost", Some(name)) if name.trim() != name => {
-            judge.invalid(&path, name, "must not be padded with whitespace");
+            errors.invalid(&path, name, "must not be padded with whitespace");
         }
         ("Localhost", None | Some("")) => {
-            judge.required(&path, "must be set when AppArmor type is Localhost");
+            errors.required(&path, "must be set when AppArmor type is Localhost");
         }
         ("RuntimeDefault" | "Unconfined", Some(name)) => {
-            judge.invalid(&path, name, "can only be set when AppArmor type is Localhost");
+            errors.invalid(&path, name, "can only be set when AppArmor type is Localhost");
         }
         _ => {}
     }
     if kind == "Localhost" && name.is_some_and(|name| name.len() > MAX_APP_ARMOR_PROFILE) {
-        judge.too_long(&path, MAX_APP_ARMOR_PROFILE);
+        errors.too_long(&path, MAX_APP_ARMOR_PROFILE);
     }
 }
 
-fn windows_options(options: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn windows_options(options: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Some(name) = given_text(options, "gmsaCredentialSpecName") {
-        judge.check(&path.field("gmsaCredentialSpecName"), name, syntax::subdomain(name));
+        errors.check(&path.field("gmsaCredentialSpecName"), name, syntax::subdomain(name));
     }
     if let Some(spec) = given_text(options, "gmsaCredentialSpec")
         && (spec.is_empty() || spec.len() > MAX_GMSA_SPEC)
     {
         let why = "must not be empty, and must have 64 KiB at most";
-        judge.invalid(&path.field("gmsaCredentialSpec"), "", why);
+        errors.invalid(&path.field("gmsaCredentialSpec"), "", why);
     }
     if let Some(user) = given_text(options, "runAsUserName") {
-        judge.check(&path.field("runAsUserName"), user, windows_user(user));
+        errors.check(&path.field("runAsUserName"), user, windows_user(user));
     }
 }
 
@@ -159,48 +159,48 @@ fn is_windows_domain(domain: &str) -> bool {
 }
 
 /// The rights of a pod as a whole.
-pub(super) fn of_pod(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, judge: &mut Judge<'_>) {
+pub(super) fn of_pod(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     if context.is_empty() {
         return;
     }
     for field in ["fsGroup", "runAsUser", "runAsGroup"] {
-        id(context, field, path, judge);
+        id(context, field, path, errors);
     }
     for (index, group) in list(context, "supplementalGroups").iter().enumerate() {
-        id_number(group.as_i64().unwrap_or_default(), &path.field("supplementalGroups").index(index), judge);
+        id_number(group.as_i64().unwrap_or_default(), &path.field("supplementalGroups").index(index), errors);
     }
-    sysctls(pod.spec, context, &path.field("sysctls"), judge);
+    sysctls(pod.spec, context, &path.field("sysctls"), errors);
     for (field, supported) in [
         ("fsGroupChangePolicy", &["Always", "OnRootMismatch"][..]),
         ("supplementalGroupsPolicy", &["Merge", "Strict"]),
         ("seLinuxChangePolicy", &["Recursive"]),
     ] {
         if let Some(policy) = given_text(context, field) {
-            judge.one_of(&path.field(field), policy, supported);
+            errors.one_of(&path.field(field), policy, supported);
         }
     }
-    profiles(context, path, pod, judge);
+    profiles(context, path, pod, errors);
 }
 
-fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, judge: &mut Judge<'_>) {
+fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let mut names = BTreeSet::new();
     objects(path, context, "sysctls", |path, sysctl| {
         let (name, path) = (text(sysctl, "name"), path.field("name"));
         if name.is_empty() {
-            judge.required(&path, "");
+            errors.required(&path, "");
         } else if !is_sysctl(name) {
             let why = "must be the name of a sysctl, of 253 characters at most";
-            judge.invalid(&path, name, why);
+            errors.invalid(&path, name, why);
         } else if names.contains(name) {
-            judge.duplicate(&path, name);
+            errors.duplicate(&path, name);
         }
         names.insert(name);
         match sysctl_namespace(name) {
             Some(Namespace::Net) if is_true(spec, "hostNetwork") => {
-                judge.invalid(&path, name, "may not be specified when 'hostNetwork' is true");
+                errors.invalid(&path, name, "may not be specified when 'hostNetwork' is true");
             }
             Some(Namespace::Ipc) if is_true(spec, "hostIPC") => {
-                judge.invalid(&path, name, "may not be specified when 'hostIPC' is true");
+                errors.invalid(&path, name, "may not be specified when 'hostIPC' is true");
             }
             _ => {}
         }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
+    errors::Errors,
     fields::{Object, list, object, objects, text},
-    judge::Judge,
     projected, storage, syntax,
 };
 use crate::pod::{FieldPath, quoted};
@@ -31,7 +31,7 @@ impl Volumes<'_> {
 }
 
 /// What judges a source, at its path.
-type Check = fn(&Object, &FieldPath<'_>, &mut Judge<'_>);
+type Check = fn(&Object, &FieldPath<'_>, &mut Errors<'_>);
 
 /// The kinds of sources in the order in which they are taken: of two in one
 /// volume the later one is too many. With it the name by which the API calls the
@@ -74,27 +74,27 @@ pub(super) fn validate<'v>(
     spec: &'v Object,
     pod_name: &str,
     path: &FieldPath<'_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) -> Volumes<'v> {
     let mut good = BTreeMap::new();
     let has_account = !text(spec, "serviceAccountName").is_empty();
     let claims = LazyCell::new(|| claims_to_come(spec, pod_name));
     objects(path, spec, "volumes", |path, volume| {
-        let (faults, name, name_path) = (judge.faults(), text(volume, "name"), path.field("name"));
-        let kind = source(volume, pod_name, path, judge);
+        let (count, name, name_path) = (errors.count(), text(volume, "name"), path.field("name"));
+        let kind = source(volume, pod_name, path, errors);
         if name.is_empty() {
-            judge.required(&name_path, "");
+            errors.required(&name_path, "");
         } else {
-            judge.check(&name_path, name, syntax::label(name));
+            errors.check(&name_path, name, syntax::label(name));
         }
         if good.contains_key(name) {
-            judge.duplicate(&name_path, name);
+            errors.duplicate(&name_path, name);
         }
-        if judge.faults() == faults {
+        if errors.count() == count {
             good.insert(name, volume);
         }
         if kind == Kind::Other {
-            beyond_the_host(volume, path, has_account, &claims, judge);
+            beyond_the_host(volume, path, has_account, &claims, errors);
         }
     });
     Volumes(good)
@@ -113,19 +113,19 @@ fn beyond_the_host(
     path: &FieldPath<'_>,
     has_account: bool,
     claims: &LazyCell<BTreeSet<String>, impl FnOnce() -> BTreeSet<String>>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) {
     let claim = object(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));
     if let Some(claim) = claim.filter(|claim| claims.contains(*claim)) {
         let path = path.field("persistentVolumeClaim");
-        judge.invalid(&path.field("claimName"), claim, "an ephemeral volume of this pod makes this claim");
+        errors.invalid(&path.field("claimName"), claim, "an ephemeral volume of this pod makes this claim");
     }
     if let Some(projected) = object(volume, "projected").filter(|_| !has_account) {
         let path = path.field("projected");
         objects(&path.field("sources"), projected, "sources", |path, source| {
             if source.contains_key("serviceAccountToken") {
                 let why = "must not be specified when serviceAccountName is not set";
-                judge.forbidden(&path.field("serviceAccountToken"), why);
+                errors.forbidden(&path.field("serviceAccountToken"), why);
             }
         });
     }
@@ -138,20 +138,20 @@ fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
     ephemeral.map(|volume| format!("{pod_name}-{}", text(volume, "name"))).collect()
 }
 
-fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Judge<'_>) -> Kind {
+fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) -> Kind {
     let kind_of = |field: &str| KINDS.iter().position(|(kind, ..)| *kind == field);
     let given = || volume.iter().filter_map(|(field, source)| Some((kind_of(field)?, source.as_object()?)));
     let mut sources = given();
     let (first, source) = match (sources.next(), sources.next()) {
         (None, _) => {
-            judge.required(path, "must specify a volume type");
+            errors.required(path, "must specify a volume type");
             return Kind::Other;
         }
         (Some(only), None) => only,
-        (Some(_), Some(_)) => too_many(given(), path, judge),
+        (Some(_), Some(_)) => too_many(given(), path, errors),
     };
     let (kind, _, check) = KINDS[first];
-    check(source, &path.field(kind), judge);
+    check(source, &path.field(kind), errors);
     if matches!(kind, "emptyDir" | "hostPath") && volume.len() == 2 {
         return Kind::OnTheHost;
     }
@@ -162,12 +162,12 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Jud
     {
         let why =
             "with iscsi.initiatorName the name and iscsi.targetPortal have 63 characters together at most";
-        judge.invalid(&path.field("name"), name, why);
+        errors.invalid(&path.field("name"), name, why);
     }
     if kind == "ephemeral" && !name.is_empty() {
         let claim = format!("{pod_name}-{name}");
         if let Err(why) = syntax::subdomain(&claim) {
-            judge.invalid(
+            errors.invalid(
                 &path.field("name"),
                 name,
                 &format!("the claim {} would be made: {why}", quoted(&claim)),
@@ -181,14 +181,14 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, judge: &mut Jud
 fn too_many<'v>(
     given: impl Iterator<Item = (usize, &'v Object)>,
     path: &FieldPath<'_>,
-    judge: &mut Judge<'_>,
+    errors: &mut Errors<'_>,
 ) -> (usize, &'v Object) {
     let mut given: Vec<_> = given.collect();
     given.sort_by_key(|(index, _)| *index);
     for (index, _) in &given[1..] {
         let (kind, name, _) = KINDS[*index];
         let path = path.field(kind).unnamed();
-        judge.forbidden(&path.named(name), "may not specify more than 1 volume type");
+        errors.forbidden(&path.named(name), "may not specify more than 1 volume type");
     }
     given[0]
 }

@@ -4,7 +4,7 @@
 use std::{fs, path::Path, process::Command};
 
 use expect_test::{Expect, expect};
-use podmux::pod::yaml::to_json;
+use podmux::manifest::yaml::to_json;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;

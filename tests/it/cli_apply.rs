@@ -4,7 +4,7 @@
 use std::{fs, path::Path, process::Command};
 
 use expect_test::{Expect, expect};
-use podmux::pod::decode::MAX_MANIFEST;
+use podmux::manifest::MAX_MANIFEST;
 use serde_json::{Value, json};
 
 use crate::{

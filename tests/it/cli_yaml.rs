@@ -2,7 +2,7 @@
 #![allow(clippy::too_many_lines, reason = "a text a line makes long golden texts")]
 
 use expect_test::{Expect, expect};
-use podmux::{cli::yaml::document, pod::yaml::to_json};
+use podmux::{cli::yaml::document, manifest::yaml::to_json};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

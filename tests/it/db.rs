@@ -27,7 +27,7 @@ async fn what_was_committed_is_there_after_a_restart() {
     let instance = state.stored.instance.clone();
     assert_eq!(state.rows(Table::Posted), "");
     state.put(Table::Posted, "a/web", "1").await;
-    state.put(Table::Good, "a/web", "2").await;
+    state.put(Table::LastGood, "a/web", "2").await;
     let changes =
         vec![set(Table::Posted, "a/db", "3"), set(Table::Posted, "a/web", "4"), set(Table::Posted, "x", "5")];
     soon(state.db.commit(changes)).await.unwrap();
@@ -38,7 +38,7 @@ async fn what_was_committed_is_there_after_a_restart() {
 
     let state = State::open(root.path()).unwrap();
     assert_eq!(state.rows(Table::Posted), "a/db=3 a/web=4");
-    assert_eq!(state.rows(Table::Good), "a/web=2");
+    assert_eq!(state.rows(Table::LastGood), "a/web=2");
     assert_eq!(state.rows(Table::Streams), "");
     assert_eq!(state.stored.instance, instance);
     state.close().await;

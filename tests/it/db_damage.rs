@@ -86,8 +86,8 @@ async fn try_copies(file: &[u8], copies: u64, seed: u64, right: &[Tables]) -> u6
                 assert!(right.contains(&state.stored.tables), "copy {copy}, {what}: wrong data");
                 // It can be worked with: what is written is there next time, and so is the rest.
                 let mut rows = state.stored.tables.clone();
-                state.put(Table::Good, "new", vec![b'x'; 3 * PAGE]).await;
-                apply(&mut rows, &[set(Table::Good, "new", vec![b'x'; 3 * PAGE])]);
+                state.put(Table::LastGood, "new", vec![b'x'; 3 * PAGE]).await;
+                apply(&mut rows, &[set(Table::LastGood, "new", vec![b'x'; 3 * PAGE])]);
                 state.close().await;
                 let again =
                     State::open_on(&disk).unwrap_or_else(|error| panic!("copy {copy}, {what}: {error}"));

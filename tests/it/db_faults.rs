@@ -196,7 +196,7 @@ async fn a_full_file_system_refuses_until_there_is_room() {
     let (mut taken, mut refused) = (0, 0);
     while refused == 0 {
         let key = format!("big{taken:03}");
-        match soon(state.db.commit(vec![set(Table::Good, &key, vec![b'x'; 200_000])])).await {
+        match soon(state.db.commit(vec![set(Table::LastGood, &key, vec![b'x'; 200_000])])).await {
             Ok(()) => taken += 1,
             Err(error) => {
                 assert!(matches!(error, DbError::Full(_)), "{error:?}");
@@ -206,12 +206,12 @@ async fn a_full_file_system_refuses_until_there_is_room() {
     }
     assert!(taken > 3, "{taken} taken");
     // All or nothing: the small row is refused with the large one, and taken alone.
-    let both = vec![set(Table::Posted, "small", "x"), set(Table::Good, "big", vec![b'x'; 8_000_000])];
+    let both = vec![set(Table::Posted, "small", "x"), set(Table::LastGood, "big", vec![b'x'; 8_000_000])];
     assert!(matches!(soon(state.db.commit(both)).await, Err(DbError::Full(_))));
     let copy = tempfile::tempdir().unwrap();
     fs::copy(directory.join("state.redb"), copy.path().join("state.redb")).unwrap();
     let killed = State::open(copy.path()).unwrap();
-    assert_eq!(killed.stored.tables[&Table::Good].len(), taken);
+    assert_eq!(killed.stored.tables[&Table::LastGood].len(), taken);
     assert_eq!(killed.rows(Table::Posted), "");
     killed.close().await;
 
@@ -221,6 +221,6 @@ async fn a_full_file_system_refuses_until_there_is_room() {
     state.close().await;
     let state = State::open(&directory).unwrap();
     assert_eq!(state.rows(Table::Posted), "small=y");
-    assert_eq!(state.stored.tables[&Table::Good].len(), taken);
+    assert_eq!(state.stored.tables[&Table::LastGood].len(), taken);
     state.close().await;
 }

@@ -11,15 +11,15 @@ use std::sync::{
 };
 
 use expect_test::{Expect, expect};
-use podmux::pod::{
-    NodeName, Prepared, SourceName, Stage,
-    decode::{Generate, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, manifest},
+use podmux::{
+    manifest::{self, Generate, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation},
+    pod::{NodeName, Prepared, SourceName, Stage},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn read_as(source: SourceName, text: &str) -> Result<Manifest, podmux::pod::Refusal> {
-    manifest(
+    manifest::decode(
         text.as_bytes(),
         &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },
     )
@@ -294,11 +294,11 @@ fn a_manifest_that_is_too_large_or_not_utf_8_is_refused() {
         generate: None,
         namespace: None,
     };
-    let refusal = manifest(b"apiVersion: v1\nkind: \xff\n", &preparation).unwrap_err();
+    let refusal = manifest::decode(b"apiVersion: v1\nkind: \xff\n", &preparation).unwrap_err();
     assert_eq!(refusal.to_string(), "2:7: not UTF-8: save the file in that encoding");
     // As for the kubelet, a JSON text may hold such bytes.
     let json = b"{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"x\",\"annotations\":{\"a\":\"\xff\xe2\x82\"}}}";
-    let read = manifest(json, &preparation).unwrap();
+    let read = manifest::decode(json, &preparation).unwrap();
     assert_eq!(read.pods[0].object()["metadata"]["annotations"]["a"], "\u{fffd}\u{fffd}\u{fffd}");
 }
 
@@ -386,7 +386,7 @@ fn a_static_pods_name_ends_with_the_nodes_in_lower_case() {
             generate: None,
             namespace: None,
         };
-        let read = manifest(WEB.replace("web", "static-pod1").as_bytes(), &preparation).unwrap();
+        let read = manifest::decode(WEB.replace("web", "static-pod1").as_bytes(), &preparation).unwrap();
         assert_eq!(read.pods[0].key().name(), "static-pod1-node1");
     }
 }
@@ -620,7 +620,10 @@ fn a_name_is_generated_only_where_names_may_be() {
     let read = |prefix: &str, generate| {
         let text = format!("apiVersion: v1\nkind: Pod\nmetadata:\n  generateName: {prefix}\n");
         let node = NodeName::new("node1").unwrap();
-        manifest(text.as_bytes(), &Preparation { source: SourceName::Http, node, generate, namespace: None })
+        manifest::decode(
+            text.as_bytes(),
+            &Preparation { source: SourceName::Http, node, generate, namespace: None },
+        )
     };
     let name =
         |prefix: &str| read(prefix, Some(generate(five_letters, &[]))).unwrap().pods[0].key().to_string();
@@ -656,7 +659,7 @@ fn a_generated_name_is_one_that_no_pod_has() {
         let generate = Some(generate);
         let namespace = Some("prod".to_owned());
         let preparation = Preparation { source: SourceName::Http, node, generate, namespace };
-        let read = manifest(pod.repeat(pods).as_bytes(), &preparation);
+        let read = manifest::decode(pod.repeat(pods).as_bytes(), &preparation);
         read.unwrap().pods.iter().map(|pod| pod.key().to_string()).collect()
     };
     // It counts on over all of this test. The namespace is the one that the pod comes to be in.

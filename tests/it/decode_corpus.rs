@@ -1,8 +1,8 @@
 //! The kubelet's own verdicts: what its code took and refused, and the pods that it made of it.
 
-use podmux::pod::{
-    NodeName, Prepared, SourceName, Stage,
-    decode::{Preparation, manifest},
+use podmux::{
+    manifest::{self, Preparation},
+    pod::{NodeName, Prepared, SourceName, Stage},
 };
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
     let source = if case["source"] == "file" { SourceName::File } else { SourceName::Url };
     let preparation =
         Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None };
-    let result = manifest(case["data"].as_str().unwrap().as_bytes(), &preparation);
+    let result = manifest::decode(case["data"].as_str().unwrap().as_bytes(), &preparation);
     match (case["stage"].as_str(), result) {
         (None, Ok(ours)) => {
             let theirs = case["pods"].as_array().unwrap();

@@ -56,7 +56,7 @@ impl Upstream {
     async fn want(&mut self, pods: &str) {
         let pods = pods.split_whitespace().map(pod).collect();
         self.wanted.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
-        self.channel.push(self.wanted.listing());
+        self.channel.publish(self.wanted.listing());
         assert!(soon(self.channel.merged()).await);
     }
 

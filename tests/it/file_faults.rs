@@ -8,8 +8,9 @@ use std::{
 };
 
 use podmux::{
+    manifest::MAX_MANIFEST,
     mux::{Mux, Notify},
-    pod::{SourceName, decode::MAX_MANIFEST},
+    pod::SourceName,
     source::file::{FileSource, Noticing, OnInvalid},
 };
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};

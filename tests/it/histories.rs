@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podmux::{
     pod::{ListingBuilder, Op, Origin, Pod, PodUpdate, Prepared, SourceName},
-    storage::{Notify, PodStorage, SourceState, Told, updates},
+    storage::{Delivered, Notify, PodStorage, SourceState, updates},
 };
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
@@ -389,7 +389,7 @@ struct World {
     model: Model,
     builders: [ListingBuilder; 4],
     storage: PodStorage,
-    consumers: Vec<(Told, Replay, ModelConsumer)>,
+    consumers: Vec<(Delivered, Replay, ModelConsumer)>,
 }
 
 impl World {
@@ -398,7 +398,7 @@ impl World {
             model: Model::default(),
             builders: SourceName::ALL.map(ListingBuilder::new),
             storage: PodStorage::new(&SourceName::ALL),
-            consumers: CONSUMERS.map(|_| <(Told, Replay, ModelConsumer)>::default()).into(),
+            consumers: CONSUMERS.map(|_| <(Delivered, Replay, ModelConsumer)>::default()).into(),
         }
     }
 

@@ -40,7 +40,7 @@ impl Stream {
     async fn want(&mut self, pods: &str) -> u64 {
         let pods = pods.split_whitespace().map(pod).collect();
         self.wanted.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
-        self.channel.push(self.wanted.listing());
+        self.channel.publish(self.wanted.listing());
         assert!(self.channel.merged().await);
         self.reader.snapshot().await.unwrap().seq
     }

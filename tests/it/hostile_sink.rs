@@ -55,7 +55,7 @@ impl Upstream {
     /// The source's one way to speak: it does not wait for any sink.
     async fn push(&mut self) -> Listing {
         let listing = self.wanted.listing();
-        self.channel.push(listing.clone());
+        self.channel.publish(listing.clone());
         assert!(soon(self.channel.merged()).await);
         listing
     }
@@ -244,7 +244,7 @@ async fn source(channel: SourceChannel, stop: CancellationToken) -> Result<(), B
     let mut wanted = ListingBuilder::new(SourceName::File);
     let pod = crate::support::script::pod("a");
     wanted.put(&Origin::from("a.yaml"), vec![pod], jiff::Timestamp::UNIX_EPOCH);
-    channel.push(wanted.listing());
+    channel.publish(wanted.listing());
     stop.cancelled().await;
     Ok(())
 }

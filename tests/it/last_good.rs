@@ -7,7 +7,7 @@ use podmux::{
     pod::{NodeName, SourceName},
     source::{
         file::{FileSettings, OnInvalid},
-        good::Good,
+        last_good::LastGood,
     },
 };
 use rustix::process::Signal;
@@ -69,7 +69,7 @@ impl Node {
         (self.change)(&mut settings);
         let mut state = State::open_on(&self.disk).unwrap();
         let node = settings.preparation.node.clone();
-        let good = Good::new(SourceName::File, node, state.db.clone(), &mut state.stored);
+        let good = LastGood::new(SourceName::File, node, state.db.clone(), &mut state.stored);
         Run { source: Running::hold(settings, |source| source.with_last_good(good)), state }
     }
 
@@ -77,7 +77,7 @@ impl Node {
     async fn rows(&self) -> Vec<String> {
         let state = State::open_on(&self.disk).unwrap();
         let prefix = format!("file/{}/", self.place.path().display());
-        let rows = state.stored.tables[&Table::Good].keys();
+        let rows = state.stored.tables[&Table::LastGood].keys();
         let rows = rows.map(|key| key.strip_prefix(&prefix).unwrap_or(key).to_owned()).collect();
         state.close().await;
         rows
@@ -246,7 +246,7 @@ async fn only_what_changed_is_written() {
     .await;
     run.end().await;
     let state = State::open_on(&node.disk).unwrap();
-    let rows = &state.stored.tables[&Table::Good];
+    let rows = &state.stored.tables[&Table::LastGood];
     let images: Vec<_> = rows.values().map(|row| String::from_utf8_lossy(row).contains("\"i:2\"")).collect();
     assert_eq!(images, [false, true, false]);
     state.close().await;
@@ -343,8 +343,8 @@ async fn a_row_that_nobody_understands_is_left_out() {
     let node = Node::that_ran().await;
     let state = State::open_on(&node.disk).unwrap();
     let key = format!("file/{}/b.yaml", node.place.path().display());
-    state.put(Table::Good, &key, "{\"future\": true}").await;
-    state.put(Table::Good, "url/http://example.com", "{\"future\": true}").await;
+    state.put(Table::LastGood, &key, "{\"future\": true}").await;
+    state.put(Table::LastGood, "url/http://example.com", "{\"future\": true}").await;
     state.close().await;
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     let run = node.start();

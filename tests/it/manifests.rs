@@ -7,8 +7,8 @@ use std::{
 };
 
 use podmux::{
-    pod::{NodeName, Prepared, SourceName, decode::Preparation},
-    validation::manifest,
+    manifest::{self, Preparation},
+    pod::{NodeName, Prepared, SourceName},
 };
 use rustix::process::Signal;
 
@@ -28,7 +28,7 @@ fn examples() -> BTreeMap<String, Vec<Prepared>> {
     };
     let read = |path: PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let found = manifest(&fs::read(&path).unwrap(), &preparation)
+        let found = manifest::read(&fs::read(&path).unwrap(), &preparation)
             .unwrap_or_else(|refusal| panic!("{name}:{refusal}"));
         assert!(found.warnings.is_empty(), "{name}: {:?}", found.warnings);
         (name, found.pods)

@@ -31,13 +31,13 @@ impl Source {
     fn put(&mut self, pods: &str) {
         let pods = pods.split_whitespace().map(pod).collect();
         self.builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
-        self.channel.push(self.builder.listing());
+        self.channel.publish(self.builder.listing());
     }
 
     fn restore(&mut self, pods: &str) {
         let pods = pods.split_whitespace().map(pod).collect();
         self.builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
-        self.channel.push(self.builder.restored_listing());
+        self.channel.publish(self.builder.restored_listing());
     }
 
     async fn put_and_merge(&mut self, pods: &str) {
@@ -74,7 +74,7 @@ async fn each_configured_source_has_one_channel() {
 #[should_panic(expected = "a source speaks in its own name only")]
 async fn a_source_cannot_speak_in_anothers_name() {
     let (mux, _turn) = Mux::new(&SourceName::ALL);
-    mux.channel(SourceName::File).unwrap().push(ListingBuilder::new(SourceName::Api).listing());
+    mux.channel(SourceName::File).unwrap().publish(ListingBuilder::new(SourceName::Api).listing());
 }
 
 // TestMergeInvoked

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use podmux::pod::yaml;
+use podmux::manifest::yaml;
 use rustix::process::Signal;
 use serde_json::Value;
 

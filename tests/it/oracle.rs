@@ -7,8 +7,8 @@ use std::{
 };
 
 use podmux::{
-    pod::{NodeName, Prepared, SourceName, Stage, decode::Preparation, yaml},
-    validation::manifest,
+    manifest::{self, Preparation, yaml},
+    pod::{NodeName, Prepared, SourceName, Stage},
 };
 use serde_json::{Map, Value, json};
 
@@ -67,7 +67,7 @@ fn difference(text: &str, source: &str, theirs: &Value) -> Option<String> {
     let preparation =
         Preparation { source: name, node: NodeName::new("node1").unwrap(), generate: None, namespace: None };
     let stage = theirs["stage"].as_str();
-    let refusal = match manifest(text.as_bytes(), &preparation) {
+    let refusal = match manifest::read(text.as_bytes(), &preparation) {
         Ok(_) if stage.is_some() => {
             return Some(format!("taken; the kubelet at {stage:?}: {} {:?}", theirs["error"], told(theirs)));
         }

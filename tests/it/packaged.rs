@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use expect_test::expect_file;
 use podmux::{
     cli,
-    pod::yaml,
+    manifest::yaml,
     settings::{Environment, Flags, Key, Settings},
 };
 

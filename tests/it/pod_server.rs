@@ -1,6 +1,6 @@
 //! Pods from an API server: taken as they are, and refused where Go's decoder would refuse them.
 
-use podmux::pod::{Prepared, ServerPodError};
+use podmux::{manifest::ServerPodError, pod::Prepared};
 use serde_json::{Value, json};
 
 use crate::support::corpus;

@@ -116,7 +116,7 @@ const LAW: &[Row] = &[
         "+crate::client",
         "+crate::mux::SourceChannel",
         // What the sinks have acknowledged: the way back to the posted set.
-        "+crate::storage::Told",
+        "+crate::storage::Delivered",
         // Scoped threads end before the call does: no task without an owner.
         "+std::thread::scope", "+std::thread::available_parallelism", "+std::thread::ScopedJoinHandle",
     ]]),
@@ -125,7 +125,7 @@ const LAW: &[Row] = &[
         "+crate::sink", "+crate::pod", "+crate::db", "+crate::clock", "+crate::causes",
         "+crate::mux::Updates",
         // What it has acknowledged, as it reports it.
-        "+crate::storage::Told",
+        "+crate::storage::Delivered",
     ]]),
     ("server", &[ASYNC, &[
         "+axum", "+bytes", "+http", "+http_body_util", "+hyper", "+hyper_util", "+prometheus_client",

@@ -494,7 +494,7 @@ impl Upstream {
     fn push(&self, name: &str) {
         let mut wanted = ListingBuilder::new(SourceName::File);
         wanted.put(&Origin::from("a.yaml"), vec![script::pod(name)], jiff::Timestamp::UNIX_EPOCH);
-        self.channel.push(wanted.listing());
+        self.channel.publish(wanted.listing());
     }
 
     /// Feeds the watchdog until the manager has heard so many signs of life.

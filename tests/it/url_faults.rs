@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderValue;
-use podmux::{client::Identity, pod::decode::MAX_MANIFEST, storage::SourceState};
+use podmux::{client::Identity, manifest::MAX_MANIFEST, storage::SourceState};
 use tokio::net::TcpListener;
 
 use crate::{

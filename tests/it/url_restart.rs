@@ -5,7 +5,7 @@ use std::path::Path;
 use podmux::{
     pod::{NodeName, SourceName},
     source::{
-        good::Good,
+        last_good::LastGood,
         url::{UrlSettings, UrlSource},
     },
     storage::SourceState,
@@ -28,7 +28,7 @@ impl Kept {
     fn start(directory: &Path, settings: UrlSettings) -> Self {
         let mut state = State::open(directory).unwrap();
         let node = NodeName::new("node").unwrap();
-        let good = Good::new(SourceName::Url, node, state.db.clone(), &mut state.stored);
+        let good = LastGood::new(SourceName::Url, node, state.db.clone(), &mut state.stored);
         let source = Polled::start_with(settings, |source: UrlSource| source.with_last_good(good));
         Self { source, state }
     }
@@ -143,7 +143,7 @@ async fn a_disk_that_fails_shows_and_stops_nothing() {
     let disk = Disk::default();
     let mut state = State::open_on(&disk).unwrap();
     let node = NodeName::new("node").unwrap();
-    let good = Good::new(SourceName::Url, node, state.db.clone(), &mut state.stored);
+    let good = LastGood::new(SourceName::Url, node, state.db.clone(), &mut state.stored);
     disk.platter().fault = Some(Fault { deed: Deed::Sync, from: 0, times: usize::MAX, errno: EIO });
     let mut source = Polled::start_with(settings(&web.url), |source: UrlSource| source.with_last_good(good));
     source.hear("ADD: a=i:1 b=i:1").await;

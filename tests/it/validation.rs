@@ -10,17 +10,14 @@ use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
 use podmux::{
-    pod::{
-        NodeName, Problem, Refusal, SourceName, Stage,
-        decode::{MAX_LOOKS, Manifest, Preparation},
-    },
-    validation::manifest,
+    manifest::{self, MAX_LOOKS, Manifest, Preparation},
+    pod::{NodeName, Problem, Refusal, SourceName, Stage},
 };
 use serde_json::{Value, json};
 
 fn read_as(source: SourceName, text: &str) -> Result<Manifest, Refusal> {
     let node = NodeName::new("node1").unwrap();
-    manifest(text.as_bytes(), &Preparation { source, node, generate: None, namespace: None })
+    manifest::read(text.as_bytes(), &Preparation { source, node, generate: None, namespace: None })
 }
 
 fn read(text: &str) -> Result<Manifest, Refusal> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use podmux::{
-    pod::{NodeName, Refusal, SourceName, Stage, decode::Preparation},
-    validation::manifest,
+    manifest::{self, Preparation},
+    pod::{NodeName, Refusal, SourceName, Stage},
 };
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
     let source = if case["source"] == "file" { SourceName::File } else { SourceName::Url };
     let preparation =
         Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None };
-    let result = manifest(case["data"].as_str().unwrap().as_bytes(), &preparation);
+    let result = manifest::read(case["data"].as_str().unwrap().as_bytes(), &preparation);
     let stage = case["stage"].as_str();
     match (stage, result) {
         (None, Ok(_)) => tally.accepted += 1,
@@ -134,11 +134,12 @@ fn every_accepted_pod_of_the_corpus_is_accepted_again_as_it_was_prepared() {
             generate: None,
             namespace: None,
         };
-        let first = manifest(case["data"].as_str().unwrap().as_bytes(), &preparation).unwrap();
+        let first = manifest::read(case["data"].as_str().unwrap().as_bytes(), &preparation).unwrap();
         preparation.source = SourceName::Http;
         for pod in &first.pods {
             let text = serde_json::to_vec(pod.object()).unwrap();
-            let second = manifest(&text, &preparation).unwrap_or_else(|why| panic!("{}: {why}", case["id"]));
+            let second =
+                manifest::read(&text, &preparation).unwrap_or_else(|why| panic!("{}: {why}", case["id"]));
             again += second.pods.len();
         }
     }

@@ -6,7 +6,7 @@
 )]
 
 use expect_test::{Expect, expect};
-use podmux::pod::yaml::to_json;
+use podmux::manifest::yaml::to_json;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -49,7 +49,7 @@ pub use self::{
     },
     metrics::ReflectorMetrics,
 };
-use super::{SourceStatus, dice, good::Good};
+use super::{SourceStatus, dice, last_good::LastGood};
 use crate::{causes::chain, clock, mux::SourceChannel, pod::NodeName};
 
 /// How long the head of an answer may take: the API server itself gives up on a
@@ -177,7 +177,7 @@ impl ApiSource {
     /// A listing of another server or of another node is not taken. It reads the
     /// kubeconfig, so it may block.
     #[must_use]
-    pub fn with_last_good(mut self, last_good: Good) -> Self {
+    pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         let mut good = last_good.whole();
         let named = self.connector.identity();
         match (&named, &self.settings.kubeconfig) {

@@ -19,7 +19,7 @@ use crate::{
     clock,
     mux::SourceChannel,
     pod::{Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, RejectionReason, SourceName},
-    source::good::Good,
+    source::last_good::LastGood,
 };
 
 /// Where an object is filed whose name cannot be read.
@@ -39,7 +39,7 @@ pub(super) struct UndeltaStore {
     node: NodeName,
     channel: SourceChannel,
     builder: ListingBuilder,
-    good: Good,
+    good: LastGood,
     pushed: Option<Listing>,
     /// What the listing that is being collected has named so far.
     named: HashSet<Origin>,
@@ -53,7 +53,7 @@ pub(super) struct UndeltaStore {
 impl UndeltaStore {
     pub(super) fn new(node: NodeName, channel: SourceChannel) -> Self {
         Self {
-            good: Good::none(SourceName::Api, node.clone()),
+            good: LastGood::none(SourceName::Api, node.clone()),
             node,
             channel,
             builder: ListingBuilder::new(SourceName::Api),
@@ -66,20 +66,20 @@ impl UndeltaStore {
     }
 
     /// Pushes what was good in an earlier run, and keeps what is good from now on.
-    pub(super) fn restore(&mut self, mut good: Good) -> usize {
+    pub(super) fn restore(&mut self, mut good: LastGood) -> usize {
         for (origin, pods) in good.restored() {
             self.builder.put(&origin, pods, clock::now());
         }
         let listing = self.builder.restored_listing();
         let pods = listing.len();
-        self.channel.push(listing.clone());
+        self.channel.publish(listing.clone());
         self.pushed = Some(listing);
         self.good = good;
         pods
     }
 
     /// Keeps what is good from now on, and has nothing to begin with.
-    pub(super) fn keep(&mut self, good: Good) {
+    pub(super) fn keep(&mut self, good: LastGood) {
         self.good = good;
     }
 
@@ -218,7 +218,7 @@ impl UndeltaStore {
         self.good.begin().await;
         let listing = self.builder.listing();
         self.tell_duplicates(&listing);
-        self.channel.push(listing.clone());
+        self.channel.publish(listing.clone());
         self.pushed = Some(listing);
     }
 

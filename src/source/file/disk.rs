@@ -12,7 +12,7 @@ use std::{
 use rustix::fs::{Mode, OFlags};
 
 use super::entries::{Identity, Place, Seen, Stamp};
-use crate::pod::decode::MAX_MANIFEST;
+use crate::manifest::MAX_MANIFEST;
 
 /// How many symbolic links are followed from one path: Linux's own bound.
 const MAX_LINKS: usize = 40;

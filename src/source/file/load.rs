@@ -14,11 +14,8 @@ use super::{
     worker::{moment, too_large},
 };
 use crate::{
-    pod::{
-        RejectionReason,
-        decode::{Manifest, Preparation},
-    },
-    validation,
+    manifest::{self, Manifest, Preparation},
+    pod::RejectionReason,
 };
 
 /// How many threads read and decode at most: a node agent shares its node.
@@ -43,7 +40,7 @@ pub(super) fn load(path: &Path, preparation: &Preparation) -> Loaded {
     let refused = |refusal| RejectionReason::Refused(Arc::new(refusal));
     let (reading, verdict) = match text {
         Text::Whole(text, stamp) => {
-            (Reading::Whole(stamp), Some(validation::manifest(&text, preparation).map_err(refused)))
+            (Reading::Whole(stamp), Some(manifest::read(&text, preparation).map_err(refused)))
         }
         Text::TooLarge(stamp) => (Reading::Whole(stamp), Some(Err(refused(too_large(stamp.size))))),
         Text::Torn(stamp) => (Reading::Torn(stamp), None),

@@ -33,12 +33,8 @@ use self::{
     watch::{Inbox, News},
     worker::{Outcome, Worker},
 };
-use super::good::Good;
-use crate::{
-    clock,
-    mux::SourceChannel,
-    pod::{SourceName, decode::Preparation},
-};
+use super::last_good::LastGood;
+use crate::{clock, manifest::Preparation, mux::SourceChannel, pod::SourceName};
 
 /// How often everything is scanned where no watch is to be had.
 const POLL: Duration = Duration::from_secs(1);
@@ -177,7 +173,7 @@ pub struct FileSource {
     channel: SourceChannel,
     inbox: Arc<Inbox>,
     worker: Option<Box<Worker>>,
-    good: Good,
+    good: LastGood,
     asked: level::Receiver<Asked>,
     status: level::Sender<FileStatus>,
 }
@@ -192,7 +188,7 @@ impl FileSource {
         let inbox = Arc::new(Inbox::default());
         // It fails for an empty path only, which then is looked at as it is, and is missing.
         let absolute = path::absolute(&settings.path).unwrap_or_else(|_| settings.path.clone());
-        let good = Good::none(SourceName::File, settings.preparation.node.clone());
+        let good = LastGood::none(SourceName::File, settings.preparation.node.clone());
         let worker = Some(Box::new(Worker::new(settings, absolute, inbox.clone())));
         let source = Self { channel, inbox, worker, good, asked, status };
         (source, FileHandle { asked: ask, status: seen })
@@ -204,14 +200,14 @@ impl FileSource {
     /// What is missing, unreadable or broken at the start is treated as if it
     /// had become so just now.
     #[must_use]
-    pub fn with_last_good(mut self, mut good: Good) -> Self {
+    pub fn with_last_good(mut self, mut good: LastGood) -> Self {
         if let Some(worker) = &mut self.worker {
             let (listing, others) = worker.restore(good.restored());
             for origin in &others {
                 good.forget(origin);
             }
             if let Some(listing) = listing {
-                self.channel.push(listing);
+                self.channel.publish(listing);
             }
         }
         self.good = good;
@@ -307,7 +303,7 @@ impl FileSource {
         // It is on its way to the disk before anybody hears of it.
         self.good.begin().await;
         if let Some(listing) = outcome.listing {
-            self.channel.push(listing);
+            self.channel.publish(listing);
         }
         let since = || self.status.borrow().failing_since.unwrap_or_else(clock::now);
         let status = FileStatus {

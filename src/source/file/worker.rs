@@ -22,10 +22,12 @@ use super::{
     load::{Loaded, load, load_all},
     watch::{Inbox, Interest, News, Watch, What},
 };
-use crate::pod::{
-    Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity,
-    SourceName, Stage,
-    decode::{MAX_MANIFEST, Manifest},
+use crate::{
+    manifest::{MAX_MANIFEST, Manifest},
+    pod::{
+        Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity,
+        SourceName, Stage,
+    },
 };
 
 /// How often arming is tried again because the path changed meanwhile; the next scan does the rest.

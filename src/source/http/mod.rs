@@ -32,7 +32,7 @@ use crate::{
     db::{Change, Db, DbError, Stored, Table},
     mux::SourceChannel,
     pod::{ListingBuilder, NodeName, Origin, Pod, PodKey, Prepared, SourceName},
-    storage::Told,
+    storage::Delivered,
 };
 
 /// How many writes may wait while a commit is under way; the next one waits for its turn to ask.
@@ -251,7 +251,7 @@ pub struct HttpSource {
     /// When those that are being deleted must be gone, on the clock that nobody sets.
     deadlines: HashMap<PodKey, Instant>,
     /// What each sink has acknowledged.
-    sinks: watch::Receiver<Vec<Told>>,
+    sinks: watch::Receiver<Vec<Delivered>>,
     writes: mpsc::Receiver<Asked>,
     posted: watch::Sender<OrdMap<PodKey, Arc<Pod>>>,
     status: watch::Sender<SourceStatus>,
@@ -272,7 +272,7 @@ impl HttpSource {
         db: Option<Db>,
         stored: &Stored,
         channel: SourceChannel,
-        sinks: watch::Receiver<Vec<Told>>,
+        sinks: watch::Receiver<Vec<Delivered>>,
     ) -> Result<(Self, Posts), LoadError> {
         let nothing = BTreeMap::new();
         let set = record::load(stored.tables.get(&Table::Posted).unwrap_or(&nothing), node)?;
@@ -413,7 +413,7 @@ impl HttpSource {
                 }
             }
         });
-        self.channel.push(listing);
+        self.channel.publish(listing);
     }
 
     /// The deadline as the API writes it is a time of day, which somebody may
@@ -465,7 +465,7 @@ impl HttpSource {
 
     /// Whether a sink has acknowledged that a pod is being deleted, or knows
     /// another source's pod under its name.
-    fn let_go(&self, told: &Told, key: &PodKey) -> bool {
+    fn let_go(&self, told: &Delivered, key: &PodKey) -> bool {
         let uid = self.set.pods.get(key).map(|posted| posted.pod.uid());
         told.get(key).is_some_and(|entry| {
             let pod = entry.pod();

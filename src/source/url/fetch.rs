@@ -15,7 +15,8 @@ use super::{super::hex, UrlSettings};
 use crate::{
     causes::chain,
     client::{Client, ClientError, ClientSettings},
-    pod::{Refusal, decode::MAX_MANIFEST},
+    manifest::MAX_MANIFEST,
+    pod::Refusal,
 };
 
 /// Who asks.

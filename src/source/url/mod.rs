@@ -20,17 +20,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
-use super::{SourceStatus, dice, good::Good, hex, outage::Outage};
+use super::{SourceStatus, dice, hex, last_good::LastGood, outage::Outage};
 use crate::{
     causes::chain,
     client::{Identity, shown},
     clock,
+    manifest::{self, Manifest, Preparation},
     mux::SourceChannel,
-    pod::{
-        Listing, ListingBuilder, Origin, Refusal, RejectionReason, SourceName,
-        decode::{Manifest, Preparation},
-    },
-    validation,
+    pod::{Listing, ListingBuilder, Origin, Refusal, RejectionReason, SourceName},
 };
 
 /// A poll may come by a tenth of the frequency earlier or later, so that the
@@ -178,7 +175,7 @@ pub struct UrlSource {
     fetcher: Fetcher,
     builder: ListingBuilder,
     known: Option<Known>,
-    last_good: Good,
+    last_good: LastGood,
     /// What was pushed last.
     pushed: Option<Listing>,
     outage: Outage,
@@ -196,7 +193,7 @@ impl UrlSource {
         let status = SourceStatus { target, detail: polling(&settings), ..SourceStatus::default() };
         let (status, seen) = level::channel(status);
         let (fetched, done) = level::channel(0);
-        let last_good = Good::none(SourceName::Url, settings.preparation.node.clone());
+        let last_good = LastGood::none(SourceName::Url, settings.preparation.node.clone());
         let (ask, asked) = level::channel(Asked { fetches: 0, settings: settings.clone() });
         let source = Self {
             channel,
@@ -221,13 +218,13 @@ impl UrlSource {
     /// Whether the URL still says so is asked without conditions: the pods may
     /// have been prepared by an earlier release.
     #[must_use]
-    pub fn with_last_good(mut self, mut last_good: Good) -> Self {
+    pub fn with_last_good(mut self, mut last_good: LastGood) -> Self {
         let (ours, mut others) = (kept_under(&self.settings.url), Vec::new());
         for (url, pods) in last_good.restored() {
             if url == ours {
                 self.builder.put(&self.origin, pods, clock::now());
                 let listing = self.builder.restored_listing();
-                self.channel.push(listing.clone());
+                self.channel.publish(listing.clone());
                 self.pushed = Some(listing);
             } else {
                 others.push(url);
@@ -305,7 +302,7 @@ impl UrlSource {
             }
             Answer::Body(Fetched { body, sha256, validators }) => {
                 let preparation = self.settings.preparation.clone();
-                let decoding = task::spawn_blocking(move || validation::manifest(&body, &preparation));
+                let decoding = task::spawn_blocking(move || manifest::read(&body, &preparation));
                 match decoding.await {
                     Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, validators }).await,
                     Ok(Err(refusal)) => return Err(self.refuse(refusal)),
@@ -364,7 +361,7 @@ impl UrlSource {
         if news && let Some(pushed) = &self.pushed {
             if pushed.is_restored() {
                 let listing = self.builder.restored_listing();
-                self.channel.push(listing.clone());
+                self.channel.publish(listing.clone());
                 self.pushed = Some(listing);
             } else {
                 self.push();
@@ -376,7 +373,7 @@ impl UrlSource {
     fn push(&mut self) {
         let listing = self.builder.listing();
         self.tell_duplicates(&listing);
-        self.channel.push(listing.clone());
+        self.channel.publish(listing.clone());
         self.pushed = Some(listing);
     }
 }

@@ -9,8 +9,9 @@ use std::{
 };
 
 use podmux::{
+    manifest::Preparation,
     mux::{Mux, Notify, Updates},
-    pod::{NodeName, Pod, PodUpdate, SourceName, decode::Preparation},
+    pod::{NodeName, Pod, PodUpdate, SourceName},
     source::file::{FileHandle, FileSettings, FileSource, FileStatus},
 };
 use tempfile::TempDir;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use http::Uri;
 use podmux::{
+    manifest::Preparation,
     mux::{Mux, Notify, Updates},
-    pod::{NodeName, SourceName, decode::Preparation},
+    pod::{NodeName, SourceName},
     source::{
         SourceStatus,
         url::{UrlHandle, UrlSettings, UrlSource},

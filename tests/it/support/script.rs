@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use expect_test::Expect;
 use podmux::{
     pod::{Listing, ListingBuilder, Origin, PodUpdate, Prepared, Rejection, SourceName},
-    storage::{Notify, PodStorage, Told, updates},
+    storage::{Delivered, Notify, PodStorage, updates},
 };
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub fn check(script: &str, expect: &Expect) {
 pub fn check_with(configured: &[SourceName], notify: Notify, script: &str, expect: &Expect) {
     let mut storage = PodStorage::new(configured);
     let mut builders = SourceName::ALL.map(ListingBuilder::new);
-    let (mut told, mut out) = (Told::default(), String::new());
+    let (mut told, mut out) = (Delivered::default(), String::new());
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         writeln!(out, "> {line}").unwrap();
         let (asleep, listing) = read(line, &mut builders);

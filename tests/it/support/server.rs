@@ -30,7 +30,7 @@ use podmux::{
         api::ReflectorMetrics,
         http::{HttpSource, Posts},
     },
-    storage::Told,
+    storage::Delivered,
 };
 use serde_json::Value;
 use tokio::{
@@ -98,7 +98,7 @@ pub struct TestServer {
     /// What lives as long as the server: its tasks, and what the sinks have
     /// acknowledged. That is one sink, and nothing, so that what is deleted
     /// gracefully stays until its grace has run out.
-    _held: (JoinSet<()>, watch::Sender<Vec<Told>>, Option<State>),
+    _held: (JoinSet<()>, watch::Sender<Vec<Delivered>>, Option<State>),
 }
 
 impl TestServer {
@@ -113,7 +113,7 @@ impl TestServer {
             let api = setup.reflector.as_ref().map(|_| SourceName::Api);
             Mux::new(&[SourceName::File, SourceName::Http].into_iter().chain(api).collect::<Vec<_>>())
         };
-        let (acknowledged, seen) = watch::channel(vec![Told::default()]);
+        let (acknowledged, seen) = watch::channel(vec![Delivered::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
         let state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
         let (db, empty) = (state.as_ref().map(|state| state.db.clone()), Stored::default());
@@ -281,7 +281,7 @@ async fn speak<T>(
 ) -> T {
     let (channel, mut builder) = source.lock().unwrap().take().expect("one at a time");
     let result = edit(&mut builder);
-    channel.push(listing(&mut builder));
+    channel.publish(listing(&mut builder));
     assert!(soon(channel.merged()).await);
     *source.lock().unwrap() = Some((channel, builder));
     result

@@ -76,7 +76,7 @@ pub fn apply(tables: &mut Tables, changes: &[Change]) {
 
 /// No rows in any table.
 pub fn no_rows() -> Tables {
-    [Table::Posted, Table::Good, Table::Streams].map(|table| (table, BTreeMap::new())).into()
+    [Table::Posted, Table::LastGood, Table::Streams].map(|table| (table, BTreeMap::new())).into()
 }
 
 /// Numbers that are the same in each run (`SplitMix64`).
@@ -101,7 +101,7 @@ impl Dice {
     pub fn changes(&mut self) -> Vec<Change> {
         let count = 1 + self.roll(7);
         let change = |_| {
-            let table = [Table::Posted, Table::Good, Table::Streams][self.roll(3)];
+            let table = [Table::Posted, Table::LastGood, Table::Streams][self.roll(3)];
             let key = format!("default/pod-{}", self.roll(60));
             let mut value = vec![0; [20, 300, 2_500, 9_000][self.roll(4)]];
             self.bytes(&mut value);

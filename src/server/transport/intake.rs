@@ -12,11 +12,10 @@ use tokio::{
 };
 
 use super::{
-    body::SMALL_BODY,
     limits::{LINGER, Limits},
     stats::Refusal,
-    status::ApiError,
 };
+use crate::server::{body::SMALL_BODY, status::ApiError};
 
 /// After how long it is worth another try when memory was short, in seconds.
 const RETRY_AFTER: u64 = 1;

@@ -2,31 +2,31 @@
 //!
 //! For a source that reads what may be missing or broken when it starts:
 //!
-//! 1. [`Good::new`] takes the source's rows out of what was stored. Rows that
+//! 1. [`LastGood::new`] takes the source's rows out of what was stored. Rows that
 //!    were prepared for another node are not restored: those pods come out as
 //!    removed and added.
-//! 2. [`Good::restored`] gives the rest. The source puts them into its
+//! 2. [`LastGood::restored`] gives the rest. The source puts them into its
 //!    [`ListingBuilder`](crate::pod::ListingBuilder) and pushes its
 //!    `restored_listing()` at once, before it looks at the world. What it finds
 //!    then edits the same builder, so what has not changed is no change. An
-//!    origin that it does not want any more it [forgets](Good::forget).
+//!    origin that it does not want any more it [forgets](LastGood::forget).
 //! 3. Whenever the builder says that an origin changed for good, the source
-//!    [puts](Good::put) the origin's pods, or forgets it. A refusal changes
+//!    [puts](LastGood::put) the origin's pods, or forgets it. A refusal changes
 //!    nothing here: that is the point.
-//! 4. Before it pushes the listing it [begins](Good::begin) to write; its loop
-//!    has [`Good::write`] among the things that it waits for, and when it is
-//!    stopped it [finishes](Good::finish).
+//! 4. Before it pushes the listing it [begins](LastGood::begin) to write; its loop
+//!    has [`LastGood::write`] among the things that it waits for, and when it is
+//!    stopped it [finishes](LastGood::finish).
 //!
 //! Only what changed is written, in small commits, one at a time: whoever
 //! commits beside it never waits for more than one of them. A source never
 //! waits for the disk. What cannot be written is said once, tried again with the
-//! next change or after some seconds, and is in [`Good::trouble`] meanwhile.
+//! next change or after some seconds, and is in [`LastGood::trouble`] meanwhile.
 //!
 //! A source whose origins are no use without each other (the pods of one API
-//! server's listing) keeps them [whole](Good::whole): what was noted before a
+//! server's listing) keeps them [whole](LastGood::whole): what was noted before a
 //! commit is one commit, so that what is restored was true at one moment. What
 //! it must know of its listing (whose it is, as of when) it notes
-//! [about](Good::about) it, and that is written with the pods it belongs to.
+//! [about](LastGood::about) it, and that is written with the pods it belongs to.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -89,7 +89,7 @@ impl Note {
 const GONE: Note = Note::Pods(Vec::new());
 
 /// One source's last good, by origin. See the [module](self).
-pub struct Good {
+pub struct LastGood {
     source: SourceName,
     node: NodeName,
     /// `None` if nothing is kept.
@@ -128,13 +128,13 @@ struct About {
     about: Json,
 }
 
-/// What was good when the last run ended, read as it is asked for. See [`Good::restored`].
+/// What was good when the last run ended, read as it is asked for. See [`LastGood::restored`].
 pub struct Restored<'g> {
-    good: &'g mut Good,
+    good: &'g mut LastGood,
     read: vec::IntoIter<(Origin, Vec<Prepared>)>,
 }
 
-impl Good {
+impl LastGood {
     /// Keeps nothing.
     #[must_use]
     pub fn none(source: SourceName, node: NodeName) -> Self {
@@ -159,7 +159,7 @@ impl Good {
     pub fn new(source: SourceName, node: NodeName, db: Db, stored: &mut Stored) -> Self {
         let mut good = Self { db: Some(db), ..Self::none(source, node) };
         let (prefix, about) = (good.key(""), good.key(ABOUT));
-        let table = stored.tables.entry(Table::Good).or_default();
+        let table = stored.tables.entry(Table::LastGood).or_default();
         good.rows = table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
         good.kept = good.rows.iter().map(|(key, _)| key.clone()).collect();
         if good.rows.front().is_some_and(|(key, _)| *key == about)
@@ -305,7 +305,7 @@ impl Good {
             let Some((key, note)) = self.changes.pop_first() else { break };
             let value = self.row(&note);
             bytes += note.bytes();
-            changes.push(Change { table: Table::Good, key: key.clone(), value });
+            changes.push(Change { table: Table::LastGood, key: key.clone(), value });
             chunk.push((key, note));
         }
         let commit = Box::pin(async move { db.commit(changes).await });
@@ -350,9 +350,9 @@ impl Good {
     }
 }
 
-impl fmt::Debug for Good {
+impl fmt::Debug for LastGood {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Good").field("source", &self.source).field("db", &self.db).finish_non_exhaustive()
+        f.debug_struct("LastGood").field("source", &self.source).field("db", &self.db).finish_non_exhaustive()
     }
 }
 

@@ -20,22 +20,21 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use super::{
-    Refusal, View, health, process, routes::Server, sources, status::ApiError, updates::MAX_WATCHERS,
-};
+use super::{health, process, sources, updates::MAX_WATCHERS};
+use crate::server::{Refusal, View, context::Context, status::ApiError};
 use crate::{clock, source::api::ReflectorMetrics, storage::SourceState};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels<const N: usize> = [(&'static str, String); N];
 /// A number that may be a fraction.
-pub(super) type Level = Gauge<f64, AtomicU64>;
+pub(in crate::server) type Level = Gauge<f64, AtomicU64>;
 type Levels<const N: usize> = Family<Labels<N>, Level>;
 type Numbers<const N: usize> = Family<Labels<N>, Gauge>;
 
 /// What was asked of the server and answered so far.
 #[derive(Clone, Debug)]
-pub(super) struct Requests {
+pub(in crate::server) struct Requests {
     answered: Family<Labels<3>, Counter>,
     took: Family<Labels<2>, Histogram, fn() -> Histogram>,
 }
@@ -50,7 +49,11 @@ impl Default for Requests {
 
 /// Counts each request under its route (not its path: names are without number)
 /// and measures the time to the head of the answer.
-pub(super) async fn count(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+pub(in crate::server) async fn count(
+    State(server): State<Arc<Context>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let method = match request.method() {
         known @ (&Method::GET
         | &Method::HEAD
@@ -74,7 +77,7 @@ pub(super) async fn count(State(server): State<Arc<Server>>, request: Request, n
 }
 
 /// Everything, as it is now.
-pub(super) async fn scrape(State(server): State<Arc<Server>>) -> Result<Response, ApiError> {
+pub(in crate::server) async fn scrape(State(server): State<Arc<Context>>) -> Result<Response, ApiError> {
     let mut registry = Registry::with_prefix("podmux");
     let (view, now) = (&server.view, clock::now());
     agent(&mut registry, view, now);
@@ -107,7 +110,7 @@ fn encode(agent: &Registry, process: &Registry) -> Result<String, fmt::Error> {
 }
 
 /// Registers a single number.
-pub(super) fn set(registry: &mut Registry, name: &str, help: &str, value: u64) {
+pub(in crate::server) fn set(registry: &mut Registry, name: &str, help: &str, value: u64) {
     let gauge = Gauge::<u64, AtomicU64>::default();
     gauge.set(value);
     registry.register(name, help, gauge);
@@ -264,7 +267,7 @@ fn whole(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(super) fn seconds(time: Timestamp) -> f64 {
+pub(in crate::server) fn seconds(time: Timestamp) -> f64 {
     time.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64()
 }
 

@@ -1,4 +1,16 @@
-//! The server itself: it binds all addresses before it serves one, and stops without cutting answers off.
+//! The transport: listeners, TLS, connections, limits, callers. It binds all addresses before it serves one,
+//! and stops without cutting answers off.
+
+pub(super) mod auth;
+mod connection;
+pub(super) mod credentials;
+mod hands;
+mod intake;
+pub(super) mod limits;
+pub(super) mod listen;
+mod slots;
+mod socket;
+pub(super) mod stats;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -7,13 +19,13 @@ use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{
-    connection::{self, Shared},
-    credentials::{self, CredentialError, CredentialFiles, Credentials, Stamp},
+use self::{
+    connection::Shared,
+    credentials::{CredentialError, CredentialFiles, Credentials, Stamp},
     hands::{Hand, Hands},
     intake::Intake,
     limits::Limits,
-    listen::{self, BindError, Listener},
+    listen::{BindError, Listener},
     slots::Slots,
     stats::{ConnectionStats, Refusal},
 };

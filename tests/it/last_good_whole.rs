@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use podmux::{
     db::{self, Table, UPGRADES},
     pod::{NodeName, Origin, Pod, Prepared, SourceName},
-    source::good::Good,
+    source::last_good::LastGood,
 };
 use serde_json::{Value, json};
 
@@ -24,19 +24,19 @@ fn pod(name: &str, image: &str) -> Arc<Pod> {
     Prepared::from_value(pod).unwrap().told_by(SourceName::Api, Timestamp::UNIX_EPOCH).into()
 }
 
-fn put(good: &mut Good, name: &str, image: &str) {
+fn put(good: &mut LastGood, name: &str, image: &str) {
     good.put(&Origin::from(&*format!("default/{name}")), vec![pod(name, image)]);
 }
 
-fn good_of(state: &mut State, node: &str) -> Good {
+fn good_of(state: &mut State, node: &str) -> LastGood {
     let node = NodeName::new(node).unwrap();
-    Good::new(SourceName::Api, node, state.db.clone(), &mut state.stored).whole()
+    LastGood::new(SourceName::Api, node, state.db.clone(), &mut state.stored).whole()
 }
 
 /// What is about the listing, and its pods as `name=image`.
 type Left = (Option<Value>, Vec<String>);
 
-fn take(good: &mut Good) -> Left {
+fn take(good: &mut LastGood) -> Left {
     let about = good.restored_about();
     let line = |(origin, pods): (Origin, Vec<Prepared>)| {
         let [pod] = &pods[..] else { panic!("{origin}: {pods:?}") };
@@ -65,13 +65,13 @@ async fn left_in(file: Vec<u8>) -> Left {
 /// How many rows there are.
 async fn rows(disk: &Disk) -> usize {
     let state = State::open_on(disk).unwrap();
-    let rows = state.stored.tables[&Table::Good].len();
+    let rows = state.stored.tables[&Table::LastGood].len();
     state.close().await;
     rows
 }
 
 /// Notes what a listing of this version has: so many pods, all with the version as their image.
-fn note(good: &mut Good, pods: usize, version: &str) {
+fn note(good: &mut LastGood, pods: usize, version: &str) {
     for n in 0..pods {
         put(good, &format!("p{n:04}"), version);
     }
@@ -138,7 +138,7 @@ async fn only_one_commit_is_under_way_and_it_goes_on_when_nobody_waits() {
     let disk = Disk::default();
     let (db, writer, mut stored) = db::open_on(disk.clone(), Path::new("disk"), UPGRADES).unwrap();
     let node = NodeName::new("node").unwrap();
-    let mut good = Good::new(SourceName::Api, node, db.clone(), &mut stored).whole();
+    let mut good = LastGood::new(SourceName::Api, node, db.clone(), &mut stored).whole();
     // Nobody writes yet: no commit ends.
     for version in ["1", "2", "3"] {
         note(&mut good, 3, version);
@@ -212,7 +212,7 @@ async fn a_listing_that_is_discarded_leaves_nothing() {
     // After it was, with more that was noted since, and some of it under way.
     let disk = that_ran(300, "1").await;
     let mut state = State::open_on(&disk).unwrap();
-    state.put(Table::Good, "file/default/p0000", "{}").await;
+    state.put(Table::LastGood, "file/default/p0000", "{}").await;
     let mut good = good_of(&mut state, "node");
     assert_eq!(take(&mut good), listing(300, "1"));
     put(&mut good, "new", "1");
@@ -256,8 +256,8 @@ fn what_a_failing_disk_refused_is_written_with_what_was_noted_since() {
 async fn what_nobody_understands_about_a_listing_is_forgotten() {
     let disk = that_ran(1, "1").await;
     let state = State::open_on(&disk).unwrap();
-    state.put(Table::Good, "api/", "{\"future\": true}").await;
-    state.put(Table::Good, "api/default/p0000", "{\"future\": true}").await;
+    state.put(Table::LastGood, "api/", "{\"future\": true}").await;
+    state.put(Table::LastGood, "api/default/p0000", "{\"future\": true}").await;
     state.close().await;
     assert_eq!(left(&disk, "node").await, (None, Vec::new()));
     assert_eq!(rows(&disk).await, 0);
@@ -265,7 +265,7 @@ async fn what_nobody_understands_about_a_listing_is_forgotten() {
 
 #[tokio::test]
 async fn nothing_is_kept_without_a_state_directory() {
-    let mut good = Good::none(SourceName::Api, NodeName::new("node").unwrap()).whole();
+    let mut good = LastGood::none(SourceName::Api, NodeName::new("node").unwrap()).whole();
     note(&mut good, 2, "1");
     good.forget_all();
     assert_eq!(take(&mut good), (None, Vec::new()));

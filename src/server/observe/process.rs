@@ -20,7 +20,7 @@ use super::metrics::{Level, seconds, set};
 /// Of `/proc` only `/proc/self` is read, for there is no more of it under systemd's
 /// `ProcSubset=pid`; where not even that is to be had, only what needs it is missing. It is
 /// memory, not a disk: whoever reads it does not wait.
-pub(super) fn registry(started: Timestamp) -> Registry {
+pub(in crate::server) fn registry(started: Timestamp) -> Registry {
     let mut registry = Registry::with_prefix("process");
     let cpu = Counter::<f64, AtomicU64>::default();
     cpu.inc_by(cpu_seconds());

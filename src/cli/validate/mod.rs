@@ -10,14 +10,13 @@ use self::report::Report;
 use super::Failure;
 use crate::{
     clock,
+    manifest::{self, Preparation},
     pod::{
         ListingBuilder, Origin, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity, SourceName,
         Stage,
-        decode::{self, Preparation},
     },
     settings::{self, Environment},
     source::file::{Contents, contents, read_manifest},
-    validation,
 };
 use anyhow::anyhow;
 use clap::{ArgAction, ValueEnum, ValueHint};
@@ -210,7 +209,7 @@ fn check(path: &Path, preparation: &Preparation, strict: bool) -> Checked {
         }
         Err(why) => return checked(None, vec![Problem::error(format!("cannot be read: {why}"))], Vec::new()),
     };
-    match validation::manifest(&text, preparation) {
+    match manifest::read(&text, preparation) {
         Err(refusal) => checked(Some(refusal.stage), refusal.problems, Vec::new()),
         Ok(manifest) if strict && !manifest.warnings.is_empty() => {
             let strictly = |problem| Problem { severity: Severity::Error, ..problem };
@@ -223,10 +222,10 @@ fn check(path: &Path, preparation: &Preparation, strict: bool) -> Checked {
 
 fn read_stdin() -> Result<Vec<u8>, RejectionReason> {
     let mut text = Vec::new();
-    let read = io::stdin().lock().take(decode::MAX_MANIFEST as u64 + 1).read_to_end(&mut text);
+    let read = io::stdin().lock().take(manifest::MAX_MANIFEST as u64 + 1).read_to_end(&mut text);
     read.map_err(|error| RejectionReason::Unreadable(plain(&error).into()))?;
-    if text.len() > decode::MAX_MANIFEST {
-        let detail = format!("too much for a manifest: {} bytes at most; split it", decode::MAX_MANIFEST);
+    if text.len() > manifest::MAX_MANIFEST {
+        let detail = format!("too much for a manifest: {} bytes at most; split it", manifest::MAX_MANIFEST);
         let refusal = Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail)] };
         return Err(RejectionReason::Refused(refusal.into()));
     }

@@ -10,11 +10,17 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    NodeName, PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage, defaults, go_types, identity,
-    node::{Data, Node, lossy, place, quoted},
-    path::FieldPath,
+    defaults, go_types,
+    tree::{Data, Node, lossy, place},
     typed::{self, Findings},
     yaml,
+};
+use crate::{
+    pod::{
+        FieldPath, NodeName, PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage, identity,
+        quoted,
+    },
+    validation::{self, Report},
 };
 
 /// The largest manifest that is read, in bytes (the kubelet's bound for a URL's body).
@@ -59,42 +65,32 @@ pub const NAME_ATTEMPTS: usize = 8;
 /// follow it is as long as a label may be (`k8s.io/apiserver/pkg/storage/names`).
 pub const MAX_GENERATED_PREFIX: usize = 58;
 
-/// Judges a prepared pod, which stands at a path of its manifest.
-pub type Check<'c> = &'c dyn Fn(&Map<String, Value>, &FieldPath<'_>, &mut Faults<'_, '_>);
+/// How often checks may look into a text for what is not in its pods: each time
+/// the way there is gone from the text's beginning. Real pods need no look at all.
+pub const MAX_LOOKS: usize = 1_000;
 
-/// What a [`Check`] finds wrong with a pod. It tells fields; their places in the
-/// text are found here.
-pub struct Faults<'f, 't> {
+/// Reports the problems of one pod with their positions in the text.
+struct PodReport<'f, 't> {
     findings: &'f mut Findings<'t>,
     document: &'f Node<'f>,
     stage: &'f mut Option<Stage>,
     looks: &'f mut usize,
 }
 
-/// How often checks may look into a text for what is not in its pods: each time
-/// the way there is gone from the text's beginning. Real pods need no look at all.
-pub const MAX_LOOKS: usize = 1_000;
-
-impl Faults<'_, '_> {
-    /// Refuses the pod at a stage. The problem is made only if it is told: of
-    /// a text with a million problems the first hundred are.
-    pub fn refuse(&mut self, stage: Stage, path: &FieldPath<'_>, problem: impl FnOnce() -> Problem) {
+impl Report for PodReport<'_, '_> {
+    fn error(&mut self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
         *self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
-        self.findings.add_with(Severity::Error, path, |_| (path.at(self.document), problem()));
+        self.findings.add_with(Severity::Error, path, |_| (self.document.position_of(path), problem()));
     }
 
-    /// Whether an empty list or map was written at a path: a prepared pod does
-    /// not tell it from nothing, and some rules of the API do. After
-    /// [`MAX_LOOKS`] looks it is taken for nothing.
-    #[must_use]
-    pub fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
+    fn warning(&mut self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
+        self.findings.add_with(Severity::Warning, path, |_| (self.document.position_of(path), problem()));
+    }
+
+    /// After [`MAX_LOOKS`] calls the answer is no.
+    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
         *self.looks += 1;
-        *self.looks <= MAX_LOOKS && path.is_empty_in(self.document)
-    }
-
-    /// Warns of what the pod's author probably did not mean.
-    pub fn warn(&mut self, path: &FieldPath<'_>, problem: impl FnOnce() -> Problem) {
-        self.findings.add_with(Severity::Warning, path, |_| (path.at(self.document), problem()));
+        *self.looks <= MAX_LOOKS && self.document.is_empty_at(path)
     }
 }
 
@@ -110,27 +106,27 @@ pub struct Manifest {
     pub warnings: Vec<Problem>,
 }
 
-/// Reads a manifest: a Pod, a PodList, a List or several YAML documents, in YAML or JSON.
-///
-/// The pods are prepared but not validated: whoever means to run them reads
-/// them with [`validation::manifest`](crate::validation::manifest).
+/// Decodes, prepares and validates a manifest as the kubelet does: a Pod, a PodList, a List or
+/// several YAML documents, in YAML or JSON.
 ///
 /// # Errors
-/// All that is wrong with it. A manifest is taken whole or not at all.
-pub fn manifest(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
-    manifest_checked(text, preparation, &|_, _, _| {})
+/// All problems of the manifest, each with its position. A manifest is accepted as a whole or rejected.
+pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
+    decode_with(text, preparation, validation::validate)
 }
 
-/// The same with a check of each pod, once it is prepared. What the checks find
-/// is told together with all else.
+/// Decodes and prepares a manifest without validating its pods.
 ///
 /// # Errors
-/// As those of [`manifest`], and what the check refuses.
-pub fn manifest_checked(
-    text: &[u8],
-    preparation: &Preparation,
-    check: Check<'_>,
-) -> Result<Manifest, Refusal> {
+/// As [`read`], without those of validation.
+pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
+    decode_with(text, preparation, |_, _, _| {})
+}
+
+/// Checks a prepared pod, whose place in its manifest is a path.
+type Check = fn(&Map<String, Value>, &FieldPath<'_>, &mut dyn Report);
+
+fn decode_with(text: &[u8], preparation: &Preparation, check: Check) -> Result<Manifest, Refusal> {
     if text.len() > MAX_MANIFEST {
         let detail = format!("{} bytes are too many: a manifest holds {MAX_MANIFEST} at most", text.len());
         return Err(refusal(Stage::Decode, vec![Problem::error(detail)]));
@@ -180,7 +176,7 @@ struct Item {
 
 struct Reading<'r, 't> {
     preparation: &'r Preparation,
-    check: Check<'r>,
+    check: Check,
     findings: Findings<'t>,
     /// The first of the stages at which something was refused.
     stage: Option<Stage>,
@@ -268,8 +264,7 @@ impl Reading<'_, '_> {
         }
         let key = prepare(&mut pod, self.preparation);
         let Self { findings, stage, looks, .. } = self;
-        let mut faults = Faults { findings, document, stage, looks };
-        (self.check)(&pod, path, &mut faults);
+        (self.check)(&pod, path, &mut PodReport { findings, document, stage, looks });
         // They are looked at (the API refuses what is wrong in them) and not kept.
         defaults::child(&mut pod, "metadata").remove("managedFields");
         let prepared = Prepared::from_canonical(pod, key);

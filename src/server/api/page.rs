@@ -6,12 +6,13 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{select::Selector, status::ApiError};
+use super::select::Selector;
 use crate::pod::{Entry, Pod, PodKey};
+use crate::server::status::ApiError;
 
 /// What a list's request says about pages.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PageRequest {
+pub(in crate::server) struct PageRequest {
     /// How many pods at most; all if absent.
     limit: Option<usize>,
     /// Where the page before ended.
@@ -32,15 +33,15 @@ struct Token {
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Page {
+pub(in crate::server) struct Page {
     /// Its pods, by `namespace/name`.
-    pub(super) pods: Vec<Arc<Pod>>,
+    pub(in crate::server) pods: Vec<Arc<Pod>>,
     /// `metadata.resourceVersion`.
-    pub(super) seq: u64,
+    pub(in crate::server) seq: u64,
     /// `metadata.continue`: how to ask for the next one, if there is one.
-    pub(super) next: Option<String>,
+    pub(in crate::server) next: Option<String>,
     /// `metadata.remainingItemCount`: how many pods come after, if that is known.
-    pub(super) remaining: Option<usize>,
+    pub(in crate::server) remaining: Option<usize>,
 }
 
 impl PageRequest {
@@ -48,7 +49,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// 400 if the limit is no number or the token none of ours.
-    pub(super) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
+    pub(in crate::server) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
         let limit = match limit {
             "" => 0,
             limit => limit.parse::<i64>().map_err(|_| {
@@ -69,7 +70,7 @@ impl PageRequest {
     }
 
     /// Whether it is a later page of a list.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(in crate::server) fn goes_on(&self) -> bool {
         self.token.is_some()
     }
 
@@ -78,7 +79,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// 410 if the token is of a later number: the stream began anew since.
-    pub(super) fn cut<'e>(
+    pub(in crate::server) fn cut<'e>(
         &self,
         entries: impl Iterator<Item = (&'e PodKey, &'e Entry)>,
         selector: &Selector,

@@ -5,7 +5,7 @@ use std::{
     iter,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{self, Poll, ready},
     time::Duration,
 };
 
@@ -23,9 +23,9 @@ use http::{
 use hyper::body::Frame;
 use tokio::{sync::OwnedSemaphorePermit, time::sleep};
 
-use super::{
-    body::{Chunks, items},
-    routes::{Asked, Server, answered},
+use crate::server::{
+    body::{Chunks, Endless, items},
+    context::{Context, Params, answered},
     status::ApiError,
 };
 use crate::{
@@ -39,10 +39,6 @@ pub const MAX_WATCHERS: usize = 256;
 /// How long an event stream is silent at most: less than the minute after which
 /// proxies and browsers give a connection up.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(20);
-
-/// Among an answer's extensions: it ends when those who feed it do.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Endless;
 
 /// How the stream is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +103,9 @@ impl Form {
 /// An event stream that was broken goes on by itself: its reader says in
 /// `Last-Event-ID` what it heard last. A reader that is so slow that the history
 /// has gone on without it is told a `Status` (of 410) as the last line or event.
-pub(super) async fn watch(
-    State(server): State<Arc<Server>>,
-    asked: Asked,
+pub(in crate::server) async fn watch(
+    State(server): State<Arc<Context>>,
+    asked: Params,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let form = Form::of(&headers);
@@ -133,7 +129,7 @@ pub(super) async fn watch(
 
 /// Where a reader wants to begin. What an event stream's reader has heard counts
 /// more than what its address says: that was for its beginning.
-fn from(asked: &Asked, headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+fn from(asked: &Params, headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
     let Some(last) = headers.get("last-event-id").filter(|last| !last.is_empty()) else {
         return asked.number("from");
     };
@@ -199,7 +195,7 @@ impl hyper::body::Body for Stream {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        context: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
             let form = self.form;

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::node::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins};
+use super::tree::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins};
 
 /// Reads a text as one JSON value (RFC 8259).
 ///

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::pod::Pod;
 
-use super::status::ApiError;
+use crate::server::status::ApiError;
 
 /// Which pods a request asks for.
 #[derive(Clone, Debug, Default)]

@@ -2,30 +2,14 @@
 
 use std::fmt;
 
-use super::fields::Object;
-use crate::pod::{FieldPath, Problem, Stage, decode::Faults, quoted};
+use super::{fields::Object, report::Report};
+use crate::pod::{FieldPath, Problem, Stage, quoted};
 
-/// Where a judge's problems go.
-trait Record {
-    fn record(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String);
-    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool;
-}
-
-impl Record for Faults<'_, '_> {
-    fn record(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String) {
-        self.refuse(Stage::Validate, path, || Problem::error(detail()).because(reason));
-    }
-
-    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
-        Faults::is_given_empty(self, path)
-    }
-}
-
-/// Takes down what is wrong with a pod, and counts it. Nothing is written before
-/// it is needed: a pod with nothing wrong costs no allocation.
-pub(super) struct Judge<'j> {
-    record: &'j mut dyn Record,
-    faults: usize,
+/// Reports the errors of a pod, in the API's words, and counts them. Texts are made
+/// only when they are needed: a valid pod costs no allocation.
+pub(super) struct Errors<'e> {
+    report: &'e mut dyn Report,
+    count: usize,
 }
 
 /// A value as a problem shows it.
@@ -56,29 +40,29 @@ impl From<i64> for Shown<'_> {
     }
 }
 
-impl<'j> Judge<'j> {
-    pub(super) fn new(faults: &'j mut Faults<'_, '_>) -> Self {
-        Self { record: faults, faults: 0 }
+impl<'e> Errors<'e> {
+    pub(super) fn new(report: &'e mut dyn Report) -> Self {
+        Self { report, count: 0 }
     }
 
-    /// How many problems there are so far.
-    pub(super) fn faults(&self) -> usize {
-        self.faults
+    /// The number of errors so far.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     /// Whether a field is set: it is there, or it was written as an empty list or map.
     pub(super) fn is_set(&mut self, object: &Object, field: &str, path: &FieldPath<'_>) -> bool {
-        object.contains_key(field) || self.record.is_given_empty(&path.field(field))
+        object.contains_key(field) || self.report.is_given_empty(&path.field(field))
     }
 
-    fn tell(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String) {
-        self.faults += 1;
-        self.record.record(path, reason, detail);
+    fn add(&mut self, path: &FieldPath<'_>, reason: &'static str, detail: &dyn Fn() -> String) {
+        self.count += 1;
+        self.report.error(Stage::Validate, path, &|| Problem::error(detail()).because(reason));
     }
 
     /// A field that must be there is not. `why` may be empty.
     pub(super) fn required(&mut self, path: &FieldPath<'_>, why: &str) {
-        self.tell(path, "FieldValueRequired", &|| match why {
+        self.add(path, "FieldValueRequired", &|| match why {
             "" => "Required value".to_owned(),
             why => format!("Required value: {why}"),
         });
@@ -86,7 +70,7 @@ impl<'j> Judge<'j> {
 
     pub(super) fn invalid<'v>(&mut self, path: &FieldPath<'_>, value: impl Into<Shown<'v>>, why: &str) {
         let value = value.into();
-        self.tell(path, "FieldValueInvalid", &|| format!("Invalid value: {value}: {why}"));
+        self.add(path, "FieldValueInvalid", &|| format!("Invalid value: {value}: {why}"));
     }
 
     /// Tells what a check of a text found.
@@ -127,31 +111,29 @@ impl<'j> Judge<'j> {
     }
 
     pub(super) fn too_many(&mut self, path: &FieldPath<'_>, count: usize, most: usize) {
-        self.tell(path, "FieldValueTooMany", &|| {
-            format!("Too many: {count}: must have at most {most} items")
-        });
+        self.add(path, "FieldValueTooMany", &|| format!("Too many: {count}: must have at most {most} items"));
     }
 
     pub(super) fn not_supported(&mut self, path: &FieldPath<'_>, value: &str, supported: &[&str]) {
-        self.tell(path, "FieldValueNotSupported", &|| {
+        self.add(path, "FieldValueNotSupported", &|| {
             let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
             format!("Unsupported value: {}: supported values: {}", quoted(value), supported.join(", "))
         });
     }
 
     pub(super) fn duplicate(&mut self, path: &FieldPath<'_>, value: &str) {
-        self.tell(path, "FieldValueDuplicate", &|| format!("Duplicate value: {}", quoted(value)));
+        self.add(path, "FieldValueDuplicate", &|| format!("Duplicate value: {}", quoted(value)));
     }
 
     pub(super) fn forbidden(&mut self, path: &FieldPath<'_>, why: &str) {
-        self.tell(path, "FieldValueForbidden", &|| format!("Forbidden: {why}"));
+        self.add(path, "FieldValueForbidden", &|| format!("Forbidden: {why}"));
     }
 
     pub(super) fn not_found(&mut self, path: &FieldPath<'_>, value: &str) {
-        self.tell(path, "FieldValueNotFound", &|| format!("Not found: {}", quoted(value)));
+        self.add(path, "FieldValueNotFound", &|| format!("Not found: {}", quoted(value)));
     }
 
     pub(super) fn too_long(&mut self, path: &FieldPath<'_>, most: usize) {
-        self.tell(path, "FieldValueTooLong", &|| format!("Too long: may not be more than {most} bytes"));
+        self.add(path, "FieldValueTooLong", &|| format!("Too long: may not be more than {most} bytes"));
     }
 }

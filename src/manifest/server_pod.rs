@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use super::{
-    FieldPath, PodError, PodKey, Prepared, Problem, go_types, json,
-    node::{Data, Node, lossy, place, quoted},
+    go_types, json,
+    tree::{Data, Node, lossy, place},
     typed,
 };
+use crate::pod::{FieldPath, PodError, PodKey, Prepared, Problem, quoted};
 
 /// Dropped on arrival: they are two thirds of a pod's text, and of no use here.
 const MANAGED_FIELDS: [&str; 2] = ["metadata", "managedFields"];

@@ -48,10 +48,9 @@ use super::{
     slots::{Asked, Progress, Slot},
     socket::Socket,
     stats::{ConnectionStats, Refusal},
-    status::ApiError,
-    updates::Endless,
 };
 use crate::pod::NodeName;
+use crate::server::{body::Endless, status::ApiError};
 
 /// After how long a silent HTTP/2 client is asked whether it is still there, and
 /// how long it has to say so.

@@ -7,7 +7,8 @@ use base64::{
     engine::{GeneralPurpose, GeneralPurposeConfig},
 };
 
-use super::node::{Data, lossy, quoted};
+use super::tree::{Data, lossy};
+use crate::pod::quoted;
 
 /// A scalar's value, and for numbers their kind, which decides how they look as a key.
 #[derive(Clone, Debug, PartialEq)]

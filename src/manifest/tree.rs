@@ -1,8 +1,10 @@
-//! A tree of values that remembers where in the text each of them stood: what YAML and JSON have in common.
+//! The tree of values that YAML and JSON are read into; each value knows its position in the text.
 
 use std::{borrow::Cow, collections::HashMap};
 
 use serde_json::{Map, Number, Value};
+
+use crate::pod::{FieldPath, Step, quoted};
 
 /// How deep values may be nested. A pod needs about fifteen levels; the bound
 /// keeps every recursion over a tree well within a thread's stack.
@@ -70,6 +72,33 @@ impl Fault {
 }
 
 impl Node<'_> {
+    /// The position of the value at a path below this node. For a path that leads beyond what
+    /// was written it is the position of the last value on the way.
+    pub(super) fn position_of(&self, path: &FieldPath<'_>) -> usize {
+        self.walk(path).map_or_else(|at| at, |node| node.at)
+    }
+
+    /// Whether the value at a path is an empty list or map.
+    pub(super) fn is_empty_at(&self, path: &FieldPath<'_>) -> bool {
+        match self.walk(path).map(|node| &node.data) {
+            Ok(Data::List(items)) => items.is_empty(),
+            Ok(Data::Map(entries)) => entries.is_empty(),
+            _ => false,
+        }
+    }
+
+    fn walk(&self, path: &FieldPath<'_>) -> Result<&Self, usize> {
+        let Some(parent) = path.parent() else { return Ok(self) };
+        let node = self.walk(parent)?;
+        let next = match (path.step(), &node.data) {
+            (Step::Word(_), _) => Some(node),
+            (Step::Field(key) | Step::Key(key), Data::Map(_)) => node.get(key),
+            (Step::Index(index), Data::List(items)) => items.get(index),
+            _ => None,
+        };
+        next.ok_or(node.at)
+    }
+
     /// The value under a key of a map.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         match &self.data {
@@ -139,14 +168,6 @@ fn number(text: &str) -> Value {
     let integer = || text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
     let float = || text.parse().ok().and_then(Number::from_f64);
     integer().ok().or_else(float).map_or(Value::Null, Value::Number)
-}
-
-/// A text as it may stand in a one-line message: quoted, escaped, not too long.
-pub(crate) fn quoted(text: &str) -> String {
-    match text.char_indices().nth(40) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
-    }
 }
 
 /// Where in a text a byte stands: line and column, both from 1, the column in characters.

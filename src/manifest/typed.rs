@@ -4,11 +4,12 @@ use serde_json::{Map, Value};
 
 use super::{
     go_types::{Field, Presence, Struct, Type},
-    node::{Data, Node, place},
-    path::FieldPath,
-    problem::{Problem, Severity},
-    quantity::{self, Quantity},
     time,
+    tree::{Data, Node, place},
+};
+use crate::pod::{
+    FieldPath, Problem, Severity,
+    quantity::{self, Quantity},
 };
 
 /// How many errors, and how many warnings, are told of one text.

@@ -13,10 +13,10 @@ use http::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
-use super::{
+use super::sources;
+use crate::server::{
     SinkStatus, View,
-    routes::{Asked, Server},
-    sources,
+    context::{Context, Params},
 };
 use crate::{age::age, clock, source::SourceStatus, storage::SourceState};
 
@@ -29,18 +29,18 @@ const TURN: Duration = Duration::from_secs(5);
 type Check = (String, Result<Option<String>, String>);
 
 /// `/livez`: the merge loop turns.
-pub(super) async fn live(State(server): State<Arc<Server>>, asked: Asked) -> Response {
+pub(in crate::server) async fn live(State(server): State<Arc<Context>>, asked: Params) -> Response {
     report("livez", &lives(&server.view).await, &asked)
 }
 
 /// `/readyz`: every configured source has been seen or restored, no sink is
 /// stuck, and the agent is not stopping.
-pub(super) async fn ready(State(server): State<Arc<Server>>, asked: Asked) -> Response {
+pub(in crate::server) async fn ready(State(server): State<Arc<Context>>, asked: Params) -> Response {
     report("readyz", &readiness(&server.view, clock::now()), &asked)
 }
 
 /// `/healthz`: both.
-pub(super) async fn healthy(State(server): State<Arc<Server>>, asked: Asked) -> Response {
+pub(in crate::server) async fn healthy(State(server): State<Arc<Context>>, asked: Params) -> Response {
     let mut checks = lives(&server.view).await;
     checks.extend(readiness(&server.view, clock::now()));
     report("healthz", &checks, &asked)
@@ -56,7 +56,7 @@ async fn lives(view: &View) -> Vec<Check> {
 }
 
 /// What makes the agent ready, and what keeps it from it.
-pub(super) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
+pub(in crate::server) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let merged = view.merged.borrow().clone();
     let sources = view.sources.iter().map(|(name, status)| {
         let status = status();
@@ -112,7 +112,7 @@ fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
 
 /// The answer in the words of kube-apiserver (`apiserver/pkg/server/healthz`):
 /// `ok`, or, if something is wrong or `?verbose` was asked for, a line for each check.
-fn report(name: &str, checks: &[Check], asked: &Asked) -> Response {
+fn report(name: &str, checks: &[Check], asked: &Params) -> Response {
     let well = checks.iter().all(|(_, outcome)| outcome.is_ok());
     let mut text = String::new();
     for (check, outcome) in checks {

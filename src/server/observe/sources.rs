@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use serde_json::{Value, json};
 
-use super::routes::{Server, answer};
+use crate::server::context::{Context, answer};
 use crate::{
     pod::{Listing, PodKey, Problem, Rejection, RejectionReason, Severity, SourceName},
     source::{ReflectorStatus, SourceStatus},
@@ -18,7 +18,7 @@ const MAX_PROBLEMS: usize = 1000;
 const MAX_DETAILS: usize = 20;
 
 /// Every configured source, in order of precedence.
-pub(super) async fn list(State(server): State<Arc<Server>>) -> Response {
+pub(in crate::server) async fn list(State(server): State<Arc<Context>>) -> Response {
     let merged = server.view.merged.borrow().clone();
     let items: Vec<Value> =
         server.view.sources.iter().map(|(name, status)| source(&merged, *name, &status())).collect();
@@ -28,7 +28,7 @@ pub(super) async fn list(State(server): State<Arc<Server>>) -> Response {
 /// The word for how a source is doing: how far it has come, or `failing` if it is.
 /// That its pods are an earlier run's is the one thing that no failure hides:
 /// `failing` beside it says the rest.
-pub(super) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) -> &'static str {
+pub(in crate::server) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) -> &'static str {
     match (progress(merged, name), &status.failing) {
         (SourceState::Waiting | SourceState::Synced, Some(_)) => "failing",
         (progress, _) => progress.as_str(),
@@ -36,12 +36,12 @@ pub(super) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) ->
 }
 
 /// How far a source has come.
-pub(super) fn progress(merged: &Merged, name: SourceName) -> SourceState {
+pub(in crate::server) fn progress(merged: &Merged, name: SourceName) -> SourceState {
     merged.state(name).unwrap_or(SourceState::Waiting)
 }
 
 /// How many pods of a source are wanted: all that it has, but for those that another source's keep out.
-pub(super) fn pods(merged: &Merged, name: SourceName) -> usize {
+pub(in crate::server) fn pods(merged: &Merged, name: SourceName) -> usize {
     let all = merged.listing(name).map_or(0, Listing::len);
     let lost = |rejection: &&Rejection| {
         rejection.source == name

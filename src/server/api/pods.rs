@@ -12,11 +12,13 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 
 use super::{
-    body::{Format, Input, Pieces, items},
     manifests::{self, Given},
     page::{Page, PageRequest},
-    routes::{Asked, Server, apart, json_text},
     select::Selector,
+};
+use crate::server::{
+    body::{Format, Input, Pieces, items},
+    context::{Context, Params, blocking, json_text},
     status::ApiError,
 };
 use crate::{
@@ -27,14 +29,14 @@ use crate::{
 };
 
 type Handled = Result<Response, ApiError>;
-type Shared = State<Arc<Server>>;
+type Shared = State<Arc<Context>>;
 
 /// `GET /pods`, `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`:
 /// what all sources want, as a `v1.PodList`.
 ///
 /// Its resourceVersion is the number of `/updates` at which it is true (of a
 /// later page: at which the first one was).
-pub(super) async fn list(State(server): Shared, asked: Asked) -> Handled {
+pub(in crate::server) async fn list(State(server): Shared, asked: Params) -> Handled {
     if asked.flag("watch") {
         let message = "watch is not served here: GET /updates is the stream of changes, \
             and /updates?from=N goes on after the list of resourceVersion N-1";
@@ -54,12 +56,12 @@ pub(super) async fn list(State(server): Shared, asked: Asked) -> Handled {
         page.cut(entries, &selector, snapshot.seq)
     };
     // To look into 100,000 pods takes a second.
-    Ok(pod_list(if selects { apart(cut).await?? } else { cut()? }))
+    Ok(pod_list(if selects { blocking(cut).await?? } else { cut()? }))
 }
 
 /// Whether a list of this number of the update stream is what was asked for
 /// (`apimachinery/pkg/apis/meta/internalversion/validation`).
-fn at_version(asked: &Asked, goes_on: bool, seq: u64) -> Result<(), ApiError> {
+fn at_version(asked: &Params, goes_on: bool, seq: u64) -> Result<(), ApiError> {
     let wanted = asked.number::<u64>("resourceVersion")?;
     if goes_on && wanted.is_some_and(|wanted| wanted > 0) {
         return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
@@ -126,7 +128,7 @@ fn pod_answer(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a pod, whosesoever it is. A
 /// posted one that another source shadows is not what is wanted, and not shown.
-pub(super) async fn read(State(server): Shared, asked: Asked) -> Handled {
+pub(in crate::server) async fn read(State(server): Shared, asked: Params) -> Handled {
     // There is one version of a pod, the newest, and it is as new as was asked for.
     asked.number::<u64>("resourceVersion")?;
     let key = key(&asked);
@@ -135,23 +137,33 @@ pub(super) async fn read(State(server): Shared, asked: Asked) -> Handled {
     Ok(pod_answer(StatusCode::OK, &pod, HeaderMap::new()))
 }
 
-fn key(asked: &Asked) -> PodKey {
+fn key(asked: &Params) -> PodKey {
     PodKey::new(asked.part("namespace").unwrap_or_default(), asked.part("name").unwrap_or_default())
 }
 
 /// `POST /pods`: each pod of the body is created or replaced.
-pub(super) async fn apply(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+pub(in crate::server) async fn apply(
+    server: Shared,
+    asked: Params,
+    headers: HeaderMap,
+    body: Body,
+) -> Handled {
     write_set(&server, &asked, &headers, body, Write::Apply).await
 }
 
 /// `PUT /pods`: the pods of the body are all posted pods from now on.
-pub(super) async fn replace_all(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+pub(in crate::server) async fn replace_all(
+    server: Shared,
+    asked: Params,
+    headers: HeaderMap,
+    body: Body,
+) -> Handled {
     write_set(&server, &asked, &headers, body, Write::ReplaceAll).await
 }
 
 async fn write_set(
-    server: &Server,
-    asked: &Asked,
+    server: &Context,
+    asked: &Params,
     headers: &HeaderMap,
     body: Body,
     write: impl FnOnce(Vec<Prepared>) -> Write,
@@ -193,7 +205,12 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
 }
 
 /// `POST /api/v1/namespaces/{namespace}/pods`: a pod is created.
-pub(super) async fn create(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+pub(in crate::server) async fn create(
+    server: Shared,
+    asked: Params,
+    headers: HeaderMap,
+    body: Body,
+) -> Handled {
     let dry = asked.dry_run()?;
     let Given { pods, has_list, warnings } = manifests::read(&server, &asked, &headers, body).await?;
     let pod = one(pods, has_list, &asked)?;
@@ -206,7 +223,12 @@ pub(super) async fn create(server: Shared, asked: Asked, headers: HeaderMap, bod
 }
 
 /// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: a pod is replaced.
-pub(super) async fn replace(server: Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+pub(in crate::server) async fn replace(
+    server: Shared,
+    asked: Params,
+    headers: HeaderMap,
+    body: Body,
+) -> Handled {
     let dry = asked.dry_run()?;
     let Given { pods, has_list, warnings } = manifests::read(&server, &asked, &headers, body).await?;
     let pod = one(pods, has_list, &asked)?;
@@ -222,7 +244,7 @@ pub(super) async fn replace(server: Shared, asked: Asked, headers: HeaderMap, bo
 }
 
 /// The one pod that Kubernetes' paths take at a time, in the namespace of the path.
-fn one(pods: Vec<Prepared>, has_list: bool, asked: &Asked) -> Result<Prepared, ApiError> {
+fn one(pods: Vec<Prepared>, has_list: bool, asked: &Params) -> Result<Prepared, ApiError> {
     let (Ok([pod]), false) = (<[Prepared; 1]>::try_from(pods), has_list) else {
         let message = "the body is not one Pod; POST /pods takes lists and several documents";
         return Err(ApiError::bad_request(message));
@@ -238,7 +260,7 @@ fn one(pods: Vec<Prepared>, has_list: bool, asked: &Asked) -> Result<Prepared, A
 }
 
 async fn write_one(
-    server: &Server,
+    server: &Context,
     write: impl FnOnce(Prepared) -> Write,
     pod: Prepared,
     dry: bool,
@@ -251,7 +273,7 @@ async fn write_one(
 }
 
 /// Refuses names that a pod of another source has.
-fn free<'k>(server: &Server, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
+fn free<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
     let merged = server.view.merged.borrow().clone();
     let held: Vec<(&PodKey, String)> = keys
         .filter_map(|key| {
@@ -280,7 +302,12 @@ fn free<'k>(server: &Server, keys: impl Iterator<Item = &'k PodKey>) -> Result<(
 
 /// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: a posted pod is deleted,
 /// shadowed by another source's or not. The answer is the pod.
-pub(super) async fn delete(State(server): Shared, asked: Asked, headers: HeaderMap, body: Body) -> Handled {
+pub(in crate::server) async fn delete(
+    State(server): Shared,
+    asked: Params,
+    headers: HeaderMap,
+    body: Body,
+) -> Handled {
     let key = key(&asked);
     let input = Input::read(&headers, body, &server.large_bodies).await?;
     let options = DeleteOptions::read(&input.text, input.format)?;
@@ -334,7 +361,7 @@ impl DeleteOptions {
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?
         } else {
             let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
-            let value = crate::pod::yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
+            let value = crate::manifest::yaml::to_json(text).map_err(|problem| bad(problem.to_string()))?;
             serde_json::from_value(value).map_err(|error| bad(error.to_string()))?
         };
         match options.kind.as_deref() {
@@ -344,7 +371,7 @@ impl DeleteOptions {
         }
     }
 
-    fn check_policy(&self, asked: &Asked) -> Result<(), ApiError> {
+    fn check_policy(&self, asked: &Params) -> Result<(), ApiError> {
         let policy = self.propagation_policy.as_deref().unwrap_or(asked.option("propagationPolicy"));
         if policy.is_empty() || POLICIES.contains(&policy) {
             return Ok(());

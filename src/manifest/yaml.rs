@@ -10,11 +10,12 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrI
 use serde_json::Value;
 
 use super::{
-    Problem, json,
-    node::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins, place, quoted},
+    json,
     scalar::{self, Scalar},
     tabs::Tabs,
+    tree::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins, place},
 };
+use crate::pod::{Problem, quoted};
 
 /// A field at the top of a text.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,18 +6,14 @@ use axum::body::Body;
 use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
 use uuid::Uuid;
 
-use super::{
+use crate::server::{
     body::{Format, Input, SMALL_BODY},
-    routes::{Asked, Server, apart},
+    context::{Context, Params, blocking},
     status::ApiError,
 };
 use crate::{
-    pod::{
-        PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage,
-        decode::{Generate, Manifest, Preparation},
-        yaml,
-    },
-    validation,
+    manifest::{self, Generate, Manifest, Preparation, yaml},
+    pod::{PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage},
 };
 
 /// How long one warning may be, in characters, and all of an answer together, in
@@ -38,7 +34,7 @@ enum FieldValidation {
 }
 
 impl FieldValidation {
-    fn of(asked: &Asked) -> Result<Self, ApiError> {
+    fn of(asked: &Params) -> Result<Self, ApiError> {
         match asked.option("fieldValidation") {
             "" | "Warn" => Ok(Self::Warn),
             "Strict" => Ok(Self::Strict),
@@ -54,10 +50,10 @@ impl FieldValidation {
 }
 
 /// The pods of a body, and the warnings that its answer bears.
-pub(super) struct Given {
-    pub(super) pods: Vec<Prepared>,
-    pub(super) has_list: bool,
-    pub(super) warnings: HeaderMap,
+pub(in crate::server) struct Given {
+    pub(in crate::server) pods: Vec<Prepared>,
+    pub(in crate::server) has_list: bool,
+    pub(in crate::server) warnings: HeaderMap,
 }
 
 /// Reads a request's body as a manifest: all of it is good, or nothing is taken.
@@ -66,9 +62,9 @@ pub(super) struct Given {
 /// 400 if it cannot be read at all, or is not what `fieldValidation=Strict`
 /// wants; 422 with every problem if it can be read and its pods cannot be; 413
 /// and 415 as [`Input::read`] says.
-pub(super) async fn read(
-    server: &Server,
-    asked: &Asked,
+pub(in crate::server) async fn read(
+    server: &Context,
+    asked: &Params,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Given, ApiError> {
@@ -87,7 +83,7 @@ pub(super) async fn read(
     let format = input.format;
     let text = input.text.clone();
     let decode = move || decode(&text, format, &preparation);
-    let decoded = if input.text.len() > SMALL_BODY { apart(decode).await? } else { decode() };
+    let decoded = if input.text.len() > SMALL_BODY { blocking(decode).await? } else { decode() };
     let Manifest { pods, has_list, warnings } =
         decoded.map_err(|refusal| refused(&refusal, format, name_in(&input.text).as_deref()))?;
     if validation == FieldValidation::Strict {
@@ -101,7 +97,7 @@ pub(super) async fn read(
 /// How names are generated: such that no pod has them, of whatever source, nor
 /// a posted one that is shadowed or being deleted. Two requests that are read at
 /// once may yet be given the same name; then the second one is told so.
-fn names(server: &Server) -> Generate {
+fn names(server: &Context) -> Generate {
     let (merged, posted) = (server.view.merged.borrow().clone(), server.view.posts.all());
     let is_taken = move |key: &PodKey| merged.get(key).is_some() || posted.contains_key(key);
     Generate { letters: suffix, is_taken: Arc::new(is_taken) }
@@ -115,7 +111,7 @@ fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Mani
         let detail = format!("not JSON: {}", without_place(&error));
         return Err(Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail).at(place)] });
     }
-    validation::manifest(text, preparation)
+    manifest::read(text, preparation)
 }
 
 fn whole(number: usize) -> u32 {

@@ -10,8 +10,9 @@ use http::{
     uri::Authority,
 };
 
-use super::{credentials::Credentials, stats::Refusal, status::ApiError};
+use super::{credentials::Credentials, stats::Refusal};
 use crate::pod::NodeName;
+use crate::server::status::ApiError;
 
 /// What a load balancer or a kubelet asks without having been told a token. What
 /// they answer in one word, `?verbose` aside, is no secret.

@@ -6,7 +6,7 @@
 
 use granit_parser::ScalarStyle;
 
-use super::node::Fault;
+use super::tree::Fault;
 
 /// The tabs among the white space at the beginning of lines, and what came before them.
 pub(super) struct Tabs<'t> {

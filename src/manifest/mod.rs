@@ -1,0 +1,20 @@
+//! From the text of a manifest to prepared pods: YAML and JSON, Go's types, defaults, preparation. Pure.
+
+mod decode;
+mod defaults;
+mod go_types;
+mod image;
+mod json;
+mod scalar;
+mod server_pod;
+mod tabs;
+mod time;
+mod tree;
+mod typed;
+pub mod yaml;
+
+pub use decode::{
+    Generate, MAX_GENERATED_PREFIX, MAX_LOOKS, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, decode,
+    read,
+};
+pub use server_pod::ServerPodError;

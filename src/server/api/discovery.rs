@@ -1,0 +1,41 @@
+//! Discovery: the groups, resources and `OpenAPI` document that kubectl reads before it does anything.
+
+use serde_json::{Value, json};
+
+/// What kubectl wants to know before anything else.
+pub(in crate::server) fn api_versions() -> Value {
+    json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
+}
+
+pub(in crate::server) fn api_groups() -> Value {
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})
+}
+
+pub(in crate::server) fn api_resources() -> Value {
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
+        "resources": [{
+            "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
+            "verbs": ["create", "delete", "get", "list", "update"],
+            "shortNames": ["po"], "categories": ["all"],
+        }],
+    })
+}
+
+pub(in crate::server) fn openapi_index() -> Value {
+    json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})
+}
+
+/// The one thing that kubectl looks for before it creates anything: that the
+/// server validates fields itself. It looks at PATCH of all methods
+/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not served.
+pub(in crate::server) fn openapi() -> Value {
+    json!({
+        "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},
+        "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {
+            "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
+            "responses": {"405": {"description": "not served"}},
+            "x-kubernetes-group-version-kind": {"group": "", "kind": "Pod", "version": "v1"},
+        }}},
+    })
+}

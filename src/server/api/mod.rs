@@ -1,0 +1,7 @@
+//! The pod API: podmux's own paths for whole sets, and Kubernetes' paths.
+
+pub(super) mod discovery;
+mod manifests;
+mod page;
+pub(super) mod pods;
+pub(super) mod select;
