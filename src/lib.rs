@@ -106,15 +106,25 @@
 pub mod age;
 #[doc(hidden)]
 pub mod agent;
-mod causes;
+mod backoff;
 #[doc(hidden)]
 pub mod cli;
 pub mod client;
-pub mod clock;
+mod error_chain;
+pub mod clock {
+    //! Transitional.
+    /// The time now.
+    #[must_use]
+    pub fn now() -> jiff::Timestamp {
+        crate::host::Clock::default().now()
+    }
+}
 pub mod db;
 pub mod history;
+pub mod host;
 pub mod manifest;
 pub mod mux;
+mod outage;
 pub mod pod;
 pub mod server;
 #[doc(hidden)]

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{SequencedUpdate, Sink, SinkError};
-use crate::{causes::chain, clock, db::Sequence, mux::Updates, storage::Delivered};
+use crate::{clock, db::Sequence, error_chain::chain, mux::Updates, storage::Delivered};
 
 /// The wait after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);

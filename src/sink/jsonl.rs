@@ -16,7 +16,7 @@ use tokio::{io::Interest, net::unix::pipe, sync::watch, task::spawn_blocking};
 use tracing::{info, warn};
 
 use super::{SequencedUpdate, Sink, SinkError};
-use crate::causes::chain;
+use crate::error_chain::chain;
 
 /// How much of a line is put together before it is written. A line of 100,000
 /// pods is 300 MB; it never stands in memory as a whole.

@@ -47,8 +47,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use crate::{
-    causes::chain,
     db::{Change, Db, DbError, Stored, Table, Value},
+    error_chain::chain,
     pod::{NodeName, Origin, Pod, Prepared, SourceName},
 };
 

@@ -22,8 +22,8 @@ use crate::server::{
     status::ApiError,
 };
 use crate::{
-    causes::chain,
     db::DbError,
+    error_chain::chain,
     pod::{Pod, PodKey, Prepared, SourceName},
     source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
 };

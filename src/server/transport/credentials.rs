@@ -26,7 +26,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    causes::chain,
+    error_chain::chain,
     settings::{CertificateFiles, ServerSettings},
 };
 

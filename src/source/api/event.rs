@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{reflector::Version, store::Object};
 use crate::{
-    causes::chain,
+    error_chain::chain,
     pod::{PodKey, Prepared},
 };
 

@@ -50,7 +50,7 @@ pub use self::{
     metrics::ReflectorMetrics,
 };
 use super::{SourceStatus, dice, last_good::LastGood};
-use crate::{causes::chain, clock, mux::SourceChannel, pod::NodeName};
+use crate::{clock, error_chain::chain, mux::SourceChannel, pod::NodeName};
 
 /// How long the head of an answer may take: the API server itself gives up on a
 /// request after a minute.

@@ -27,9 +27,9 @@ use uuid::Uuid;
 use self::set::{Set, Step};
 use super::{SourceFailing, SourceStatus};
 use crate::{
-    causes::chain,
     clock,
     db::{Change, Db, DbError, Stored, Table},
+    error_chain::chain,
     mux::SourceChannel,
     pod::{ListingBuilder, NodeName, Origin, Pod, PodKey, Prepared, SourceName},
     storage::Delivered,

@@ -13,8 +13,8 @@ use tracing::warn;
 
 use super::{super::hex, UrlSettings};
 use crate::{
-    causes::chain,
     client::{Client, ClientError, ClientSettings},
+    error_chain::chain,
     manifest::MAX_MANIFEST,
     pod::Refusal,
 };

@@ -22,9 +22,9 @@ use tracing::{debug, info, warn};
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
 use super::{SourceStatus, dice, hex, last_good::LastGood, outage::Outage};
 use crate::{
-    causes::chain,
     client::{Identity, shown},
     clock,
+    error_chain::chain,
     manifest::{self, Manifest, Preparation},
     mux::SourceChannel,
     pod::{Listing, ListingBuilder, Origin, Refusal, RejectionReason, SourceName},

@@ -3,7 +3,7 @@
 use std::{error::Error, iter, sync::Arc};
 
 use super::CONNECT_TIMEOUT;
-use crate::{causes, client::ClientError};
+use crate::{client::ClientError, error_chain};
 
 /// A failed request as one line: what is wrong, and what to do about it. It says
 /// "the API server" where its URL would stand; nothing in it is secret.
@@ -27,8 +27,8 @@ pub fn describe_cause(error: &(dyn Error + 'static)) -> String {
     let proxied = said("tunnel error") || said("SOCKS error");
     let to: Arc<str> = if proxied { "the proxy to the API server" } else { "the API server" }.into();
     match ClientError::of(&to, CONNECT_TIMEOUT, error) {
-        Some(known) => causes::chain(&known),
-        None => causes::chain(error),
+        Some(known) => error_chain::chain(&known),
+        None => error_chain::chain(error),
     }
 }
 

@@ -32,7 +32,7 @@ pub use self::{
     failure::{describe_cause, describe_failure},
     proxy::Proxies,
 };
-use crate::{causes, clock};
+use crate::{clock, error_chain};
 
 /// How long connecting to one address may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -181,7 +181,7 @@ impl Connector {
         };
         let usable = |made: &&Made| made.ends.is_none_or(|ends| clock::now() < ends.at);
         let Some(made) = self.made.as_ref().filter(usable) else { return Err(error) };
-        let why = causes::chain(&error);
+        let why = error_chain::chain(&error);
         if self.warned.as_ref() != Some(&why) {
             tracing::warn!(
                 source = "api",

@@ -1,0 +1,37 @@
+//! The wall clock.
+
+use std::{fmt, sync::Arc};
+
+use jiff::Timestamp;
+
+/// The wall clock, in UTC. It may jump: durations are measured with tokio's clock, which
+/// tests can pause. Cheap to clone; the default is the system's.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// A clock that shows what a function returns.
+    #[must_use]
+    pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// The time now.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+    fn default() -> Self {
+        Self::from_fn(Timestamp::now)
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clock({})", self.now())
+    }
+}

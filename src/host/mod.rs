@@ -1,0 +1,29 @@
+//! The machine under the agent: clock, randomness, threads and disk, one type each.
+//!
+//! Everything that the agent takes from the machine comes through a [`Host`] that is passed
+//! in, so that a test or a simulation can replace each part.
+
+mod clock;
+mod disk;
+mod random;
+mod threads;
+
+pub use self::{
+    clock::Clock,
+    disk::{Disk, Stamp},
+    random::Random,
+    threads::{Cancelled, Threads},
+};
+
+/// The machine under the agent. Cheap to clone; the default is the real one.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// The wall clock.
+    pub clock: Clock,
+    /// Random numbers.
+    pub random: Random,
+    /// Threads for work that blocks or takes long.
+    pub threads: Threads,
+    /// Files.
+    pub disk: Disk,
+}

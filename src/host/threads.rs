@@ -1,0 +1,64 @@
+//! Threads for work that blocks or takes long.
+
+use std::{
+    num::NonZero,
+    thread::{available_parallelism, scope},
+};
+
+use tokio::task::spawn_blocking;
+
+/// The most threads that one [`Threads::map`] uses.
+const MAX_THREADS: usize = 4;
+
+/// Runs work beside the runtime's few threads. Long-lived tasks are spawned by
+/// [`Crew`](crate::supervise::Crew) instead.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Threads {
+    inline: bool,
+}
+
+/// The work panicked, or the runtime is shutting down.
+#[derive(Debug, thiserror::Error)]
+#[error("the work was cut off")]
+pub struct Cancelled(#[source] tokio::task::JoinError);
+
+impl Threads {
+    /// Runs all work on the calling thread, in a fixed order.
+    #[must_use]
+    pub fn inline() -> Self {
+        Self { inline: true }
+    }
+
+    /// Runs work that blocks on a thread of its own and waits for it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped after the first poll, the work goes on.
+    ///
+    /// # Errors
+    /// If the work panicked, or the runtime is shutting down.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Cancelled> {
+        if self.inline { Ok(work()) } else { spawn_blocking(work).await.map_err(Cancelled) }
+    }
+
+    /// Applies a function to all items, on several threads if there are at least `worth`
+    /// items for each. The results are in the order of the items. It blocks.
+    pub fn map<I: Sync, O: Send>(&self, items: &[I], worth: usize, work: impl Fn(&I) -> O + Sync) -> Vec<O> {
+        let cores = if self.inline { 1 } else { available_parallelism().map_or(1, NonZero::get) };
+        let threads = cores.min(MAX_THREADS).min(items.len() / worth.max(1)).max(1);
+        let part = |part: &[I]| part.iter().map(&work).collect::<Vec<_>>();
+        if threads == 1 {
+            return part(items);
+        }
+        scope(|scope| {
+            let parts = items.chunks(items.len().div_ceil(threads));
+            let working: Vec<_> = parts.map(|items| scope.spawn(|| part(items))).collect();
+            working
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        })
+    }
+}
