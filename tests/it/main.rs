@@ -48,6 +48,7 @@ mod file;
 mod file_faults;
 mod file_places;
 mod file_saves;
+mod go_types;
 mod histories;
 mod history;
 mod hostile_sink;

@@ -173,3 +173,10 @@ impl Oracle {
         serde_json::from_str(&self.0.answer()).unwrap()
     }
 }
+
+/// The table that `gotypes` generates.
+pub fn go_types() -> Option<String> {
+    let output = Command::new(program("gotypes")?).stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "gotypes: {}", output.status);
+    Some(String::from_utf8(output.stdout).unwrap())
+}

@@ -1,0 +1,95 @@
+//! The Go types that a pod consists of: each field's name, kind, presence and protobuf number.
+
+mod table;
+
+pub(super) use table::POD;
+
+/// The kind of a Go value.
+#[derive(Debug)]
+pub(super) enum Type {
+    String,
+    Bool,
+    Int32,
+    Int64,
+    Quantity,
+    Time,
+    IntOrString,
+    /// `metav1.FieldsV1`: any JSON.
+    Any,
+    Struct(&'static Struct),
+    List(&'static Type),
+    Map(&'static Type),
+}
+
+/// A Go struct: its fields and those of embedded structs, sorted by the length of the name, then by the name.
+#[derive(Debug)]
+pub(super) struct Struct(pub(super) &'static [Field]);
+
+/// A field of a Go struct.
+#[derive(Debug)]
+pub(super) struct Field {
+    /// The name in JSON.
+    pub(super) name: &'static str,
+    pub(super) kind: Type,
+    pub(super) presence: Presence,
+    pub(super) number: Number,
+}
+
+/// When Go writes a field's zero value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// A Go pointer, which distinguishes absent (nil) from zero: a zero value that was given is written.
+    Pointer,
+    /// A value with `omitempty`, for structs `omitzero`: not written.
+    Omitted,
+    /// Any other value: always written.
+    Always,
+}
+
+/// The place of a field in the protobuf message of its struct.
+#[derive(Clone, Copy, Debug)]
+#[expect(dead_code, reason = "for protobuf, which podmux does not decode yet")]
+pub(super) enum Number {
+    /// The message has the field, with this protobuf field number.
+    Direct(u8),
+    /// Go embeds the struct that declares the field; protobuf has a message for that struct.
+    Embedded {
+        /// The field number of the embedded struct's message.
+        message: u8,
+        /// The field number in that message.
+        number: u8,
+    },
+    /// The message lacks the field: `kind` and `apiVersion` are in the envelope, `runtime.Unknown`.
+    Envelope,
+}
+
+impl Struct {
+    /// The field of a name, which is case-sensitive.
+    pub(super) fn field(&self, name: &str) -> Option<&'static Field> {
+        // A scan by length is faster than a binary search, whose branches the processor cannot predict.
+        self.0.iter().find(|field| field.name.len() == name.len() && field.name == name)
+    }
+}
+
+const fn pointer(number: u8, name: &'static str, kind: Type) -> Field {
+    Field { name, kind, presence: Presence::Pointer, number: Number::Direct(number) }
+}
+
+const fn omitted(number: u8, name: &'static str, kind: Type) -> Field {
+    Field { name, kind, presence: Presence::Omitted, number: Number::Direct(number) }
+}
+
+const fn always(number: u8, name: &'static str, kind: Type) -> Field {
+    Field { name, kind, presence: Presence::Always, number: Number::Direct(number) }
+}
+
+/// A field of an embedded struct, whose message has this number.
+const fn embedded(message: u8, field: Field) -> Field {
+    let Number::Direct(number) = field.number else { panic!("the field is embedded already") };
+    Field { number: Number::Embedded { message, number }, ..field }
+}
+
+/// A field that protobuf has in the envelope.
+const fn envelope(name: &'static str, kind: Type) -> Field {
+    Field { name, kind, presence: Presence::Omitted, number: Number::Envelope }
+}

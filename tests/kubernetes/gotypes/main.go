@@ -1,0 +1,58 @@
+// gotypes prints the Rust table of the Go types that a pod consists of.
+//
+// ../README.md describes the table and how to generate it again.
+package main
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"runtime/debug"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// modules declare the types in the table.
+var modules = []string{"k8s.io/api", "k8s.io/apimachinery"}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "gotypes:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	versions, err := versions()
+	if err != nil {
+		return err
+	}
+	found := structs{}
+	if _, err := found.add(reflect.TypeFor[v1.Pod]()); err != nil {
+		return err
+	}
+	table, err := render(found, versions)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.WriteString(table)
+	return err
+}
+
+// versions returns each of the modules with its version, as recorded in this program.
+func versions() ([]string, error) {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil, fmt.Errorf("no build information: build this program with go build in module mode")
+	}
+	var versions []string
+	for _, module := range modules {
+		i := slices.IndexFunc(build.Deps, func(dep *debug.Module) bool { return dep.Path == module })
+		if i < 0 {
+			return nil, fmt.Errorf("no version of %s in the build information: build this program with go build in module mode", module)
+		}
+		versions = append(versions, module+" "+build.Deps[i].Version)
+	}
+	return versions, nil
+}
