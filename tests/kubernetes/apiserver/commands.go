@@ -5,59 +5,58 @@ import (
 	"strings"
 )
 
-// cluster is what the commands are about.
+// cluster is the state that the commands change.
 type cluster struct {
 	files  *files
 	etcd   *etcdServer
 	server *apiserver
 }
 
-// done is the answer to a command.
+// done is the response to a command.
 type done struct {
 	Done string `json:"done"`
-	// With "compact": the revision up to which history is gone. With "snapshot"
-	// and "restore": the newest that there is.
+	// Of "compact": the revision up to which the history is deleted. Of "snapshot"
+	// and "restore": the newest revision.
 	Revision int64 `json:"revision,omitempty"`
-	// With "token": the new one.
+	// Of "token": the new token.
 	Token string `json:"token,omitempty"`
 }
 
-// run does what a line asks for: a command, and perhaps words behind it.
-func (c *cluster) run(line string) (answer done, err error) {
-	answer.Done = line
+// run executes one line of stdin: a command and its arguments.
+func (c *cluster) run(line string) (response done, err error) {
+	response.Done = line
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return answer, fmt.Errorf("a line without a command")
+		return response, fmt.Errorf("an empty line: a command is required")
 	}
-	command, words := words[0], words[1:]
+	command, arguments := words[0], words[1:]
 	switch {
 	case command == "start":
-		err = c.start(words)
+		err = c.start(arguments)
 	case command == "restart":
 		c.server.stop()
-		err = c.start(words)
-	case command == "token" && len(words) == 1:
-		answer.Token, err = c.renew(words[0])
-	case len(words) > 0:
-		err = fmt.Errorf("it takes other words behind it")
+		err = c.start(arguments)
+	case command == "token" && len(arguments) == 1:
+		response.Token, err = c.renewToken(arguments[0])
+	case len(arguments) > 0:
+		err = fmt.Errorf("unexpected arguments %q", arguments)
 	case command == "stop":
 		c.server.stop()
 	case command == "kill":
 		c.server.kill()
 	case command == "compact":
-		answer.Revision, err = c.etcd.compact()
+		response.Revision, err = c.etcd.compact()
 	case command == "snapshot":
-		answer.Revision, err = c.etcd.snapshot()
+		response.Revision, err = c.etcd.snapshot()
 	case command == "restore":
-		answer.Revision, err = c.restore()
+		response.Revision, err = c.restore()
 	default:
-		err = fmt.Errorf("no such command")
+		err = fmt.Errorf("unknown command, or an argument is missing")
 	}
-	return answer, err
+	return response, err
 }
 
-// start starts the apiserver with these flags beside its own, or with those from
-// before if there are none.
+// start starts the apiserver with these additional flags; without flags, with the previous ones.
 func (c *cluster) start(flags []string) error {
 	if len(flags) > 0 {
 		c.server.extra = flags
@@ -65,20 +64,20 @@ func (c *cluster) start(flags []string) error {
 	return c.server.start()
 }
 
-// renew gives a user another token; the one before is worth nothing any more.
-func (c *cluster) renew(user string) (string, error) {
-	if err := c.files.renew(user); err != nil {
+// renewToken replaces a user's token; the apiserver rejects the previous one.
+func (c *cluster) renewToken(user string) (string, error) {
+	if err := c.files.renewToken(user); err != nil {
 		return "", err
 	}
 	if err := c.files.writeKubeconfig(c.server.url()); err != nil {
 		return "", err
 	}
-	return c.files.token[user], c.interrupted(func() error { return nil })
+	return c.files.token[user], c.whileStopped(func() error { return nil })
 }
 
-// restore puts etcd back to what it was at the last snapshot.
+// restore resets etcd to the last snapshot.
 func (c *cluster) restore() (revision int64, err error) {
-	err = c.interrupted(func() error {
+	err = c.whileStopped(func() error {
 		restored, err := c.etcd.restore()
 		if err != nil {
 			return err
@@ -90,10 +89,9 @@ func (c *cluster) restore() (revision int64, err error) {
 	return revision, err
 }
 
-// interrupted does something while the apiserver does not run, and starts it
-// again if it did.
-func (c *cluster) interrupted(work func() error) error {
-	ran := c.server.runs()
+// whileStopped stops the apiserver, does the work, and starts the apiserver again if it was running.
+func (c *cluster) whileStopped(work func() error) error {
+	ran := c.server.running()
 	c.server.stop()
 	if err := work(); err != nil || !ran {
 		return err

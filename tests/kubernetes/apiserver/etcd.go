@@ -16,17 +16,17 @@ import (
 	"go.uber.org/zap"
 )
 
-// etcd is ready within a second; a machine under load may take its time.
-const etcdPatience = 2 * time.Minute
+// On an idle machine etcd is ready within a second.
+const etcdTimeout = 2 * time.Minute
 
 type etcdServer struct {
 	*embed.Etcd
 	files *files
-	// Where clients reach it, also after a restore.
+	// The clients' address; a restore keeps it.
 	address string
 }
 
-// anyPort has the kernel pick one, so that tests can run beside each other.
+// anyPort lets the kernel choose the port, so that tests can run in parallel.
 const anyPort = "127.0.0.1:0"
 
 func startEtcd(files *files, address string) (*etcdServer, error) {
@@ -34,21 +34,21 @@ func startEtcd(files *files, address string) (*etcdServer, error) {
 	at := []url.URL{{Scheme: "http", Host: address}}
 	config.ListenClientUrls, config.AdvertiseClientUrls = at, at
 	server, err := embed.StartEtcd(config)
-	// The port may be held for a moment by the one before.
-	for deadline := time.Now().Add(bindPatience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
-		time.Sleep(bindEvery)
+	// After a restore the previous etcd may still hold the port.
+	for deadline := time.Now().Add(bindTimeout); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
+		time.Sleep(bindInterval)
 		server, err = embed.StartEtcd(config)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("etcd does not start: %w", err)
+		return nil, fmt.Errorf("cannot start etcd: %w", err)
 	}
 	select {
 	case <-server.Server.ReadyNotify():
 	case err := <-server.Err():
-		return nil, fmt.Errorf("etcd ends at once: %w", err)
-	case <-time.After(etcdPatience):
+		return nil, fmt.Errorf("etcd exited before it was ready: %w", err)
+	case <-time.After(etcdTimeout):
 		server.Close()
-		return nil, fmt.Errorf("etcd is not ready after %s, see %s", etcdPatience, files.path("etcd.log"))
+		return nil, fmt.Errorf("etcd is not ready within %s, see %s", etcdTimeout, files.path("etcd.log"))
 	}
 	return &etcdServer{server, files, server.Clients[0].Addr().String()}, nil
 }
@@ -61,7 +61,7 @@ func etcdConfig(files *files) *embed.Config {
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.LogOutputs = []string{files.path("etcd.log")}
 	config.LogLevel = "warn"
-	// Its JSON gateway, which nobody asks here, would call the port that is 0.
+	// The JSON gateway is not needed, and it connects to the configured port, which is 0.
 	config.EnableGRPCGateway = false
 	return config
 }
@@ -73,9 +73,8 @@ func (e *etcdServer) close() {
 	<-e.Server.StopNotify()
 }
 
-// compact forgets all revisions but the newest. Whoever reads at an older one
-// gets "the required revision has been compacted", as soon as the apiserver's
-// own cache does not answer for it.
+// compact deletes all revisions but the newest. A client that reads at an older one gets
+// "the required revision has been compacted", unless the apiserver's watch cache has that revision.
 func (e *etcdServer) compact() (int64, error) {
 	revision := e.Server.KV().Rev()
 	request := &etcdserverpb.CompactionRequest{Revision: revision, Physical: true}
@@ -85,14 +84,14 @@ func (e *etcdServer) compact() (int64, error) {
 	return revision, nil
 }
 
-// snapshot keeps all that there is now, in place of what was kept before.
+// snapshot writes the content of etcd to a file, in place of the previous snapshot.
 func (e *etcdServer) snapshot() (revision int64, err error) {
 	file, err := os.OpenFile(e.files.snapshot(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	// Without it the newest writes might not be in the database's file yet.
+	// The newest writes may not be in the database file yet.
 	e.Server.KV().Commit()
 	content := e.Server.Backend().Snapshot()
 	reader, writer := io.Pipe()
@@ -104,9 +103,8 @@ func (e *etcdServer) snapshot() (revision int64, err error) {
 	return e.Server.KV().Rev(), err
 }
 
-// restore ends it and starts another one on the same port, with what was kept
-// by snapshot and nothing that came later: the revision goes backwards. Whoever
-// speaks to it must have ended before.
+// restore stops this etcd and starts another one on the same port, with the content of the snapshot:
+// the revision decreases. The apiserver must be stopped before.
 func (e *etcdServer) restore() (*etcdServer, error) {
 	e.close()
 	if err := os.RemoveAll(e.files.etcd()); err != nil {
@@ -120,7 +118,7 @@ func (e *etcdServer) restore() (*etcdServer, error) {
 		PeerURLs:            []string{config.AdvertisePeerUrls[0].String()},
 		InitialCluster:      config.InitialCluster,
 		InitialClusterToken: config.InitialClusterToken,
-		// It has been copied, not fetched: there is no hash at its end.
+		// A copied snapshot, unlike a downloaded one, has no hash at its end.
 		SkipHashCheck: true,
 	})
 	if err != nil {

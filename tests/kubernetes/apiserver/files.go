@@ -18,18 +18,18 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// files is what lies in the data directory, and the secrets in it. They are
-// made at the first start and kept: a restart is the same server.
+// files are the paths and secrets in the data directory. The first start creates the secrets; later starts
+// read them, so that clients reconnect with the same credentials.
 type files struct {
 	directory  string
 	kubeconfig string
 	// The node that the node's token is for.
 	node string
-	// By the name of who has it: "admin", "node", "nobody".
+	// By user: "admin", "node", "nobody".
 	token map[string]string
 }
 
-// users is whose tokens there are.
+// users are the users that have a token.
 var users = []string{"admin", "node", "nobody"}
 
 func (f *files) path(name string) string { return filepath.Join(f.directory, name) }
@@ -52,7 +52,7 @@ func prepareFiles(directory, node string) (*files, error) {
 	f := &files{directory: directory, node: node, token: map[string]string{}}
 	f.kubeconfig = f.path("admin.kubeconfig")
 	for _, user := range users {
-		random, err := f.once(user+".token", randomToken)
+		random, err := f.readOrCreate(user+".token", randomToken)
 		if err != nil {
 			return nil, err
 		}
@@ -61,28 +61,28 @@ func prepareFiles(directory, node string) (*files, error) {
 	if err := f.writeTokens(); err != nil {
 		return nil, err
 	}
-	if _, err := f.once(filepath.Base(f.accountKey()), accountKey); err != nil {
+	if _, err := f.readOrCreate(filepath.Base(f.accountKey()), newAccountKey); err != nil {
 		return nil, err
 	}
 	return f, f.certify()
 }
 
-// writeTokens writes what the apiserver reads when it starts: token, name, UID, groups.
+// writeTokens writes the token file, which the apiserver reads when it starts: token, name, UID, groups.
 func (f *files) writeTokens() error {
 	lines := fmt.Sprintf("%s,admin,admin,\"system:masters\"\n%s,system:node:%s,node,\"system:nodes\"\n%s,nobody,nobody\n",
 		f.token["admin"], f.token["node"], f.node, f.token["nobody"])
 	return os.WriteFile(f.tokens(), []byte(lines), 0o600)
 }
 
-// renew gives a user another token. The apiserver must be started again to see it.
-func (f *files) renew(user string) error {
+// renewToken replaces a user's token. The apiserver accepts the new one after a restart.
+func (f *files) renewToken(user string) error {
 	if _, known := f.token[user]; !known {
-		return fmt.Errorf("whose token: %q is none of %q", user, users)
+		return fmt.Errorf("unknown user %q: must be one of %q", user, users)
 	}
 	if err := os.Remove(f.path(user + ".token")); err != nil {
 		return err
 	}
-	random, err := f.once(user+".token", randomToken)
+	random, err := f.readOrCreate(user+".token", randomToken)
 	if err != nil {
 		return err
 	}
@@ -90,10 +90,10 @@ func (f *files) renew(user string) error {
 	return f.writeTokens()
 }
 
-// once reads a file, or makes it first if it is not there.
-func (f *files) once(name string, create func() ([]byte, error)) ([]byte, error) {
-	if kept, err := os.ReadFile(f.path(name)); !os.IsNotExist(err) {
-		return kept, err
+// readOrCreate reads a file; if the file does not exist, it creates it.
+func (f *files) readOrCreate(name string, create func() ([]byte, error)) ([]byte, error) {
+	if content, err := os.ReadFile(f.path(name)); !os.IsNotExist(err) {
+		return content, err
 	}
 	created, err := create()
 	if err != nil {
@@ -108,8 +108,8 @@ func randomToken() ([]byte, error) {
 	return []byte(hex.EncodeToString(random)), err
 }
 
-// accountKey signs the tokens of service accounts.
-func accountKey() ([]byte, error) {
+// newAccountKey generates the key that signs the tokens of service accounts.
+func newAccountKey() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func accountKey() ([]byte, error) {
 	return keyutil.MarshalPrivateKeyToPEM(key)
 }
 
-// certify makes a certificate for loopback, and the authority that signed it.
+// certify creates a certificate for the loopback addresses and the CA that signs it, unless they exist.
 func (f *files) certify() error {
 	if _, err := os.Stat(f.ca()); err == nil {
 		return nil
@@ -127,7 +127,7 @@ func (f *files) certify() error {
 	if err != nil {
 		return err
 	}
-	// The chain is the certificate and then its authority.
+	// The chain consists of the certificate and the CA certificate.
 	_, authority := pem.Decode(chain)
 	for path, content := range map[string][]byte{f.cert(): chain, f.key(): key, f.ca(): bytes.TrimSpace(authority)} {
 		if err := os.WriteFile(path, append(content, '\n'), 0o600); err != nil {

@@ -1,7 +1,7 @@
-// A real kube-apiserver on a real etcd, for tests: on ports of its own on
-// loopback, with all it keeps in one directory, and gone when its parent is.
+// apiserver runs a kube-apiserver and an etcd for tests, on free ports of the loopback interface.
+// Its data is in one directory. It exits when its parent process exits.
 //
-// What it prints and the commands it takes are in ../README.md.
+// ../README.md describes its output and its commands.
 package main
 
 import (
@@ -13,12 +13,11 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // pods of a CronJob may name a time zone, and the machine may know none
+	_ "time/tzdata" // to validate the time zone of a CronJob on a machine without the database
 )
 
 func main() {
-	// The kube-apiserver is a process of its own, so that it can be stopped and
-	// started while etcd stays.
+	// The kube-apiserver is a separate process, so that it can restart while etcd runs on.
 	if len(os.Args) > 1 && os.Args[1] == serveCommand {
 		if err := serve(os.Args[2:]); err != nil {
 			fail(err)
@@ -43,20 +42,20 @@ type started struct {
 	Token string `json:"token"`
 	// The token of a kubelet: user system:node:<node>, group system:nodes.
 	NodeToken string `json:"node_token"`
-	// The token of a user who may do nothing.
+	// The token of a user without permissions.
 	NobodyToken string `json:"nobody_token"`
-	// The path of the PEM file to trust.
+	// The path of the CA certificate, a PEM file.
 	CA string `json:"ca"`
 }
 
 func supervise() error {
-	directory := flag.String("data", "", "`directory` for etcd, certificates and logs (default: one that is removed at the end)")
+	directory := flag.String("data", "", "`directory` for etcd, certificates and logs (default: a temporary one, removed at exit)")
 	kubeconfig := flag.String("kubeconfig", "", "`path` to write the admin's kubeconfig to (default: in the data directory)")
 	node := flag.String("node", "node1", "`name` of the node that the node token is for")
 	flag.Parse()
-	// What is behind a "--" is for the kube-apiserver.
+	// The arguments after "--" are flags of the kube-apiserver.
 	if flag.NArg() > 0 && !strings.HasPrefix(flag.Arg(0), "--") {
-		return fmt.Errorf("nothing but flags is taken, not %q", flag.Arg(0))
+		return fmt.Errorf("unexpected argument %q: only flags are allowed", flag.Arg(0))
 	}
 	if *directory == "" {
 		temporary, err := os.MkdirTemp("", "kube-apiserver-")
@@ -77,28 +76,29 @@ func supervise() error {
 	if err != nil {
 		return err
 	}
-	it := &cluster{files, store, &apiserver{files: files, etcd: store.url(), extra: flag.Args()}}
-	defer func() { it.etcd.close() }()
-	defer it.server.stop()
-	if err := it.server.start(); err != nil {
+	c := &cluster{files, store, &apiserver{files: files, etcd: store.url(), extra: flag.Args()}}
+	// Not c.etcd itself: restore replaces it.
+	defer func() { c.etcd.close() }()
+	defer c.server.stop()
+	if err := c.server.start(); err != nil {
 		return err
 	}
-	if err := files.writeKubeconfig(it.server.url()); err != nil {
+	if err := files.writeKubeconfig(c.server.url()); err != nil {
 		return err
 	}
 	out := json.NewEncoder(os.Stdout)
 	err = out.Encode(started{
-		it.server.url(), files.kubeconfig, files.token["admin"], files.token["node"], files.token["nobody"], files.ca(),
+		c.server.url(), files.kubeconfig, files.token["admin"], files.token["node"], files.token["nobody"], files.ca(),
 	})
 	if err != nil {
 		return err
 	}
-	return obey(it, out)
+	return runCommands(c, out)
 }
 
-// obey runs the commands on stdin until it is closed (the parent is gone or has
-// had enough) or a signal comes.
-func obey(it *cluster, out *json.Encoder) error {
+// runCommands runs the commands on stdin until stdin is closed or a signal arrives.
+// The kernel closes stdin when the parent process exits.
+func runCommands(c *cluster, out *json.Encoder) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	commands := make(chan string)
@@ -117,7 +117,7 @@ func obey(it *cluster, out *json.Encoder) error {
 			if !open {
 				return nil
 			}
-			answer, err := it.run(command)
+			answer, err := c.run(command)
 			if err != nil {
 				return fmt.Errorf("%s: %w", command, err)
 			}

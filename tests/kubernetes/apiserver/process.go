@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// It is ready within three seconds on a machine that is not busy.
-	readyPatience = 3 * time.Minute
-	// How long it may take to end after SIGTERM before it is killed. It would
-	// wait for each open watch; tests want those cut.
-	stopPatience = 2 * time.Second
-	readyEvery   = 50 * time.Millisecond
+	// On an idle machine the kube-apiserver is ready within three seconds.
+	readyTimeout = 3 * time.Minute
+	// The time between SIGTERM and SIGKILL. The kube-apiserver waits for each open watch; tests need the watches
+	// to be cut.
+	stopTimeout   = 2 * time.Second
+	readyInterval = 50 * time.Millisecond
 )
 
-// apiserver is the kube-apiserver's process. It keeps its port over restarts.
+// apiserver is the process of the kube-apiserver. A restart keeps the port.
 type apiserver struct {
 	files *files
 	etcd  string
 	port  string
-	// Flags beside its own.
+	// Flags in addition to those that this program sets.
 	extra []string
 
 	process *exec.Cmd
-	// Held open: the process ends when this does.
-	stdin io.Closer
-	ended chan error
+	// The process exits when this is closed.
+	stdin  io.Closer
+	exited chan error
 }
 
 func (a *apiserver) url() string { return "https://127.0.0.1:" + a.port }
@@ -44,8 +44,8 @@ func (a *apiserver) flags() []string {
 	return append([]string{
 		"--etcd-servers=" + a.etcd,
 		"--bind-address=127.0.0.1",
-		// A machine may have no address but loopback, which is none to
-		// advertise. Nobody asks for this one (TEST-NET-1).
+		// The loopback address cannot be advertised, and a machine may have no other. No client uses this one
+		// (TEST-NET-1).
 		"--advertise-address=192.0.2.1",
 		"--endpoint-reconciler-type=none",
 		"--tls-cert-file=" + a.files.cert(),
@@ -56,18 +56,18 @@ func (a *apiserver) flags() []string {
 		"--token-auth-file=" + a.files.tokens(),
 		"--authorization-mode=Node,RBAC",
 		"--service-cluster-ip-range=10.0.0.0/24",
-		// Nobody here makes the default account that it would ask for.
+		// It requires a default service account, which no controller creates here.
 		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true",
 	}, a.extra...)
 }
 
-func (a *apiserver) runs() bool { return a.process != nil }
+func (a *apiserver) running() bool { return a.process != nil }
 
-// start starts it and waits until it is ready and has its default namespace.
+// start starts the process and waits until it is ready and has its default namespace.
 func (a *apiserver) start() error {
-	if a.runs() {
-		return fmt.Errorf("it runs already")
+	if a.running() {
+		return fmt.Errorf("the kube-apiserver is already running")
 	}
 	port := a.port
 	if port == "" {
@@ -95,17 +95,17 @@ func (a *apiserver) start() error {
 	if err := process.Start(); err != nil {
 		return err
 	}
-	said := bufio.NewReader(stdout)
-	got, err := said.ReadString('\n')
-	a.process, a.stdin, a.ended = process, stdin, make(chan error, 1)
+	output := bufio.NewReader(stdout)
+	line, err := output.ReadString('\n')
+	a.process, a.stdin, a.exited = process, stdin, make(chan error, 1)
 	go func() {
-		_, _ = io.Copy(io.Discard, said)
-		a.ended <- process.Wait()
+		_, _ = io.Copy(io.Discard, output)
+		a.exited <- process.Wait()
 	}()
 	if err != nil {
-		return fmt.Errorf("it ends at once, see %s", log.Name())
+		return fmt.Errorf("the kube-apiserver exited before it listened, see %s", log.Name())
 	}
-	a.port = strings.TrimSpace(got)
+	a.port = strings.TrimSpace(line)
 	return a.waitUntilReady(log.Name())
 }
 
@@ -118,24 +118,25 @@ func (a *apiserver) waitUntilReady(log string) error {
 	trusted.AppendCertsFromPEM(authority)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}}
 	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(context.Background(), readyPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
-		for !a.answers(ctx, transport, path) {
+		for !a.responds(ctx, transport, path) {
 			select {
-			case err := <-a.ended:
+			case err := <-a.exited:
 				a.process = nil
-				return fmt.Errorf("it ended before it was ready (%v), see %s", err, log)
+				return fmt.Errorf("the kube-apiserver exited before it was ready (%v), see %s", err, log)
 			case <-ctx.Done():
-				return fmt.Errorf("%s does not answer after %s, see %s", path, readyPatience, log)
-			case <-time.After(readyEvery):
+				return fmt.Errorf("no successful response from %s within %s, see %s", path, readyTimeout, log)
+			case <-time.After(readyInterval):
 			}
 		}
 	}
 	return nil
 }
 
-func (a *apiserver) answers(ctx context.Context, transport http.RoundTripper, path string) bool {
+// responds reports whether the response to a GET is 200 OK.
+func (a *apiserver) responds(ctx context.Context, transport http.RoundTripper, path string) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url()+path, nil)
 	if err != nil {
 		return false
@@ -150,24 +151,24 @@ func (a *apiserver) answers(ctx context.Context, transport http.RoundTripper, pa
 	return response.StatusCode == http.StatusOK
 }
 
-// stop ends it, if it runs, and waits until it is gone.
-func (a *apiserver) stop() { a.end(stopPatience) }
+// stop terminates the process, if it runs, and waits for its exit.
+func (a *apiserver) stop() { a.end(stopTimeout) }
 
-// kill ends it, if it runs, as a power cut would.
+// kill kills the process, if it runs, as a power failure would.
 func (a *apiserver) kill() { a.end(0) }
 
-func (a *apiserver) end(patience time.Duration) {
-	if !a.runs() {
+func (a *apiserver) end(timeout time.Duration) {
+	if !a.running() {
 		return
 	}
-	if patience > 0 {
+	if timeout > 0 {
 		_ = a.process.Process.Signal(syscall.SIGTERM)
 	}
 	select {
-	case <-a.ended:
-	case <-time.After(patience):
+	case <-a.exited:
+	case <-time.After(timeout):
 		_ = a.process.Process.Kill()
-		<-a.ended
+		<-a.exited
 	}
 	_ = a.stdin.Close()
 	a.process = nil

@@ -17,19 +17,19 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// serveCommand is how the supervisor starts this program again as kube-apiserver.
+// serveCommand is the argument with which this program runs as the kube-apiserver.
 const serveCommand = "kube-apiserver"
 
-// After a restart the port may be held for a moment by the one before.
+// After a restart the previous process may still hold the port.
 const (
-	bindPatience = 30 * time.Second
-	bindEvery    = 10 * time.Millisecond
+	bindTimeout  = 30 * time.Second
+	bindInterval = 10 * time.Millisecond
 )
 
-// serve is the kube-apiserver: the first argument is the address to listen on,
-// the rest are its own flags. It prints the port that it has got.
+// serve runs the kube-apiserver: the first argument is the address to listen on,
+// the others are its flags. It prints the port it listens on.
 func serve(args []string) error {
-	// The supervisor never writes: when this ends, it is gone.
+	// The supervisor never writes to stdin: the copy ends when the supervisor exits.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
@@ -65,13 +65,13 @@ func serve(args []string) error {
 }
 
 func listen(address string) (net.Listener, error) {
-	deadline := time.Now().Add(bindPatience)
+	deadline := time.Now().Add(bindTimeout)
 	for {
-		// Without SO_REUSEPORT, so that nobody else is ever given this port.
+		// Without SO_REUSEPORT, so that the kernel gives this port to no other process.
 		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
 			return listener, err
 		}
-		time.Sleep(bindEvery)
+		time.Sleep(bindInterval)
 	}
 }

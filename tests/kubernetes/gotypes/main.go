@@ -40,7 +40,7 @@ func run() error {
 	return err
 }
 
-// versions returns each of the modules with its version, as recorded in this program.
+// versions returns each of the modules with its version, from the build information of this program.
 func versions() ([]string, error) {
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -50,9 +50,13 @@ func versions() ([]string, error) {
 	for _, module := range modules {
 		i := slices.IndexFunc(build.Deps, func(dep *debug.Module) bool { return dep.Path == module })
 		if i < 0 {
-			return nil, fmt.Errorf("no version of %s in the build information: build this program with go build in module mode", module)
+			return nil, fmt.Errorf("no version of %s in the build information", module)
 		}
-		versions = append(versions, module+" "+build.Deps[i].Version)
+		dep := build.Deps[i]
+		if dep.Replace != nil {
+			dep = dep.Replace
+		}
+		versions = append(versions, dep.Path+" "+dep.Version)
 	}
 	return versions, nil
 }

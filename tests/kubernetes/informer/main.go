@@ -1,8 +1,7 @@
-// client-go's SharedInformer on the pods of one node, once: how long it takes
-// until all of them are known, and how much memory. Each measurement is a process
-// of its own, so that the peak is that of this one thing.
+// informer measures the time and memory that client-go's SharedInformer needs for the first sync of one node's pods.
+// Each measurement is a separate process, so that the peak of the memory has no other cause.
 //
-// What it takes and prints is in ../README.md.
+// ../README.md describes its flags and its output.
 package main
 
 import (
@@ -27,16 +26,16 @@ import (
 
 const (
 	// Longer than any listing takes on a slow machine.
-	patience = 2 * time.Minute
-	// A closer look than client-go's own WaitForCacheSync takes, which is ten a second.
-	lookEvery = time.Millisecond
+	syncTimeout = 2 * time.Minute
+	// client-go's WaitForCacheSync polls every 100 ms, which is too coarse here.
+	pollInterval = time.Millisecond
 )
 
-// synced is the one line on stdout.
+// synced is the line on stdout.
 type synced struct {
 	Pods    int64   `json:"pods"`
 	Seconds float64 `json:"seconds"`
-	// The most memory that the process had until then.
+	// The peak of the process's resident memory.
 	RSS int64 `json:"rss_kib"`
 }
 
@@ -50,7 +49,7 @@ func main() {
 func measure() error {
 	begin := time.Now()
 	kubeconfig := flag.String("kubeconfig", "", "`path` of the kubeconfig")
-	node := flag.String("node", "node1", "`name` of the node whose pods are wanted")
+	node := flag.String("node", "node1", "`name` of the node whose pods are listed")
 	form := flag.String("form", "json", "`json` or protobuf")
 	flag.Parse()
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
@@ -63,7 +62,7 @@ func measure() error {
 	case "protobuf":
 		config.ContentType = runtime.ContentTypeProtobuf
 	default:
-		return fmt.Errorf("--form is json or protobuf, not %q", *form)
+		return fmt.Errorf("--form must be json or protobuf, not %q", *form)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -81,32 +80,32 @@ func measure() error {
 	return json.NewEncoder(os.Stdout).Encode(synced{pods, seconds, peak})
 }
 
-// sync runs an informer until its handler has been told of all pods, and says how many.
+// sync runs an informer until its handler has received all pods, and returns their count.
 func sync(client kubernetes.Interface, node string) (int64, error) {
 	selected := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	informer := informers.NewFilteredPodInformer(client, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(options *metav1.ListOptions) { options.FieldSelector = selected })
 	var pods atomic.Int64
-	told, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { pods.Add(1) },
 	})
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), syncTimeout)
 	defer cancel()
 	go informer.RunWithContext(ctx)
-	for !told.HasSynced() {
+	for !registration.HasSynced() {
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("no listing after %s", patience)
-		case <-time.After(lookEvery):
+			return 0, fmt.Errorf("no listing within %s", syncTimeout)
+		case <-time.After(pollInterval):
 		}
 	}
 	return pods.Load(), nil
 }
 
-// peakRSS is the kernel's count, in KiB.
+// peakRSS returns VmHWM, the peak of the resident memory, in KiB.
 func peakRSS() (int64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -117,5 +116,5 @@ func peakRSS() (int64, error) {
 			return strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("/proc/self/status says no VmHWM")
+	return 0, fmt.Errorf("no VmHWM in /proc/self/status")
 }

@@ -19,47 +19,47 @@ import (
 
 const (
 	// Longer than any update takes.
-	updatePatience = time.Minute
-	// Between two changes, so that each finds the source at rest.
+	updateTimeout = time.Minute
+	// The time between two changes, so that the source is idle at each change.
 	pause = 5 * time.Millisecond
-	// A prime step: no two changes in a row are neighbours, and all pods have their turn.
+	// A prime, so that successive changes are far apart and all pods change in turn.
 	stride = 7919
-	// A directory is read anew every 20 s by default; that is not what is measured.
+	// The kubelet rescans its directory every 20 s by default. The benchmark measures the watch, not the rescan.
 	fileCheckPeriod = time.Hour
 )
 
-// figures is the answer to a benchmark.
-type figures struct {
+// percentiles is the response to a benchmark.
+type percentiles struct {
 	ID  json.RawMessage `json:"id,omitempty"`
 	P50 int64           `json:"p50_ns"`
 	P99 int64           `json:"p99_ns"`
 }
 
-func figuresOf(id json.RawMessage, durations []time.Duration) *figures {
+func percentilesOf(id json.RawMessage, durations []time.Duration) *percentiles {
 	slices.Sort(durations)
 	at := func(part int) int64 { return durations[min(len(durations)*part/100, len(durations)-1)].Nanoseconds() }
-	return &figures{id, at(50), at(99)}
+	return &percentiles{id, at(50), at(99)}
 }
 
-func bench(asked *question) (*figures, error) {
-	if asked.N < 1 || asked.Rounds < 1 {
-		return nil, fmt.Errorf("%s: of %d pods, %d times", asked.Op, asked.N, asked.Rounds)
+func bench(req *request) (*percentiles, error) {
+	if req.N < 1 || req.Rounds < 1 {
+		return nil, fmt.Errorf("%s: n and rounds must be at least 1, not %d and %d", req.Op, req.N, req.Rounds)
 	}
-	if asked.Op == "bench-merge" {
-		return benchMerge(asked)
+	if req.Op == "bench-merge" {
+		return benchMerge(req)
 	}
-	return benchFile(asked)
+	return benchFile(req)
 }
 
-// benchMerge is how long it takes from a source's listing, in which one of n
-// pods has another image, to the update on the channel.
-func benchMerge(asked *question) (*figures, error) {
-	source := preparing{file: true, node: types.NodeName(asked.Node)}
-	_, template, err := tryDecodeSinglePod(klog.Background(), []byte(asked.Text), source.prepare)
+// benchMerge measures the time from a source's listing, in which one of n pods
+// has a new image, to the update on the channel.
+func benchMerge(req *request) (*percentiles, error) {
+	source := preparation{file: true, node: types.NodeName(req.Node)}
+	_, template, err := tryDecodeSinglePod(klog.Background(), []byte(req.Text), source.prepare)
 	if err != nil {
 		return nil, err
 	}
-	pods := make([]*v1.Pod, asked.N)
+	pods := make([]*v1.Pod, req.N)
 	for i := range pods {
 		pods[i] = template.DeepCopy()
 		pods[i].Name, pods[i].UID = name(i), types.UID(name(i))
@@ -68,57 +68,57 @@ func benchMerge(asked *question) (*figures, error) {
 	defer cancel()
 	podConfig := config.NewPodConfig(&record.FakeRecorder{}, noObserver{})
 	channel := podConfig.Channel(ctx, kubetypes.FileSource)
-	push(channel, pods)
+	publish(channel, pods)
 	if _, err := next(podConfig, kubetypes.ADD); err != nil {
 		return nil, err
 	}
-	durations := make([]time.Duration, asked.Rounds)
+	durations := make([]time.Duration, req.Rounds)
 	for round := range durations {
-		// As a source's store does it: a new pod in a new listing of the old ones.
-		i := round * stride % asked.N
+		// Like the store of a source: a new listing with one new pod; the others are the same objects.
+		i := round * stride % req.N
 		pods = slices.Clone(pods)
 		pods[i] = pods[i].DeepCopy()
 		pods[i].Spec.Containers[0].Image = fmt.Sprintf("image:%d", round)
 		begin := time.Now()
-		push(channel, pods)
+		publish(channel, pods)
 		if _, err := next(podConfig, kubetypes.UPDATE); err != nil {
 			return nil, err
 		}
 		durations[round] = time.Since(begin)
 	}
-	return figuresOf(asked.ID, durations), nil
+	return percentilesOf(req.ID, durations), nil
 }
 
-// benchFile is how long it takes from rename(2) of a changed manifest into a
-// directory of n to the update on the channel.
-func benchFile(asked *question) (*figures, error) {
-	place, err := os.MkdirTemp("", "oracle-")
+// benchFile measures the time from rename(2) of a changed manifest into a
+// directory of n manifests to the update on the channel.
+func benchFile(req *request) (*percentiles, error) {
+	temporary, err := os.MkdirTemp("", "oracle-")
 	if err != nil {
 		return nil, err
 	}
-	// The source has no end; without its directory it has nothing to do.
-	defer os.RemoveAll(place)
-	directory, staged := filepath.Join(place, "manifests"), filepath.Join(place, "staged")
+	// The source cannot be stopped; without its directory it is idle.
+	defer os.RemoveAll(temporary)
+	directory, staged := filepath.Join(temporary, "manifests"), filepath.Join(temporary, "staged")
 	if err := os.Mkdir(directory, 0o700); err != nil {
 		return nil, err
 	}
 	path := func(i int) string { return filepath.Join(directory, name(i)+".json") }
-	for i := range asked.N {
-		if err := asked.writeManifest(path(i), i, 0); err != nil {
+	for i := range req.N {
+		if err := req.writeManifest(path(i), i, 0); err != nil {
 			return nil, err
 		}
 	}
 	podConfig := config.NewPodConfig(&record.FakeRecorder{}, noObserver{})
-	config.NewSourceFile(klog.Background(), directory, types.NodeName(asked.Node), fileCheckPeriod,
+	config.NewSourceFile(klog.Background(), directory, types.NodeName(req.Node), fileCheckPeriod,
 		podConfig.Channel(context.Background(), kubetypes.FileSource))
 	if _, err := next(podConfig, kubetypes.ADD); err != nil {
 		return nil, err
 	}
-	durations := make([]time.Duration, asked.Rounds)
+	durations := make([]time.Duration, req.Rounds)
 	for round := range durations {
 		time.Sleep(pause)
-		i := round * stride % asked.N
-		if err := asked.writeManifest(staged, i, round+1); err != nil {
+		i := round * stride % req.N
+		if err := req.writeManifest(staged, i, round+1); err != nil {
 			return nil, err
 		}
 		begin := time.Now()
@@ -130,19 +130,19 @@ func benchFile(asked *question) (*figures, error) {
 			return nil, err
 		}
 		durations[round] = time.Since(begin)
-		if len(update.Pods) != 1 || update.Pods[0].Name != name(i)+"-"+asked.Node {
-			return nil, fmt.Errorf("not the update of %s: %d pods", name(i), len(update.Pods))
+		if len(update.Pods) != 1 || update.Pods[0].Name != name(i)+"-"+req.Node {
+			return nil, fmt.Errorf("expected one update of %s, got one of %d pods", name(i), len(update.Pods))
 		}
 	}
-	return figuresOf(asked.ID, durations), nil
+	return percentilesOf(req.ID, durations), nil
 }
 
-// push sends a listing: the channel's type has no name outside of the kubelet's package.
-func push[T ~struct{ Pods []*v1.Pod }](channel chan<- T, pods []*v1.Pod) {
+// publish sends a listing. It is generic because the kubelet's package does not export the channel's type.
+func publish[T ~struct{ Pods []*v1.Pod }](channel chan<- T, pods []*v1.Pod) {
 	channel <- T{Pods: pods}
 }
 
-// next waits for the next update of that kind; one without pods only says that the source is there.
+// next waits for the next update with this operation. It skips updates without pods, which only mark a source as synced.
 func next(podConfig *config.PodConfig, op kubetypes.PodOperation) (kubetypes.PodUpdate, error) {
 	for {
 		select {
@@ -151,23 +151,23 @@ func next(podConfig *config.PodConfig, op kubetypes.PodOperation) (kubetypes.Pod
 				return update, nil
 			}
 			if len(update.Pods) > 0 {
-				return update, fmt.Errorf("%s of %d pods, where %s belongs", ops[update.Op], len(update.Pods), ops[op])
+				return update, fmt.Errorf("expected %s, got %s of %d pods", ops[op], ops[update.Op], len(update.Pods))
 			}
-		case <-time.After(updatePatience):
-			return kubetypes.PodUpdate{}, fmt.Errorf("no %s after %s", ops[op], updatePatience)
+		case <-time.After(updateTimeout):
+			return kubetypes.PodUpdate{}, fmt.Errorf("no %s within %s", ops[op], updateTimeout)
 		}
 	}
 }
 
 func name(i int) string { return fmt.Sprintf("pod-%05d", i) }
 
-// writeManifest writes the i-th copy of the question's manifest, which differs from round to round.
-func (q *question) writeManifest(path string, i, round int) error {
+// writeManifest writes the i-th copy of the request's manifest, with the image of a round.
+func (r *request) writeManifest(path string, i, round int) error {
 	var manifest v1.Pod
-	if err := json.Unmarshal([]byte(q.Text), &manifest); err != nil {
+	if err := json.Unmarshal([]byte(r.Text), &manifest); err != nil {
 		return err
 	}
-	// The kubelet makes a UID of all that a manifest says: a change would be another pod.
+	// Without a UID in the manifest the kubelet derives one from the content: a change would be another pod.
 	manifest.Name, manifest.UID = name(i), types.UID(name(i))
 	manifest.Spec.Containers[0].Image = fmt.Sprintf("image:%d", round)
 	text, err := json.Marshal(manifest)

@@ -14,13 +14,13 @@ import (
 	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
 )
 
-// verdict is one case of tests/corpus/pods.jsonl.gz, without its text.
-type verdict struct {
+// decoded is the response to decode: a case of tests/corpus/pods.jsonl.gz without its text.
+type decoded struct {
 	ID    json.RawMessage `json:"id,omitempty"`
 	OK    bool            `json:"ok"`
 	Stage string          `json:"stage,omitempty"`
 	Error string          `json:"error,omitempty"`
-	// All problems that validation sees, with the stage "validate".
+	// All problems that validation finds, for the stage "validate".
 	Causes []cause   `json:"causes,omitempty"`
 	Pods   []*v1.Pod `json:"pods,omitempty"`
 }
@@ -40,81 +40,80 @@ func tryDecodePodList(klog.Logger, []byte, func(klog.Logger, *api.Pod) error) (b
 //go:linkname applyDefaults k8s.io/kubernetes/pkg/kubelet/config.applyDefaults
 func applyDefaults(logger klog.Logger, pod *api.Pod, source string, isFile bool, node types.NodeName) error
 
-// preparing stands in for a source: it prepares as the source does, and
-// remembers what it saw on the way.
-type preparing struct {
+// preparation prepares pods as a source of the kubelet does, and records them.
+type preparation struct {
 	file bool
 	node types.NodeName
 
-	// The pod that was prepared last: the one that is refused, if one is.
+	// The pod that was prepared last. If a pod is rejected, it is this one.
 	last *api.Pod
-	// For each pod whether its manifest gave it a UID.
+	// For each pod, whether its manifest has a UID.
 	given []bool
 }
 
-func (p *preparing) prepare(logger klog.Logger, pod *api.Pod) error {
+func (p *preparation) prepare(logger klog.Logger, pod *api.Pod) error {
 	p.last = pod
 	p.given = append(p.given, pod.UID != "")
 	return applyDefaults(logger, pod, "oracle", p.file, p.node)
 }
 
-// decode reads a text as the kubelet's file source or polled URL does.
-func decode(asked *question) (*verdict, error) {
-	if asked.Source != "file" && asked.Source != "http" {
-		return nil, fmt.Errorf("unknown source %q", asked.Source)
+// decode decodes a text as the kubelet's file source or URL source does.
+func decode(req *request) (*decoded, error) {
+	if req.Source != "file" && req.Source != "http" {
+		return nil, fmt.Errorf("unknown source %q", req.Source)
 	}
-	source := preparing{file: asked.Source == "file", node: types.NodeName(asked.Node)}
+	source := preparation{file: req.Source == "file", node: types.NodeName(req.Node)}
 	logger := klog.Background()
-	parsed, pod, err := tryDecodeSinglePod(logger, []byte(asked.Text), source.prepare)
+	parsed, pod, err := tryDecodeSinglePod(logger, []byte(req.Text), source.prepare)
 	pods := []*v1.Pod{pod}
 	if !parsed && !source.file {
 		var list v1.PodList
-		parsed, list, err = tryDecodePodList(logger, []byte(asked.Text), source.prepare)
+		parsed, list, err = tryDecodePodList(logger, []byte(req.Text), source.prepare)
 		pods = pods[:0]
 		for i := range list.Items {
 			pods = append(pods, &list.Items[i])
 		}
 	}
 	if err != nil {
-		return source.refusal(asked.ID, parsed, err), nil
+		return source.rejection(req.ID, parsed, err), nil
 	}
 	for i, pod := range pods {
 		withoutDerived(pod, source.given[i])
 	}
-	return &verdict{ID: asked.ID, OK: true, Pods: pods}, nil
+	return &decoded{ID: req.ID, OK: true, Pods: pods}, nil
 }
 
-// refusal finds out at which stage a text was refused, and all that validation
-// has against it: the kubelet only tells that in prose.
-func (p *preparing) refusal(id json.RawMessage, parsed bool, err error) *verdict {
-	refused := &verdict{ID: id, Error: err.Error()}
+// rejection determines the stage at which the kubelet rejected a text, and all problems that validation finds.
+// The kubelet itself returns them as one text.
+func (p *preparation) rejection(id json.RawMessage, parsed bool, err error) *decoded {
+	rejected := &decoded{ID: id, Error: err.Error()}
 	switch {
 	case !parsed:
-		refused.Stage = "decode"
-		return refused
+		rejected.Stage = "decode"
+		return rejected
 	case p.last == nil || p.last.Name == "":
-		refused.Stage = "name"
-		return refused
+		rejected.Stage = "name"
+		return rejected
 	}
 	options := podutil.GetValidationOptionsFromPodSpecAndMeta(&p.last.Spec, nil, &p.last.ObjectMeta, nil)
 	problems := validation.ValidatePodCreate(p.last, options)
 	if len(problems) == 0 {
-		// A list in which a later item has no name ends here as well.
-		refused.Stage = "reference"
+		// The stage is also "name" if a later item of a list has no name.
+		rejected.Stage = "reference"
 		if err.Error() == "invalid pod: name is needed for the pod" {
-			refused.Stage = "name"
+			rejected.Stage = "name"
 		}
-		return refused
+		return rejected
 	}
-	refused.Stage, refused.Error = "validate", ""
+	rejected.Stage, rejected.Error = "validate", ""
 	for _, problem := range problems {
-		refused.Causes = append(refused.Causes, cause{problem.Field, string(problem.Type), problem.Detail})
+		rejected.Causes = append(rejected.Causes, cause{problem.Field, string(problem.Type), problem.Detail})
 	}
-	return refused
+	return rejected
 }
 
-// withoutDerived takes away what each implementation derives in its own way:
-// the hash, and a UID that the manifest did not give.
+// withoutDerived removes the values that each implementation derives in a different way:
+// the hash, and a UID that is not in the manifest.
 func withoutDerived(pod *v1.Pod, given bool) {
 	delete(pod.Annotations, kubetypes.ConfigHashAnnotationKey)
 	if len(pod.Annotations) == 0 {

@@ -1,7 +1,7 @@
-// The kubelet's own code, asked one question a line: what would it make of this
-// manifest, what would it tell its consumer of these listings?
+// oracle runs the kubelet's own code: for each request, one line, it prints the kubelet's result for a manifest
+// or for a sequence of listings.
 //
-// The questions and the answers are in ../README.md.
+// ../README.md describes the requests and the responses.
 package main
 
 import (
@@ -15,10 +15,10 @@ import (
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
-// A question may hold a manifest of the kubelet's greatest size (10 MiB), escaped.
-const longestLine = 64 << 20
+// A request may contain a manifest of the kubelet's maximum size (10 MiB), escaped.
+const maxLine = 64 << 20
 
-type question struct {
+type request struct {
 	ID json.RawMessage `json:"id,omitempty"`
 	Op string          `json:"op"`
 
@@ -30,7 +30,7 @@ type question struct {
 	// merge
 	Steps []step `json:"steps"`
 
-	// bench-merge, bench-file; the manifest is the text, the node that of decode
+	// bench-merge, bench-file; the manifest is Text
 	N      int `json:"n"`
 	Rounds int `json:"rounds"`
 }
@@ -38,44 +38,44 @@ type question struct {
 func main() {
 	klog.SetOutput(io.Discard)
 	klog.LogToStderr(false)
-	// The kubelet allows it to whoever may write its manifests.
+	// The kubelet allows privileged pods.
 	capabilities.Initialize(capabilities.Capabilities{AllowPrivileged: true})
-	if err := answerAll(os.Stdin, os.Stdout); err != nil {
+	if err := serve(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "oracle:", err)
 		os.Exit(1)
 	}
 }
 
-func answerAll(questions io.Reader, answers io.Writer) error {
-	lines := bufio.NewScanner(questions)
-	lines.Buffer(make([]byte, 64<<10), longestLine)
-	out := json.NewEncoder(answers)
+func serve(requests io.Reader, responses io.Writer) error {
+	lines := bufio.NewScanner(requests)
+	lines.Buffer(make([]byte, 64<<10), maxLine)
+	out := json.NewEncoder(responses)
 	out.SetEscapeHTML(false)
 	for lines.Scan() {
-		var asked question
-		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
-			return fmt.Errorf("not a question: %w", err)
+		var req request
+		if err := json.Unmarshal(lines.Bytes(), &req); err != nil {
+			return fmt.Errorf("invalid request: %w", err)
 		}
-		answer, err := answer(&asked)
+		response, err := respond(&req)
 		if err != nil {
 			return err
 		}
-		if err := out.Encode(answer); err != nil {
+		if err := out.Encode(response); err != nil {
 			return err
 		}
 	}
 	return lines.Err()
 }
 
-func answer(asked *question) (any, error) {
-	switch asked.Op {
+func respond(req *request) (any, error) {
+	switch req.Op {
 	case "decode":
-		return decode(asked)
+		return decode(req)
 	case "merge":
-		return merge(asked)
+		return merge(req)
 	case "bench-merge", "bench-file":
-		return bench(asked)
+		return bench(req)
 	default:
-		return nil, fmt.Errorf("unknown op %q", asked.Op)
+		return nil, fmt.Errorf("unknown op %q", req.Op)
 	}
 }

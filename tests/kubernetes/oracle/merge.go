@@ -9,33 +9,34 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
-	_ "k8s.io/kubernetes/pkg/kubelet/config" // its functions are reached by go:linkname
+	_ "k8s.io/kubernetes/pkg/kubelet/config" // for go:linkname
 	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
 )
 
-// step is one listing of a source: everything it wants now.
+// step is one listing of a source: all its pods.
 type step struct {
 	Source string    `json:"source"`
 	Pods   []*v1.Pod `json:"pods"`
 }
 
-// told is one update, for reading.
-type told struct {
+// podUpdate is the form of an update in a response.
+type podUpdate struct {
 	Op     string   `json:"op"`
 	Source string   `json:"source"`
 	Pods   []string `json:"pods"`
 }
 
+// merged is the response to merge.
 type merged struct {
 	ID json.RawMessage `json:"id,omitempty"`
-	// For each step, its updates.
-	Steps [][]told `json:"steps"`
+	// The updates of each step.
+	Steps [][]podUpdate `json:"steps"`
 }
 
-// podStorage is the kubelet's own; what it is made of is its business.
+// podStorage stands for the kubelet's type of that name. This program only uses pointers to it.
 type podStorage struct{}
 
-// sourceUpdate has the fields of the kubelet's own.
+// sourceUpdate has the same fields as the kubelet's type of that name.
 type sourceUpdate struct{ Pods []*v1.Pod }
 
 type sliObserver interface {
@@ -60,30 +61,30 @@ var ops = map[kubetypes.PodOperation]string{
 	kubetypes.RECONCILE: "RECONCILE",
 }
 
-// merge gives each listing of a history to a fresh storage and collects what it
-// tells after each. One merge sends at most six updates, far below the queue's length.
-func merge(asked *question) (*merged, error) {
+// merge merges each listing into a new storage and collects the updates after each.
+func merge(req *request) (*merged, error) {
+	// One listing causes at most six updates, so that the storage never blocks.
 	updates := make(chan kubetypes.PodUpdate, 50)
 	storage := newPodStorage(updates, &record.FakeRecorder{}, noObserver{})
-	answer := &merged{ID: asked.ID, Steps: [][]told{}}
-	for _, step := range asked.Steps {
+	response := &merged{ID: req.ID, Steps: [][]podUpdate{}}
+	for _, step := range req.Steps {
 		if err := mergeInto(storage, context.Background(), step.Source, sourceUpdate{step.Pods}); err != nil {
 			return nil, err
 		}
-		lines := []told{}
+		sent := []podUpdate{}
 		for len(updates) > 0 {
-			lines = append(lines, line(<-updates))
+			sent = append(sent, summary(<-updates))
 		}
-		answer.Steps = append(answer.Steps, lines)
+		response.Steps = append(response.Steps, sent)
 	}
-	return answer, nil
+	return response, nil
 }
 
-func line(update kubetypes.PodUpdate) told {
+func summary(update kubetypes.PodUpdate) podUpdate {
 	pods := []string{}
 	for _, pod := range update.Pods {
 		pods = append(pods, pod.Namespace+"/"+pod.Name+"/"+string(pod.UID))
 	}
 	sort.Strings(pods)
-	return told{ops[update.Op], update.Source, pods}
+	return podUpdate{ops[update.Op], update.Source, pods}
 }
