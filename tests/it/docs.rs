@@ -423,6 +423,30 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 /// Flags of other programs that the documents name.
 const OTHER_FLAGS: [&str; 0] = [];
 
+/// What the server and the reflector measure, as their tests have it, is in the reference.
+#[test]
+fn every_metric_is_in_the_reference() {
+    let reference = read("docs/metrics.md");
+    let measured = read("tests/golden/metrics.txt") + &read("tests/golden/metrics-reflector.txt");
+    let names = measured.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let missing: Vec<&str> =
+        names.filter(|name| name != &"podmux_build" && !reference.contains(&format!("`{name}"))).collect();
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let manifest = read("Cargo.toml");
+    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let dependencies = dependencies.split("\n[").next().unwrap().lines();
+    let names = dependencies.filter_map(|line| Some(line.split_once(" = ")?.0)).filter(|name| !name.starts_with('#'));
+    let table = read("docs/design/dependencies.md");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let told: BTreeSet<&str> = rows.flat_map(|names| names.split(", ")).collect();
+    let missing: Vec<&str> = names.filter(|name| !told.contains(name)).collect();
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
 #[test]
 fn every_flag_and_subcommand_that_is_named_exists() {
     let subcommands = subcommands();
