@@ -38,7 +38,7 @@ fn documents() -> BTreeMap<String, String> {
                 if !name.starts_with('.') && name != "target" {
                     folders.push(path + "/");
                 }
-            } else if name.ends_with(".md") {
+            } else if Path::new(&name).extension().is_some_and(|extension| extension == "md") {
                 found.insert(path.clone(), read(&path));
             }
         }
@@ -297,7 +297,8 @@ fn the_consumer_of_the_readme_follows_a_directory() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let web = fs::read_to_string(repository("manifests/web.yaml")).unwrap();
+    let stop = Stop(at("agent"));
+    let web = read("manifests/web.yaml");
     let called = |count: usize| {
         wait_for(|| {
             let calls = fs::read_to_string(&calls).unwrap_or_default();
@@ -318,9 +319,20 @@ fn the_consumer_of_the_readme_follows_a_directory() {
         calls,
         "kube play --replace - web-node1\nkube play --replace - web-node1\nkube down - web-node1\n"
     );
-    let agent: i32 = fs::read_to_string(at("agent")).unwrap().trim().parse().unwrap();
-    kill_process(Pid::from_raw(agent).unwrap(), Signal::TERM).unwrap();
+    drop(stop);
     assert!(child.wait().unwrap().success());
+}
+
+/// Stops the process whose number is in a file, also when a test fails.
+struct Stop(PathBuf);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        let number = fs::read_to_string(&self.0).unwrap_or_default().trim().parse();
+        if let Some(pid) = number.ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
 }
 
 /// A document without its fenced blocks and its code.
