@@ -1,4 +1,4 @@
-//! The documents: their commands run and print what is shown, their links lead somewhere, their flags exist.
+//! The documents: their commands run and print what is shown, their links have targets, their flags exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -115,10 +115,10 @@ fn run_tour(document: &str) {
     assert!(ran >= 8, "only {ran} blocks");
     shell.ends();
     let temporary = fs::read_dir(directory.path().join("tmp")).unwrap();
-    assert_eq!(temporary.count(), 0, "the tour removes what it made");
+    assert_eq!(temporary.count(), 0, "the tour removes all of its files");
 }
 
-/// A shell of a reader who stands in the repository and has built it.
+/// A shell in a copy of the repository in which podmux has been built.
 struct Shell {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -135,7 +135,7 @@ impl Shell {
         }
         symlink(repository("manifests"), work.join("manifests")).unwrap();
         symlink(env!("CARGO_BIN_EXE_podmux"), work.join("target/release/podmux")).unwrap();
-        // What the tour builds is built already.
+        // The binary is built already.
         program(&programs.join("cargo"), "exit 0");
         let (reader, writer) = pipe().unwrap();
         let mut child = Command::new("bash")
@@ -156,22 +156,22 @@ impl Shell {
         Self { child, stdin, output, work }
     }
 
-    /// Runs a block; it has to succeed and to print what is shown. One that only looks is repeated
+    /// Runs a block, which must succeed and print the lines shown. A block that only reads is repeated
     /// until it does.
     fn run(&mut self, block: &Block, shown: &str) {
         let begun = Instant::now();
         let before = self.output.text().lines().count();
         let shown: Vec<&str> = shown.lines().collect();
-        let looks = ["podmux get ", "podmux validate ", "tail ", "grep ", "cat "];
-        let only_looks = block.text.lines().all(|line| looks.iter().any(|look| line.starts_with(look)));
+        let readers = ["podmux get ", "podmux validate ", "tail ", "grep ", "cat "];
+        let only_reads = block.text.lines().all(|line| readers.iter().any(|reader| line.starts_with(reader)));
         loop {
             let attempt = self.output.text().lines().count();
-            let missing = self.try_block(block, attempt.min(before), &shown, only_looks);
+            let missing = self.try_block(block, attempt.min(before), &shown, only_reads);
             if missing.is_empty() {
                 return;
             }
             assert!(
-                only_looks && begun.elapsed() < PATIENCE / 4,
+                only_reads && begun.elapsed() < PATIENCE / 4,
                 "line {}: not printed:\n{}\nbut:\n{}",
                 block.line,
                 missing.join("\n"),
@@ -205,7 +205,7 @@ impl Shell {
         };
         let text = |output: &Lines| output.text().lines().map(str::to_owned).collect::<Vec<_>>();
         if !at_once && !missing(&text(&self.output)).is_empty() {
-            // What runs in the background prints when it is told.
+            // `podmux get updates` prints in the background.
             let deadline = Instant::now() + PATIENCE / 4;
             wait_for(|| {
                 let done = missing(&text(&self.output)).is_empty() || Instant::now() > deadline;
@@ -387,7 +387,7 @@ fn anchors(document: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_relative_link_has_a_target() {
     let documents = documents();
     let mut broken = Vec::new();
     for (path, document) in &documents {
@@ -400,10 +400,10 @@ fn every_link_leads_somewhere() {
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
             let file = if file.is_empty() { Path::new(path).to_owned() } else { folder.join(file) };
             let there = repository("").join(&file);
-            let leads = there.exists()
+            let exists = there.exists()
                 && (anchor.is_empty()
                     || fs::read_to_string(&there).is_ok_and(|text| anchors(&text).contains(anchor)));
-            if !leads {
+            if !exists {
                 broken.push(format!("{path}: {target}"));
             }
         }
@@ -454,7 +454,7 @@ const OTHER_FLAGS: [&str; 18] = [
     "--unix-socket",
 ];
 
-/// What the server and the reflector measure, as their tests have it, is in the reference.
+/// The metrics of the server's and the reflector's goldens.
 #[test]
 fn every_metric_is_in_the_reference() {
     let reference = read("docs/metrics.md");
@@ -474,8 +474,8 @@ fn every_dependency_has_its_reason() {
         dependencies.filter_map(|line| Some(line.split_once(" = ")?.0)).filter(|name| !name.starts_with('#'));
     let table = read("docs/design/dependencies.md");
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
-    let told: BTreeSet<&str> = rows.flat_map(|names| names.split(", ")).collect();
-    let missing: Vec<&str> = names.filter(|name| !told.contains(name)).collect();
+    let named: BTreeSet<&str> = rows.flat_map(|names| names.split(", ")).collect();
+    let missing: Vec<&str> = names.filter(|name| !named.contains(name)).collect();
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
