@@ -474,8 +474,8 @@ fn every_dependency_has_its_reason() {
         dependencies.filter_map(|line| Some(line.split_once(" = ")?.0)).filter(|name| !name.starts_with('#'));
     let table = read("docs/design/dependencies.md");
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
-    let named: BTreeSet<&str> = rows.flat_map(|names| names.split(", ")).collect();
-    let missing: Vec<&str> = names.filter(|name| !named.contains(name)).collect();
+    let explained: BTreeSet<&str> = rows.flat_map(|names| names.split(", ")).collect();
+    let missing: Vec<&str> = names.filter(|name| !explained.contains(name)).collect();
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
