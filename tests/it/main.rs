@@ -43,6 +43,7 @@ mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;
+mod docs;
 mod durability;
 mod file;
 mod file_faults;
