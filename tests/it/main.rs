@@ -43,6 +43,7 @@ mod db_faults;
 mod decode;
 mod decode_corpus;
 mod delivery;
+mod dependency_rules;
 mod durability;
 mod file;
 mod file_faults;
@@ -65,7 +66,6 @@ mod posted;
 mod reload;
 #[path = "../../examples/replay.rs"]
 mod replay;
-mod rooms;
 mod rotation;
 mod run_check;
 mod run_command;
