@@ -27,7 +27,7 @@ fuzz_target!(|text: &[u8]| {
     }
 });
 
-fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusal> {
+fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::InvalidManifest> {
     manifest::read(
         text,
         &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },

@@ -18,14 +18,14 @@ use podmux::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn read_as(source: SourceName, text: &str) -> Result<Manifest, podmux::pod::Refusal> {
+fn read_as(source: SourceName, text: &str) -> Result<Manifest, podmux::pod::InvalidManifest> {
     manifest::decode(
         text.as_bytes(),
         &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },
     )
 }
 
-fn read(text: &str) -> Result<Manifest, podmux::pod::Refusal> {
+fn read(text: &str) -> Result<Manifest, podmux::pod::InvalidManifest> {
     read_as(SourceName::File, text)
 }
 

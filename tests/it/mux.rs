@@ -204,20 +204,20 @@ async fn a_consumer_that_sleeps_stalls_nobody_and_wakes_to_one_difference() {
     assert_eq!(heard(&mut awake).await, "ADD api: default/still#still-uid");
     for round in 0..1_000 {
         file.put_and_merge(&format!("a=i:{round} b-{round}")).await;
-        while awake.told().len() < 3 || !heard_image(&awake, round) {
+        while awake.delivered().len() < 3 || !heard_image(&awake, round) {
             heard(&mut awake).await;
         }
     }
     let told = [heard(&mut sleeper).await];
     assert_eq!(told, ["ADD file: default/a#a-uid default/b-999#b-999-uid"]);
-    let newest = sleeper.told().iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+    let newest = sleeper.delivered().iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
     assert_eq!(newest, ["default/a", "default/b-999", "default/still"]);
 }
 
 fn heard_image(updates: &Updates, round: usize) -> bool {
     let image = format!(r#""image":"i:{round}""#);
     let texts =
-        updates.told().iter().map(|(_, entry)| String::from_utf8_lossy(entry.pod().text()).into_owned());
+        updates.delivered().iter().map(|(_, entry)| String::from_utf8_lossy(entry.pod().text()).into_owned());
     texts.filter(|text| text.contains(&image)).count() == 1
 }
 
@@ -248,7 +248,8 @@ async fn what_is_not_compared_is_known_without_being_told() {
     api.put_and_merge("foo<2").await;
     assert!(poll_and_cancel(updates.next()).is_none(), "a creationTimestamp is not compared");
     // Else every later look would meet the same difference again.
-    let known: Vec<_> = updates.told().iter().map(|(_, entry)| entry.pod().creation_timestamp()).collect();
+    let known: Vec<_> =
+        updates.delivered().iter().map(|(_, entry)| entry.pod().creation_timestamp()).collect();
     assert_eq!(known, [Some("2026-01-02T00:00:00Z")]);
 }
 

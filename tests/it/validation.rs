@@ -11,16 +11,16 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use podmux::{
     manifest::{self, MAX_LOOKS, Manifest, Preparation},
-    pod::{NodeName, Problem, Refusal, SourceName, Stage},
+    pod::{InvalidManifest, NodeName, Problem, SourceName, Stage},
 };
 use serde_json::{Value, json};
 
-fn read_as(source: SourceName, text: &str) -> Result<Manifest, Refusal> {
+fn read_as(source: SourceName, text: &str) -> Result<Manifest, InvalidManifest> {
     let node = NodeName::new("node1").unwrap();
     manifest::read(text.as_bytes(), &Preparation { source, node, generate: None, namespace: None })
 }
 
-fn read(text: &str) -> Result<Manifest, Refusal> {
+fn read(text: &str) -> Result<Manifest, InvalidManifest> {
     read_as(SourceName::File, text)
 }
 

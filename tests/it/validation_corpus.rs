@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use podmux::{
     manifest::{self, Preparation},
-    pod::{NodeName, Refusal, SourceName, Stage},
+    pod::{InvalidManifest, NodeName, SourceName, Stage},
 };
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ pub type Causes = BTreeSet<(String, String)>;
 
 /// The (field, reason) pairs that validation gave. Of a list the kubelet tells
 /// the first bad item only, without its place.
-pub fn causes(refusal: &Refusal) -> Causes {
+pub fn causes(refusal: &InvalidManifest) -> Causes {
     let pair = |problem: &podmux::pod::Problem| {
         let field = problem.field.as_deref()?;
         let field = match field.strip_prefix("items[") {
