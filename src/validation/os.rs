@@ -93,7 +93,7 @@ fn windows(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     });
 }
 
-/// Whether a security context is for processes of the host, if it says so.
+/// Whether a security context is for processes of the host, if it is given.
 fn host_process(context: Option<&Object>) -> Option<bool> {
     object(context?, "windowsOptions")?.get("hostProcess")?.as_bool()
 }

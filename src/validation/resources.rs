@@ -229,7 +229,7 @@ fn claim_names(
     claims: &BTreeSet<&str>,
     errors: &mut Errors<'_>,
 ) {
-    // A claim without a request stands for all of its requests.
+    // A claim without a request means all of its requests.
     let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
     objects(path, requirements, "claims", |path, claim| {
         let (name, request) = (text(claim, "name"), text(claim, "request"));
