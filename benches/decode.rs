@@ -1,4 +1,4 @@
-//! What a manifest costs from its text to the prepared and validated pod.
+//! The cost of reading a manifest: from the text to the prepared and validated pod.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -99,8 +99,8 @@ fn decode(bencher: Bencher<'_, '_>, text: &str) {
         .bench(|| manifest::read(divan::black_box(text).as_bytes(), &preparation).unwrap());
 }
 
-/// The same pod as an API server has it when it runs: with defaults, a status,
-/// and managedFields that name every field.
+/// The running pod as an API server has it: with defaults, a status, and managedFields
+/// for every field.
 fn served() -> String {
     let pods = manifest::read(APISERVER.as_bytes(), &preparation()).unwrap().pods;
     let mut pod: Value = pods[0].object().clone().into();
@@ -149,7 +149,7 @@ fn served() -> String {
     pod.to_string()
 }
 
-/// A value's fields as managedFields name them.
+/// The fields of a value in the form of managedFields.
 fn owned(value: &Value) -> Value {
     let mut fields = Map::new();
     match value {
@@ -184,7 +184,7 @@ fn decode_server(bencher: Bencher<'_, '_>) {
         .bench(|| Prepared::from_server(divan::black_box(&text).as_bytes()).unwrap());
 }
 
-/// The same without a look at the types: what the check costs.
+/// Decoding without the check of the types, to measure that check.
 #[divan::bench(name = "decode-server-unchecked")]
 fn decode_server_unchecked(bencher: Bencher<'_, '_>) {
     let text = served();

@@ -1,4 +1,4 @@
-//! merge-one/N and merge-set/N: what the heart costs.
+//! merge-one/N and merge-set/N: the cost of merging and comparing.
 //!
 //! `cargo bench --bench merge`
 //! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) the kubelet's own
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// merge-one once more, the kubelet's own beside it: the same pods, the same changes.
+/// merge-one with the kubelet's own merge: the same pods, the same changes.
 fn beside_the_kubelet() {
     let (sizes, rounds): (&[usize], usize) =
         if wants_figures() { (&[110, 1_000, 10_000], 200) } else { (&[110], 5) };
@@ -60,7 +60,7 @@ fn beside_the_kubelet() {
     }
 }
 
-/// How long each of some changes takes from the push to the update on the channel.
+/// The time of each change from publishing to the update on the channel.
 fn pushes(pods: usize, rounds: usize) -> Vec<Duration> {
     let runtime = Builder::new_current_thread().build().unwrap();
     let (mux, turn) = Mux::new(&[SourceName::File]);
@@ -114,8 +114,8 @@ fn filled(source: SourceName, pods: usize) -> ListingBuilder {
     builder
 }
 
-/// From the source's push to the `PodUpdate` on the channel, the mux's loop and
-/// a wake-up of each task included.
+/// From publishing to the `PodUpdate` on the channel, including the mux's loop and a
+/// wake-up of each task.
 #[divan::bench(args = SIZES, sample_count = 1000, sample_size = 1)]
 fn merge_one(bencher: Bencher, pods: usize) {
     let runtime = Builder::new_current_thread().build().unwrap();
@@ -140,13 +140,13 @@ fn merge_one(bencher: Bencher, pods: usize) {
     turning.abort();
 }
 
-/// The merge and the difference alone: no task, no channel.
+/// The merge and the comparison without tasks and channels.
 #[divan::bench(args = SIZES, sample_count = 1000, sample_size = 1)]
 fn merge_one_pure(bencher: Bencher, pods: usize) {
     let mut builder = filled(SourceName::File, pods);
     let mut storage = PodStorage::new(&SourceName::ALL);
     let _first = storage.apply(&builder.listing());
-    let (mut told, _) = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
+    let (mut delivered, _) = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
     let mut image = 0;
     bencher
         .with_inputs(|| {
@@ -156,9 +156,9 @@ fn merge_one_pure(bencher: Bencher, pods: usize) {
         })
         .bench_local_values(|listing| {
             let _outcome = storage.apply(&listing);
-            let (goal, messages) = updates(&told, storage.merged(), Notify::Incremental);
+            let (goal, messages) = updates(&delivered, storage.merged(), Notify::Incremental);
             assert_eq!(messages.len(), 1);
-            told = goal;
+            delivered = goal;
             messages
         });
 }
@@ -170,12 +170,12 @@ fn merge_set(bencher: Bencher, pods: usize) {
     bencher.bench_local(|| {
         let mut storage = PodStorage::new(&SourceName::ALL);
         let _outcome = storage.apply(black_box(&listing));
-        let told = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
-        (storage, told)
+        let delivered = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
+        (storage, delivered)
     });
 }
 
-/// What merge-set is measured against: building a persistent map of N keys.
+/// The baseline of merge-set: building a persistent map of N keys.
 #[divan::bench(args = SIZES, max_time = 5)]
 fn build_map(bencher: Bencher, pods: usize) {
     let listing = filled(SourceName::File, pods).listing();

@@ -1,17 +1,17 @@
-//! How long something has been there, as kubectl says it: the shorter the time, the finer the unit.
+//! Ages and durations as kubectl writes them: the shorter the time, the finer the unit.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The age of something, `<unknown>` if nobody knows since when it is there.
+/// The time since `since`; `<unknown>` without one.
 #[must_use]
 pub fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(|| "<unknown>".to_owned(), |since| duration(now.duration_since(since)))
 }
 
-/// A duration for people: `90s`, `5m30s`, `2h5m`, `3d4h`, `1y20d`.
+/// A duration for users: `90s`, `5m30s`, `2h5m`, `3d4h`, `1y20d`.
 ///
-/// A second in the future is now: two clocks never agree. What is further away
-/// is `<invalid>`, as kubectl has it.
+/// One second in the future counts as now, because clocks differ; more is `<invalid>`, as
+/// in kubectl.
 #[must_use]
 pub fn duration(duration: SignedDuration) -> String {
     const MINUTE: i64 = 60;
@@ -19,7 +19,7 @@ pub fn duration(duration: SignedDuration) -> String {
     const DAY: i64 = 24 * HOUR;
     const YEAR: i64 = 365 * DAY;
     let seconds = duration.as_secs();
-    // Up to a limit: the unit, and the finer one that is named beside it while it matters.
+    // Short durations have a second, finer unit.
     match seconds {
         ..-1 => "<invalid>".to_owned(),
         -1 => "0s".to_owned(),
@@ -35,7 +35,7 @@ pub fn duration(duration: SignedDuration) -> String {
     }
 }
 
-/// A number of units, and of finer ones if there are any left.
+/// A duration in a unit, and the rest in a finer unit unless it is 0.
 fn two(seconds: i64, (unit, name): (i64, &str), (finer, finer_name): (i64, &str)) -> String {
     match seconds % unit / finer {
         0 => format!("{}{name}", seconds / unit),

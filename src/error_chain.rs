@@ -1,4 +1,4 @@
-//! An error with its causes on one line, for logs and answers.
+//! An error with its causes on one line, for log lines and responses.
 
 use std::{error::Error, fmt::Write as _};
 

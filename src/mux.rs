@@ -1,9 +1,9 @@
-//! The sources' channels, the one loop that owns `PodStorage`, and the consumers' `Updates`.
+//! The channels of the sources, the loop that owns `PodStorage`, and the `Updates` of the consumers.
 //!
-//! The kubelet's `pkg/util/config.Mux` and the updates channel of `PodConfig`,
-//! with two differences: a source's channel is a slot in which the latest
-//! listing wins, and a consumer's channel is the difference between what it was
-//! told and what is wanted. So nobody ever waits for anybody.
+//! The mux corresponds to the kubelet's `pkg/util/config.Mux` and the updates channel of
+//! `PodConfig`, with two differences: the channel of a source is a slot in which
+//! the latest listing wins, and the channel of a consumer is the difference between its
+//! delivered view and the merged view. So no source and no consumer waits for another one.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +19,7 @@ use crate::{
     storage::{Delivered, Merged, Outcome, PodStorage, updates},
 };
 
-/// How many listings of each source have been pushed or merged.
+/// How many listings of each source have been published or merged.
 type Counts = [u64; SourceName::ALL.len()];
 
 /// The handle by which sources and consumers reach the mux. Cheap to clone.
@@ -32,7 +32,7 @@ pub struct Mux {
 }
 
 impl Mux {
-    /// A mux for these sources, and the loop that must run for it to turn.
+    /// Makes a mux for some configured sources, and the loop that does its work.
     #[must_use]
     pub fn new(configured: &[SourceName]) -> (Self, MuxLoop) {
         let slot = |source| configured.contains(&source).then(Slot::default);
@@ -46,9 +46,8 @@ impl Mux {
         (mux, MuxLoop { inbox, storage, publish, counts, turns })
     }
 
-    /// The channel of a source: one for each, so that no source speaks in
-    /// another's name. `None` if the source is not configured or its channel
-    /// was taken before.
+    /// The channel of a source. There is one for each source: none is returned if the source
+    /// is not configured, or on a second call.
     #[must_use]
     pub fn channel(&self, source: SourceName) -> Option<SourceChannel> {
         let mut slots = self.inbox.lock();
@@ -60,19 +59,19 @@ impl Mux {
         Some(SourceChannel { source, inbox, merged_counts })
     }
 
-    /// A consumer's own ordered channel of updates. It starts from nothing: its
-    /// first updates are everything that is wanted now.
+    /// Makes an ordered channel of updates for a consumer. Its first updates are all pods
+    /// of the merged view.
     #[must_use]
     pub fn updates(&self, notify: Notify) -> Updates {
         let mut merged = self.merged.clone();
         merged.mark_changed();
         let newest = merged.borrow().clone();
-        let (told, goal) = (Delivered::default(), Delivered::default());
-        Updates { notify, merged, told, goal, newest, batch: VecDeque::new() }
+        let (delivered, goal) = (Delivered::default(), Delivered::default());
+        Updates { notify, merged, delivered, goal, newest, batch: VecDeque::new() }
     }
 
-    /// Waits until the loop has come round once more: a sign of life. Returns
-    /// false if the mux has ended. Cancel-safe.
+    /// Waits until the loop has run once more, as a heartbeat. Returns false if the mux
+    /// has ended. Cancel-safe.
     pub async fn turns(&self) -> bool {
         let asked = {
             let mut slots = self.inbox.lock();
@@ -83,14 +82,14 @@ impl Mux {
         self.turned.clone().wait_for(|turned| *turned >= asked).await.is_ok()
     }
 
-    /// The merged view, for readers. Closed when the mux has ended.
+    /// The merged view for readers. It is closed when the mux has ended.
     #[must_use]
     pub fn merged(&self) -> watch::Receiver<Merged> {
         self.merged.clone()
     }
 }
 
-/// Where listings wait for the loop: at most one a source.
+/// The listings that wait for the loop: at most one of each source.
 #[derive(Debug)]
 struct Inbox {
     slots: Mutex<Slots>,
@@ -99,7 +98,7 @@ struct Inbox {
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Slots> {
-        // A slot is never left half written, so a panic elsewhere has spoilt nothing.
+        // No panic can leave a slot half written, so a poisoned lock is still valid.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -107,16 +106,16 @@ impl Inbox {
 #[derive(Debug)]
 struct Slots {
     by_source: [Option<Slot>; SourceName::ALL.len()],
-    /// How often a sign of life was asked for.
+    /// How many heartbeats were requested.
     asked: u64,
 }
 
 impl Slots {
-    /// What was pushed and not merged yet, with its number.
+    /// Takes the listings that are not merged yet, with the number of each.
     fn take(&mut self) -> Vec<(SourceName, u64, Listing)> {
         let take = |source: SourceName| {
             let slot = self.by_source[source as usize].as_mut()?;
-            Some((source, slot.pushed, mem::take(&mut slot.waiting)?))
+            Some((source, slot.published, mem::take(&mut slot.waiting)?))
         };
         SourceName::ALL.into_iter().filter_map(take).collect()
     }
@@ -129,15 +128,15 @@ impl Slots {
 #[derive(Debug, Default)]
 struct Slot {
     waiting: Option<Listing>,
-    /// How many listings were pushed so far.
-    pushed: u64,
+    /// How many listings were published so far.
+    published: u64,
     taken: bool,
     ended: bool,
 }
 
-/// A source's channel into the mux: one slot in which the latest listing wins.
+/// The channel of a source into the mux: a slot in which the latest listing wins.
 ///
-/// When every source has dropped its channel, the mux merges what is left and ends.
+/// When every source has dropped its channel, the mux merges the remaining listings and ends.
 #[derive(Debug)]
 pub struct SourceChannel {
     source: SourceName,
@@ -146,24 +145,24 @@ pub struct SourceChannel {
 }
 
 impl SourceChannel {
-    /// Whose channel it is.
+    /// The source of the channel.
     #[must_use]
     pub fn source(&self) -> SourceName {
         self.source
     }
 
-    /// Hands a listing over. Never waits: a listing that nobody has looked at
-    /// yet is replaced, and nothing is lost, for a listing is everything.
+    /// Publishes a listing without waiting. It replaces one that is not merged yet; no
+    /// pod is lost, because a listing has all pods of the source.
     ///
     /// # Panics
-    /// If the listing is another source's.
+    /// If the listing is of another source.
     pub fn publish(&self, listing: Listing) {
-        assert_eq!(listing.source(), self.source, "a source speaks in its own name only");
+        assert_eq!(listing.source(), self.source, "a source publishes only its own listings");
         let mut slots = self.inbox.lock();
         if let Some(slot) = slots.by_source[self.source as usize].as_mut() {
-            slot.pushed += 1;
+            slot.published += 1;
             slot.waiting = Some(match slot.waiting.take() {
-                // A restored listing is not everything: it only adds to another one.
+                // A restored listing is not complete: it only adds to another one.
                 Some(before) if listing.is_restored() && before.is_restored() => listing.over(&before),
                 Some(before) if listing.is_restored() => before,
                 _ => listing,
@@ -173,11 +172,13 @@ impl SourceChannel {
         self.inbox.wake.notify_one();
     }
 
-    /// Waits until everything pushed so far has been merged and published.
-    /// Returns false if the mux ended before. Cancel-safe.
+    /// Waits until every listing published so far is in the merged view. Returns false if
+    /// the mux ended before. Cancel-safe.
     pub async fn merged(&self) -> bool {
-        let pushed = self.inbox.lock().by_source[self.source as usize].as_ref().map_or(0, |slot| slot.pushed);
-        let reached = |counts: &Counts| counts[self.source as usize] >= pushed;
+        let slot =
+            |slots: &Slots| slots.by_source[self.source as usize].as_ref().map_or(0, |slot| slot.published);
+        let published = slot(&self.inbox.lock());
+        let reached = |counts: &Counts| counts[self.source as usize] >= published;
         self.merged_counts.clone().wait_for(reached).await.is_ok()
     }
 }
@@ -191,30 +192,30 @@ impl Drop for SourceChannel {
     }
 }
 
-/// The one loop that owns `PodStorage`.
+/// The loop that owns `PodStorage`.
 #[derive(Debug)]
 pub struct MuxLoop {
     inbox: Arc<Inbox>,
     storage: PodStorage,
     publish: watch::Sender<Merged>,
     counts: watch::Sender<Counts>,
-    /// The last sign of life that was given.
+    /// The last heartbeat.
     turns: watch::Sender<u64>,
 }
 
 impl MuxLoop {
-    /// Merges every listing at once and publishes the view, until every
-    /// configured source has dropped its channel and all is merged. Readers and
-    /// consumers then see their end.
+    /// Merges the waiting listings and publishes the view, until every configured source
+    /// has dropped its channel and every listing is merged. The channels of readers and
+    /// consumers are closed then.
     pub async fn run(mut self) {
         loop {
-            let (pushed, ended, asked) = {
+            let (waiting, ended, asked) = {
                 let mut slots = self.inbox.lock();
                 (slots.take(), slots.all_ended(), slots.asked)
             };
             self.turns.send_if_modified(|turned| mem::replace(turned, asked) != asked);
-            if !pushed.is_empty() {
-                self.merge(pushed);
+            if !waiting.is_empty() {
+                self.merge(waiting);
             } else if ended {
                 return;
             } else {
@@ -223,10 +224,10 @@ impl MuxLoop {
         }
     }
 
-    fn merge(&mut self, pushed: Vec<(SourceName, u64, Listing)>) {
+    fn merge(&mut self, waiting: Vec<(SourceName, u64, Listing)>) {
         let mut counts = *self.counts.borrow();
-        for (source, count, listing) in pushed {
-            report(&self.storage.apply(&listing));
+        for (source, count, listing) in waiting {
+            log_conflicts(&self.storage.apply(&listing));
             counts[source as usize] = count;
         }
         self.publish.send_replace(self.storage.merged().clone());
@@ -234,10 +235,9 @@ impl MuxLoop {
     }
 }
 
-/// Says once which pods another source keeps out, and once that it no longer
-/// does. Duplicates within a source are the source's to tell: it knows whether
-/// a file is on its way out.
-fn report(outcome: &Outcome) {
+/// Logs the beginning and the end of each conflict between sources. Duplicates within a
+/// source are logged by the source, which knows whether a file is about to vanish.
+fn log_conflicts(outcome: &Outcome) {
     let pod = |rejection: &Rejection| rejection.pod.as_ref().map(ToString::to_string);
     let conflict = |rejection: &&Rejection| {
         matches!(rejection.reason, RejectionReason::Conflict { .. } | RejectionReason::UidInUse { .. })
@@ -256,29 +256,29 @@ fn report(outcome: &Outcome) {
     }
 }
 
-/// A consumer's own ordered channel of updates.
+/// The ordered channel of updates of one consumer.
 ///
-/// It remembers what the consumer has been told and gives the difference to
-/// what is wanted now. So a consumer that keeps up hears each change, and the
-/// backlog of one that does not is one difference, however long it sleeps.
+/// It keeps the delivered view and returns the difference to the merged view. A consumer
+/// that keeps up receives each change; the backlog of a slow one is one difference,
+/// however long it waits.
 #[derive(Debug)]
 pub struct Updates {
     notify: Notify,
     merged: watch::Receiver<Merged>,
-    told: Delivered,
-    /// What the consumer has been told once it has the whole batch.
+    delivered: Delivered,
+    /// The delivered view after the whole batch.
     goal: Delivered,
-    /// The view that leads there.
+    /// The merged view that the batch leads to.
     newest: Merged,
-    /// The updates on the way there, the next one first.
+    /// The remaining updates of the batch, the next one first.
     batch: VecDeque<PodUpdate>,
 }
 
 impl Updates {
-    /// The next update; waits if there is nothing new. `None` when the mux has
-    /// ended and everything has been told.
+    /// The next update; waits until there is one. None is returned when the mux has ended
+    /// and every update was returned.
     ///
-    /// Cancel-safe: an update is either returned or still to come.
+    /// Cancel-safe: an update is either returned or stays in the channel.
     pub async fn next(&mut self) -> Option<PodUpdate> {
         loop {
             if let Some(update) = self.try_next() {
@@ -289,42 +289,45 @@ impl Updates {
         }
     }
 
-    /// Waits until the mux has ended, whether everything has been told or not. Cancel-safe.
+    /// Waits until the mux has ended, even if updates remain. Cancel-safe.
     pub fn mux_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut merged = self.merged.clone();
         async move { while merged.changed().await.is_ok() {} }
     }
 
-    /// The next update if there is one now. Together with [`told`](Self::told)
-    /// this tells a reader where the newest view stands in the stream.
+    /// The next update, if there is one now.
     pub fn try_next(&mut self) -> Option<PodUpdate> {
-        self.look();
+        self.compare();
         let update = self.batch.pop_front()?;
-        self.hand_over(&update);
+        if self.batch.is_empty() {
+            self.delivered = self.goal.clone();
+        } else {
+            self.delivered.advance(&update, &self.goal);
+        }
         Some(update)
     }
 
-    /// The view that was looked at last: where the updates lead that were given,
-    /// once [`try_next`](Self::try_next) has no more.
+    /// The merged view that the returned updates lead to, once
+    /// [`try_next`](Self::try_next) has no more.
     #[must_use]
     pub fn newest(&self) -> Merged {
         self.newest.clone()
     }
 
-    /// The view that would be looked at next.
+    /// The current merged view, which the next call of `next` compares.
     #[must_use]
     pub fn ahead(&self) -> Merged {
         self.merged.borrow().clone()
     }
 
-    /// What the consumer has been told so far.
+    /// The delivered view: what the returned updates give.
     #[must_use]
-    pub fn told(&self) -> &Delivered {
-        &self.told
+    pub fn delivered(&self) -> &Delivered {
+        &self.delivered
     }
 
-    /// Replaces what is still to come by the way to the newest view, if there is a newer one.
-    fn look(&mut self) {
+    /// Replaces the batch if there is a newer merged view.
+    fn compare(&mut self) {
         let merged = {
             let newest = self.merged.borrow_and_update();
             if !newest.has_changed() {
@@ -332,21 +335,13 @@ impl Updates {
             }
             newest.clone()
         };
-        let (goal, batch) = updates(&self.told, &merged, self.notify);
+        let (goal, batch) = updates(&self.delivered, &merged, self.notify);
         self.newest = merged;
         self.goal = goal;
         self.batch = batch.into();
         if self.batch.is_empty() {
-            // Nothing to say; what differs is not compared, and is known from now on.
-            self.told = self.goal.clone();
-        }
-    }
-
-    fn hand_over(&mut self, update: &PodUpdate) {
-        if self.batch.is_empty() {
-            self.told = self.goal.clone();
-        } else {
-            self.told.advance(update, &self.goal);
+            // The views differ only in what is not compared.
+            self.delivered = self.goal.clone();
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Any bytes as a manifest, for every source that reads manifests.
 //!
-//! Beyond not panicking: what is wrong stands at a place that the text has, and
-//! an accepted pod, read again from its own text, is accepted and the same.
+//! Nothing panics, every problem has a position in the text, and an accepted pod, read again
+//! from its own text, is accepted unchanged.
 #![no_main]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
 use libfuzzer_sys::fuzz_target;
 use podmux::{pod::{NodeName, Prepared, Problem, Severity, SourceName}, manifest::{Manifest, Preparation, self}};
-use podmux_fuzz::stands_in;
+use podmux_fuzz::is_position_in;
 use serde_json::{Map, Value};
 
 fuzz_target!(|text: &[u8]| {
@@ -18,16 +18,16 @@ fuzz_target!(|text: &[u8]| {
                 assert!(warnings.iter().all(|warning| warning.severity == Severity::Warning));
                 pods.iter().for_each(again);
             }
-            Err(refusal) => {
-                stand_in(text, &refusal.problems);
-                assert!(refusal.problems.iter().any(|problem| problem.severity == Severity::Error));
-                assert!(!refusal.to_string().contains('\n'), "a log's line is one line: {refusal}");
+            Err(invalid) => {
+                stand_in(text, &invalid.problems);
+                assert!(invalid.problems.iter().any(|problem| problem.severity == Severity::Error));
+                assert!(!invalid.to_string().contains('\n'), "the message must be one line: {invalid}");
             }
         }
     }
 });
 
-fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusal> {
+fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::InvalidManifest> {
     manifest::read(
         text,
         &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },
@@ -35,16 +35,16 @@ fn read(text: &[u8], source: SourceName) -> Result<Manifest, podmux::pod::Refusa
 }
 
 fn stand_in(text: &[u8], problems: &[Problem]) {
-    // Only a text that is UTF-8 has lines of characters.
+    // Only UTF-8 text has positions in characters.
     if let Ok(text) = std::str::from_utf8(text) {
-        assert!(problems.iter().all(|problem| stands_in(text, problem)), "{problems:?}");
+        assert!(problems.iter().all(|problem| is_position_in(text, problem)), "{problems:?}");
     }
 }
 
-/// A prepared pod is a manifest too, of a POSTed pod: those keep their names.
+/// A prepared pod is a valid manifest of a POSTed pod, which keeps its name.
 fn again(pod: &Prepared) {
     let second = one(pod);
-    // The hash is that of what was written, and the second time the defaults were written.
+    // The hash differs, because the second text has the defaults.
     assert_eq!(unhashed(pod.object()), unhashed(second.object()));
     let third = one(&second);
     assert_eq!(second.object(), third.object());
@@ -54,7 +54,7 @@ fn one(pod: &Prepared) -> Prepared {
     let text = serde_json::to_vec(pod.object()).unwrap();
     let mut pods = match read(&text, SourceName::Http) {
         Ok(manifest) => manifest.pods,
-        Err(refusal) => panic!("{refusal} in {}", String::from_utf8_lossy(&text)),
+        Err(invalid) => panic!("{invalid} in {}", String::from_utf8_lossy(&text)),
     };
     assert_eq!(pods.len(), 1);
     pods.remove(0)

@@ -1,8 +1,7 @@
-//! Any bytes as an API server's answer, in chunks.
+//! Any bytes as the response of an API server, in chunks.
 //!
-//! Beyond not panicking: the chunks make no difference, nothing is given that
-//! did not come, and what serde_json takes for events or for a list is cut as
-//! serde_json reads it.
+//! Nothing panics, the chunk sizes make no difference, every piece is part of the text, and
+//! what serde_json reads as events or as a list is split in the same way.
 #![no_main]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
@@ -13,7 +12,7 @@ use podmux::source::api::frames::{FrameError, Frames, Piece, Shape};
 use serde_json::{Deserializer, Value, from_slice};
 
 fuzz_target!(|input: &[u8]| {
-    // The first byte says how long the chunks are.
+    // The first byte is the length of the chunks.
     let Some((chunk, text)) = input.split_first() else { return };
     let chunk = usize::from(*chunk) + 1;
     for shape in [Shape::Events, Shape::List] {
@@ -78,7 +77,7 @@ fn is_cut_as_list(text: &[u8], pieces: &[Piece], end: &Result<(), FrameError>) {
     let Ok(Value::Object(list)) = from_slice::<Value>(text) else { return };
     let are_items_items = matches!(list.get("items"), None | Some(Value::Null | Value::Array(_)));
     let is_metadata_metadata = matches!(list.get("metadata"), None | Some(Value::Object(_)));
-    // Of fields that stand there twice serde_json keeps one.
+    // Of duplicate fields serde_json keeps one.
     let names = |name: &str| text.windows(name.len()).filter(|window| *window == name.as_bytes()).count();
     let is_once = names("items") <= 1 && names("metadata") <= 1 && names("\\") == 0;
     if !are_items_items || !is_metadata_metadata || !is_once {

@@ -1,7 +1,7 @@
 //! Any text through the YAML composer.
 //!
-//! Beyond not panicking: a fault stands at a place that the text has, and a
-//! value, written as JSON, is read as the same value by both readers.
+//! Nothing panics, a problem has a position in the text, and a value that is written as JSON
+//! is read as the same value by both parsers.
 #![no_main]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
@@ -9,17 +9,17 @@ use std::fmt::Write as _;
 
 use libfuzzer_sys::fuzz_target;
 use podmux::manifest::yaml;
-use podmux_fuzz::stands_in;
+use podmux_fuzz::is_position_in;
 use serde_json::{Value, json};
 
-/// YAML wants a key and its colon within 1,024 characters; JSON does not.
+/// The longest key with its colon in YAML, in characters; JSON has no limit.
 const LONGEST_KEY: usize = 1_000;
 
 fuzz_target!(|text: &str| {
     match yaml::to_json(text) {
         Ok(value) => {
-            // A map, for only what begins with `{` is tried as JSON: in a text of
-            // YAML some characters that `!!binary` may give have to be escaped.
+            // A map, because only a text that begins with `{` is read as JSON. In YAML some
+            // characters that `!!binary` may contain must be escaped.
             let value = json!({ "value": value });
             let json = value.to_string();
             assert_eq!(yaml::to_json(&json).unwrap(), value, "from {json}");
@@ -29,13 +29,13 @@ fuzz_target!(|text: &str| {
             }
         }
         Err(problem) => {
-            assert!(stands_in(text, &problem), "{problem:?}");
+            assert!(is_position_in(text, &problem), "{problem:?}");
             assert!(!problem.detail.contains('\n'), "one line: {problem:?}");
         }
     }
 });
 
-/// JSON as a YAML document that nobody takes for JSON. What YAML wants escaped is escaped.
+/// JSON as a YAML document that is not read as JSON, with the escapes that YAML needs.
 fn flow(json: &str) -> String {
     let mut text = "--- ".to_owned();
     for character in json.chars() {
@@ -49,7 +49,7 @@ fn flow(json: &str) -> String {
 
 fn long_keys(value: &Value) -> bool {
     match value {
-        // An escape takes ten characters at most.
+        // An escape has at most ten characters.
         Value::Object(map) => map.iter().any(|(key, value)| key.len() * 10 > LONGEST_KEY || long_keys(value)),
         Value::Array(items) => items.iter().any(long_keys),
         _ => false,

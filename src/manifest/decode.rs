@@ -1,4 +1,4 @@
-//! From a manifest's text to prepared pods.
+//! Decodes the text of a manifest to prepared pods.
 
 use std::{
     borrow::Cow,
@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
     defaults, go_types,
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     pod::{
-        FieldPath, NodeName, PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage, identity,
-        quoted,
+        FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, Severity, SourceName, Stage,
+        identity, quoted,
     },
     validation::{self, Report},
 };
@@ -26,27 +26,27 @@ use crate::{
 /// The largest manifest that is read, in bytes (the kubelet's bound for a URL's body).
 pub const MAX_MANIFEST: usize = 10 * 1024 * 1024;
 
-/// For whom a manifest is prepared.
+/// The source and node for which a manifest is prepared.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// The source that read it: `File`, `Http` or `Url`.
+    /// The source that read the manifest: `File`, `Http` or `Url`.
     pub source: SourceName,
     /// This node.
     pub node: NodeName,
-    /// How names are generated. With it, a pod that has a `generateName` needs
-    /// no name; the kubelet has none.
+    /// How names are generated for pods that have a `generateName` and no name. None
+    /// means that such pods are rejected, as by the kubelet.
     pub generate: Option<Generate>,
-    /// The namespace of a pod that names none: that of the path it was posted to.
-    /// `default` if absent.
+    /// The namespace of a pod without one: that of the API path of a posted pod.
+    /// None means `default`.
     pub namespace: Option<String>,
 }
 
 /// How names are generated.
 #[derive(Clone)]
 pub struct Generate {
-    /// Where random letters for the end of a name come from.
+    /// Returns random letters for the end of a name.
     pub letters: fn() -> String,
-    /// Whether a pod has that name.
+    /// Whether another pod has a name.
     pub is_taken: Arc<dyn Fn(&PodKey) -> bool + Send + Sync>,
 }
 
@@ -56,17 +56,17 @@ impl fmt::Debug for Generate {
     }
 }
 
-/// How many names are tried for one pod. If all are taken it gets the last one,
-/// and whoever takes the pod says so (`maxNameGenerationCreateAttempts` in
+/// How many names are tried for one pod. If all exist, the pod gets the last one and the
+/// source rejects it (`maxNameGenerationCreateAttempts` in
 /// `k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
 pub const NAME_ATTEMPTS: usize = 8;
 
-/// The longest prefix of a generated name, in bytes: with the five letters that
-/// follow it is as long as a label may be (`k8s.io/apiserver/pkg/storage/names`).
+/// The longest prefix of a generated name, in bytes: a label without its last five
+/// bytes (`k8s.io/apiserver/pkg/storage/names`).
 pub const MAX_GENERATED_PREFIX: usize = 58;
 
-/// How often checks may look into a text for what is not in its pods: each time
-/// the way there is gone from the text's beginning. Real pods need no look at all.
+/// How often validation may look for empty lists and maps in a text. Each look walks
+/// through the text from its beginning; usual pods need none.
 pub const MAX_LOOKS: usize = 1_000;
 
 /// Reports the problems of one pod with their positions in the text.
@@ -87,22 +87,22 @@ impl Report for PodReport<'_, '_> {
         self.findings.add_with(Severity::Warning, path, |_| (self.document.position_of(path), problem()));
     }
 
-    /// After [`MAX_LOOKS`] calls the answer is no.
+    /// Returns false after [`MAX_LOOKS`] calls.
     fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
         *self.looks += 1;
         *self.looks <= MAX_LOOKS && self.document.is_empty_at(path)
     }
 }
 
-/// What a manifest gave.
+/// The pods of a valid manifest.
 #[derive(Clone, Debug)]
 pub struct Manifest {
-    /// Its pods, prepared, in the order of the text; at least one, unless the
-    /// text is an explicit empty list.
+    /// The prepared pods in the order of the text; at least one, unless the manifest is
+    /// an explicit empty list.
     pub pods: Vec<Prepared>,
-    /// Whether one of its documents is a list.
+    /// Whether one of the documents is a list.
     pub has_list: bool,
-    /// What its author probably did not mean: unknown fields, duplicate keys.
+    /// Warnings, for example of unknown fields and duplicate keys.
     pub warnings: Vec<Problem>,
 }
 
@@ -111,7 +111,7 @@ pub struct Manifest {
 ///
 /// # Errors
 /// All problems of the manifest, each with its position. A manifest is accepted as a whole or rejected.
-pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
+pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
     decode_with(text, preparation, validation::validate)
 }
 
@@ -119,20 +119,21 @@ pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal>
 ///
 /// # Errors
 /// As [`read`], without those of validation.
-pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, Refusal> {
+pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
     decode_with(text, preparation, |_, _, _| {})
 }
 
-/// Checks a prepared pod, whose place in its manifest is a path.
-type Check = fn(&Map<String, Value>, &FieldPath<'_>, &mut dyn Report);
+/// Validates a prepared pod at a path of its manifest.
+type PodCheck = fn(&Object, &FieldPath<'_>, &mut dyn Report);
 
-fn decode_with(text: &[u8], preparation: &Preparation, check: Check) -> Result<Manifest, Refusal> {
+fn decode_with(text: &[u8], preparation: &Preparation, check: PodCheck) -> Result<Manifest, InvalidManifest> {
+    let invalid = |problem| InvalidManifest { stage: Stage::Decode, problems: vec![problem] };
     if text.len() > MAX_MANIFEST {
-        let detail = format!("{} bytes are too many: a manifest holds {MAX_MANIFEST} at most", text.len());
-        return Err(refusal(Stage::Decode, vec![Problem::error(detail)]));
+        let detail = format!("{} bytes are too many: a manifest has at most {MAX_MANIFEST}", text.len());
+        return Err(invalid(Problem::error(detail)));
     }
-    let text = utf8(text).map_err(|problem| refusal(Stage::Decode, vec![problem]))?;
-    let mut reading = Reading {
+    let text = utf8(text).map_err(invalid)?;
+    let mut decoder = Decoder {
         preparation,
         check,
         findings: Findings::new(&text),
@@ -143,14 +144,10 @@ fn decode_with(text: &[u8], preparation: &Preparation, check: Check) -> Result<M
         looks: 0,
     };
     match yaml::documents(&text) {
-        Ok(documents) => documents.iter().for_each(|document| reading.document(document)),
-        Err(fault) => reading.refuse(Stage::Decode, fault.at, &FieldPath::ROOT, Problem::error(fault.detail)),
+        Ok(documents) => documents.iter().for_each(|document| decoder.document(document)),
+        Err(fault) => decoder.reject(Stage::Decode, fault.at, &FieldPath::ROOT, Problem::error(fault.detail)),
     }
-    reading.finish()
-}
-
-fn refusal(stage: Stage, problems: Vec<Problem>) -> Refusal {
-    Refusal { stage, problems }
+    decoder.finish()
 }
 
 /// The text of a manifest. In JSON, as in Go, a byte that is not UTF-8 becomes U+FFFD.
@@ -164,31 +161,31 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
     }
     let valid = lossy(&bytes[..error.valid_up_to()]);
     let place = place(&valid, valid.len());
-    Err(Problem::error("not UTF-8: save the file in that encoding").at(Some(place)))
+    Err(Problem::error("not UTF-8: save the file as UTF-8").at(Some(place)))
 }
 
-/// A pod on its way, and where it stands in the text.
-struct Item {
+/// A pod and its position in the text.
+struct DecodedPod {
     prepared: Prepared,
     at: usize,
     field: String,
 }
 
-struct Reading<'r, 't> {
+struct Decoder<'r, 't> {
     preparation: &'r Preparation,
-    check: Check,
+    check: PodCheck,
     findings: Findings<'t>,
-    /// The first of the stages at which something was refused.
+    /// The first stage that found an error.
     stage: Option<Stage>,
-    items: Vec<Item>,
-    /// The names that were generated for them.
+    items: Vec<DecodedPod>,
+    /// The names that were generated for the pods.
     generated: HashSet<PodKey>,
     lists: usize,
     looks: usize,
 }
 
-impl Reading<'_, '_> {
-    fn refuse(&mut self, stage: Stage, at: usize, path: &FieldPath<'_>, problem: Problem) {
+impl Decoder<'_, '_> {
+    fn reject(&mut self, stage: Stage, at: usize, path: &FieldPath<'_>, problem: Problem) {
         self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
         self.findings.add(at, path, problem);
     }
@@ -202,16 +199,27 @@ impl Reading<'_, '_> {
                 self.lists += 1;
                 self.list(document, list == "PodList", &root);
             }
-            Ok(kind) => {
-                let detail = format!("the kind is {}; Pod, PodList or List is expected", quoted(kind));
-                let at = document.get("kind").map_or(document.at, |kind| kind.at);
-                self.refuse(Stage::Decode, at, &root.field("kind"), Problem::error(detail));
-            }
-            Err((at, field, problem)) => {
-                let path = field.map_or(root, |field| root.field(field));
-                self.refuse(Stage::Decode, at, &path, problem);
-            }
+            kind => self.reject_kind(kind, "Pod, PodList or List", document, &root),
         }
+    }
+
+    /// Rejects a value that has another kind than the expected ones, or none.
+    fn reject_kind(
+        &mut self,
+        kind: Result<&str, KindError>,
+        expected: &str,
+        node: &Node<'_>,
+        path: &FieldPath<'_>,
+    ) {
+        let (at, field, problem) = kind.map_or_else(
+            |error| error,
+            |kind| {
+                let detail = format!("the kind is {}; {expected} is expected", quoted(kind));
+                let at = node.get("kind").map_or(node.at, |kind| kind.at);
+                (at, Some("kind"), Problem::error(detail))
+            },
+        );
+        self.reject(Stage::Decode, at, &field.map_or(*path, |field| path.field(field)), problem);
     }
 
     fn list(&mut self, list: &Node<'_>, of_pods: bool, root: &FieldPath<'_>) {
@@ -223,32 +231,24 @@ impl Reading<'_, '_> {
             Some(other) => {
                 let detail = format!("must be a list, but is {}", other.describe());
                 let problem = Problem::error(detail).because("FieldValueTypeInvalid");
-                return self.refuse(Stage::Decode, other.at, &path, problem);
+                return self.reject(Stage::Decode, other.at, &path, problem);
             }
         };
         for (index, item) in items.iter().enumerate() {
             let path = path.index(index);
-            // The items of a PodList usually come without kind and apiVersion.
+            // The items of a PodList usually have no kind and apiVersion.
             let kind = match kind(item) {
                 Err((_, Some(field), _)) if of_pods && item.get(field).is_none_or(Node::is_null) => Ok("Pod"),
                 kind => kind,
             };
             match kind {
                 Ok("Pod") => self.pod(list, item, &path),
-                Ok(kind) => {
-                    let detail = format!("the kind is {}; Pod is expected", quoted(kind));
-                    let at = item.get("kind").map_or(item.at, |kind| kind.at);
-                    self.refuse(Stage::Decode, at, &path.field("kind"), Problem::error(detail));
-                }
-                Err((at, field, problem)) => {
-                    let path = field.map_or(path, |field| path.field(field));
-                    self.refuse(Stage::Decode, at, &path, problem);
-                }
+                kind => self.reject_kind(kind, "Pod", item, &path),
             }
         }
     }
 
-    /// Takes the pod of a node, which stands at a path of its document.
+    /// Decodes the pod of a node at a path of its document.
     fn pod(&mut self, document: &Node<'_>, node: &Node<'_>, path: &FieldPath<'_>) {
         let errors = self.findings.errors();
         let mut pod = typed::object(&go_types::POD, node, path, &mut self.findings);
@@ -260,20 +260,20 @@ impl Reading<'_, '_> {
             let metadata = path.field("metadata");
             let at = node.get("metadata").map_or(node.at, |metadata| metadata.at);
             let problem = Problem::error("Required value: a pod needs a name").because("FieldValueRequired");
-            return self.refuse(Stage::Name, at, &metadata.field("name"), problem);
+            return self.reject(Stage::Name, at, &metadata.field("name"), problem);
         }
         let key = prepare(&mut pod, self.preparation);
         let Self { findings, stage, looks, .. } = self;
         (self.check)(&pod, path, &mut PodReport { findings, document, stage, looks });
-        // They are looked at (the API refuses what is wrong in them) and not kept.
+        // The API validates managedFields; podmux does not keep them.
         defaults::child(&mut pod, "metadata").remove("managedFields");
         let prepared = Prepared::from_canonical(pod, key);
-        self.items.push(Item { prepared, at: node.at, field: path.to_string() });
+        self.items.push(DecodedPod { prepared, at: node.at, field: path.to_string() });
     }
 
-    /// Refuses pods that come out with one name.
-    fn refuse_duplicates(&mut self) {
-        let mut seen: HashMap<&PodKey, &Item> = HashMap::new();
+    /// Rejects pods of one manifest with the same name.
+    fn reject_duplicates(&mut self) {
+        let mut seen: HashMap<&PodKey, &DecodedPod> = HashMap::new();
         let mut found = Vec::new();
         for item in &self.items {
             if let Some(first) = seen.get(item.prepared.key()) {
@@ -287,7 +287,7 @@ impl Reading<'_, '_> {
             self.findings.add_with(Severity::Error, &FieldPath::ROOT, |findings| {
                 let (line, column) = findings.place(first);
                 let detail = format!(
-                    "Duplicate value: {} is the name of the pod at {line}:{column} too; rename one of them",
+                    "Duplicate value: {} is also the name of the pod at {line}:{column}; rename one of them",
                     item.prepared.key()
                 );
                 let dot = if item.field.is_empty() { "" } else { "." };
@@ -297,16 +297,16 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn finish(mut self) -> Result<Manifest, Refusal> {
-        self.refuse_duplicates();
+    fn finish(mut self) -> Result<Manifest, InvalidManifest> {
+        self.reject_duplicates();
         if self.items.is_empty() && self.stage.is_none() && self.lists == 0 {
-            let detail = "no pod in it: a Pod, a PodList or a List is expected";
+            let detail = "no pod found: a Pod, a PodList or a List is expected";
             self.stage = Some(Stage::Decode);
             self.findings.add(0, &FieldPath::ROOT, Problem::error(detail));
         }
         let problems = self.findings.into_problems();
         match self.stage {
-            Some(stage) => Err(refusal(stage, problems)),
+            Some(stage) => Err(InvalidManifest { stage, problems }),
             None => Ok(Manifest {
                 has_list: self.lists > 0,
                 pods: self.items.into_iter().map(|item| item.prepared).collect(),
@@ -316,17 +316,18 @@ impl Reading<'_, '_> {
     }
 }
 
-type KindError<'a> = (usize, Option<&'static str>, Problem);
+/// Why a value has no kind: position, field and problem.
+type KindError = (usize, Option<&'static str>, Problem);
 
-/// The kind of an object of the API's version `v1`.
-fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError<'n>> {
+/// The kind of an object of the API version `v1`.
+fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError> {
     if !matches!(node.data, Data::Map(_)) {
         let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.describe());
         return Err((node.at, None, Problem::error(detail)));
     }
     let text = |field: &'static str, example: &str| match node.get(field) {
         Some(value) if !value.is_null() && value.text() != Some("") => value.text().ok_or_else(|| {
-            let detail = format!("must be a text, but is {}", value.describe());
+            let detail = format!("must be a string, but is {}", value.describe());
             (value.at, Some(field), Problem::error(detail).because("FieldValueTypeInvalid"))
         }),
         _ => {
@@ -336,7 +337,7 @@ fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError<'n>> {
     };
     let kind = text("kind", "kind: Pod")?;
     let version = text("apiVersion", "apiVersion: v1")?;
-    // `/v1` is how the API writes the group that has no name, when it writes it.
+    // `/v1` names the group without a name explicitly.
     if version != "v1" && version != "/v1" {
         let at = node.get("apiVersion").map_or(node.at, |version| version.at);
         let detail = format!("the version is {}; v1 is expected", quoted(version));
@@ -345,12 +346,8 @@ fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError<'n>> {
     Ok(kind)
 }
 
-/// Whether a pod has a name; where names may be generated, it gets the one it asks for.
-fn is_named(
-    pod: &mut Map<String, Value>,
-    preparation: &Preparation,
-    generated: &mut HashSet<PodKey>,
-) -> bool {
+/// Whether a pod has a name. Generates one from its `generateName`, if allowed.
+fn is_named(pod: &mut Object, preparation: &Preparation, generated: &mut HashSet<PodKey>) -> bool {
     let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) else { return false };
     if metadata.contains_key("name") {
         return true;
@@ -373,17 +370,17 @@ fn is_named(
     true
 }
 
-/// The namespace that a pod is in, whether or not it says so.
-fn namespace<'p>(metadata: &'p Map<String, Value>, preparation: &'p Preparation) -> &'p str {
+/// The namespace of a pod, given or not.
+fn namespace<'p>(metadata: &'p Object, preparation: &'p Preparation) -> &'p str {
     match metadata.get("namespace").and_then(Value::as_str) {
         None | Some("") => preparation.namespace.as_deref().unwrap_or("default"),
         Some(namespace) => namespace,
     }
 }
 
-/// Makes a pod ready for the listing: defaults, name, namespace, UID, hash, node
-/// (`applyDefaults` in the kubelet's `pkg/kubelet/config/common.go`). Gives the pod's key.
-fn prepare(pod: &mut Map<String, Value>, preparation: &Preparation) -> PodKey {
+/// Prepares a pod for the listing: defaults, name, namespace, UID, hash, node
+/// (`applyDefaults` in the kubelet's `pkg/kubelet/config/common.go`). Returns the pod's key.
+fn prepare(pod: &mut Object, preparation: &Preparation) -> PodKey {
     let Preparation { source, node, .. } = preparation;
     let hash = identity::hash(pod);
     pod.insert("apiVersion".to_owned(), "v1".into());
@@ -416,13 +413,12 @@ fn prepare(pod: &mut Map<String, Value>, preparation: &Preparation) -> PodKey {
     key
 }
 
-/// A static pod stays when its node has problems: it tolerates every taint with
-/// the effect `NoExecute`, in place of a toleration of its own that says the same.
-fn tolerate(spec: &mut Map<String, Value>) {
-    let toleration: Map<_, _> = [("operator", "Exists"), ("effect", "NoExecute")]
-        .map(|(k, v)| (k.to_owned(), v.into()))
-        .into_iter()
-        .collect();
+/// Adds the toleration of every taint with the effect `NoExecute`, so that a static pod stays
+/// when its node has problems. It replaces a toleration for the same taints.
+fn tolerate(spec: &mut Object) {
+    let fields = [("operator", "Exists"), ("effect", "NoExecute")];
+    let toleration: Object =
+        fields.into_iter().map(|(field, value)| (field.to_owned(), value.into())).collect();
     let tolerations = spec.entry("tolerations").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(tolerations) = tolerations else { return };
     let alike = |other: &Value| {

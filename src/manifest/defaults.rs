@@ -1,18 +1,16 @@
-//! The API's defaults for a pod, and what its round trip through Kubernetes' internal type does to it.
+//! The API's defaults for a pod, and the changes by its conversion to Kubernetes' internal type and back.
 //!
 //! The rules are those of `pkg/apis/core/v1` in Kubernetes v1.36 (`SetObjectDefaults_Pod`
-//! and the conversions), with its default feature gates. They work on a pod in
-//! Go's form as [`super::typed::object`] gives it, where a zero value that is
+//! and the conversions), with its default feature gates. They expect a pod in
+//! Go's form as [`super::typed::object`] returns it, where a zero value that is
 //! not behind a pointer is absent.
 
 use serde_json::{Map, Value};
 
 use super::image;
-use crate::pod::{Quantity, aggregate};
+use crate::pod::{Object, Quantity, aggregate};
 
-type Object = Map<String, Value>;
-
-/// Fills in all that the API fills in.
+/// Sets the API's defaults.
 pub(super) fn set(pod: &mut Object) {
     let spec = child(pod, "spec");
     default_requests(spec);
@@ -44,7 +42,7 @@ pub(super) fn set(pod: &mut Object) {
     }
 }
 
-/// Annotations of old that said what `initContainers` says now; the API drops them.
+/// The annotations that `initContainers` has replaced; the API drops them.
 const INIT_CONTAINERS: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-containers",
     "pod.alpha.kubernetes.io/init-container-statuses",
@@ -52,7 +50,7 @@ const INIT_CONTAINERS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-container-statuses",
 ];
 
-/// What the conversions to the internal type and back change.
+/// Applies the changes by the conversions to the internal type and back.
 pub(super) fn convert(pod: &mut Object) {
     if let Some(annotations) = get(pod, "metadata").and_then(|metadata| get(metadata, "annotations")) {
         for name in INIT_CONTAINERS {
@@ -72,7 +70,7 @@ pub(super) fn convert(pod: &mut Object) {
     }
 }
 
-/// `podIP` is the first of `podIPs`; where they differ, `podIP` counts.
+/// Makes `podIP` the first of `podIPs`. If they differ, `podIP` counts.
 fn pod_ips(status: &mut Object) {
     let first = status.get("podIPs").and_then(|ips| ips.get(0)).map(|ip| ip.get("ip").cloned());
     match (status.get("podIP").cloned(), first) {
@@ -90,13 +88,13 @@ fn get<'v>(object: &'v mut Object, field: &str) -> Option<&'v mut Object> {
     object.get_mut(field)?.as_object_mut()
 }
 
-/// The object in a field, made if there is none.
+/// The object in a field; created if there is none.
 pub(super) fn child<'v>(object: &'v mut Object, field: &str) -> &'v mut Object {
     let value = object.entry(field).or_insert_with(|| Object::new().into());
     if !value.is_object() {
         *value = Object::new().into();
     }
-    value.as_object_mut().expect("it was made an object just now")
+    value.as_object_mut().expect("the value was made an object")
 }
 
 /// The objects in a list.
@@ -238,7 +236,7 @@ fn projected(volume: &mut Object) {
     }
 }
 
-/// Rounds the quantities of a list up to thousandths.
+/// Rounds the quantities in a field up to thousandths.
 fn round_up(object: &mut Object, field: &str) {
     for value in get(object, field).into_iter().flat_map(Map::values_mut) {
         let rounded = value
@@ -263,7 +261,7 @@ fn resources_of_status(status: &mut Object) {
     }
 }
 
-/// A container that limits a resource and requests none of it requests its limit.
+/// Sets the requests of containers that have only a limit to the limit.
 fn default_requests(spec: &mut Object) {
     for field in ["containers", "initContainers"] {
         for container in each(spec, field) {
@@ -277,7 +275,7 @@ fn default_requests(spec: &mut Object) {
     }
 }
 
-/// Resources of the pod as a whole: what it leaves open follows from its containers.
+/// Completes the resources of a pod as a whole with those of its containers.
 fn pod_level_resources(spec: &mut Object) {
     let Some(resources) = spec.get("resources").and_then(Value::as_object) else { return };
     let list = |field: &str| resources.get(field).and_then(Value::as_object).cloned().unwrap_or_default();

@@ -1,8 +1,10 @@
-//! The name of a container image, as far as its pull policy depends on it.
+//! The name of a container image, as far as the default pull policy depends on it.
 
-/// Whether an image is pulled always by default: its tag is `latest`, or it has
-/// neither tag nor digest. A name that is no image name is not (the grammar is
-/// `github.com/distribution/reference`'s, behind the API's `ParseImageName`).
+use crate::pod::names::{consists_of, is_lower};
+
+/// Whether the default pull policy of an image is Always: the tag is `latest`, or there is
+/// neither tag nor digest. Not for an invalid name, by the grammar of
+/// `github.com/distribution/reference`, which the API's `ParseImageName` uses.
 pub(super) fn is_latest(image: &str) -> bool {
     tag_and_digest(image).is_some_and(|(tag, digest)| match tag {
         Some(tag) => tag == "latest",
@@ -10,11 +12,10 @@ pub(super) fn is_latest(image: &str) -> bool {
     })
 }
 
-type Parts<'t> = (Option<&'t str>, Option<&'t str>);
+type TagAndDigest<'t> = (Option<&'t str>, Option<&'t str>);
 
-fn tag_and_digest(image: &str) -> Option<Parts<'_>> {
-    let is_identifier = image.len() == 64 && image.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if is_identifier {
+fn tag_and_digest(image: &str) -> Option<TagAndDigest<'_>> {
+    if image.len() == 64 && image.bytes().all(is_hex) {
         return None;
     }
     let (domain, rest) = match image.split_once('/') {
@@ -36,18 +37,22 @@ fn tag_and_digest(image: &str) -> Option<Parts<'_>> {
     };
     let on_hub = domain.is_none_or(|domain| matches!(domain, "docker.io" | "index.docker.io"));
     let implied = if on_hub && !path.contains('/') { "library/".len() } else { 0 };
-    let fine = path.split('/').all(is_path_component)
+    let is_valid = path.split('/').all(is_path_component)
         && path.len() + implied <= 255
         && tag.is_none_or(is_tag)
         && digest.is_none_or(is_digest);
-    fine.then_some((tag, digest))
+    is_valid.then_some((tag, digest))
+}
+
+fn is_hex(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
 fn is_domain_like(text: &str) -> bool {
     text == "localhost" || text.contains(['.', ':']) || text.chars().any(char::is_uppercase)
 }
 
-/// A host name or a bracketed IPv6 address, perhaps with a port.
+/// Whether a text is a host name or a bracketed IPv6 address, with an optional port.
 fn is_domain(text: &str) -> bool {
     let (host, port) = match text.rfind(']') {
         Some(end) => (&text[..=end], text[end + 1..].strip_prefix(':')),
@@ -57,13 +62,8 @@ fn is_domain(text: &str) -> bool {
         },
     };
     let whole = host.len() + port.map_or(0, |port| port.len() + 1) == text.len();
-    let is_label = |label: &str| {
-        let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-        let bytes = label.as_bytes();
-        edge(bytes.first())
-            && edge(bytes.last())
-            && bytes.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
-    };
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric();
+    let is_label = |label: &str| consists_of(label, |byte| is_word(byte) || byte == b'-', is_word);
     let is_address = |host: &str| {
         let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         inner.is_some_and(|inner| {
@@ -75,12 +75,11 @@ fn is_domain(text: &str) -> bool {
         && port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Lower-case letters and digits, joined by `.`, `_`, `__` or any number of `-`.
+/// Whether a text consists of lower-case letters and digits, joined by `.`, `_`, `__` or any number of `-`.
 fn is_path_component(text: &str) -> bool {
-    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let mut rest = text.as_bytes();
     loop {
-        let plain = rest.iter().take_while(|b| is_plain(**b)).count();
+        let plain = rest.iter().take_while(|byte| is_lower(**byte)).count();
         if plain == 0 {
             return false;
         }
@@ -102,7 +101,7 @@ fn is_tag(text: &str) -> bool {
         && bytes.iter().all(|b| is_word(*b) || matches!(b, b'.' | b'-'))
 }
 
-/// A digest of one of the algorithms that container tools know.
+/// Whether a text is a digest by an algorithm that container tools support.
 fn is_digest(text: &str) -> bool {
     let length = match text.split_once(':') {
         Some(("sha256", _)) => 64,
@@ -110,6 +109,5 @@ fn is_digest(text: &str) -> bool {
         Some(("sha512", _)) => 128,
         _ => return false,
     };
-    let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     text.len() == length + 7 && text[7..].bytes().all(is_hex)
 }

@@ -1,29 +1,26 @@
-//! JSON text as a tree of values with positions.
+//! Parses JSON text to a tree of values with positions.
 //!
-//! Not `serde_json`'s reader, because that loses what counts here: how a number
-//! was written (a quantity `1e3` is not `1000`), where a value stands, and
-//! which keys came twice.
+//! `serde_json` loses what is needed here: the notation of numbers (a quantity `1e3` is not
+//! `1000`), the positions of values, and duplicate keys.
 
 use std::borrow::Cow;
 
-use super::tree::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins};
+use super::tree::{Data, Fault, MAX_DEPTH, MAX_NODES, MapEntry, Node, last_wins};
 
-/// Reads a text as one JSON value (RFC 8259).
-///
-/// As in Go, half a surrogate pair becomes U+FFFD.
+/// Parses a text as one JSON value (RFC 8259). As in Go, half a surrogate pair becomes U+FFFD.
 pub(super) fn read(text: &str) -> Result<Node<'_>, Fault> {
     read_without(text, None)
 }
 
-/// The same without what stands under a key of a map that stands under a key of
-/// the whole. Of that nothing is looked at but where it ends.
+/// Parses a text as one JSON value without the field at a path of two keys, which is
+/// skipped unread.
 pub(super) fn read_without<'t>(text: &'t str, skipped: Option<[&'static str; 2]>) -> Result<Node<'t>, Fault> {
     let bytes = text.as_bytes();
     let mut reader = Reader { text, bytes, at: 0, depth: 0, values: 0, skipped, is_outer: false };
     let node = reader.value()?;
     reader.space();
     if reader.at < text.len() {
-        return Err(reader.fault("the value ends here, but the text goes on"));
+        return Err(reader.fault("unexpected text after the end of the value"));
     }
     Ok(node)
 }
@@ -34,9 +31,9 @@ struct Reader<'t> {
     at: usize,
     depth: usize,
     values: usize,
-    /// The outer and the inner key of what is passed over.
+    /// The outer and the inner key of the skipped field.
     skipped: Option<[&'static str; 2]>,
-    /// Whether the whole's last key is the outer one.
+    /// Whether the last key of the outermost map is the outer one.
     is_outer: bool,
 }
 
@@ -55,7 +52,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Takes a byte if it is the next one.
+    /// Consumes a byte if it is the next one.
     fn take(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
@@ -132,7 +129,7 @@ impl<'t> Reader<'t> {
                 self.skip()?;
             } else {
                 let value = self.value()?;
-                entries.push(Entry { key, at, earlier: None, merged: false, value });
+                entries.push(MapEntry { key, at, earlier: None, merged: false, value });
             }
             self.space();
             if self.take(b'}') {
@@ -145,7 +142,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Whether the value of a key is passed over.
+    /// Whether the value of a key is skipped.
     fn skips(&mut self, key: &str) -> bool {
         match (self.depth, self.skipped) {
             (1, Some([outer, _])) => {
@@ -157,7 +154,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Passes over a value: a list or a map ends with its last bracket.
+    /// Skips a value. A list or a map ends with its last bracket.
     fn skip(&mut self) -> Result<(), Fault> {
         self.space();
         let mut open = 0_usize;
@@ -177,7 +174,7 @@ impl<'t> Reader<'t> {
         Err(self.fault(""))
     }
 
-    /// Goes from a string's opening quote to its closing one.
+    /// Moves from a string's opening quote to its closing one.
     fn skip_string(&mut self) {
         self.at += 1;
         while let Some(byte) = self.peek() {
@@ -223,7 +220,7 @@ impl<'t> Reader<'t> {
         Ok(Data::Number(self.text[begin..self.at].into()))
     }
 
-    /// A string; the next byte is its opening quote.
+    /// Reads a string. The next byte is its opening quote.
     fn string(&mut self) -> Result<Cow<'t, str>, Fault> {
         self.at += 1;
         let mut owned: Option<String> = None;
@@ -245,7 +242,7 @@ impl<'t> Reader<'t> {
                     owned.get_or_insert_default().push(c);
                     begin = self.at;
                 }
-                Some(0..=0x1f) => return Err(self.fault("a control character in a text: escape it")),
+                Some(0..=0x1f) => return Err(self.fault("a control character in a string: escape it")),
                 Some(_) => self.at += 1,
                 None => return Err(self.fault("")),
             }
@@ -269,7 +266,7 @@ impl<'t> Reader<'t> {
     }
 
     fn code_unit(&mut self) -> Result<char, Fault> {
-        let unit = self.hex(self.at + 1).ok_or_else(|| self.fault("\\u takes four hexadecimal digits"))?;
+        let unit = self.hex(self.at + 1).ok_or_else(|| self.fault("\\u needs four hexadecimal digits"))?;
         self.at += 5;
         if let 0xd800..0xdc00 = unit
             && self.bytes[self.at..].starts_with(b"\\u")

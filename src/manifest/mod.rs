@@ -1,4 +1,4 @@
-//! From the text of a manifest to prepared pods: YAML and JSON, Go's types, defaults, preparation. Pure.
+//! Reads a manifest: YAML or JSON text becomes pods with Go's types, defaults and preparation. Pure.
 
 mod decode;
 mod defaults;

@@ -1,4 +1,4 @@
-//! What a YAML scalar means, by the rules of go-yaml v2 (YAML 1.1 with its exceptions), which the kubelet reads with.
+//! The values of YAML scalars by the rules of go-yaml v2, which the kubelet uses (YAML 1.1 with exceptions).
 
 use std::borrow::Cow;
 
@@ -10,20 +10,20 @@ use base64::{
 use super::tree::{Data, lossy};
 use crate::pod::quoted;
 
-/// A scalar's value, and for numbers their kind, which decides how they look as a key.
+/// The value of a scalar. The kind of a number decides how it is written as a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Scalar<'t> {
     Null,
     Bool(bool),
     Int(i64),
-    /// Beyond an `i64`.
+    /// An integer above the range of `i64`.
     Uint(u64),
     Float(f64),
     Text(Cow<'t, str>),
 }
 
 impl<'t> Scalar<'t> {
-    /// The value as it stands in the tree. JSON has neither infinities nor `NaN`: these are errors.
+    /// Converts the scalar to a value of the tree. Infinities and `NaN`, which JSON does not have, are errors.
     pub(super) fn into_data(self) -> Result<Data<'t>, String> {
         Ok(match self {
             Self::Null => Data::Null,
@@ -32,13 +32,13 @@ impl<'t> Scalar<'t> {
             Self::Uint(value) => Data::Number(value.to_string().into()),
             Self::Float(value) if value.is_finite() => Data::Number(json_float(value).into()),
             Self::Float(value) => {
-                return Err(format!("{value} cannot be written as JSON, so it means nothing here"));
+                return Err(format!("{value} cannot be written as JSON: put it in quotes if it is a string"));
             }
             Self::Text(text) => Data::Text(text),
         })
     }
 
-    /// The value as the key of a map: keys that are no texts become texts.
+    /// Converts the scalar to the key of a map, which is always a string.
     pub(super) fn into_key(self) -> Result<Cow<'t, str>, String> {
         Ok(match self {
             Self::Text(text) => text,
@@ -51,7 +51,7 @@ impl<'t> Scalar<'t> {
     }
 }
 
-/// What a plain scalar without a tag means (go-yaml v2 `resolve.go`).
+/// The value of a plain scalar without a tag (go-yaml v2 `resolve.go`).
 pub(super) fn plain(text: Cow<'_, str>) -> Scalar<'_> {
     let number = match text.as_bytes().first() {
         None => return Scalar::Null,
@@ -84,15 +84,15 @@ fn number<'t>(text: &str) -> Option<Scalar<'t>> {
     }
     let digits: Cow<'_, str> = if text.contains('_') { text.replace('_', "").into() } else { text.into() };
     if text.starts_with('.') {
-        // Here Go's own rule for underscores holds: one at a time, between digits.
-        let lone = text.split('_').skip(1).all(|part| part.starts_with(|c: char| c.is_ascii_digit()))
+        // Go's own rule for underscores applies here: one at a time, between digits.
+        let is_valid = text.split('_').skip(1).all(|part| part.starts_with(|c: char| c.is_ascii_digit()))
             && text.rsplit('_').skip(1).all(|part| part.ends_with(|c: char| c.is_ascii_digit()));
-        return if lone { float(&digits) } else { None };
+        return if is_valid { float(&digits) } else { None };
     }
     integer(&digits).or_else(|| float(&digits)).or_else(|| odd_binary(&digits))
 }
 
-/// An integer by Go's base prefixes: `0x1F`, `0o17`, `0b11`, and `017` is octal.
+/// Parses an integer with Go's base prefixes: `0x1F`, `0o17`, `0b11`; `017` is octal.
 fn integer<'t>(text: &str) -> Option<Scalar<'t>> {
     let (negative, unsigned) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -115,18 +115,18 @@ fn integer<'t>(text: &str) -> Option<Scalar<'t>> {
 }
 
 fn magnitude(digits: &str, radix: u32) -> Option<u64> {
-    // Rust's parser would take another sign here.
+    // Rust's parser would accept a second sign.
     if digits.starts_with(['+', '-']) { None } else { u64::from_str_radix(digits, radix).ok() }
 }
 
-/// go-yaml reads what follows `0b` once more as a signed number, so `0b-1` is -1.
+/// Parses what follows `0b` as a signed number: in go-yaml `0b-1` is -1.
 fn odd_binary<'t>(text: &str) -> Option<Scalar<'t>> {
     let digits = text.strip_prefix("0b")?;
     i64::from_str_radix(digits, 2).ok().map(Scalar::Int)
 }
 
-/// A decimal float: digits, perhaps a point, perhaps an exponent. One that does
-/// not fit an `f64` is no number.
+/// Parses a decimal float: digits with an optional point and exponent. A float outside the
+/// range of `f64` is not a number.
 fn float<'t>(text: &str) -> Option<Scalar<'t>> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
@@ -151,13 +151,13 @@ fn float<'t>(text: &str) -> Option<Scalar<'t>> {
     text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Scalar::Float)
 }
 
-/// What a scalar with an explicit tag means, or why it cannot.
+/// The value of a scalar with an explicit tag, or why it has none.
 pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, String> {
     let misfit = |text: &str| Err(format!("{} is not a !!{tag}", quoted(text)));
     match tag {
         "bool" | "int" | "float" | "null" | "timestamp" => {}
         "binary" => return base64(&text).map(|text| Scalar::Text(text.into())),
-        // `!!str`, and every tag that means nothing to go-yaml: the text as it stands.
+        // `!!str`, and every tag that go-yaml does not know.
         _ => return Ok(Scalar::Text(text)),
     }
     let value = plain(text.clone());
@@ -173,14 +173,14 @@ pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, St
     }
 }
 
-/// What `!!binary` holds. Go skips line breaks and does not look at the last digit's spare bits.
+/// The value of a `!!binary`. As in Go, line breaks and the spare bits of the last digit are ignored.
 fn base64(text: &str) -> Result<String, String> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,
         GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
     );
     let bytes = LENIENT.decode(text.replace(['\r', '\n'], ""));
-    bytes.map(|bytes| lossy(&bytes)).map_err(|_| "not base64, which !!binary must be".to_owned())
+    bytes.map(|bytes| lossy(&bytes)).map_err(|_| "a !!binary must be base64".to_owned())
 }
 
 /// A float as Go's `encoding/json` writes it.
@@ -199,7 +199,7 @@ fn json_float(value: f64) -> String {
 
 /// A float as sigs.k8s.io/yaml writes a key: Go's `%g` of its single precision.
 fn key_float(value: f64) -> String {
-    #[allow(clippy::cast_possible_truncation, reason = "it is what the kubelet's reader does")]
+    #[allow(clippy::cast_possible_truncation, reason = "the kubelet's reader does so")]
     let single = value as f32;
     if single.is_nan() {
         return ".nan".to_owned();

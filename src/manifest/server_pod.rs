@@ -1,4 +1,4 @@
-//! A pod as an API server gives it.
+//! Decodes a pod from the response of an API server.
 
 use std::borrow::Cow;
 
@@ -7,33 +7,31 @@ use super::{
     tree::{Data, Node, lossy, place},
     typed,
 };
-use crate::pod::{FieldPath, PodError, PodKey, Prepared, Problem, quoted};
+use crate::pod::{FieldPath, PodKey, Prepared, Problem, quoted};
 
-/// Dropped on arrival: they are two thirds of a pod's text, and of no use here.
+/// Skipped unread: they are two thirds of a pod's text, and not needed.
 const MANAGED_FIELDS: [&str; 2] = ["metadata", "managedFields"];
 
-/// Why an object of an API server is no pod that can be used.
+/// Why an object of an API server cannot be decoded as a pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct ServerPodError {
-    /// Which pod it should have been, if that can still be read.
+    /// The key of the object, if it can be read.
     pub key: Option<PodKey>,
-    /// The first thing that is wrong.
+    /// The first problem.
     pub problem: Problem,
 }
 
 impl Prepared {
-    /// Takes a `v1.Pod` as an API server writes it, in JSON.
+    /// Decodes a `v1.Pod` that an API server wrote as JSON.
     ///
-    /// It is refused where client-go's decoder (`k8s.io/apimachinery`,
-    /// `pkg/runtime/serializer/json`) would refuse it: when a field is not of its
-    /// Go type. Otherwise it stays as it is: nothing is defaulted or validated,
-    /// and fields that this program does not know are kept. Its managedFields are
-    /// dropped unread. `apiVersion` and `kind` may be absent, as they are in the
-    /// items of a `PodList`.
+    /// As with client-go's decoder (`k8s.io/apimachinery`, `pkg/runtime/serializer/json`),
+    /// every field must have its Go type. There are no defaults and no validation, and
+    /// unknown fields are kept. managedFields are skipped unread. `apiVersion` and `kind`
+    /// may be absent, as in the items of a `PodList`.
     ///
     /// # Errors
-    /// If it is no Pod, has no name, or a field is of another type.
+    /// If the object is not a Pod, has no name, or a field has another type.
     pub fn from_server(text: &[u8]) -> Result<Self, ServerPodError> {
         let text = str::from_utf8(text).map_or_else(|_| Cow::Owned(lossy(text)), Cow::Borrowed);
         let node = json::read_without(&text, Some(MANAGED_FIELDS)).map_err(|fault| {
@@ -42,7 +40,7 @@ impl Prepared {
         })?;
         match check(&node) {
             Ok(()) => Self::from_value(node.into_json())
-                .map_err(|error| ServerPodError { key: None, problem: problem(&error) }),
+                .map_err(|error| ServerPodError { key: None, problem: Problem::error(error.to_string()) }),
             Err(problem) => Err(ServerPodError { key: key(&node), problem }),
         }
     }
@@ -63,7 +61,7 @@ fn check(node: &Node<'_>) -> Result<(), Problem> {
     typed::check(&go_types::POD, node, &FieldPath::ROOT)
 }
 
-/// The key of what should have been a pod.
+/// The key of an object, if it can be read.
 fn key(node: &Node<'_>) -> Option<PodKey> {
     let metadata = node.get("metadata")?;
     let name = metadata.get("name")?.text().filter(|name| !name.is_empty())?;
@@ -73,9 +71,4 @@ fn key(node: &Node<'_>) -> Option<PodKey> {
         Some(namespace) => namespace.text()?,
     };
     Some(PodKey::new(if namespace.is_empty() { "default" } else { namespace }, name))
-}
-
-/// What the types did not show: an object that is none, or has no name.
-fn problem(error: &PodError) -> Problem {
-    Problem::error(error.to_string())
 }

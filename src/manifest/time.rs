@@ -1,17 +1,17 @@
-//! Times as Go reads and writes them.
+//! Reads and writes times as Go does.
 
 use jiff::{SignedDuration, civil};
 use serde_json::Value;
 
-/// Reads a time as Go's `time.Parse(time.RFC3339, …)` does and gives it as
-/// `metav1.Time` writes it: UTC, whole seconds, and null for Go's zero time.
-/// `None` if the text is no such time.
+/// Reads a time as Go's `time.Parse(time.RFC3339, …)` does and writes it as
+/// `metav1.Time` does: UTC, whole seconds, and null for Go's zero time.
+/// Returns none if the text is not such a time.
 pub(super) fn canonical(text: &str) -> Option<Value> {
     let mut rest = text;
     let year = number(&mut rest, 4, 4)?;
     let month = after(&mut rest, "-").and_then(|()| number(&mut rest, 2, 2))?;
     let day = after(&mut rest, "-").and_then(|()| number(&mut rest, 2, 2))?;
-    // Go takes an hour of one digit.
+    // Go accepts an hour of one digit.
     let hour = after(&mut rest, "T").and_then(|()| number(&mut rest, 1, 2))?;
     let minute = after(&mut rest, ":").and_then(|()| number(&mut rest, 2, 2))?;
     let second = after(&mut rest, ":").and_then(|()| number(&mut rest, 2, 2))?;
@@ -34,7 +34,7 @@ pub(super) fn canonical(text: &str) -> Option<Value> {
     Some(format!("{sign}{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z").into())
 }
 
-/// Takes a number of so many digits.
+/// Consumes a number with a minimum and maximum of digits.
 fn number(rest: &mut &str, least: usize, most: usize) -> Option<i32> {
     let digits = rest.bytes().take(most).take_while(u8::is_ascii_digit).count();
     if digits < least {
@@ -50,7 +50,7 @@ fn after(rest: &mut &str, prefix: &str) -> Option<()> {
     Some(())
 }
 
-/// Takes a fraction of a second, with a point or a comma; says whether there is one that is not zero.
+/// Consumes a fraction of a second, after a point or a comma. Returns whether it is not zero.
 fn fraction(rest: &mut &str) -> bool {
     let Some(after) = rest.strip_prefix(['.', ',']) else { return false };
     let digits = after.bytes().take_while(u8::is_ascii_digit).count();
@@ -62,7 +62,7 @@ fn fraction(rest: &mut &str) -> bool {
     after[..digits.min(9)].bytes().any(|digit| digit != b'0')
 }
 
-/// Takes `Z` or `+hh:mm`, in seconds east of Greenwich. Go takes hours to 24 and minutes to 60.
+/// Consumes `Z` or `+hh:mm`, in seconds east of Greenwich. Go accepts hours to 24 and minutes to 60.
 fn offset(rest: &mut &str) -> Option<i64> {
     if after(rest, "Z").is_some() {
         return Some(0);
@@ -73,8 +73,8 @@ fn offset(rest: &mut &str) -> Option<i64> {
     Some(sign * i64::from(hours * 3600 + minutes * 60))
 }
 
-/// Whether go-yaml v2 takes a text for a `!!timestamp`: a date, or a date and
-/// time with one or two digits a part.
+/// Whether go-yaml v2 accepts a text as a `!!timestamp`: a date, or a date and a
+/// time, with one or two digits in a part.
 pub(super) fn is_yaml_timestamp(text: &str) -> bool {
     let mut rest = text;
     let mut date = || {

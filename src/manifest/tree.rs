@@ -1,4 +1,4 @@
-//! The tree of values that YAML and JSON are read into; each value knows its position in the text.
+//! The tree of values of a YAML or JSON text, with the position of each value.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -6,23 +6,23 @@ use serde_json::{Map, Number, Value};
 
 use crate::pod::{FieldPath, Step, quoted};
 
-/// How deep values may be nested. A pod needs about fifteen levels; the bound
+/// The deepest nesting of values. A pod needs about fifteen levels; the bound
 /// keeps every recursion over a tree well within a thread's stack.
 pub(super) const MAX_DEPTH: usize = 200;
 
-/// How many values a text may hold, aliases expanded. A full 10 MiB of real
-/// pods has under a million; a value costs at most 80 bytes.
+/// The most values in a text, with aliases expanded. 10 MiB of real pods have less than a
+/// million; a value needs at most 80 bytes.
 pub(super) const MAX_NODES: usize = 2_000_000;
 
-/// A value and where it begins, in bytes from the beginning of the text.
+/// A value and the position where it begins, in bytes from the beginning of the text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node<'t> {
     pub(super) data: Data<'t>,
     pub(super) at: usize,
 }
 
-/// What a value is. A number is kept as the JSON text that the kubelet's own
-/// reader would see, because quantities are read from that text.
+/// The data of a value. A number is the JSON text that the kubelet's own reader would
+/// see, because quantities are parsed from that text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Data<'t> {
     Null,
@@ -30,28 +30,28 @@ pub(super) enum Data<'t> {
     Number(Cow<'t, str>),
     Text(Cow<'t, str>),
     List(Vec<Node<'t>>),
-    Map(Vec<Entry<'t>>),
+    Map(Vec<MapEntry<'t>>),
 }
 
 /// A key and its value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry<'t> {
+pub(super) struct MapEntry<'t> {
     pub(super) key: Cow<'t, str>,
-    /// Where the key begins.
+    /// The position of the key.
     pub(super) at: usize,
-    /// Where the same key stood before, in the same map, with a value that is now lost.
+    /// The position of the same key earlier in the map, whose value is lost.
     pub(super) earlier: Option<usize>,
     /// Whether the entry came through a merge key (`<<`).
     pub(super) merged: bool,
     pub(super) value: Node<'t>,
 }
 
-/// Why a text could not be read, and where, in bytes.
+/// Why a text cannot be read, and the position in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fault {
     pub(super) at: usize,
     pub(super) detail: String,
-    /// Whether the text is too much, and not wrong.
+    /// Whether the text exceeds a bound, and is not invalid.
     pub(super) is_bound: bool,
 }
 
@@ -60,20 +60,20 @@ impl Fault {
         Self { at, detail: detail.into(), is_bound: false }
     }
 
-    /// Too many levels at a place.
+    /// The fault of a value that is nested too deep.
     pub(super) fn too_deep(at: usize) -> Self {
         Self { is_bound: true, ..Self::new(at, format!("nested more than {MAX_DEPTH} levels deep")) }
     }
 
-    /// Too many values up to a place.
+    /// The fault of the first value that is too many.
     pub(super) fn too_many(at: usize) -> Self {
         Self { is_bound: true, ..Self::new(at, format!("more than {MAX_NODES} values in one text")) }
     }
 }
 
 impl Node<'_> {
-    /// The position of the value at a path below this node. For a path that leads beyond what
-    /// was written it is the position of the last value on the way.
+    /// The position of the value at a path below this node. If the text does not have the
+    /// value, the position of its nearest parent.
     pub(super) fn position_of(&self, path: &FieldPath<'_>) -> usize {
         self.walk(path).map_or_else(|at| at, |node| node.at)
     }
@@ -107,7 +107,7 @@ impl Node<'_> {
         }
     }
 
-    /// The text of a text.
+    /// The text of a string.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Text(text) => Some(text),
@@ -119,19 +119,19 @@ impl Node<'_> {
         self.data == Data::Null
     }
 
-    /// What the value is, for people.
+    /// Describes the value in an error.
     pub(super) fn describe(&self) -> String {
         match &self.data {
             Data::Null => "null".to_owned(),
             Data::Bool(value) => format!("the boolean {value}"),
             Data::Number(text) => format!("the number {text}"),
-            Data::Text(text) => format!("the text {}", quoted(text)),
+            Data::Text(text) => format!("the string {}", quoted(text)),
             Data::List(_) => "a list".to_owned(),
             Data::Map(_) => "a map".to_owned(),
         }
     }
 
-    /// The value as JSON.
+    /// Converts the value to JSON.
     pub(super) fn to_json(&self) -> Value {
         match &self.data {
             Data::Null => Value::Null,
@@ -149,7 +149,7 @@ impl Node<'_> {
 }
 
 impl Node<'_> {
-    /// The same for a node that is of no use afterwards.
+    /// Converts the value to JSON without copying its strings.
     pub(super) fn into_json(self) -> Value {
         match self.data {
             Data::Text(text) => text.into_owned().into(),
@@ -170,7 +170,7 @@ fn number(text: &str) -> Value {
     integer().ok().or_else(float).map_or(Value::Null, Value::Number)
 }
 
-/// Where in a text a byte stands: line and column, both from 1, the column in characters.
+/// The line and the column of a byte in a text, both counted from 1, the column in characters.
 pub(super) fn place(text: &str, at: usize) -> (u32, u32) {
     let before = text.get(..at).unwrap_or(text);
     let before = before.strip_prefix('\u{feff}').unwrap_or(before);
@@ -180,13 +180,13 @@ pub(super) fn place(text: &str, at: usize) -> (u32, u32) {
     (count(lines + 1), count(before[line_begin..].chars().count() + 1))
 }
 
-/// Lets the last of equal keys win, and remembers where it stood before.
-pub(super) fn last_wins(entries: &mut Vec<Entry<'_>>) {
+/// Keeps the last of equal keys, with the position of the one before.
+pub(super) fn last_wins(entries: &mut Vec<MapEntry<'_>>) {
     if !has_duplicates(entries) {
         return;
     }
     let mut last: HashMap<Cow<'_, str>, usize> = HashMap::new();
-    let mut kept: Vec<Option<Entry<'_>>> = Vec::with_capacity(entries.len());
+    let mut kept: Vec<Option<MapEntry<'_>>> = Vec::with_capacity(entries.len());
     for mut entry in entries.drain(..) {
         if let Some(earlier) = last.insert(entry.key.clone(), kept.len()).and_then(|index| kept[index].take())
             && !entry.merged
@@ -199,8 +199,8 @@ pub(super) fn last_wins(entries: &mut Vec<Entry<'_>>) {
     entries.extend(kept.into_iter().flatten());
 }
 
-fn has_duplicates(entries: &[Entry<'_>]) -> bool {
-    // Nearly every map is small: comparing all pairs is quicker there than hashing.
+fn has_duplicates(entries: &[MapEntry<'_>]) -> bool {
+    // Nearly every map is small, and then comparing all pairs is faster than hashing.
     if entries.len() <= 12 {
         entries.iter().enumerate().any(|(i, a)| entries[i + 1..].iter().any(|b| a.key == b.key))
     } else {
@@ -209,7 +209,7 @@ fn has_duplicates(entries: &[Entry<'_>]) -> bool {
     }
 }
 
-/// Bytes as a text. As in Go each byte that is not UTF-8 becomes one U+FFFD.
+/// Converts bytes to text. As in Go, each byte that is not UTF-8 becomes one U+FFFD.
 pub(super) fn lossy(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

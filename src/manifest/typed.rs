@@ -1,6 +1,6 @@
-//! From a tree of values to a pod in Go's form: every field of its type, what Go would not write gone.
+//! Converts a tree of values to a pod in Go's form: every field has its type, and zero values that Go omits are absent.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
     go_types::{Field, Presence, Struct, Type},
@@ -8,17 +8,18 @@ use super::{
     tree::{Data, Node, place},
 };
 use crate::pod::{
-    FieldPath, Problem, Severity,
+    FieldPath, Object, Problem, Severity,
     quantity::{self, Quantity},
 };
 
-/// How many errors, and how many warnings, are told of one text.
-const MAX_TOLD: usize = 100;
+/// The most errors, and the most warnings, that are reported of one text.
+const MAX_PROBLEMS: usize = 100;
 
 const A_MAP: &str = "a map";
 const A_LIST: &str = "a list";
+const A_STRING: &str = "a string";
 
-/// What was found wrong with a text so far.
+/// The problems of a text.
 pub(super) struct Findings<'t> {
     text: &'t str,
     problems: Vec<Problem>,
@@ -31,13 +32,13 @@ impl<'t> Findings<'t> {
         Self { text, problems: Vec::new(), errors: 0, warnings: 0 }
     }
 
-    /// Adds a problem with what stands at a byte of the text.
+    /// Adds a problem at a byte of the text.
     pub(super) fn add(&mut self, at: usize, path: &FieldPath<'_>, problem: Problem) {
         self.add_with(problem.severity, path, |_| (at, problem));
     }
 
-    /// The same, but the problem and its place are made only if it is told:
-    /// finding a place walks through the text, and a text may hold a million problems.
+    /// Adds a problem that is made only if it is reported: finding its position walks
+    /// through the text, and a text may have a million problems.
     pub(super) fn add_with(
         &mut self,
         severity: Severity,
@@ -49,7 +50,7 @@ impl<'t> Findings<'t> {
             Severity::Warning => &mut self.warnings,
         };
         *count += 1;
-        if *count <= MAX_TOLD {
+        if *count <= MAX_PROBLEMS {
             let (at, problem) = problem(self);
             let problem = match path.to_string() {
                 field if field.is_empty() => problem,
@@ -64,7 +65,7 @@ impl<'t> Findings<'t> {
         place(self.text, at)
     }
 
-    /// How many errors there are.
+    /// The number of errors.
     pub(super) fn errors(&self) -> usize {
         self.errors
     }
@@ -72,34 +73,35 @@ impl<'t> Findings<'t> {
     /// The problems in the order of the text.
     pub(super) fn into_problems(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|problem| problem.position);
-        if self.errors > MAX_TOLD {
-            self.problems.push(Problem::error(format!("and {} more errors", self.errors - MAX_TOLD)));
+        if self.errors > MAX_PROBLEMS {
+            self.problems.push(Problem::error(format!("and {} more errors", self.errors - MAX_PROBLEMS)));
         }
-        if self.warnings > MAX_TOLD {
-            self.problems.push(Problem::warning(format!("and {} more warnings", self.warnings - MAX_TOLD)));
+        if self.warnings > MAX_PROBLEMS {
+            self.problems
+                .push(Problem::warning(format!("and {} more warnings", self.warnings - MAX_PROBLEMS)));
         }
         self.problems
     }
 }
 
-/// Reads a map as a Go struct.
+/// Decodes a map as a Go struct.
 ///
-/// What comes back holds the fields that Go's struct would hold as other than
-/// zero, in Go's normal form; [`complete`] adds the zeros that Go writes
-/// nevertheless. Keys that are not fields are dropped with a warning.
+/// The result has the fields that are not zero in Go's struct, in Go's normal form;
+/// [`complete`] adds the zeros that Go writes. Keys that are not fields are dropped with
+/// a warning.
 pub(super) fn object(
     of: &Struct,
     node: &Node<'_>,
     path: &FieldPath<'_>,
     findings: &mut Findings<'_>,
-) -> Map<String, Value> {
+) -> Object {
     let Data::Map(entries) = &node.data else {
         if !node.is_null() {
             misfit(node, A_MAP, path, findings);
         }
-        return Map::new();
+        return Object::new();
     };
-    let mut map = Map::new();
+    let mut map = Object::new();
     for entry in entries {
         let path = path.field(&entry.key);
         warn_of_duplicate(entry.earlier, entry.at, &path, findings);
@@ -123,12 +125,12 @@ fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &FieldPath<'_>, fi
     let Some(earlier) = earlier else { return };
     findings.add_with(Severity::Warning, path, |findings| {
         let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
-        let detail = format!("the key stands twice, in line {first} and line {second}; the last one counts");
+        let detail = format!("duplicate key in line {first} and line {second}; the last one is used");
         (at, Problem::warning(detail))
     });
 }
 
-/// Whether Go would know a field's value from one that was not given.
+/// Whether Go distinguishes a field's value from an absent one.
 fn keeps(field: &Field, given: &Node<'_>, value: &Value) -> bool {
     match field.presence {
         _ if given.is_null() || value.is_null() => false,
@@ -143,7 +145,7 @@ fn is_zero(kind: &Type, value: &Value) -> bool {
         Value::Null => true,
         Value::Bool(value) => !value,
         Value::Number(number) => number.as_i64() == Some(0),
-        // A port that is the text "" is not the number 0.
+        // A port that is the string "" is not the number 0.
         Value::String(_) if matches!(kind, Type::IntOrString) => false,
         Value::String(text) if matches!(kind, Type::Quantity) => text == "0",
         Value::String(text) => text.is_empty(),
@@ -152,7 +154,7 @@ fn is_zero(kind: &Type, value: &Value) -> bool {
     }
 }
 
-/// Reads a value as a Go value of some kind. Null is its zero value.
+/// Decodes a value as a Go value of a kind. Null is the zero value.
 fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     if node.is_null() {
         return zero(kind);
@@ -170,27 +172,30 @@ fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Find
     })
 }
 
-/// Reads a value that has no others in it, if it is one of the kind; and says what is expected.
+/// Decodes a scalar of a kind, if the value is one. Also returns what is expected.
 fn scalar(kind: &Type, node: &Node<'_>) -> (Option<Value>, &'static str) {
     match kind {
         Type::Struct(_) | Type::Map(_) => (None, A_MAP),
         Type::List(_) => (None, A_LIST),
         Type::Any => (Some(node.to_json()), "anything"),
-        Type::String => (node.text().map(Value::from), "a text"),
+        Type::String => (node.text().map(Value::from), A_STRING),
         Type::Bool => (boolean(node).map(Value::from), "a boolean, true or false"),
         Type::Int32 => (integer(node, i32::MIN.into(), i32::MAX.into()), "an integer of 32 bits"),
         Type::Int64 => (integer(node, i64::MIN, i64::MAX), "an integer of 64 bits"),
         Type::IntOrString => {
             let text = || node.text().map(Value::from);
-            (integer(node, i32::MIN.into(), i32::MAX.into()).or_else(text), "an integer of 32 bits or a text")
+            (
+                integer(node, i32::MIN.into(), i32::MAX.into()).or_else(text),
+                "an integer of 32 bits or a string",
+            )
         }
         Type::Quantity => (quantity(node), quantity::EXPECTED),
         Type::Time => (time(node), "a time like 2026-01-02T15:04:05Z"),
     }
 }
 
-/// Whether a map could be decoded as a Go struct: if not, the first field that
-/// cannot. Keys that are not fields may have any value, as for Go's decoder.
+/// Checks that a map can be decoded as a Go struct, up to the first field that cannot. Keys
+/// that are not fields may have any value, as for Go's decoder.
 pub(super) fn check(of: &Struct, node: &Node<'_>, path: &FieldPath<'_>) -> Result<(), Problem> {
     let entries = match &node.data {
         Data::Map(entries) => entries,
@@ -228,20 +233,18 @@ fn misfit(node: &Node<'_>, expected: &str, path: &FieldPath<'_>, findings: &mut 
     findings.add(node.at, path, unfit(node, expected));
 }
 
-/// What is wrong with a value that is not what is expected.
+/// The problem of a value that is not what is expected.
 fn unfit(node: &Node<'_>, expected: &str) -> Problem {
-    let mend = match (&node.data, expected) {
-        (Data::Number(_) | Data::Bool(_), "a text") => ": put it in quotes",
-        (Data::Text(text), _) if !expected.starts_with("a quantity") && looks_like(text, expected) => {
-            ": take the quotes away"
-        }
+    let hint = match (&node.data, expected) {
+        (Data::Number(_) | Data::Bool(_), A_STRING) => ": put it in quotes",
+        (Data::Text(text), _) if looks_like(text, expected) => ": remove the quotes",
         _ => "",
     };
-    let detail = format!("must be {expected}, but is {}{mend}", node.describe());
+    let detail = format!("must be {expected}, but is {}{hint}", node.describe());
     Problem::error(detail).because("FieldValueTypeInvalid")
 }
 
-/// Whether a text would be what is expected, if it were not quoted.
+/// Whether a string would be what is expected, if it were not quoted.
 fn looks_like(text: &str, expected: &str) -> bool {
     (expected.starts_with("an integer") && text.parse::<i64>().is_ok())
         || (expected.starts_with("a boolean") && matches!(text, "true" | "false"))
@@ -261,7 +264,7 @@ fn map(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings
         misfit(node, A_MAP, path, findings);
         return Value::Null;
     };
-    let mut map = Map::new();
+    let mut map = Object::new();
     for entry in entries {
         let path = path.key(&entry.key);
         warn_of_duplicate(entry.earlier, entry.at, &path, findings);
@@ -277,8 +280,8 @@ fn boolean(node: &Node<'_>) -> Option<bool> {
     }
 }
 
-/// An integer. As in Go it must be written as one: `1.0` in JSON is none (in
-/// YAML it became `1` when the scalar was read).
+/// Decodes an integer. As in Go, `1.0` in JSON is not an integer (in YAML it became `1`
+/// when the scalar was read).
 fn integer(node: &Node<'_>, least: i64, most: i64) -> Option<Value> {
     let Data::Number(text) = &node.data else { return None };
     let value = text.parse::<i64>().ok()?;
@@ -288,7 +291,7 @@ fn integer(node: &Node<'_>, least: i64, most: i64) -> Option<Value> {
 fn quantity(node: &Node<'_>) -> Option<Value> {
     let text = match &node.data {
         Data::Number(text) => text,
-        // Go trims the JSON text, where a tab or a newline is an escape and not space.
+        // Go trims the JSON text, where a tab or a newline is an escape and not white space.
         Data::Text(text) => text.trim_matches(|c: char| {
             c.is_whitespace() && !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}')
         }),
@@ -301,20 +304,20 @@ fn time(node: &Node<'_>) -> Option<Value> {
     time::canonical(node.text()?)
 }
 
-/// Go's zero value of a kind, as Go writes it.
+/// The zero value of a kind, as Go writes it.
 fn zero(kind: &Type) -> Value {
     match kind {
         Type::String => "".into(),
         Type::Bool => false.into(),
         Type::Int32 | Type::Int64 | Type::IntOrString => 0.into(),
         Type::Quantity => "0".into(),
-        Type::Struct(_) => Map::new().into(),
+        Type::Struct(_) => Object::new().into(),
         Type::Time | Type::Any | Type::List(_) | Type::Map(_) => Value::Null,
     }
 }
 
-/// Adds the zero values that Go writes even when nothing was given.
-pub(super) fn complete(of: &Struct, map: &mut Map<String, Value>) {
+/// Adds the zero values that Go always writes.
+pub(super) fn complete(of: &Struct, map: &mut Object) {
     for field in of.0 {
         if field.presence == Presence::Always && !map.contains_key(field.name) {
             let zero = zero(&field.kind);
@@ -342,7 +345,7 @@ fn complete_value(kind: &Type, value: &mut Value) {
     }
 }
 
-/// The field that the author of an unknown one probably meant.
+/// The field that the author of an unknown field probably meant.
 fn likely(of: &Struct, name: &str) -> Option<&'static str> {
     let names = || of.0.iter().map(|field| field.name);
     names()
@@ -350,7 +353,7 @@ fn likely(of: &Struct, name: &str) -> Option<&'static str> {
         .or_else(|| names().find(|known| known.len() > 3 && is_one_edit(known.as_bytes(), name.as_bytes())))
 }
 
-/// Whether one text becomes the other by a letter more, less, changed, or two swapped.
+/// Whether two texts differ by one letter inserted, removed or changed, or by two swapped.
 fn is_one_edit(a: &[u8], b: &[u8]) -> bool {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[same..], &b[same..]);

@@ -1,8 +1,8 @@
-//! From text to a tree of values with positions, by the rules of YAML that the kubelet lives by.
+//! Parses YAML text to a tree of values with positions, by the kubelet's rules.
 //!
-//! The events are granit-parser's (YAML 1.2 syntax); what they mean is
-//! go-yaml v2's (YAML 1.1 scalars, merge keys, string keys), as the kubelet
-//! reads with it through sigs.k8s.io/yaml.
+//! The events are granit-parser's (YAML 1.2 syntax). Their interpretation is that of
+//! go-yaml v2 (YAML 1.1 scalars, merge keys, string keys), which the kubelet uses through
+//! sigs.k8s.io/yaml.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -13,50 +13,50 @@ use super::{
     json,
     scalar::{self, Scalar},
     tabs::Tabs,
-    tree::{Data, Entry, Fault, MAX_DEPTH, MAX_NODES, Node, last_wins, place},
+    tree::{Data, Fault, MAX_DEPTH, MAX_NODES, MapEntry, Node, last_wins, place},
 };
 use crate::pod::{Problem, quoted};
 
-/// A field at the top of a text.
+/// A field of the outermost map of a text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field {
-    /// Its name.
+pub struct RootField {
+    /// The name.
     pub name: String,
-    /// Its value.
+    /// The value.
     pub value: Value,
-    /// Line and column of the name, both from 1.
+    /// Line and column of the name, both counted from 1.
     pub position: (u32, u32),
-    /// Where the same name stood before, with a value that is lost.
+    /// Line and column of an earlier field with the same name, whose value is lost.
     pub earlier: Option<(u32, u32)>,
 }
 
-/// Reads a text in YAML or JSON as one value; `null` if it is empty.
+/// Reads a YAML or JSON text as one value; `null` if the text is empty.
 ///
 /// # Errors
-/// What is wrong with the text, with its position.
+/// If the text is invalid or has several documents.
 pub fn to_json(text: &str) -> Result<Value, Problem> {
     Ok(one(text)?.map_or(Value::Null, |node| node.to_json()))
 }
 
-/// Reads a text in YAML or JSON as its documents, without the empty ones.
+/// Reads the documents of a YAML or JSON text, without empty ones.
 ///
 /// # Errors
-/// What is wrong with the text, with its position.
+/// If the text is invalid.
 pub fn values(text: &str) -> Result<Vec<Value>, Problem> {
     let documents = documents(text).map_err(|fault| problem(text, fault))?;
     Ok(documents.iter().filter(|document| !document.is_null()).map(Node::to_json).collect())
 }
 
-/// Reads a text in YAML or JSON as one map and gives its fields; an empty text has none.
+/// Reads the fields of a YAML or JSON text that is one map; an empty text has none.
 ///
 /// # Errors
-/// What is wrong with the text, with its position; another value than a map is wrong.
-pub fn fields(text: &str) -> Result<Vec<Field>, Problem> {
+/// If the text is invalid, has several documents or is not a map.
+pub fn fields(text: &str) -> Result<Vec<RootField>, Problem> {
     match one(text)?.map(|node| (node.at, node.data)) {
         None => Ok(Vec::new()),
         Some((_, Data::Map(entries))) => Ok(entries
             .into_iter()
-            .map(|entry| Field {
+            .map(|entry| RootField {
                 position: place(text, entry.at),
                 earlier: entry.earlier.map(|at| place(text, at)),
                 value: entry.value.to_json(),
@@ -67,12 +67,12 @@ pub fn fields(text: &str) -> Result<Vec<Field>, Problem> {
     }
 }
 
-/// The one document of a text that is not empty.
+/// The document of a text; none if it is empty.
 fn one(text: &str) -> Result<Option<Node<'_>>, Problem> {
     let mut full = documents(text).map_err(|fault| problem(text, fault))?;
     full.retain(|document| !document.is_null());
     if let Some(second) = full.get(1) {
-        return Err(problem(text, Fault::new(second.at, "a second document, where only one is read")));
+        return Err(problem(text, Fault::new(second.at, "a second document: only one is allowed here")));
     }
     Ok(full.pop())
 }
@@ -81,10 +81,11 @@ fn problem(text: &str, fault: Fault) -> Problem {
     Problem::error(fault.detail).at(Some(place(text, fault.at)))
 }
 
-/// The documents of a text in YAML, or the one value of a text in JSON, which
-/// is YAML too: text that begins with `{` is tried as JSON first, because it is
-/// quicker and because the kubelet does. When it is neither, the reader that
-/// came further has the better explanation.
+/// The documents of a YAML text, or the value of a JSON text.
+///
+/// A text that begins with `{` is read as JSON first, as the kubelet does, because that is
+/// faster. If it is not JSON, it is read as YAML. If it is neither, the fault further
+/// on in the text is reported.
 pub(super) fn documents(text: &str) -> Result<Vec<Node<'_>>, Fault> {
     if !text.trim_start().starts_with('{') {
         return compose(text);
@@ -97,9 +98,9 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node<'_>>, Fault> {
     })
 }
 
-/// The documents of a text in YAML.
+/// The documents of a YAML text.
 pub(super) fn compose(text: &str) -> Result<Vec<Node<'_>>, Fault> {
-    refuse_control_characters(text)?;
+    check_characters(text)?;
     let bom = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let mut options = granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH, emit_anchor_events: true };
     options.set_emit_comments(false);
@@ -127,28 +128,27 @@ pub(super) fn compose(text: &str) -> Result<Vec<Node<'_>>, Fault> {
     Ok(documents)
 }
 
-/// The characters that no YAML text may hold (YAML 1.1, 5.1), but for a BOM.
-fn refuse_control_characters(text: &str) -> Result<(), Fault> {
-    let refused = |c: char| {
+/// Rejects the characters that YAML 1.1 does not allow (5.1), except a BOM.
+fn check_characters(text: &str) -> Result<(), Fault> {
+    let is_forbidden = |c: char| {
         matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{84}'
             | '\u{86}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}')
     };
-    match text.char_indices().find(|(_, c)| refused(*c)) {
+    match text.char_indices().find(|(_, c)| is_forbidden(*c)) {
         None => Ok(()),
         Some((at, c)) => {
             let code = u32::from(c);
-            Err(Fault::new(
-                at,
-                format!("the control character U+{code:04X} may not stand in YAML: write \"\\x{code:02x}\""),
-            ))
+            let detail =
+                format!("the control character U+{code:04X} is not allowed in YAML: write \"\\x{code:02x}\"");
+            Err(Fault::new(at, detail))
         }
     }
 }
 
-/// A value that an alias may repeat.
+/// A value with an anchor, which an alias may repeat.
 struct Anchor<'t> {
     node: Node<'t>,
-    /// How many values it holds, itself included.
+    /// The number of values, including the value itself.
     values: usize,
     depth: usize,
 }
@@ -156,21 +156,22 @@ struct Anchor<'t> {
 struct Composer<'t> {
     events: Parser<'t, StrInput<'t>>,
     text: &'t str,
-    /// Where in the text the parser's input begins.
+    /// The position in the text at which the parser's input begins.
     begin: usize,
-    /// The finished values that have an anchor, by the parser's number for it.
+    /// The complete values with an anchor, by the parser's number of the anchor.
     anchors: HashMap<usize, Anchor<'t>>,
-    /// How deep the value stands that is being read.
+    /// The nesting depth of the current value.
     depth: usize,
-    /// Whether the collection that is being read stands in brackets.
+    /// Whether the current collection is in brackets.
     in_flow: bool,
-    /// The least column of what belongs to an entry of the innermost collection that is not in brackets.
+    /// The least column of the content of the innermost collection that is not in brackets.
     indent: usize,
     tabs: Tabs<'t>,
-    /// How many values were made so far, and how many of them by aliases.
+    /// The number of values so far.
     values: usize,
+    /// The number of values that aliases made.
     aliased: usize,
-    /// How many values are held a second time, because they have an anchor.
+    /// The number of values that are stored a second time, because they have an anchor.
     held: usize,
 }
 
@@ -185,7 +186,7 @@ impl<'t> Composer<'t> {
                 }
             };
             match self.events.next_event().transpose().map_err(fault)? {
-                Some((Event::Anchor(_, name), span)) => self.refuse_odd_anchor(&name, &span)?,
+                Some((Event::Anchor(_, name), span)) => self.check_anchor(&name, &span)?,
                 Some((event, span)) => {
                     let at = self.at(&span);
                     self.tabs.before(at, self.in_flow)?;
@@ -200,20 +201,20 @@ impl<'t> Composer<'t> {
         }
     }
 
-    /// In YAML 1.1 an anchor's name ends at the first odd character, which then
-    /// stands where nothing may. Taken for a name, it would swallow a value.
-    fn refuse_odd_anchor(&self, name: &str, span: &Span) -> Result<(), Fault> {
+    /// Rejects the name of an anchor that YAML 1.1 does not allow. There the name ends at the
+    /// first such character, which is then an error; here a value would become part of the name.
+    fn check_anchor(&self, name: &str, span: &Span) -> Result<(), Fault> {
         if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
             return Ok(());
         }
         let detail = format!(
-            "the name of an anchor takes letters, digits, '_' and '-': put {} in quotes if it is a text",
+            "the name of an anchor may have letters, digits, '_' and '-': put {} in quotes if it is a string",
             quoted(&format!("&{name}"))
         );
         Err(Fault::new(self.at(span), detail))
     }
 
-    /// The next event inside a collection, where the stream cannot end.
+    /// The next event in a collection. The end of the text is an error here.
     fn inside(&mut self, begin: usize) -> Result<(Event<'t>, Span), Fault> {
         self.next()?.ok_or_else(|| Fault::new(begin, "the text ends inside this value"))
     }
@@ -222,14 +223,14 @@ impl<'t> Composer<'t> {
         self.begin + span.start.byte_offset().unwrap_or_default()
     }
 
-    /// The value that begins with an event.
+    /// Composes the value that begins with an event.
     fn node(&mut self, event: Event<'t>, span: &Span) -> Result<Node<'t>, Fault> {
         let at = self.at(span);
         let before = self.values;
         self.count(at, 1)?;
         let (data, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                self.refuse_question_mark(&text, style, at)?;
+                self.check_question_mark(&text, style, at)?;
                 let text = self.without_added_break(text, style, span);
                 let data = scalar(text, style, tag.as_deref()).and_then(Scalar::into_data);
                 (data.map_err(|detail| Fault::new(at, detail))?, anchor)
@@ -242,7 +243,7 @@ impl<'t> Composer<'t> {
         let node = Node { data, at };
         if anchor != 0 {
             let values = self.values - before;
-            // Anchors within anchors hold their values once for each level.
+            // Nested anchors store their values once for each level.
             self.held += values;
             if self.held > MAX_NODES {
                 return Err(Fault::too_many(at));
@@ -288,17 +289,17 @@ impl<'t> Composer<'t> {
         Ok(data)
     }
 
-    /// In YAML 1.1, and so for the kubelet, a question mark ends a plain text
-    /// within brackets, which is always an error there.
-    fn refuse_question_mark(&self, text: &str, style: ScalarStyle, at: usize) -> Result<(), Fault> {
+    /// Rejects a plain string with a question mark in brackets: in the kubelet's YAML 1.1 the
+    /// question mark ends the string, which is then an error.
+    fn check_question_mark(&self, text: &str, style: ScalarStyle, at: usize) -> Result<(), Fault> {
         if self.in_flow && style == ScalarStyle::Plain && text.contains('?') {
-            return Err(Fault::new(at, "a text with a question mark within [ ] or { } must stand in quotes"));
+            return Err(Fault::new(at, "a string with a question mark within [ ] or { } must be in quotes"));
         }
         Ok(())
     }
 
-    /// A block scalar in the last line of a text that ends without a line break
-    /// has none either. The parser gives it one.
+    /// Removes the line break that the parser adds to a block scalar in the last line of a
+    /// text that ends without one.
     fn without_added_break(&self, text: Cow<'t, str>, style: ScalarStyle, span: &Span) -> Cow<'t, str> {
         let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
         let end = self.begin + span.end.byte_offset().unwrap_or_default();
@@ -341,7 +342,7 @@ impl<'t> Composer<'t> {
             let key = self.key(event, &span)?;
             let (event, span) = self.inside(at)?;
             let value = self.node(event, &span)?;
-            entries.push(Entry { key, at, earlier: None, merged: false, value });
+            entries.push(MapEntry { key, at, earlier: None, merged: false, value });
         }
         last_wins(&mut entries);
         Ok(Data::Map(entries))
@@ -353,11 +354,11 @@ impl<'t> Composer<'t> {
             && matches!(event, Event::Scalar(..))
             && !self.is_explicit_key(at)
         {
-            return Err(Fault::new(at, "a key must stand on one line"));
+            return Err(Fault::new(at, "a key must be on one line"));
         }
         if let Event::Scalar(text, style, 0, tag) = event {
             self.count(at, 1)?;
-            self.refuse_question_mark(&text, style, at)?;
+            self.check_question_mark(&text, style, at)?;
             let key = scalar(text, style, tag.as_deref()).and_then(Scalar::into_key);
             return key.map_err(|detail| Fault::new(at, detail));
         }
@@ -365,20 +366,19 @@ impl<'t> Composer<'t> {
             Data::Text(text) | Data::Number(text) => Ok(text),
             Data::Bool(value) => Ok(value.to_string().into()),
             Data::Null => Err(Fault::new(at, "null cannot be a key")),
-            Data::List(_) => Err(Fault::new(at, "a list cannot be a key: a key is one text")),
-            Data::Map(_) => Err(Fault::new(at, "a map cannot be a key: a key is one text")),
+            Data::List(_) => Err(Fault::new(at, "a list cannot be a key: a key must be a string")),
+            Data::Map(_) => Err(Fault::new(at, "a map cannot be a key: a key must be a string")),
         }
     }
 
-    /// Whether a key at a byte of the text comes after a `?`.
+    /// Whether a key at a byte of the text follows a `?`.
     fn is_explicit_key(&self, at: usize) -> bool {
         self.text.get(..at).is_some_and(|before| before.trim_end().ends_with('?'))
     }
 
-    /// Takes the entries of the map, or of the list of maps, that follows a
-    /// merge key. As with go-yaml v2 they count from where they stand: keys
-    /// that come later win, keys that came before lose.
-    fn merge(&mut self, entries: &mut Vec<Entry<'t>>, at: usize) -> Result<(), Fault> {
+    /// Adds the entries of the map, or of the list of maps, after a merge key. As in
+    /// go-yaml v2 the position of the merge key counts: later keys win, earlier keys lose.
+    fn merge(&mut self, entries: &mut Vec<MapEntry<'t>>, at: usize) -> Result<(), Fault> {
         let (event, span) = self.inside(at)?;
         let is_alias = matches!(event, Event::Alias(_));
         let value = self.node(event, &span)?;
@@ -388,32 +388,35 @@ impl<'t> Composer<'t> {
         };
         for map in maps.into_iter().rev() {
             let Data::Map(merged) = map.data else {
-                return Err(Fault::new(map.at, "a merge key (<<) takes a map or a list of maps"));
+                return Err(Fault::new(
+                    map.at,
+                    "the value of a merge key (<<) must be a map or a list of maps",
+                ));
             };
-            entries.extend(merged.into_iter().map(|entry| Entry { merged: true, ..entry }));
+            entries.extend(merged.into_iter().map(|entry| MapEntry { merged: true, ..entry }));
         }
         Ok(())
     }
 
     fn alias(&mut self, id: usize, at: usize) -> Result<Data<'t>, Fault> {
         let Some(anchor) = self.anchors.get(&id) else {
-            return Err(Fault::new(at, "an alias inside the very value that it repeats"));
+            return Err(Fault::new(at, "an alias cannot be inside the value that it repeats"));
         };
         let (values, levels) = (anchor.values, anchor.depth);
         self.aliased += values;
         self.count(at, values)?;
         if self.aliased > 100 && self.values > 1000 && !self.within_budget() {
-            return Err(Fault::new(at, "too much of this text is made by repeating aliases"));
+            return Err(Fault::new(at, "aliases repeat too much of this text"));
         }
         self.descend(at, levels)?;
         self.depth -= levels;
         Ok(self.anchors.get(&id).map_or(Data::Null, |anchor| anchor.node.data.clone()))
     }
 
-    /// go-yaml v2's rule: up to 99 % of a text of 400,000 values may come from
-    /// aliases, falling to 10 % at 4,000,000.
+    /// Whether aliases made few enough values, by go-yaml v2's rule: up to 99 % of 400,000
+    /// values, falling to 10 % of 4,000,000.
     fn within_budget(&self) -> bool {
-        #[allow(clippy::cast_precision_loss, reason = "a share does not need every digit")]
+        #[allow(clippy::cast_precision_loss, reason = "the ratio does not need every digit")]
         let (values, aliased) = (self.values as f64, self.aliased as f64);
         let share = 0.99 - 0.89 * ((values - 400_000.0) / 3_600_000.0).clamp(0.0, 1.0);
         aliased / values <= share
@@ -438,7 +441,7 @@ fn is_merge(event: &Event<'_>) -> bool {
     }
 }
 
-/// The meaning of a scalar. The tag `!` alone makes it a text.
+/// The value of a scalar. The tag `!` alone makes it a string.
 fn scalar<'t>(text: Cow<'t, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<Scalar<'t>, String> {
     match tag {
         None if style == ScalarStyle::Plain => Ok(scalar::plain(text)),
@@ -454,7 +457,7 @@ fn is_non_specific(tag: &Tag) -> bool {
     tag.parts() == ("", "!") || tag.parts() == ("!", "")
 }
 
-/// What follows `tag:yaml.org,2002:`, usually written `!!`.
+/// The part of a tag after `tag:yaml.org,2002:`, usually written `!!`.
 fn core_tag(tag: &Tag) -> Option<Cow<'_, str>> {
     tag.suffix_in_namespace("tag:yaml.org,2002:")
 }

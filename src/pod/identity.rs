@@ -1,77 +1,32 @@
-//! Who a pod is: the node's name, and the names, UIDs and hashes that follow from it.
+//! The UID and the content hash that podmux derives for a pod.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Digest, SourceName, object::canonical};
+use super::{Digest, NodeName, Object, SourceName, digest::canonical};
 
-/// The name of this node: a DNS-1123 subdomain, lower case.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeName(Arc<str>);
-
-/// The text cannot be a node's name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} cannot be a node name: up to 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit"
-)]
-pub struct NodeNameError(pub String);
-
-impl NodeName {
-    /// Takes a host name, in lower case, for the node's name.
-    ///
-    /// # Errors
-    /// If it is not a DNS-1123 subdomain.
-    pub fn new(name: &str) -> Result<Self, NodeNameError> {
-        let lower = name.trim().to_lowercase();
-        let fine = |label: &str| {
-            let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-            let bytes = label.as_bytes();
-            edge(bytes.first())
-                && edge(bytes.last())
-                && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-        };
-        if lower.len() <= 253 && lower.split('.').all(fine) {
-            Ok(Self(lower.into()))
-        } else {
-            Err(NodeNameError(name.to_owned()))
-        }
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-/// The namespace of all UIDs that podmux derives. Changing it would restart
-/// every static pod of every node.
+/// The namespace of all UIDs that podmux derives. A change would restart every
+/// static pod on every node.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f2d_1c5e_8a43_4b7f_9e10_3c58_d7a2_b964);
 
 /// The annotation that holds a pod's content hash, as the kubelet calls it.
 pub const HASH: &str = "kubernetes.io/config.hash";
 
-/// The UID of a pod that came without one: a version-5 UUID of where it runs
-/// and what it is called. So an edit of the manifest is an update of the same
-/// pod, and neither the file's name nor a release of podmux matters.
+/// The UID of a pod whose manifest has none: a version-5 UUID of source, node, namespace
+/// and name. An edit of the manifest is therefore an update of the same pod, and neither
+/// the file's name nor the release of podmux changes the UID.
 pub(crate) fn uid(source: SourceName, node: &NodeName, namespace: &str, name: &str) -> String {
     let text = format!("{source}/{node}/{namespace}/{name}");
     Uuid::new_v5(&NAMESPACE, text.as_bytes()).hyphenated().to_string()
 }
 
-/// The hash of a pod's content: namespace, name, labels, annotations (but for
-/// `kubernetes.io/config.*`) and spec as they were given, in Go's normal form,
-/// before defaults and preparation. It changes exactly when the content does.
-pub(crate) fn hash(given: &Map<String, Value>) -> String {
-    let empty = Map::new();
+/// The hash of a pod's content: namespace, name, labels, annotations (except
+/// `kubernetes.io/config.*`) and spec as decoded, before defaults and preparation.
+/// It changes exactly when the content does.
+pub(crate) fn hash(given: &Object) -> String {
+    let empty = Object::new();
     let metadata = given.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
     let annotations: BTreeMap<&str, &Value> = metadata
         .get("annotations")

@@ -1,4 +1,4 @@
-//! Everything that one source wants, as a persistent map, and the builder that edits it.
+//! The listing of a source: all its pods as a persistent map, and the builder that edits it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -10,11 +10,11 @@ use std::{
 use imbl::{OrdMap, ordmap::DiffItem};
 use jiff::Timestamp;
 
-use super::{Pod, PodKey, Prepared, Refusal, SourceName, Uid, object::seen_now};
+use super::{InvalidManifest, Pod, PodKey, Prepared, SourceName, Uid};
 
-/// Where a source found something: the path of a manifest, a URL, the key of a
-/// posted or bound pod. Its order as text is the order of the source: where two
-/// pods of a source claim one name, the lower origin wins.
+/// Where a source found pods: the path of a manifest, a URL, the key of a posted or
+/// bound pod. If two pods of a source have the same name, the origin that is lower as
+/// text owns it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(Arc<str>);
 
@@ -44,23 +44,24 @@ impl fmt::Debug for Origin {
     }
 }
 
-/// A pod's place in its source's order: its origin, and its number there.
+/// The rank of a pod within its source: its origin and its index there. The lower rank owns
+/// a name or UID that two pods claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     origin: Origin,
     index: usize,
 }
 
-/// One life of a pod in a listing. A pod that went away and came back has
-/// another one, even with the same UID, so that a consumer that slept through
-/// its absence is told REMOVE and ADD.
+/// Identifies one life of a pod in a listing. A pod that was removed and added again has
+/// another incarnation even with the same UID, so that a consumer that missed its absence
+/// receives REMOVE and ADD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(u64);
 
 /// A pod in a listing, or in the merged view.
 ///
-/// Equality is identity: the same incarnation of the very same state. The
-/// listings' diff asks for it at every entry that it visits.
+/// Two entries are equal if they hold the same allocation of the pod and the same
+/// incarnation: the diff of two listings compares every entry that it visits.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pod: Arc<Pod>,
@@ -76,19 +77,19 @@ impl Entry {
         &self.pod
     }
 
-    /// The source that wants it.
+    /// The source of the pod.
     #[must_use]
     pub fn source(&self) -> SourceName {
         self.source
     }
 
-    /// Which life of the pod this is. Comparable within one source and key only.
+    /// The incarnation of the pod, comparable only within one source and key.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// Where the source found it.
+    /// Where the source found the pod.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.rank.origin
@@ -103,59 +104,59 @@ impl PartialEq for Entry {
     }
 }
 
-/// Something that a source, or the merge, did not take.
+/// A manifest or pod that a source or the merge rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rejection {
-    /// The source that wanted it.
+    /// The source of the manifest or pod.
     pub source: SourceName,
     /// Where the source found it.
     pub origin: Origin,
-    /// Which pod, if it came so far as to have a name.
+    /// The pod; none if a whole manifest is rejected.
     pub pod: Option<PodKey>,
-    /// Why.
+    /// Why it is rejected.
     pub reason: RejectionReason,
 }
 
-/// Why something was not taken.
+/// Why a manifest or pod is rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RejectionReason {
-    /// The manifest is bad. What it gave before, if anything, is kept.
-    Refused(Arc<Refusal>),
-    /// It could not be read. What it gave before, if anything, is kept.
+    /// The manifest is invalid. The origin's previous pods stay.
+    Invalid(Arc<InvalidManifest>),
+    /// The origin cannot be read. Its previous pods stay.
     Unreadable(Arc<str>),
-    /// Another pod of the same source has the name and stands before it.
+    /// A pod of the same source with a lower rank has the same name.
     DuplicateName {
-        /// Where the winner stands.
+        /// The origin of the pod that owns the name.
         winner: Origin,
     },
-    /// Another pod of the same source has the UID and stands before it.
+    /// A pod of the same source with a lower rank has the same UID.
     DuplicateUid {
-        /// The winner's key.
+        /// The pod that owns the UID.
         holder: PodKey,
-        /// Where the winner stands.
+        /// The origin of that pod.
         winner: Origin,
     },
-    /// A pod of another source holds the name.
+    /// A pod of another source owns the name.
     Conflict {
-        /// The source whose pod holds the name.
+        /// The source of the pod that owns the name.
         winner: SourceName,
     },
-    /// A pod of another source, under another name, holds the UID.
+    /// A pod of another source with another name owns the UID.
     UidInUse {
-        /// The source whose pod holds the UID.
+        /// The source of the pod that owns the UID.
         winner: SourceName,
-        /// That pod.
+        /// The pod that owns the UID.
         holder: PodKey,
     },
 }
 
 impl RejectionReason {
-    /// One word for metrics and tables: `Invalid`, `Unreadable`,
+    /// The reason in metrics and tables: `Invalid`, `Unreadable`,
     /// `DuplicateName`, `DuplicateUID` or `Conflict`.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Refused(_) => "Invalid",
+            Self::Invalid(_) => "Invalid",
             Self::Unreadable(_) => "Unreadable",
             Self::DuplicateName { .. } => "DuplicateName",
             Self::DuplicateUid { .. } => "DuplicateUID",
@@ -167,58 +168,61 @@ impl RejectionReason {
 impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Invalid(invalid) => invalid.fmt(f),
             Self::Unreadable(why) => f.write_str(why),
             Self::DuplicateName { winner } => {
-                write!(f, "the name is taken by the pod in {winner}; rename one of them")
+                write!(f, "the pod in {winner} has the same name; rename one of them")
             }
             Self::DuplicateUid { holder, winner } => {
-                write!(f, "the UID is taken by {holder} in {winner}; remove metadata.uid from one of them")
+                write!(
+                    f,
+                    "the pod {holder} in {winner} has the same UID; remove metadata.uid from one of them"
+                )
             }
             Self::Conflict { winner } => {
-                write!(f, "the name is held by a pod of source {winner}; rename one of them")
+                write!(f, "a pod of source {winner} has the same name; rename one of them")
             }
             Self::UidInUse { winner, holder } => {
-                write!(f, "the UID is in use by {holder} of source {winner}; remove metadata.uid")
+                write!(f, "the pod {holder} of source {winner} has the same UID; remove metadata.uid")
             }
         }
     }
 }
 
-/// Everything that one source wants now, and what it refused.
+/// All pods that a source wants at one moment, and what it rejected.
 ///
-/// A persistent map: cloning is O(1), an edit through [`ListingBuilder`] is
-/// O(log n), and what two listings share costs nothing when they are compared.
+/// A persistent map: a clone is O(1), an edit through [`ListingBuilder`] is
+/// O(log n), and a comparison of two listings skips what they share.
 #[derive(Clone, Debug)]
 pub struct Listing {
     source: SourceName,
     entries: OrdMap<PodKey, Entry>,
-    refusals: OrdMap<Origin, Rejection>,
+    rejections: OrdMap<Origin, Rejection>,
     duplicates: OrdMap<Rank, Rejection>,
     restored: bool,
 }
 
 impl Listing {
-    /// The source that speaks.
+    /// The source that published the listing.
     #[must_use]
     pub fn source(&self) -> SourceName {
         self.source
     }
 
-    /// Whether this is the last good listing of an earlier run and not what the
-    /// source says now. Such a listing adds and updates; it never removes.
+    /// Whether this is the last-known-good listing of an earlier run. A restored listing
+    /// adds and updates pods, and never removes one.
     #[must_use]
     pub fn is_restored(&self) -> bool {
         self.restored
     }
 
-    /// How many pods it has.
+    /// The number of pods.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has no pods.
+    /// Whether the listing has no pods.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -235,18 +239,17 @@ impl Listing {
         self.entries.iter()
     }
 
-    /// What the source refused, by origin: bad manifests first, then duplicates.
+    /// The rejections by origin: manifests first, then duplicates.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
-        self.refusals.values().chain(self.duplicates.values())
+        self.rejections.values().chain(self.duplicates.values())
     }
 
-    /// The persistent map itself, for the merge's diff.
+    /// The persistent map.
     pub(crate) fn entries(&self) -> &OrdMap<PodKey, Entry> {
         &self.entries
     }
 
-    /// What this listing rejects as duplicate and `before` did not, and the
-    /// other way round.
+    /// The duplicates that are rejected since `before`, and those that no longer are.
     pub(crate) fn duplicates_since(&self, before: Option<&Self>) -> (Vec<Rejection>, Vec<Rejection>) {
         let none = OrdMap::new();
         let (mut rejected, mut recovered) = (Vec::new(), Vec::new());
@@ -259,9 +262,9 @@ impl Listing {
         (rejected, recovered)
     }
 
-    /// This listing laid over another one of the same source: whatever is only
-    /// in the other stays, and so does a pod that has another life here. This is
-    /// how a restored listing is taken, which must remove nothing.
+    /// Adds the pods of another listing of the same source that this one does not have, and
+    /// keeps the other's pod where the incarnation differs. A restored listing is
+    /// applied so, because it must not remove a pod.
     pub(crate) fn over(&self, other: &Self) -> Self {
         let mut entries = other.entries.clone();
         for change in other.entries.diff(&self.entries) {
@@ -277,10 +280,10 @@ impl Listing {
     }
 }
 
-/// Edits a source's listing.
+/// Edits the listing of a source.
 ///
-/// It knows every pod that the source found, the losers of duplicate names and
-/// UIDs too, so that a loser takes over when its winner goes. An edit costs
+/// The builder holds every pod that the source found, including those rejected as
+/// duplicates: such a pod gets the name when its owner goes. An edit costs
 /// O(changes × log n).
 ///
 /// ```
@@ -296,19 +299,19 @@ impl Listing {
 pub struct ListingBuilder {
     source: SourceName,
     found: BTreeMap<Origin, Vec<Arc<Pod>>>,
-    /// Who claims a name or a UID; nearly always one, so a plain list.
+    /// The claims on each name and UID; nearly always one.
     by_key: HashMap<PodKey, Vec<Rank>>,
     by_uid: HashMap<Uid, Vec<Rank>>,
     entries: OrdMap<PodKey, Entry>,
-    refusals: OrdMap<Origin, Rejection>,
+    rejections: OrdMap<Origin, Rejection>,
     duplicates: OrdMap<Rank, Rejection>,
-    /// The entries as they were last handed out: incarnations are inherited from here.
-    handed_out: OrdMap<PodKey, Entry>,
+    /// The entries of the last listing. A pod that is in it keeps its incarnation.
+    published: OrdMap<PodKey, Entry>,
     last_incarnation: u64,
 }
 
 impl ListingBuilder {
-    /// An empty listing of a source.
+    /// Makes a builder with an empty listing.
     #[must_use]
     pub fn new(source: SourceName) -> Self {
         Self {
@@ -317,102 +320,99 @@ impl ListingBuilder {
             by_key: HashMap::new(),
             by_uid: HashMap::new(),
             entries: OrdMap::new(),
-            refusals: OrdMap::new(),
+            rejections: OrdMap::new(),
             duplicates: OrdMap::new(),
-            handed_out: OrdMap::new(),
+            published: OrdMap::new(),
             last_incarnation: 0,
         }
     }
 
-    /// Says that these, and only these, are the pods of an origin, and that
-    /// nothing is wrong with it. Returns whether anything changed.
+    /// Replaces the pods of an origin, and removes its rejection. Returns whether
+    /// anything changed.
     ///
-    /// A pod that is already known under its key and UID keeps its
-    /// `kubernetes.io/config.seen`; another one gets `now`.
+    /// A pod that is known with the same key and UID keeps its
+    /// `kubernetes.io/config.seen`; a new one gets `now`.
     pub fn put(&mut self, origin: &Origin, pods: Vec<Prepared>, now: Timestamp) -> bool {
-        let mended = self.refusals.remove(origin).is_some();
-        let before = self.found.get(origin).map_or(&[][..], Vec::as_slice);
+        let recovered = self.rejections.remove(origin).is_some();
+        let before = self.found(origin);
         let known: HashMap<&PodKey, &Arc<Pod>> = before.iter().map(|pod| (pod.key(), pod)).collect();
-        let now = seen_now(now);
+        let now = now.to_string();
         let after: Vec<Arc<Pod>> = pods
             .into_iter()
             .map(|prepared| {
                 let entry = || self.entries.get(prepared.key()).map(Entry::pod);
                 let known = known.get(prepared.key()).copied().or_else(entry).cloned();
-                stamp(prepared, self.source, known.as_ref(), &now)
+                with_source(prepared, self.source, known.as_ref(), &now)
             })
             .collect();
-        self.exchange(origin, after) || mended
+        self.replace(origin, after) || recovered
     }
 
-    /// Says that an origin is gone, with its pods and its refusal. Returns
-    /// whether anything changed.
+    /// Removes an origin with its pods and its rejection. Returns whether anything changed.
     pub fn remove(&mut self, origin: &Origin) -> bool {
-        let mended = self.refusals.remove(origin).is_some();
-        self.exchange(origin, Vec::new()) || mended
+        let recovered = self.rejections.remove(origin).is_some();
+        self.replace(origin, Vec::new()) || recovered
     }
 
-    /// Says that an origin is bad. The pods that it gave before stay. Returns
-    /// whether this is news.
-    pub fn refuse(&mut self, origin: &Origin, reason: RejectionReason) -> bool {
+    /// Rejects an origin; its previous pods stay. Returns whether the rejection is new.
+    pub fn reject(&mut self, origin: &Origin, reason: RejectionReason) -> bool {
         let rejection = Rejection { source: self.source, origin: origin.clone(), pod: None, reason };
-        let news = self.refusals.get(origin) != Some(&rejection);
-        self.refusals.insert(origin.clone(), rejection);
-        news
+        let is_new = self.rejections.get(origin) != Some(&rejection);
+        self.rejections.insert(origin.clone(), rejection);
+        is_new
     }
 
-    /// Why an origin is bad, if it is.
+    /// The rejection of an origin, if it is rejected.
     #[must_use]
-    pub fn refusal(&self, origin: &Origin) -> Option<&Rejection> {
-        self.refusals.get(origin)
+    pub fn rejection(&self, origin: &Origin) -> Option<&Rejection> {
+        self.rejections.get(origin)
     }
 
-    /// The origins that have pods or a refusal, sorted.
+    /// The origins that have pods or a rejection: first those with pods, each sorted.
     pub fn origins(&self) -> impl Iterator<Item = &Origin> {
-        self.found.keys().chain(self.refusals.keys().filter(|origin| !self.found.contains_key(*origin)))
+        self.found.keys().chain(self.rejections.keys().filter(|origin| !self.found.contains_key(*origin)))
     }
 
-    /// The pods of an origin, losers included.
+    /// The pods of an origin, including rejected duplicates.
     #[must_use]
     pub fn found(&self, origin: &Origin) -> &[Arc<Pod>] {
         self.found.get(origin).map_or(&[], Vec::as_slice)
     }
 
-    /// How many pods an origin has, losers included.
+    /// The number of pods of an origin, including rejected duplicates.
     #[must_use]
     pub fn pods_of(&self, origin: &Origin) -> usize {
         self.found(origin).len()
     }
 
-    /// The listing as it is now. Later edits do not change it.
+    /// The current listing. Later edits do not change it.
     pub fn listing(&mut self) -> Listing {
-        self.handed_out = self.entries.clone();
+        self.published = self.entries.clone();
         Listing {
             source: self.source,
             entries: self.entries.clone(),
-            refusals: self.refusals.clone(),
+            rejections: self.rejections.clone(),
             duplicates: self.duplicates.clone(),
             restored: false,
         }
     }
 
-    /// The listing as it is now, as one that was read back from an earlier run.
-    /// The live listings that follow inherit its incarnations.
+    /// The current listing, marked as restored from an earlier run. Pods keep their
+    /// incarnations in the live listings that follow.
     pub fn restored_listing(&mut self) -> Listing {
         Listing { restored: true, ..self.listing() }
     }
 
-    /// Puts other pods in an origin's place and decides anew who wins, as far
-    /// as the change reaches.
-    fn exchange(&mut self, origin: &Origin, after: Vec<Arc<Pod>>) -> bool {
+    /// Replaces the pods of an origin and resolves the affected claims.
+    fn replace(&mut self, origin: &Origin, after: Vec<Arc<Pod>>) -> bool {
         let before = self.found.remove(origin).unwrap_or_default();
         let same = before.len() == after.len()
             && before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(before, after));
-        let mut touched = Vec::new();
+        let mut changed = Vec::new();
         if !same {
             for (index, pod) in before.iter().enumerate() {
                 self.unlink(&Rank { origin: origin.clone(), index }, pod);
-                touched.push(pod.clone());
+                changed.push(pod.clone());
             }
             for (index, pod) in after.iter().enumerate() {
                 let rank = Rank { origin: origin.clone(), index };
@@ -420,26 +420,26 @@ impl ListingBuilder {
                 if !pod.uid().is_empty() {
                     self.by_uid.entry(pod.uid().clone()).or_default().push(rank);
                 }
-                touched.push(pod.clone());
+                changed.push(pod.clone());
             }
         }
         if !after.is_empty() {
             self.found.insert(origin.clone(), after);
         }
-        self.settle(touched);
+        self.resolve(changed);
         !same
     }
 
     fn unlink(&mut self, rank: &Rank, pod: &Pod) {
         self.duplicates.remove(rank);
-        withdraw(&mut self.by_key, pod.key(), rank);
-        withdraw(&mut self.by_uid, pod.uid(), rank);
+        remove_claim(&mut self.by_key, pod.key(), rank);
+        remove_claim(&mut self.by_uid, pod.uid(), rank);
     }
 
-    /// Decides anew every key that the touched pods can reach by a shared name
-    /// or UID: in the order of the source, whoever finds both free has them.
-    fn settle(&mut self, touched: Vec<Arc<Pod>>) {
-        let (keys, ranks) = self.reach(touched);
+    /// Resolves the connected components of claims that the changed pods belong to: in
+    /// order of rank, a pod owns its name and UID if both are free.
+    fn resolve(&mut self, changed: Vec<Arc<Pod>>) {
+        let (keys, ranks) = self.connected(changed);
         let mut names: HashMap<PodKey, Rank> = HashMap::new();
         let mut uids: HashMap<Uid, Rank> = HashMap::new();
         for rank in ranks {
@@ -463,7 +463,7 @@ impl ListingBuilder {
                 uids.insert(pod.uid().clone(), rank.clone());
             }
             self.duplicates.remove(&rank);
-            self.enter(pod, rank);
+            self.insert(pod, rank);
         }
         for key in keys {
             if !names.contains_key(&key) {
@@ -472,19 +472,20 @@ impl ListingBuilder {
         }
     }
 
-    /// The keys, and the ranks in order, that hang together with some pods.
-    fn reach(&self, touched: Vec<Arc<Pod>>) -> (BTreeSet<PodKey>, BTreeSet<Rank>) {
+    /// The connected components, by a shared name or UID, that some pods belong to: their
+    /// keys and ranks.
+    fn connected(&self, pods: Vec<Arc<Pod>>) -> (BTreeSet<PodKey>, BTreeSet<Rank>) {
         let (mut keys, mut uids, mut ranks) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let mut queue = touched;
+        let mut queue = pods;
         while let Some(pod) = queue.pop() {
-            let mut met = Vec::new();
+            let mut claims = Vec::new();
             if keys.insert(pod.key().clone()) {
-                met.extend(self.by_key.get(pod.key()).into_iter().flatten());
+                claims.extend(self.by_key.get(pod.key()).into_iter().flatten());
             }
             if uids.insert(pod.uid().clone()) {
-                met.extend(self.by_uid.get(pod.uid()).into_iter().flatten());
+                claims.extend(self.by_uid.get(pod.uid()).into_iter().flatten());
             }
-            for rank in met {
+            for rank in claims {
                 if ranks.insert(rank.clone()) {
                     queue.extend(self.pod_at(rank));
                 }
@@ -497,9 +498,9 @@ impl ListingBuilder {
         self.found.get(&rank.origin)?.get(rank.index).cloned()
     }
 
-    fn enter(&mut self, pod: Arc<Pod>, rank: Rank) {
-        let lived = self.handed_out.get(pod.key()).filter(|entry| entry.pod.uid() == pod.uid());
-        let incarnation = lived.map_or_else(
+    fn insert(&mut self, pod: Arc<Pod>, rank: Rank) {
+        let published = self.published.get(pod.key()).filter(|entry| entry.pod.uid() == pod.uid());
+        let incarnation = published.map_or_else(
             || {
                 self.last_incarnation += 1;
                 Incarnation(self.last_incarnation)
@@ -514,8 +515,8 @@ impl ListingBuilder {
     }
 }
 
-/// Takes one claim back, and the list of claims with the last one.
-fn withdraw<K: Hash + Eq>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank: &Rank) {
+/// Removes a claim, and the list of claims if it becomes empty.
+fn remove_claim<K: Hash + Eq>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank: &Rank) {
     if let Some(ranks) = claims.get_mut(key) {
         ranks.retain(|other| other != rank);
         if ranks.is_empty() {
@@ -524,10 +525,10 @@ fn withdraw<K: Hash + Eq>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank: &Ra
     }
 }
 
-/// Freezes a pod; gives the known state back if nothing at all changed.
-fn stamp(prepared: Prepared, source: SourceName, known: Option<&Arc<Pod>>, now: &str) -> Arc<Pod> {
+/// Adds the source to a pod. Returns the known state if its text is the same.
+fn with_source(prepared: Prepared, source: SourceName, known: Option<&Arc<Pod>>, now: &str) -> Arc<Pod> {
     let known = known.filter(|known| prepared.uid() == known.uid().as_str());
-    let pod = prepared.stamp(source, known.and_then(|known| known.seen()).unwrap_or(now));
+    let pod = prepared.into_pod(source, known.and_then(|known| known.seen()).unwrap_or(now));
     match known {
         Some(known) if known.text() == pod.text() => known.clone(),
         _ => Arc::new(pod),

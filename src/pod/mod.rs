@@ -1,23 +1,27 @@
-//! The nouns: pods, their names, the listings of them and the updates about them. Pure.
+//! The nouns: pods, their names, listings of pods and the updates about them. Pure.
 
 mod digest;
 pub mod identity;
 mod listing;
+pub(crate) mod names;
 mod object;
 mod path;
 mod problem;
 pub(crate) mod quantity;
 mod resources;
+mod source;
 mod update;
 
 pub use digest::Digest;
-pub use identity::{NodeName, NodeNameError};
 pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};
+pub use names::{NodeName, NodeNameError};
+pub(crate) use object::Object;
 pub use object::{MIRROR, Pod, PodError, PodKey, Prepared, SEEN, SOURCE, Uid};
 pub use path::FieldPath;
 pub(crate) use path::Step;
 pub(crate) use problem::quoted;
-pub use problem::{Problem, Refusal, Severity, Stage};
+pub use problem::{InvalidManifest, Problem, Severity, Stage};
 pub(crate) use quantity::Quantity;
 pub(crate) use resources::aggregate;
-pub use update::{Op, PodUpdate, SequencedUpdate, SourceName, UnknownSource, UpdateSource, classify};
+pub use source::{SourceName, UnknownSource};
+pub use update::{Op, PodUpdate, SequencedUpdate, UpdateSource, classify};

@@ -1,27 +1,32 @@
-//! The pod as the heart sees it: small, immutable, its JSON text inside.
+//! The pod: its key, its prepared form, and its immutable state with the JSON text inside.
 
 use std::{fmt, ops::Range, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Digest, NodeName, SourceName};
+use super::{
+    Digest, NodeName, SourceName,
+    digest::{append, canonical},
+};
 
-/// The annotation that says which source a pod is of.
+/// A JSON object.
+pub(crate) type Object = Map<String, Value>;
+
+/// The annotation with the name of a pod's source.
 pub const SOURCE: &str = "kubernetes.io/config.source";
-/// The annotation that says when its source first saw a pod.
+/// The annotation with the time at which the source first published the pod.
 pub const SEEN: &str = "kubernetes.io/config.seen";
-/// The annotation of a pod that only mirrors one of another source.
+/// The annotation of a mirror pod, which reflects a pod of another source.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// `namespace/name`, the key of a pod on a node. Ordered as that text.
+/// The key of a pod on a node: `namespace/name`, ordered as that text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodKey(Arc<str>);
 
 impl PodKey {
-    /// The key of a pod in a namespace.
+    /// Makes the key of a namespace and a name.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self(format!("{namespace}/{name}").into())
@@ -58,7 +63,7 @@ impl fmt::Debug for PodKey {
     }
 }
 
-/// A pod's UID. Empty if it has none.
+/// A pod's UID; empty if the pod has none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(Arc<str>);
 
@@ -88,7 +93,7 @@ impl fmt::Display for Uid {
     }
 }
 
-/// Why a JSON object cannot be a pod.
+/// Why a JSON text or value is not a pod.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
     /// The text is not JSON.
@@ -97,38 +102,38 @@ pub enum PodError {
     /// The text is JSON, but not an object of `apiVersion: v1`, `kind: Pod`.
     #[error("not a v1 Pod")]
     NotAPod,
-    /// A field that must be there is not, or is of another type.
-    #[error("{0}: a text is required")]
+    /// A required field is missing or is not a string.
+    #[error("{0}: must be a non-empty string")]
     Field(&'static str),
-    /// The typed form was asked for, and a field does not fit it.
-    #[error("not a pod of the API version that this program knows")]
+    /// A field does not fit the typed form of a pod.
+    #[error("not a pod of the supported API version")]
     Typed(#[source] serde_json::Error),
 }
 
-/// A pod on its way into a [`Listing`](super::Listing): a JSON object in canonical form (keys
-/// sorted, no nulls, no managedFields), named, but not yet stamped with its source.
+/// A pod that is ready for a [`Listing`](super::Listing): a JSON object in canonical form (keys
+/// sorted, no nulls, no managedFields) with a name, without the annotations of its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prepared {
-    object: Map<String, Value>,
+    object: Object,
     key: PodKey,
 }
 
 impl Prepared {
-    /// Takes a `v1.Pod` as JSON text, as this program wrote it. Fields that it
-    /// does not know are kept. No field's type is looked at: what an API server
-    /// gives is read with [`Prepared::from_server`].
+    /// Reads a `v1.Pod` from JSON text that podmux wrote. Unknown fields are kept, and
+    /// fields are not checked for their type: use [`Prepared::from_server`] for
+    /// the answers of an API server.
     ///
     /// # Errors
-    /// If the text is not JSON, is no Pod or has no name.
+    /// If the text is not JSON, is not a Pod or has no name.
     pub fn from_json(text: &[u8]) -> Result<Self, PodError> {
         Self::from_value(serde_json::from_slice(text).map_err(PodError::Json)?)
     }
 
-    /// Takes a `v1.Pod` as a JSON value. `apiVersion` and `kind` may be absent,
-    /// as they are in the items of a PodList; a namespace that is absent is `default`.
+    /// Reads a `v1.Pod` from a JSON value. `apiVersion` and `kind` may be absent, as in
+    /// the items of a PodList; an absent namespace becomes `default`.
     ///
     /// # Errors
-    /// If it is no Pod or has no name.
+    /// If the value is not a Pod or has no name.
     pub fn from_value(value: Value) -> Result<Self, PodError> {
         let Value::Object(mut object) = value else { return Err(PodError::NotAPod) };
         for (field, expected) in [("apiVersion", "v1"), ("kind", "Pod")] {
@@ -157,8 +162,8 @@ impl Prepared {
         Ok(Self { object, key })
     }
 
-    /// Takes an object that is in canonical form already, under the key of its metadata.
-    pub(crate) fn from_canonical(object: Map<String, Value>, key: PodKey) -> Self {
+    /// Wraps an object that is already in canonical form, with the key of its metadata.
+    pub(crate) fn from_canonical(object: Object, key: PodKey) -> Self {
         Self { object, key }
     }
 
@@ -186,21 +191,18 @@ impl Prepared {
         self.metadata("annotations")?.get(name)?.as_str()
     }
 
-    /// Sets an annotation, or takes it away.
+    /// Sets or removes an annotation.
     pub fn set_annotation(&mut self, name: &str, value: Option<&str>) {
         let Some(Value::Object(metadata)) = self.object.get_mut("metadata") else { return };
         let annotations = metadata.entry("annotations").or_insert_with(|| Map::new().into());
         if let Value::Object(annotations) = annotations {
-            match value {
-                Some(value) => drop(annotations.insert(name.to_owned(), value.into())),
-                None => drop(annotations.remove(name)),
-            }
+            set(annotations, name, value.map(Value::from));
         }
     }
 
-    /// Sets the status to that of a pod that nobody has begun to run.
+    /// Sets the status to `phase: Pending`.
     pub fn reset_status(&mut self) {
-        let status = Map::from_iter([("phase".to_owned(), "Pending".into())]);
+        let status = Object::from_iter([("phase".to_owned(), "Pending".into())]);
         self.object.insert("status".to_owned(), status.into());
     }
 
@@ -211,44 +213,43 @@ impl Prepared {
         }
     }
 
-    /// Sets a field of the metadata, or takes it away. Not for its name
-    /// and namespace: they are the key.
+    /// Sets or removes a field of the metadata, other than the name and the namespace,
+    /// which are the key.
     pub fn set_metadata(&mut self, field: &str, value: Option<Value>) {
-        debug_assert!(field != "name" && field != "namespace", "the key stays");
+        debug_assert!(field != "name" && field != "namespace", "the key cannot be changed");
         if let Some(Value::Object(metadata)) = self.object.get_mut("metadata") {
-            match value {
-                Some(value) => drop(metadata.insert(field.to_owned(), value)),
-                None => drop(metadata.remove(field)),
-            }
+            set(metadata, field, value);
         }
     }
 
-    /// The pod as a JSON object, without the source's marks.
+    /// The pod as a JSON object, without the annotations of its source.
     #[must_use]
     pub fn object(&self) -> &Map<String, Value> {
         &self.object
     }
 
-    /// The pod as a source tells it that saw it first at this time.
+    /// The pod as published by a source that first published it at the time `seen`.
     #[must_use]
-    pub fn told_by(&self, source: SourceName, seen: Timestamp) -> Pod {
-        self.clone().stamp(source, &seen_now(seen))
+    pub fn published_by(&self, source: SourceName, seen: Timestamp) -> Pod {
+        self.clone().into_pod(source, &seen.to_string())
     }
 
-    /// Puts the source's marks in and freezes the pod.
-    pub(super) fn stamp(mut self, source: SourceName, seen: &str) -> Pod {
-        if let Some(Value::Object(metadata)) = self.object.get_mut("metadata") {
-            let annotations = metadata.entry("annotations").or_insert_with(|| Map::new().into());
-            if let Value::Object(annotations) = annotations {
-                annotations.insert(SOURCE.to_owned(), source.annotation().into());
-                annotations.insert(SEEN.to_owned(), seen.into());
-            }
-        }
+    /// Adds the annotations of the source. `seen` is RFC 3339 in UTC.
+    pub(super) fn into_pod(mut self, source: SourceName, seen: &str) -> Pod {
+        self.set_annotation(SOURCE, Some(source.annotation()));
+        self.set_annotation(SEEN, Some(seen));
         Pod::freeze(&self.object, self.key)
     }
 }
 
-/// In Go a JSON null is the absent value; so it is here.
+fn set(object: &mut Object, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => drop(object.insert(field.to_owned(), value)),
+        None => drop(object.remove(field)),
+    }
+}
+
+/// Removes nulls: as in Go, a null field is an absent field.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -260,11 +261,11 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// One state of a pod, immutable.
+/// One immutable state of a pod.
 ///
-/// It holds the pod as one canonical JSON text and beside it the few fields
-/// that the heart reads, so that a sink copies the text and nobody carries the
-/// fourteen times larger typed struct. Two states are compared by two digests.
+/// It holds the pod as canonical JSON text and the few fields that the merge reads. The
+/// typed struct would need fourteen times the memory, and sinks only copy the text. Two
+/// states are compared by their digests.
 #[derive(Clone, PartialEq)]
 pub struct Pod {
     key: PodKey,
@@ -281,17 +282,17 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Reads a pod back from a text that [`Pod::text`] gave.
+    /// Reads a pod from a text that [`Pod::text`] returned.
     ///
     /// # Errors
-    /// If the text is no such text.
+    /// If the text is not a pod.
     pub fn from_text(text: &[u8]) -> Result<Self, PodError> {
         let prepared = Prepared::from_json(text)?;
         Ok(Self::freeze(&prepared.object, prepared.key))
     }
 
-    fn freeze(object: &Map<String, Value>, key: PodKey) -> Self {
-        let empty = Map::new();
+    fn freeze(object: &Object, key: PodKey) -> Self {
+        let empty = Object::new();
         let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
         let map = |name| metadata.get(name).and_then(Value::as_object).unwrap_or(&empty);
         let field = |name| metadata.get(name).and_then(Value::as_str).map(Box::from);
@@ -299,9 +300,9 @@ impl Pod {
         let labels = metadata.get("labels").map(canonical).unwrap_or_default();
         let deletion: Option<Box<str>> = field("deletionTimestamp");
         let grace = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64);
-        let marks = [SOURCE, SEEN, MIRROR];
+        let ignored = [SOURCE, SEEN, MIRROR];
         let mut annotations = Vec::new();
-        for annotation in map("annotations").iter().filter(|(name, _)| !marks.contains(&name.as_str())) {
+        for annotation in map("annotations").iter().filter(|(name, _)| !ignored.contains(&name.as_str())) {
             append(&mut annotations, &annotation);
         }
         Self {
@@ -355,7 +356,7 @@ impl Pod {
         self.creation.as_deref()
     }
 
-    /// `metadata.deletionTimestamp`, RFC 3339: there if the pod is being deleted gracefully.
+    /// `metadata.deletionTimestamp`, RFC 3339; present while the pod is being deleted gracefully.
     #[must_use]
     pub fn deletion_timestamp(&self) -> Option<&str> {
         self.deletion.as_deref()
@@ -372,8 +373,8 @@ impl Pod {
         self.labels.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// The digest of all that makes an UPDATE: spec, labels, annotations but for
-    /// `kubernetes.io/config.{source,seen,mirror}`, deletion time and grace.
+    /// The digest of everything whose change is an UPDATE: spec, labels, annotations except
+    /// `kubernetes.io/config.{source,seen,mirror}`, deletion time and deletion grace period.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
@@ -402,8 +403,8 @@ impl Pod {
         }
     }
 
-    /// The pod as k8s-openapi's typed struct. Made on each call, and large:
-    /// fields that its API version does not know are lost.
+    /// Decodes the pod as k8s-openapi's typed struct, without fields that its API version
+    /// does not have.
     ///
     /// # Errors
     /// If a field does not fit its type.
@@ -411,7 +412,7 @@ impl Pod {
         serde_json::from_slice(&self.text).map_err(PodError::Typed)
     }
 
-    /// When the pod was first seen by its source: `kubernetes.io/config.seen`.
+    /// `kubernetes.io/config.seen`: when the source first published the pod.
     pub(super) fn seen(&self) -> Option<&str> {
         self.seen.as_deref()
     }
@@ -423,22 +424,10 @@ impl fmt::Debug for Pod {
     }
 }
 
-/// A JSON value as canonical text.
-pub(super) fn canonical(value: &impl Serialize) -> Vec<u8> {
-    let mut text = Vec::new();
-    append(&mut text, value);
-    text
-}
-
-fn append(text: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
-    // Writing to memory cannot fail: the keys are texts and the numbers finite.
-    let _ = serde_json::to_writer(text, value);
-}
-
-/// Writes the object once and says where in the text its spec and its status
-/// stand (an empty range if they are absent or an empty object: the API's types
-/// do not tell these apart).
-fn write(object: &Map<String, Value>) -> (Vec<u8>, Range<usize>, Range<usize>) {
+/// Writes the object. Returns the text and the ranges of the spec and the status in it.
+/// The range is empty if the field is absent or an empty object: the API's types do not
+/// distinguish these.
+fn write(object: &Object) -> (Vec<u8>, Range<usize>, Range<usize>) {
     let (mut text, mut spec, mut status) = (Vec::with_capacity(4096), 0..0, 0..0);
     for (name, value) in object {
         text.push(if text.is_empty() { b'{' } else { b',' });
@@ -455,9 +444,4 @@ fn write(object: &Map<String, Value>) -> (Vec<u8>, Range<usize>, Range<usize>) {
     }
     text.push(b'}');
     (text, spec, status)
-}
-
-/// How `kubernetes.io/config.seen` is written: RFC 3339 in UTC, nanoseconds as far as they are there.
-pub(super) fn seen_now(now: Timestamp) -> String {
-    now.to_string()
 }

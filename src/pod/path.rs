@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The way to a value, from the outermost step; it lives on the stack.
+/// The path to a value in a manifest, as a list on the stack.
 ///
-/// Its `Display` is the API's: `spec.containers[0].name`, `metadata.labels[app]`.
+/// `Display` writes it as the API does: `spec.containers[0].name`, `metadata.labels[app]`.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldPath<'a> {
     parent: Option<&'a FieldPath<'a>>,
@@ -19,12 +19,12 @@ pub(crate) enum Step<'a> {
     Field(&'a str),
     Index(usize),
     Key(&'a str),
-    /// What the API names, and the text does not have.
+    /// A step that only the API's path has, not the text.
     Word(&'a str),
 }
 
 impl FieldPath<'static> {
-    /// The way to the whole.
+    /// The path to the whole document.
     pub const ROOT: Self = Self { parent: None, step: Step::Root, is_shown: false };
 }
 
@@ -33,31 +33,31 @@ impl<'a> FieldPath<'a> {
         Self { parent: Some(self), step, is_shown: true }
     }
 
-    /// The way on to a field.
+    /// The path to a field of this value.
     #[must_use]
     pub fn field(&'a self, name: &'a str) -> Self {
         self.join(Step::Field(name))
     }
 
-    /// The way on to an item of a list, counted from 0.
+    /// The path to an item of this list, counted from 0.
     #[must_use]
     pub fn index(&'a self, index: usize) -> Self {
         self.join(Step::Index(index))
     }
 
-    /// The way on to the value of a key in a map.
+    /// The path to the value of a key in this map.
     #[must_use]
     pub fn key(&'a self, key: &'a str) -> Self {
         self.join(Step::Key(key))
     }
 
-    /// The same place under a longer name: the API's path has a step here that the text has not.
+    /// The same place with one more step, which only the API's path has.
     #[must_use]
     pub fn named(&'a self, word: &'a str) -> Self {
         self.join(Step::Word(word))
     }
 
-    /// The same place, but its last step is not shown: the API's path does without it.
+    /// The same place without showing its last step, which the API's path does not have.
     #[must_use]
     pub fn unnamed(self) -> Self {
         Self { is_shown: false, ..self }
@@ -73,7 +73,7 @@ impl<'a> FieldPath<'a> {
         self.step
     }
 
-    /// Writes the path and says whether anything is written.
+    /// Writes the path. Returns whether it wrote anything.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let inner = match self.parent {
             Some(parent) => parent.write(f)?,

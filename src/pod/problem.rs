@@ -1,31 +1,31 @@
-//! What is wrong with a manifest: where, which field, why, in words that a person can act on.
+//! The problems of a manifest: position, field, reason and explanation.
 
 use std::fmt;
 
-/// Whether a problem refuses the manifest.
+/// Whether a problem rejects the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// The manifest is refused.
+    /// The manifest is rejected.
     Error,
-    /// The manifest is taken; the author probably meant something else.
+    /// The manifest is accepted, but its author probably meant something else.
     Warning,
 }
 
-/// How far a refused manifest came.
+/// The step of reading at which a manifest was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// Its text could not be read as pods.
+    /// The text cannot be decoded as pods.
     Decode,
     /// A pod has no name.
     Name,
-    /// The API's validation refused a field.
+    /// The API's validation rejects a field.
     Validate,
-    /// A pod refers to an object that only an API server could resolve.
+    /// A pod refers to an object that only an API server can resolve.
     Reference,
 }
 
 impl Stage {
-    /// The word in reports: `decode`, `name`, `validate` or `reference`.
+    /// The name in reports: `decode`, `name`, `validate` or `reference`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,53 +37,52 @@ impl Stage {
     }
 }
 
-/// One thing that is wrong with a manifest.
+/// One error or warning about a manifest.
 ///
-/// Its `Display` is `LINE:COLUMN: FIELD: detail` without the parts that are not
-/// known, and with `warning` before the field of one; the caller puts the file's
-/// name in front.
+/// `Display` writes `LINE:COLUMN: FIELD: detail` without the parts that are not
+/// known, and `warning` before the field of a warning. The caller adds the file's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it refuses the manifest.
+    /// Whether the problem rejects the manifest.
     pub severity: Severity,
     /// Line and column in the text, both counted from 1.
     pub position: Option<(u32, u32)>,
     /// The field's path as the API writes it: `spec.containers[0].name`.
     pub field: Option<String>,
-    /// The API's word for the reason (`FieldValueRequired`), where it has one.
+    /// The API's name of the reason (`FieldValueRequired`), if it has one.
     pub reason: Option<&'static str>,
-    /// The rest, for reading.
+    /// The explanation.
     pub detail: String,
 }
 
 impl Problem {
-    /// An error with nothing but its text.
+    /// An error with only an explanation.
     #[must_use]
     pub fn error(detail: impl Into<String>) -> Self {
         Self { severity: Severity::Error, position: None, field: None, reason: None, detail: detail.into() }
     }
 
-    /// A warning with nothing but its text.
+    /// A warning with only an explanation.
     #[must_use]
     pub fn warning(detail: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(detail) }
     }
 
-    /// The same at a line and column (from 1).
+    /// Sets the line and column, both counted from 1.
     #[must_use]
     pub fn at(mut self, position: Option<(u32, u32)>) -> Self {
         self.position = position;
         self
     }
 
-    /// The same about a field.
+    /// Sets the field's path.
     #[must_use]
     pub fn of(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// The same with the API's word for the reason.
+    /// Sets the API's name of the reason.
     #[must_use]
     pub fn because(mut self, reason: &'static str) -> Self {
         self.reason = Some(reason);
@@ -106,17 +105,17 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A manifest that was refused: every problem found, errors and warnings.
+/// Why a manifest is rejected: all its errors and warnings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// How far it came.
+pub struct InvalidManifest {
+    /// The first step that found an error.
     pub stage: Stage,
-    /// What is wrong, in the order of the text; at least one is an error.
+    /// The problems in the order of the text; at least one is an error.
     pub problems: Vec<Problem>,
 }
 
-impl fmt::Display for Refusal {
-    /// The first error, and how many more there are: one line for a log.
+impl fmt::Display for InvalidManifest {
+    /// Writes the first error and the number of others, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut errors = self.problems.iter().filter(|problem| problem.severity == Severity::Error);
         if let Some(first) = errors.next() {
@@ -130,9 +129,9 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for InvalidManifest {}
 
-/// A text as it may stand in a one-line message: quoted, escaped, not too long.
+/// A text for a one-line message: in quotes, escaped, cut after 40 characters.
 pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, cmp::Ordering};
 
-/// How a quantity was written, and will be written again.
+/// The notation in which a quantity was written and is written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     /// `k`, `M`, `m`, …
@@ -13,21 +13,21 @@ enum Format {
     DecimalExponent,
 }
 
-/// A quantity: sign × digits × 10^exponent, as large and as precise as it was written.
+/// A quantity: sign × digits × 10^exponent, of any size and precision.
 #[derive(Clone, Debug)]
 pub(crate) struct Quantity<'t> {
     negative: bool,
-    /// Decimal digits, the most significant first, none of them for zero.
+    /// Decimal digits, the most significant first; empty for zero.
     digits: Vec<u8>,
     exponent: i64,
     format: Format,
-    /// The text itself, where Go takes it for canonical already and keeps it.
+    /// The text itself, if Go considers it canonical and keeps it.
     text: Option<Cow<'t, str>>,
 }
 
-/// Why a text is no quantity.
+/// The form of a quantity, for error messages.
 pub(crate) const EXPECTED: &str =
-    "a quantity (a number, perhaps with a suffix or an exponent: 500m, 1.5Gi, 1e3)";
+    "a quantity (a number with an optional suffix or exponent: 500m, 1.5Gi, 1e3)";
 
 const NANO: i64 = -9;
 const MILLI: i64 = -3;
@@ -35,7 +35,7 @@ const MILLI: i64 = -3;
 /// The parts of a quantity's text.
 struct Parts<'t> {
     negative: bool,
-    /// The digits before the point, leading zeros gone.
+    /// The digits before the point, without leading zeros.
     whole: &'t str,
     fraction: &'t str,
     suffix: &'t str,
@@ -56,10 +56,13 @@ fn split(text: &str) -> Option<Parts<'_>> {
     (digits(rest) == rest.len()).then_some(Parts { negative, whole, fraction, suffix })
 }
 
-/// A suffix's format and exponent (of ten, or of two for the binary ones).
+/// The decimal suffixes, from 10^-9 in steps of 10^3.
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+/// The binary suffixes, from 2^10 in steps of 2^10.
+const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
+/// A suffix's format and exponent (of ten, or of two for a binary suffix).
 fn interpret(suffix: &str) -> Option<(Format, i32)> {
-    const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-    const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     if let Some(exponent) = (-9..=18).step_by(3).zip(DECIMAL).find(|(_, known)| *known == suffix) {
         return Some((Format::DecimalSi, exponent.0));
     }
@@ -67,28 +70,19 @@ fn interpret(suffix: &str) -> Option<(Format, i32)> {
         return Some((Format::BinarySi, exponent.0));
     }
     let exponent = suffix.strip_prefix(['e', 'E'])?.parse::<i64>().ok()?;
-    // Go cuts the exponent to 32 bits.
+    // Go truncates the exponent to 32 bits.
     #[allow(clippy::cast_possible_truncation, reason = "as Go does")]
     Some((Format::DecimalExponent, exponent as i32))
 }
 
+/// The suffix of 10^exponent. As in Go it is empty beyond `E`.
 fn decimal_suffix(exponent: i64) -> &'static str {
-    match exponent {
-        -9 => "n",
-        -6 => "u",
-        -3 => "m",
-        3 => "k",
-        6 => "M",
-        9 => "G",
-        12 => "T",
-        15 => "P",
-        18 => "E",
-        _ => "",
-    }
+    let index = usize::try_from((exponent - NANO) / 3).ok();
+    index.and_then(|index| DECIMAL.get(index).copied()).unwrap_or_default()
 }
 
 impl<'t> Quantity<'t> {
-    /// Reads a quantity.
+    /// Parses a quantity.
     pub(crate) fn parse(text: &'t str) -> Option<Self> {
         if text.is_empty() {
             return None;
@@ -96,7 +90,7 @@ impl<'t> Quantity<'t> {
         let parts = split(text)?;
         let (format, exponent) = interpret(parts.suffix)?;
         let is_small = is_small(&parts, format, exponent);
-        // For Go a suffix alone is zero if it is a small one, and else an error.
+        // In Go a suffix alone is zero if it is a small one, otherwise an error.
         let number = &text[..text.len() - parts.suffix.len()];
         if !is_small && !number.bytes().any(|byte| byte.is_ascii_digit()) {
             return None;
@@ -123,8 +117,8 @@ impl<'t> Quantity<'t> {
         Some(quantity)
     }
 
-    /// What is smaller than a nano is rounded up to one, and a binary quantity
-    /// ends at 2^63-1 or, below one, is a decimal one.
+    /// Rounds up to a multiple of 10^-9. Limits a binary quantity to 2^63-1, and makes
+    /// one below 1 a decimal quantity.
     fn bound(&mut self) {
         self.round_up(NANO);
         if self.format == Format::BinarySi {
@@ -173,9 +167,9 @@ impl<'t> Quantity<'t> {
         rounded
     }
 
-    /// The sum; it is written as the first is, unless that is zero.
+    /// The sum, in the notation of `self` unless that is zero.
     pub(crate) fn plus(&self, other: &Self) -> Self {
-        // Nobody adds 1e9999999 and 1: such a sum is not worth its digits.
+        // A sum such as 1e9999999 + 1 would need millions of digits for no effect.
         if self.exponent.abs_diff(other.exponent) > 10_000 {
             return if compare_magnitude(self, other) == Ordering::Less { other } else { self }.clone();
         }
@@ -194,7 +188,7 @@ impl<'t> Quantity<'t> {
         sum
     }
 
-    /// Whether it is more than another.
+    /// Whether this quantity is greater than another.
     pub(crate) fn exceeds(&self, other: &Self) -> bool {
         let sign = |quantity: &Self| match (quantity.is_zero(), quantity.negative) {
             (true, _) => 0,
@@ -208,14 +202,14 @@ impl<'t> Quantity<'t> {
         }
     }
 
-    /// Whether it is a whole number, once it is rounded up to thousandths.
+    /// Whether the quantity, rounded up to thousandths, is a whole number.
     pub(crate) fn is_whole(&self) -> bool {
         let thousandths = self.to_milli();
         let mut whole = thousandths.clone();
         !whole.round_up(0)
     }
 
-    /// The least integer that is not below it; 0 if that is out of range, as in Go.
+    /// The quantity rounded up to an integer; 0 if that is out of range, as in Go.
     pub(crate) fn to_i64_up(&self) -> i64 {
         let mut whole = self.clone();
         whole.round_up(0);
@@ -244,12 +238,12 @@ impl<'t> Quantity<'t> {
             && compare_magnitude(self, &self.integer(1024)) != Ordering::Less;
         let suffix = if binary {
             digits.resize(digits.len() + usize::try_from(exponent).unwrap_or_default(), 0);
-            let mut times = 0;
+            let mut suffix = None;
             while let (quotient, 0) = divide(&digits, 1024) {
                 digits = quotient;
-                times += 1;
+                suffix = Some(suffix.map_or(0, |index| index + 1));
             }
-            ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].get(times).copied().unwrap_or_default().to_owned()
+            suffix.and_then(|index: usize| BINARY.get(index)).copied().unwrap_or_default().to_owned()
         } else {
             while exponent % 3 != 0 {
                 digits.push(0);
@@ -258,7 +252,6 @@ impl<'t> Quantity<'t> {
             match self.format {
                 Format::DecimalExponent if exponent != 0 => format!("e{exponent}"),
                 Format::DecimalExponent => String::new(),
-                // Go has no suffix beyond E and writes none.
                 Format::DecimalSi | Format::BinarySi => decimal_suffix(exponent).to_owned(),
             }
         };
@@ -273,15 +266,15 @@ fn is_small(parts: &Parts<'_>, format: Format, exponent: i32) -> bool {
     let count = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);
     let (whole, places) = (count(parts.whole).max(1), count(parts.fraction));
     if format == Format::BinarySi {
-        // `exponent × 3 / 10` are about the digits of the suffix.
+        // `exponent × 3 / 10` is roughly the number of decimal digits of the suffix.
         places == 0 && 15 - whole - i64::from(exponent) * 3 / 10 > 0
     } else {
         whole + places <= 18 && i64::from(exponent) - places >= NANO
     }
 }
 
-/// Whether Go takes the text of a small quantity for canonical as it stands. It
-/// is not always right (`+5` and `1.500` pass), but its pods hold what it keeps.
+/// Whether Go keeps the text of a small quantity because it considers it canonical. Go
+/// is sometimes wrong (`+5` and `1.500` are kept); its pods hold the kept text.
 fn keeps_text(parts: &Parts<'_>, format: Format, exponent: i32) -> bool {
     let whole = if parts.whole.is_empty() { "0" } else { parts.whole };
     let shifted = format!("{whole}{}", parts.fraction);
@@ -292,7 +285,7 @@ fn keeps_text(parts: &Parts<'_>, format: Format, exponent: i32) -> bool {
     (i64::from(exponent) - places) % 3 == 0 && !shifted.ends_with("000") && !shifted.starts_with('0')
 }
 
-/// The digits of two quantities brought to the smaller exponent.
+/// The digits of two quantities at the smaller of their exponents.
 fn aligned(a: &Quantity<'_>, b: &Quantity<'_>) -> (Vec<u8>, Vec<u8>) {
     let exponent = a.exponent.min(b.exponent);
     let pad = |quantity: &Quantity<'_>| {
@@ -338,7 +331,7 @@ fn add(a: &[u8], b: &[u8]) -> Vec<u8> {
     trimmed(sum)
 }
 
-/// `a - b`, where `a` is not the smaller one.
+/// `a - b`, where `a` must not be smaller than `b`.
 fn subtract(a: &[u8], b: &[u8]) -> Vec<u8> {
     let (mut difference, mut borrow) = (Vec::with_capacity(a.len()), 0);
     for place in 0..a.len() {
@@ -350,7 +343,7 @@ fn subtract(a: &[u8], b: &[u8]) -> Vec<u8> {
     trimmed(difference)
 }
 
-/// Digits with the least significant first, turned round, without leading zeros.
+/// Reverses digits that have the least significant first, and drops leading zeros.
 fn trimmed(mut digits: Vec<u8>) -> Vec<u8> {
     while digits.last() == Some(&0) {
         digits.pop();
@@ -359,7 +352,7 @@ fn trimmed(mut digits: Vec<u8>) -> Vec<u8> {
     digits
 }
 
-/// Times 2^exponent.
+/// `digits` × 2^exponent.
 fn shifted(digits: &[u8], exponent: i32) -> Vec<u8> {
     let mut product: Vec<u8> = digits.iter().rev().copied().collect();
     for _ in 0..exponent / 10 {

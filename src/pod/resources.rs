@@ -1,14 +1,14 @@
-//! The resources of a pod: the sums over its containers.
+//! The resources of a pod: sums over its containers.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::quantity::Quantity;
+use super::{Object, Quantity};
 
-/// The resources (`limits` or `requests`) that all containers need together: the sum over
-/// those that run at the same time, or the largest need while an init container runs, if it is more.
-pub(crate) fn aggregate(spec: &Map<String, Value>, field: &str) -> BTreeMap<String, String> {
+/// The resources (`limits` or `requests`) of all containers together: the sum over the
+/// containers that run at the same time, or the maximum while an init container runs if that is more.
+pub(crate) fn aggregate(spec: &Object, field: &str) -> BTreeMap<String, String> {
     let list = |containers: &str| spec.get(containers).and_then(Value::as_array).into_iter().flatten();
     let (mut sum, mut sidecars, mut init) = (Quantities::new(), Quantities::new(), Quantities::new());
     for container in list("containers") {

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{Key, Place, SettingsError, api::IN_CLUSTER};
-use crate::manifest::yaml::{self, Field};
+use crate::manifest::yaml::{self, RootField};
 
 /// The largest config file that is read, in bytes: a thousand times a usual one.
 const MAX: u64 = 1024 * 1024;
@@ -51,7 +51,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<ConfigFile, SettingsError> {
     let fault = |name: &str, problem: String| {
         refuse(path, find(name).map(|field| field.position), Some(name), problem)
     };
-    let (version, form): (_, fn(&Path, &[Field]) -> _) = match text_of("kind") {
+    let (version, form): (_, fn(&Path, &[RootField]) -> _) = match text_of("kind") {
         Some(KUBELET_KIND) => (KUBELET_VERSION, kubelet),
         Some(OWN_KIND) => (OWN_VERSION, own),
         None if find("kind").is_none() => (OWN_VERSION, own),
@@ -65,7 +65,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<ConfigFile, SettingsError> {
 }
 
 /// podmux's own form: every field is a setting.
-fn own(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
+fn own(path: &Path, fields: &[RootField]) -> Result<ConfigFile, SettingsError> {
     let mut file = ConfigFile::default();
     for field in fields {
         if let Some((line, _)) = field.earlier {
@@ -103,7 +103,7 @@ fn unknown(name: &str) -> String {
 }
 
 /// The kubelet's form: what concerns its pod config is used, the rest is another program's business.
-fn kubelet(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
+fn kubelet(path: &Path, fields: &[RootField]) -> Result<ConfigFile, SettingsError> {
     let mut file = ConfigFile::default();
     let mut ignored: usize = 0;
     for field in fields {
@@ -136,7 +136,7 @@ fn kubelet(path: &Path, fields: &[Field]) -> Result<ConfigFile, SettingsError> {
 }
 
 /// The values of a field as text; `None` if it is null.
-fn values(path: &Path, key: Key, field: &Field) -> Result<Option<Vec<String>>, SettingsError> {
+fn values(path: &Path, key: Key, field: &RootField) -> Result<Option<Vec<String>>, SettingsError> {
     let wrong = |expected: &str, found: &Value| {
         let found = match found {
             Value::Null => "null",
@@ -205,7 +205,7 @@ fn anchored(file: &Path, key: Key, text: String) -> String {
     }
 }
 
-fn place(path: &Path, field: &Field) -> Place {
+fn place(path: &Path, field: &RootField) -> Place {
     Place::File { path: path.to_owned(), position: Some(field.position), field: Some(field.name.clone()) }
 }
 

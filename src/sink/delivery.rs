@@ -212,7 +212,7 @@ impl<S: Sink> Delivery<S> {
 
     fn acknowledged(&self, seq: u64) {
         if let Some((acknowledged, place)) = &self.acknowledged {
-            acknowledged.send_modify(|sinks| sinks[*place] = self.updates.told().clone());
+            acknowledged.send_modify(|sinks| sinks[*place] = self.updates.delivered().clone());
         }
         let before =
             self.status.send_replace(DeliveryStatus { acknowledged: Some(seq), ..Default::default() });

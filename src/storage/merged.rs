@@ -1,24 +1,34 @@
-//! The merged view: what all sources together want, and who lost what.
+//! The merged view: the pods of all sources together, and the conflicts between them.
 
 use imbl::OrdMap;
 
-use super::Outcome;
 use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName};
 
-/// How far a source has come.
+/// What changed with a listing besides the pods.
+#[must_use = "report each rejection: the rejected pod is missing without another sign"]
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// The pods that are rejected since this listing: duplicates within the source,
+    /// conflicts with other sources.
+    pub rejected: Vec<Rejection>,
+    /// The rejections that ended with this listing.
+    pub recovered: Vec<Rejection>,
+}
+
+/// Whether a source has published a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceState {
-    /// Nothing has been heard of it.
+    /// The source has published nothing.
     Waiting,
-    /// Its last good listing of an earlier run is in use. It adds and updates,
-    /// and removes nothing.
+    /// The last-known-good listing of an earlier run is in effect. It adds and updates
+    /// pods, and removes none.
     Restored,
-    /// It has spoken in this run: it has been seen.
+    /// The source has published a listing in this run.
     Synced,
 }
 
 impl SourceState {
-    /// The word that people see: `waiting`, `restored` or `synced`.
+    /// The name that users see: `waiting`, `restored` or `synced`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -29,25 +39,27 @@ impl SourceState {
     }
 }
 
-/// What a source has said so far.
+/// The state and the last listing of a source.
 #[derive(Clone, Debug)]
 pub(super) struct SourceView {
     pub(super) state: SourceState,
     pub(super) listing: Option<Listing>,
 }
 
-/// What all sources together want, as a persistent map: O(1) to clone, and two
-/// of them are compared at the cost of their difference.
+/// The pods of all sources together, without rejected ones.
+///
+/// A persistent map: a clone is O(1), and a comparison of two views costs as much as
+/// their difference.
 #[derive(Clone, Debug)]
 pub struct Merged {
     pods: OrdMap<PodKey, Entry>,
     conflicts: OrdMap<(SourceName, PodKey), Rejection>,
-    /// By source; `None` if it is not configured.
+    /// By source; none if the source is not configured.
     sources: [Option<SourceView>; SourceName::ALL.len()],
 }
 
 impl Merged {
-    /// The empty view over these sources.
+    /// An empty view of some configured sources.
     #[must_use]
     pub fn new(configured: &[SourceName]) -> Self {
         let view = || SourceView { state: SourceState::Waiting, listing: None };
@@ -58,48 +70,48 @@ impl Merged {
         }
     }
 
-    /// How many pods are wanted.
+    /// The number of pods.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether no pod is wanted.
+    /// Whether the view has no pods.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// The pod that holds a name, with its source.
+    /// The pod that owns a name, with its source.
     #[must_use]
     pub fn get(&self, key: &PodKey) -> Option<&Entry> {
         self.pods.get(key)
     }
 
-    /// All wanted pods, by key.
+    /// All pods, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
         self.pods.iter()
     }
 
-    /// The state of a source; `None` if it is not configured.
+    /// The state of a source; none if it is not configured.
     #[must_use]
     pub fn state(&self, source: SourceName) -> Option<SourceState> {
         Some(self.sources[source as usize].as_ref()?.state)
     }
 
-    /// What a source wants, losers of conflicts included; `None` if nothing has been heard of it.
+    /// The last listing of a source, including pods that lost a conflict; none if it published nothing.
     #[must_use]
     pub fn listing(&self, source: SourceName) -> Option<&Listing> {
         self.sources[source as usize].as_ref()?.listing.as_ref()
     }
 
-    /// Every rejection: what the sources refused, and the conflicts between them.
+    /// All rejections: those of the sources, and the conflicts between sources.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
         let own = SourceName::ALL.into_iter().filter_map(|source| self.listing(source));
         own.flat_map(Listing::rejections).chain(self.conflicts.values())
     }
 
-    /// Whether every configured source has been seen or restored.
+    /// Whether every configured source is synced or restored.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.sources.iter().flatten().all(|view| view.state != SourceState::Waiting)
@@ -113,8 +125,8 @@ impl Merged {
         self.sources[source as usize].as_mut()
     }
 
-    /// What each source wants under a key.
-    pub(super) fn wanting(&self, key: &PodKey) -> impl Iterator<Item = &Entry> {
+    /// The pod of each source with a key.
+    pub(super) fn claims_on(&self, key: &PodKey) -> impl Iterator<Item = &Entry> {
         SourceName::ALL.into_iter().filter_map(move |source| self.listing(source)?.get(key))
     }
 

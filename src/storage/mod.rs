@@ -1,6 +1,6 @@
-//! THE HEART: resolves the sources' listings into one view, and two views into ordered updates. Pure.
+//! Merges the listings of all sources into one view, and compares views to make ordered updates. Pure.
 
-mod contest;
+mod claims;
 mod merged;
 mod updates;
 
@@ -8,31 +8,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use imbl::{OrdMap, ordmap::DiffItem};
 
-use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName, Uid};
+use crate::pod::{Entry, Listing, PodKey, SourceName, Uid};
 
-use contest::{Claim, resolve};
-pub use merged::{Merged, SourceState};
+use claims::{Claim, resolve};
+pub use merged::{Merged, Outcome, SourceState};
 pub use updates::{Delivered, Notify, everything, updates};
-
-/// What a listing brought besides pods.
-#[must_use = "a rejection that nobody reports is a pod that vanished without a word"]
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// Pods that are not taken, and were or did not exist before this listing:
-    /// duplicates within the source, conflicts with other sources.
-    pub rejected: Vec<Rejection>,
-    /// What was rejected before this listing and is not any more.
-    pub recovered: Vec<Rejection>,
-}
 
 /// Merges the listings of all sources into one view.
 ///
-/// The view never loses a pod on the word of a source that has not been seen in
-/// this run: a restored listing is laid over what its source has, and takes no
-/// name and no UID from a pod that is in the view.
+/// A source that is not synced never removes a pod from the view: a restored listing
+/// is added to what its source has, and displaces no pod in the view.
 ///
-/// Every listing costs O(changes × log n): what it shares with the source's
-/// previous one is never visited.
+/// A listing costs O(changes × log n): what it shares with the previous listing of the
+/// source is not visited.
 ///
 /// ```
 /// use podmux::{
@@ -47,41 +35,40 @@ pub struct Outcome {
 /// let outcome = storage.apply(&file.listing());
 /// assert!(outcome.rejected.is_empty());
 ///
-/// let (told, messages) = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
-/// assert_eq!(messages[0].op, Op::Add);
-/// assert!(updates(&told, storage.merged(), Notify::Incremental).1.is_empty());
+/// let (delivered, batch) = updates(&Delivered::default(), storage.merged(), Notify::Incremental);
+/// assert_eq!(batch[0].op, Op::Add);
+/// assert!(updates(&delivered, storage.merged(), Notify::Incremental).1.is_empty());
 /// # Ok::<(), podmux::pod::PodError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct PodStorage {
     merged: Merged,
-    /// Who claims a UID, over all sources, winners or not.
+    /// All claims on each UID.
     by_uid: HashMap<Uid, Vec<(SourceName, PodKey)>>,
-    /// The claims of restored listings that are not in full strength, as of
-    /// [`Claim::weakness`].
+    /// The weakness of restored claims, if not 0; see [`Claim::weakness`].
     weak: BTreeMap<(SourceName, PodKey), u64>,
-    /// Rises with each listing and each weakening: how weak a claim is that becomes so now.
+    /// The weakness of the next claim that becomes weaker. Rises with each listing too.
     clock: u64,
 }
 
 impl PodStorage {
-    /// An empty storage for these sources.
+    /// Makes an empty storage for some configured sources.
     #[must_use]
     pub fn new(configured: &[SourceName]) -> Self {
         Self { merged: Merged::new(configured), by_uid: HashMap::new(), weak: BTreeMap::new(), clock: 0 }
     }
 
-    /// What all sources together want now.
+    /// The merged view.
     #[must_use]
     pub fn merged(&self) -> &Merged {
         &self.merged
     }
 
-    /// Takes a source's listing in place of its previous one. A restored listing
-    /// is laid over what the source has: it adds and updates, and removes nothing.
+    /// Replaces the listing of a source. A restored listing is added to the previous
+    /// one instead: it adds and updates pods, and removes none.
     ///
-    /// Ignored are the listing of a source that is not configured, and a restored
-    /// one of a source that has been seen: what it says now counts.
+    /// The listing is ignored if its source is not configured, or if it is restored
+    /// and its source is synced.
     pub fn apply(&mut self, listing: &Listing) -> Outcome {
         let (source, restored) = (listing.source(), listing.is_restored());
         let Some(view) = self.merged.source_mut(source) else { return Outcome::default() };
@@ -100,24 +87,24 @@ impl PodStorage {
         let (rejected, recovered) = after.duplicates_since(before.as_ref());
         let mut outcome = Outcome { rejected, recovered };
         if self.merged.is_empty() {
-            // Nobody wants anything, so nothing can be contested: the view is the listing.
-            self.take_all(&after);
+            // No other source has pods, so there are no conflicts.
+            self.apply_first(&after);
             return outcome;
         }
         let none = OrdMap::new();
         let old = before.as_ref().map_or(&none, Listing::entries);
-        let mut contested = self.take_changes(source, old, after.entries());
+        let mut contested = self.apply_changes(source, old, after.entries());
         if !restored {
-            // Its claims are weak no more, so they are decided again.
+            // The claims of a synced source have normal strength, so they are resolved again.
             let own = |claim: &(SourceName, PodKey), _: &mut u64| claim.0 == source;
             contested.extend(self.weak.extract_if(.., own).map(|(claim, _)| claim.1));
         }
-        self.settle(contested, &mut outcome);
+        self.resolve_conflicts(contested, &mut outcome);
         outcome
     }
 
-    /// Takes a first listing whole, sharing its map.
-    fn take_all(&mut self, listing: &Listing) {
+    /// Applies the first listing as a whole, sharing its map.
+    fn apply_first(&mut self, listing: &Listing) {
         self.by_uid.reserve(listing.len());
         for (key, entry) in listing.iter() {
             if !entry.pod().uid().is_empty() {
@@ -127,8 +114,8 @@ impl PodStorage {
         self.merged.set_all(listing);
     }
 
-    /// Takes over what nobody else has a claim to; returns the keys of the rest.
-    fn take_changes(
+    /// Applies the changes of pods without another claim. Returns the keys of the others.
+    fn apply_changes(
         &mut self,
         source: SourceName,
         old: &OrdMap<PodKey, Entry>,
@@ -142,7 +129,7 @@ impl PodStorage {
                 DiffItem::Remove(key, was) => (key, Some(was), None),
             };
             let alone = self.move_claim(source, key, was, is, &mut contested);
-            if alone && !self.wanted_by_others(source, key) {
+            if alone && !self.is_claimed_by_others(source, key) {
                 self.merged.set(key, is);
                 continue;
             }
@@ -154,8 +141,8 @@ impl PodStorage {
         contested
     }
 
-    /// Keeps the index of UIDs; returns whether nobody else claims the old or
-    /// the new one. The keys of those who do are contested.
+    /// Updates the index of UIDs. Returns whether no other pod claims the old or the new
+    /// UID; the keys of pods that do are added to `contested`.
     fn move_claim(
         &mut self,
         source: SourceName,
@@ -196,23 +183,22 @@ impl PodStorage {
         self.merged.state(source) == Some(SourceState::Restored)
     }
 
-    fn wanted_by_others(&self, source: SourceName, key: &PodKey) -> bool {
-        self.merged.wanting(key).any(|entry| entry.source() != source)
+    fn is_claimed_by_others(&self, source: SourceName, key: &PodKey) -> bool {
+        self.merged.claims_on(key).any(|entry| entry.source() != source)
     }
 
-    /// Decides the contested keys, and all that hang together with them by a
-    /// name or a UID, anew.
-    fn settle(&mut self, contested: BTreeSet<PodKey>, outcome: &mut Outcome) {
+    /// Resolves the connected components that the contested keys belong to.
+    fn resolve_conflicts(&mut self, contested: BTreeSet<PodKey>, outcome: &mut Outcome) {
         if contested.is_empty() {
             return;
         }
-        let (keys, mut claims) = self.reach(contested);
-        let (winners, conflicts) = resolve(&mut claims, &mut self.clock);
+        let (keys, mut claims) = self.connected(contested);
+        let (owners, conflicts) = resolve(&mut claims, &mut self.clock);
         for Claim { entry, weakness, .. } in claims.iter().filter(|claim| claim.weakness > 0) {
             self.weak.insert((entry.source(), entry.pod().key().clone()), *weakness);
         }
         for key in &keys {
-            self.merged.set(key, winners.get(key));
+            self.merged.set(key, owners.get(key));
             for source in SourceName::ALL {
                 let conflict = conflicts.get(&(key.clone(), source));
                 self.merged.set_conflict(source, key, conflict, outcome);
@@ -220,11 +206,13 @@ impl PodStorage {
         }
     }
 
-    fn reach(&self, contested: BTreeSet<PodKey>) -> (BTreeSet<PodKey>, Vec<Claim>) {
+    /// The connected components, by a shared name or UID, that some keys belong to: their
+    /// keys and claims.
+    fn connected(&self, contested: BTreeSet<PodKey>) -> (BTreeSet<PodKey>, Vec<Claim>) {
         let mut queue: Vec<PodKey> = contested.iter().cloned().collect();
         let (mut keys, mut claims) = (contested, Vec::new());
         while let Some(key) = queue.pop() {
-            for entry in self.merged.wanting(&key) {
+            for entry in self.merged.claims_on(&key) {
                 claims.push(Claim {
                     entry: entry.clone(),
                     restored: self.is_restored(entry.source()),

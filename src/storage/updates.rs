@@ -1,4 +1,4 @@
-//! Where every operation is born: the difference between what a consumer was told and what is wanted.
+//! The updates of a consumer: the difference between its delivered view and the merged view.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -11,58 +11,57 @@ use imbl::{OrdMap, ordmap::DiffItem};
 use super::{Merged, SourceState};
 use crate::pod::{Entry, Op, Pod, PodKey, PodUpdate, SourceName, UpdateSource, classify};
 
-/// How a consumer wants to be told.
+/// The notification mode of a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notify {
     /// ADD, UPDATE, DELETE, REMOVE and RECONCILE, each with the pods concerned.
     #[default]
     Incremental,
-    /// One SET with everything on any change, a source's first sight and a
-    /// change of status included.
+    /// One SET with all pods on any change, including a source's first sync and a
+    /// change of a status.
     Snapshot,
-    /// SET when something was added or removed or a source first seen; UPDATE,
-    /// DELETE and RECONCILE for the rest.
+    /// SET when pods are added or removed and when a source first syncs; UPDATE,
+    /// DELETE and RECONCILE for other changes.
     SnapshotAndUpdates,
 }
 
-/// What a consumer has been told: the view that a replay of its updates gives.
-/// O(1) to clone.
+/// The delivered view: what a replay of a consumer's updates gives. O(1) to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Delivered {
     pods: OrdMap<PodKey, Entry>,
-    /// By source: whether its first sight has been told.
-    seen: [bool; SourceName::ALL.len()],
+    /// By source: whether its first sync has been delivered.
+    synced: [bool; SourceName::ALL.len()],
 }
 
 impl Delivered {
-    /// How many pods the consumer knows.
+    /// The number of pods that were delivered and not removed.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether the consumer knows no pod.
+    /// Whether the consumer has no pods.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// The pod that the consumer knows under a key.
+    /// The delivered pod with a key.
     #[must_use]
     pub fn get(&self, key: &PodKey) -> Option<&Entry> {
         self.pods.get(key)
     }
 
-    /// The pods that the consumer knows, by key.
+    /// The delivered pods, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
         self.pods.iter()
     }
 
-    /// Takes note that one update on the way to `goal` was handed over: the
-    /// first of those that are still to come, as [`updates`] gave them.
+    /// Records that the next update of a batch that leads to `goal` was delivered, as
+    /// [`updates`] returned it.
     ///
-    /// So a consumer that is told of a newer view in the middle of a batch goes
-    /// on from where it is. O(pods × log n).
+    /// If a newer view is published in the middle of a batch, the next batch then starts
+    /// from what was delivered. O(pods × log n).
     pub fn advance(&mut self, update: &PodUpdate, goal: &Self) {
         match update.op {
             Op::Set => self.pods = goal.pods.clone(),
@@ -76,33 +75,32 @@ impl Delivered {
             }
         }
         match (update.op, update.source) {
-            (Op::Set, _) => self.seen = goal.seen,
+            (Op::Set, _) => self.synced = goal.synced,
             (Op::Add | Op::Update | Op::Delete, UpdateSource::One(source)) => {
-                self.seen[source as usize] = goal.seen[source as usize];
+                self.synced[source as usize] = goal.synced[source as usize];
             }
             _ => {}
         }
     }
 }
 
-/// The updates that lead a consumer from what it was told to the merged view,
-/// in the order of delivery, and what it has been told once it has them all.
+/// The updates from the delivered view of a consumer to the merged view, in the order of
+/// delivery, and the delivered view after all of them.
 ///
-/// Never an ADD of a known pod, nor an UPDATE, DELETE or REMOVE of an unknown
-/// one. Nor is a pod removed on the word of a source that has not been seen: the
-/// merged view does not lose it (see [`PodStorage`](super::PodStorage)). A
-/// snapshot mode gives nothing before every configured source has been seen or
-/// restored.
+/// There is never an ADD of a delivered pod, nor an UPDATE, DELETE or REMOVE of another
+/// one. A source that is not synced causes no REMOVE, because the merged view
+/// keeps its pods (see [`PodStorage`](super::PodStorage)). In a snapshot mode there are
+/// no updates until every configured source is synced or restored.
 ///
 /// O(differences × log n).
 #[must_use]
-pub fn updates(told: &Delivered, merged: &Merged, notify: Notify) -> (Delivered, Vec<PodUpdate>) {
+pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Delivered, Vec<PodUpdate>) {
     if notify != Notify::Incremental && !merged.is_complete() {
-        return (told.clone(), Vec::new());
+        return (delivered.clone(), Vec::new());
     }
-    let mut goal = Delivered { pods: merged.pods().clone(), seen: told.seen };
+    let mut goal = Delivered { pods: merged.pods().clone(), synced: delivered.synced };
     let mut batch = Batch::default();
-    for change in told.pods.diff(merged.pods()) {
+    for change in delivered.pods.diff(merged.pods()) {
         match change {
             DiffItem::Add(_, new) => batch.push(Op::Add, new),
             DiffItem::Update { old: (_, old), new: (_, new) } if same_life(old, new) => {
@@ -118,26 +116,26 @@ pub fn updates(told: &Delivered, merged: &Merged, notify: Notify) -> (Delivered,
         }
     }
     for source in SourceName::ALL {
-        if !told.seen[source as usize] && merged.state(source) == Some(SourceState::Synced) {
-            goal.seen[source as usize] = true;
-            batch.first_sight(source);
+        if !delivered.synced[source as usize] && merged.state(source) == Some(SourceState::Synced) {
+            goal.synced[source as usize] = true;
+            batch.first_sync(source);
         }
     }
-    let messages = batch.into_updates(&goal, notify);
-    (goal, messages)
+    let updates = batch.into_updates(&goal, notify);
+    (goal, updates)
 }
 
 fn same_life(old: &Entry, new: &Entry) -> bool {
     old.source() == new.source() && old.incarnation() == new.incarnation()
 }
 
-/// The differences found, in the order of delivery.
+/// The differences between two views, in the order of delivery.
 #[derive(Default)]
 struct Batch {
     pods: BTreeMap<(Op, SourceName), Vec<Arc<Pod>>>,
-    /// Sources seen for the first time with nothing to add, update or delete.
+    /// The empty ADDs of sources whose first sync adds, updates and deletes nothing.
     empty: Vec<PodUpdate>,
-    first: bool,
+    has_first_sync: bool,
 }
 
 impl Batch {
@@ -145,32 +143,33 @@ impl Batch {
         self.pods.entry((op, entry.source())).or_default().push(entry.pod().clone());
     }
 
-    fn first_sight(&mut self, source: SourceName) {
-        self.first = true;
+    fn first_sync(&mut self, source: SourceName) {
+        self.has_first_sync = true;
         if ![Op::Add, Op::Update, Op::Delete].iter().any(|op| self.pods.contains_key(&(*op, source))) {
             self.empty.push(PodUpdate { op: Op::Add, source: UpdateSource::One(source), pods: Arc::new([]) });
         }
     }
 
     fn into_updates(self, goal: &Delivered, notify: Notify) -> Vec<PodUpdate> {
-        if self.pods.is_empty() && !self.first {
+        if self.pods.is_empty() && !self.has_first_sync {
             return Vec::new();
         }
-        let moved = self.first || self.pods.keys().any(|(op, _)| matches!(op, Op::Add | Op::Remove));
+        let needs_set =
+            self.has_first_sync || self.pods.keys().any(|(op, _)| matches!(op, Op::Add | Op::Remove));
         match notify {
             Notify::Incremental => self.incremental(),
-            Notify::Snapshot => vec![set(goal)],
+            Notify::Snapshot => vec![set(&goal.pods)],
             Notify::SnapshotAndUpdates => {
                 let rest = self.incremental().into_iter();
                 let rest = rest.filter(|update| !matches!(update.op, Op::Add | Op::Remove));
-                moved.then(|| set(goal)).into_iter().chain(rest).collect()
+                needs_set.then(|| set(&goal.pods)).into_iter().chain(rest).collect()
             }
         }
     }
 
     /// REMOVE, ADD, UPDATE, DELETE, then the empty ADDs, then RECONCILE.
     fn incremental(self) -> Vec<PodUpdate> {
-        let mut messages: Vec<PodUpdate> = self
+        let mut updates: Vec<PodUpdate> = self
             .pods
             .into_iter()
             .map(|((op, source), pods)| PodUpdate {
@@ -179,29 +178,25 @@ impl Batch {
                 pods: in_order(op, pods),
             })
             .collect();
-        let reconciles = messages.partition_point(|update| update.op < Op::Reconcile);
-        messages.splice(reconciles..reconciles, self.empty);
-        messages
+        let reconciles = updates.partition_point(|update| update.op < Op::Reconcile);
+        updates.splice(reconciles..reconciles, self.empty);
+        updates
     }
 }
 
-fn set(goal: &Delivered) -> PodUpdate {
-    all(&goal.pods)
-}
-
-/// Everything that is wanted, as one SET.
+/// All pods of the merged view as one SET.
 #[must_use]
 pub fn everything(merged: &Merged) -> PodUpdate {
-    all(merged.pods())
+    set(merged.pods())
 }
 
-fn all(pods: &OrdMap<PodKey, Entry>) -> PodUpdate {
+fn set(pods: &OrdMap<PodKey, Entry>) -> PodUpdate {
     let pods = pods.values().map(|entry| entry.pod().clone()).collect();
     PodUpdate { op: Op::Set, source: UpdateSource::All, pods: in_order(Op::Set, pods) }
 }
 
-/// Puts pods, given by key, in the order in which a consumer should take them.
-/// The sort is stable, so those that are equal stay by key.
+/// Sorts pods, which are given by key, in the order of [`PodUpdate::pods`]. The sort is
+/// stable, so that pods of equal importance stay sorted by key.
 fn in_order(op: Op, mut pods: Vec<Arc<Pod>>) -> Arc<[Arc<Pod>]> {
     match op {
         Op::Add | Op::Set => pods.sort_by(|a, b| importance(a, b)),

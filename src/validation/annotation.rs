@@ -1,13 +1,12 @@
-//! Annotations that once were fields: what they say must be right, and the same as the fields say.
+//! Annotations that fields have replaced: they must be valid and agree with the fields.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::{
-    container,
     errors::Errors,
-    fields::{Object, given_text, object, text},
+    fields::{Object, each_container, given_text, object, text},
     scheduling, syntax,
 };
 use crate::pod::FieldPath;
@@ -19,7 +18,7 @@ const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 
-/// Judges what the annotations of the pod at a path say.
+/// Validates the annotations of the pod at a path.
 pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let path = pod.field("metadata");
     let path = path.field("annotations");
@@ -32,7 +31,7 @@ pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>,
             DELETION_COST if !is_cost(value) => {
                 errors.invalid(&path.key(key), value, "must be a 32bit integer");
             }
-            // The API writes these two as fields of the annotations.
+            // In the API's paths these two keys are fields.
             key if key == SECCOMP_OF_POD || key.starts_with(SECCOMP) => {
                 has_profiles = true;
                 seccomp(value, &path.field(key), errors);
@@ -46,7 +45,7 @@ pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>,
                 }
                 let is_profile = matches!(value, "" | "runtime/default" | "unconfined");
                 if !is_profile && !value.starts_with(LOCALHOST) {
-                    errors.invalid(&path.key(key), value, "is no AppArmor profile");
+                    errors.invalid(&path.key(key), value, "must be an AppArmor profile");
                 }
             }
         }
@@ -58,16 +57,16 @@ pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>,
 
 fn container_names(spec: &Object) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
-    container::each(spec, &FieldPath::ROOT, |_, container| {
+    each_container(spec, &FieldPath::ROOT, |_, container| {
         names.insert(text(container, "name"));
     });
     names
 }
 
-/// An integer of 32 bits as it is usually written: no sign but `-`, no leading zeros.
+/// Whether a text is an integer of 32 bits without `+` and leading zeros.
 fn is_cost(value: &str) -> bool {
-    let begins_well = value == "0" || value.starts_with(|c: char| c == '-' || ('1'..='9').contains(&c));
-    begins_well && value.parse::<i32>().is_ok()
+    let has_valid_start = value == "0" || value.starts_with(|c: char| c == '-' || ('1'..='9').contains(&c));
+    has_valid_start && value.parse::<i32>().is_ok()
 }
 
 fn seccomp(profile: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -78,7 +77,7 @@ fn seccomp(profile: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     }
 }
 
-/// Tolerations as JSON in an annotation.
+/// Validates tolerations that an annotation has as JSON.
 fn tolerations(value: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let tolerations = match serde_json::from_str(value) {
         Ok(Value::Null) => return,
@@ -91,8 +90,8 @@ fn tolerations(value: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     }
 }
 
-/// A toleration as Go reads it from JSON: the case of its fields does not
-/// matter, and what is empty is not there. Nothing if a field has another type.
+/// Reads a toleration as Go does: field names are case-insensitive, and null is absent.
+/// Returns none if a field has another type.
 fn toleration(given: Value) -> Option<Value> {
     let given = match given {
         Value::Object(given) => given,
@@ -117,7 +116,7 @@ fn toleration(given: Value) -> Option<Value> {
     Some(toleration.into())
 }
 
-/// Refuses fields that say something else than the annotations for the same thing.
+/// Rejects fields that differ from the annotations for the same setting.
 fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let has = |prefix: &str| annotations.keys().any(|key| key.starts_with(prefix));
     let pods = object(spec, "securityContext");
@@ -128,7 +127,7 @@ fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut
         same_seccomp(annotation, profile, &path.field("seccompProfile"), errors);
     }
     if has(SECCOMP) {
-        container::each(spec, path, |path, container| {
+        each_container(spec, path, |path, container| {
             let Some((annotation, profile)) =
                 annotation_and_field(annotations, SECCOMP, container, "seccompProfile", None)
             else {
@@ -141,7 +140,7 @@ fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut
     let on_windows = object(spec, "os").is_some_and(|os| text(os, "name") == "windows");
     if has(APP_ARMOR) && !on_windows {
         let of_pod = pods.and_then(|context| object(context, "appArmorProfile"));
-        container::each(spec, path, |path, container| {
+        each_container(spec, path, |path, container| {
             let found = annotation_and_field(annotations, APP_ARMOR, container, "appArmorProfile", of_pod);
             let Some((annotation, profile)) = found else { return };
             let path = path.field("securityContext");
@@ -150,7 +149,7 @@ fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut
     }
 }
 
-/// What an annotation and a field say of a container, if both say something.
+/// The annotation and the field for the same setting of a container, if both are present.
 fn annotation_and_field<'v>(
     annotations: &'v Object,
     prefix: &str,

@@ -1,4 +1,4 @@
-//! Ephemeral volumes: the template of the claim that is made for the pod.
+//! Ephemeral volumes: the template of the volume claim.
 
 use super::{
     errors::Errors,
@@ -17,19 +17,19 @@ pub(super) fn ephemeral(source: &Object, path: &FieldPath<'_>, errors: &mut Erro
     spec(object(template, "spec").unwrap_or(&empty), &path.field("spec"), errors);
 }
 
-/// A template has labels and annotations and nothing else.
+/// Validates the metadata of a template, which may have only labels and annotations.
 fn template_metadata(given: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for (field, value) in given {
         let path = path.field(field);
         match (field.as_str(), value.as_object()) {
             ("annotations", Some(annotations)) => metadata::annotations(annotations, &path, errors),
             ("labels", Some(labels)) => metadata::labels(labels, &path, errors),
-            // The API says Go's name of the field.
+            // The API reports Go's name of the field.
             ("uid", _) => errors.forbidden(&path.unnamed().named("uID"), "cannot be set"),
             _ => errors.forbidden(&path, "cannot be set"),
         }
     }
-    // Empty ones are set, too, and not in the prepared pod.
+    // An empty list counts as set, but a prepared pod does not have it.
     for field in ["finalizers", "managedFields", "ownerReferences"] {
         if !given.contains_key(field) && errors.is_set(given, field, path) {
             errors.forbidden(&path.field(field), "cannot be set");
@@ -51,14 +51,9 @@ fn spec(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         Some(storage) => errors.invalid(&storage_path, storage, "must be greater than zero"),
     }
     for field in ["storageClassName", "volumeAttributesClassName"] {
-        let class = text(spec, field);
-        if !class.is_empty() {
-            errors.check(&path.field(field), class, syntax::subdomain(class));
-        }
+        errors.check_filled(spec, field, path, syntax::subdomain);
     }
-    if let Some(mode) = given_text(spec, "volumeMode") {
-        errors.one_of(&path.field("volumeMode"), mode, &["Block", "Filesystem"]);
-    }
+    errors.given_one_of(spec, "volumeMode", path, &["Block", "Filesystem"]);
     data_sources(spec, path, errors);
 }
 
@@ -80,7 +75,7 @@ fn access_modes(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     }
 }
 
-/// What the claim is filled from.
+/// Validates the sources of the data of a claim.
 fn data_sources(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (source, reference) = (object(spec, "dataSource"), object(spec, "dataSourceRef"));
     if let Some(source) = source {
@@ -89,13 +84,10 @@ fn data_sources(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let Some(reference) = reference else { return };
     let reference_path = path.field("dataSourceRef");
     data_source(reference, &reference_path, errors);
-    let namespace = text(reference, "namespace");
-    if !namespace.is_empty() {
-        errors.check(&reference_path.field("namespace"), namespace, syntax::label(namespace));
-    }
+    errors.check_filled(reference, "namespace", &reference_path, syntax::label);
     let Some(source) = source else { return };
     let same = |field: &str| given_text(source, field) == given_text(reference, field);
-    if !namespace.is_empty() {
+    if !text(reference, "namespace").is_empty() {
         errors.invalid(path, "dataSource", "may not be specified when dataSourceRef.namespace is specified");
     } else if !(same("apiGroup") && same("kind") && same("name")) {
         errors.invalid(path, "dataSource", "must match dataSourceRef");

@@ -1,69 +1,34 @@
-//! The containers of a pod: regular ones, those that run before, and those for looking inside.
+//! The containers of a pod: regular, init and ephemeral ones.
 
-use std::{
-    cell::{Cell, OnceCell},
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::{
+    context::PodContext,
     environment,
     errors::Errors,
     fields::{Object, each_object, list, number, object, objects, text},
     handler, mount, resources, security, syntax,
-    volume::Volumes,
 };
 use crate::pod::FieldPath;
 
-/// What a container is judged by beyond itself.
-pub(super) struct Pod<'v> {
-    pub(super) spec: &'v Object,
-    /// The volumes that the containers can have.
-    pub(super) volumes: Volumes<'v>,
-    /// The names of the pod's resource claims.
-    pub(super) claims: BTreeSet<&'v str>,
-    /// How many seconds the pod may take to end.
-    pub(super) grace: Option<i64>,
-    /// Whether the pod's restartPolicy is Never.
-    pub(super) never_restarts: bool,
-    /// Whether the pod has the host's users.
-    pub(super) host_users: bool,
-    /// The name of the pod's operating system, if the pod says one.
-    pub(super) os: Option<&'v str>,
-    /// All volumes, valid or not, once someone has asked for one.
-    pub(super) volumes_by_name: OnceCell<BTreeMap<&'v str, &'v Object>>,
-    /// Whether anything in the pod has options for Windows.
-    pub(super) has_windows_options: Cell<bool>,
-}
-
-impl<'v> Pod<'v> {
-    /// The last volume of a name, valid or not.
-    pub(super) fn volume(&self, name: &str) -> Option<&'v Object> {
-        let by_name = || {
-            let volumes = list(self.spec, "volumes").iter().filter_map(Value::as_object);
-            volumes.map(|volume| (text(volume, "name"), volume)).collect()
-        };
-        self.volumes_by_name.get_or_init(by_name).get(name).copied()
-    }
-}
-
-/// What a container is for.
+/// The role of a container.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Regular,
     Init,
-    /// An init container that runs beside the others from then on.
+    /// An init container with `restartPolicy: Always`, which runs beside the regular ones.
     Sidecar,
     Ephemeral,
 }
 
-/// How many rules on restarts a container has at most.
+/// The most restart rules of a container.
 const MAX_RESTART_RULES: usize = 20;
-/// How many exit codes such a rule has at most.
+/// The most exit codes of a restart rule.
 const MAX_EXIT_CODES: usize = 255;
 
-/// What a container for looking inside cannot have, beside resources: it comes when the pod runs.
+/// The fields that an ephemeral container cannot have, besides resources.
 const NOT_EPHEMERAL: [&str; 8] = [
     "ports",
     "livenessProbe",
@@ -77,18 +42,12 @@ const NOT_EPHEMERAL: [&str; 8] = [
 
 const ON_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 
-/// All containers of a pod, each with its path.
-pub(super) fn each<'v>(
-    spec: &'v Object,
+pub(super) fn regular(
+    containers: &Value,
     path: &FieldPath<'_>,
-    mut visit: impl FnMut(&FieldPath<'_>, &'v Object),
+    pod: &PodContext<'_>,
+    errors: &mut Errors<'_>,
 ) {
-    for field in ["initContainers", "containers", "ephemeralContainers"] {
-        objects(&path.field(field), spec, field, &mut visit);
-    }
-}
-
-pub(super) fn regular(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
     let (mut names, mut ports) = (BTreeSet::new(), BTreeSet::new());
     each_object(containers, path, |path, container| {
         validate(container, Role::Regular, path, pod, errors);
@@ -100,7 +59,7 @@ pub(super) fn regular(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, e
     });
 }
 
-pub(super) fn init(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+pub(super) fn init(containers: &Value, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
     let mut names = names(pod.spec, "containers");
     let first = path.index(0);
     each_object(containers, path, |path, container| {
@@ -112,13 +71,18 @@ pub(super) fn init(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, erro
         } else if !name.is_empty() {
             names.insert(name);
         }
-        // They run one by one, so each has the host's ports for itself. The API
-        // says the first container's path for all of them.
+        // Init containers run one after the other, so their host ports do not conflict.
+        // The API reports the path of the first container for all of them.
         host_ports(container, &first.field("ports"), &mut BTreeSet::new(), errors);
     });
 }
 
-pub(super) fn ephemeral(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+pub(super) fn ephemeral(
+    containers: &Value,
+    path: &FieldPath<'_>,
+    pod: &PodContext<'_>,
+    errors: &mut Errors<'_>,
+) {
     errors.forbidden(path, "cannot be set on create");
     let mut others = names(pod.spec, "containers");
     others.extend(names(pod.spec, "initContainers"));
@@ -151,7 +115,7 @@ pub(super) fn ephemeral(containers: &Value, path: &FieldPath<'_>, pod: &Pod<'_>,
     });
 }
 
-/// Whether a container has resources; Go always writes them.
+/// Whether a container has resources. The object itself is always present.
 fn has_resources(container: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) -> bool {
     let path = path.field("resources");
     let is_set = |resources: &Object| {
@@ -164,24 +128,30 @@ fn names<'v>(spec: &'v Object, field: &str) -> BTreeSet<&'v str> {
     list(spec, field).iter().filter_map(|container| Some(text(container.as_object()?, "name"))).collect()
 }
 
-/// Judges what a container has, field by field.
-fn validate(container: &Object, role: Role, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+/// Validates a container, field by field.
+fn validate(
+    container: &Object,
+    role: Role,
+    path: &FieldPath<'_>,
+    pod: &PodContext<'_>,
+    errors: &mut Errors<'_>,
+) {
     if !container.contains_key("image") {
         errors.required(&path.field("image"), "");
     }
     for (field, value) in container {
         part(container, field, value, path, pod, errors);
-        running(container, role, field, value, path, pod, errors);
+        role_part(container, role, field, value, path, pod, errors);
     }
 }
 
-/// Judges a field that holds for every container alike.
+/// Validates a field whose rules do not depend on the role.
 fn part(
     container: &Object,
     field: &str,
     value: &Value,
     container_path: &FieldPath<'_>,
-    pod: &Pod<'_>,
+    pod: &PodContext<'_>,
     errors: &mut Errors<'_>,
 ) {
     let path = &container_path.field(field);
@@ -194,7 +164,9 @@ fn part(
         ("terminationMessagePolicy", Value::String(policy)) => {
             errors.required_one_of(path, policy, &["File", "FallbackToLogsOnError"]);
         }
-        ("imagePullPolicy", Value::String(policy)) => pull_policy(policy, path, errors),
+        ("imagePullPolicy", Value::String(policy)) => {
+            errors.required_one_of(path, policy, &["Always", "IfNotPresent", "Never"]);
+        }
         ("ports", list) => ports(list, path, errors),
         ("env", list) => environment::variables(list, path, pod, errors),
         ("envFrom", list) => environment::sources(list, path, errors),
@@ -209,19 +181,19 @@ fn part(
     }
 }
 
-/// Judges a field that depends on what the container is for.
-fn running(
+/// Validates a field whose rules depend on the role.
+fn role_part(
     container: &Object,
     role: Role,
     field: &str,
     value: &Value,
     container_path: &FieldPath<'_>,
-    pod: &Pod<'_>,
+    pod: &PodContext<'_>,
     errors: &mut Errors<'_>,
 ) {
     let path = &container_path.field(field);
     match (field, value, role) {
-        // What it cannot have at all is told by the caller.
+        // The caller reports the fields that an ephemeral container cannot have.
         (_, _, Role::Ephemeral) => {}
         ("lifecycle" | "livenessProbe" | "readinessProbe" | "startupProbe", _, Role::Init) => {
             errors.forbidden(path, "may not be set for init containers without restartPolicy=Always");
@@ -233,7 +205,7 @@ fn running(
         ("readinessProbe", Value::Object(probe), _) => handler::probe(probe, true, path, errors),
         ("resizePolicy", list, Role::Init) => each_object(list, path, |path, policy| {
             if text(policy, "restartPolicy") == "RestartContainer" {
-                let why = "an init container that is no sidecar is not restarted";
+                let why = "an init container is restarted only if its restartPolicy is Always";
                 errors.invalid(&path.field("restartPolicy"), "RestartContainer", why);
             }
         }),
@@ -246,17 +218,13 @@ fn running(
                 let why = "must specify restartPolicy when restart rules are used";
                 errors.required(&container_path.field("restartPolicy"), why);
             }
-            // Without a policy an init container's rules are not looked at.
+            // The API does not check the rules of an init container without a policy.
             if has_policy || role == Role::Regular {
                 restart_rules(list, path, errors);
             }
         }
         _ => {}
     }
-}
-
-pub(super) fn pull_policy(policy: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.required_one_of(path, policy, &["Always", "IfNotPresent", "Never"]);
 }
 
 fn ports(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -282,7 +250,7 @@ fn ports(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     });
 }
 
-/// A port of the host: its protocol, address and number.
+/// A port of the host: protocol, address and number.
 type HostPort<'v> = (&'v str, &'v str, i64);
 
 fn host_ports<'v>(
@@ -311,7 +279,7 @@ fn resize_policy(list: &Value, path: &FieldPath<'_>, never_restarts: bool, error
         errors.required_one_of(&path, resource, &["cpu", "memory"]);
         errors.required_one_of(&path, restart, &["NotRequired", "RestartContainer"]);
         if never_restarts && restart != "NotRequired" {
-            errors.invalid(&path, restart, "must be NotRequired where the pod's restartPolicy is Never");
+            errors.invalid(&path, restart, "must be NotRequired if the pod's restartPolicy is Never");
         }
     });
 }

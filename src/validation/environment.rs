@@ -1,16 +1,16 @@
-//! A container's environment variables, and where they take their values from.
+//! The environment variables of a container, and the sources of their values.
 
 use serde_json::Value;
 
 use super::{
-    container::Pod,
+    context::PodContext,
     errors::Errors,
     fields::{Object, each_object, object, text},
     syntax,
 };
 use crate::pod::FieldPath;
 
-/// What a variable may hold of the pod's own fields.
+/// The fields of the pod that a variable may refer to.
 const VARIABLE_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -22,10 +22,10 @@ const VARIABLE_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// What a file may hold of them.
+/// The fields of the pod that a file may refer to.
 pub(super) const FILE_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
-/// Every field that can be asked for at all.
+/// All fields of the pod that references can name.
 const KNOWN_FIELDS: [&str; 14] = [
     "metadata.annotations",
     "metadata.labels",
@@ -50,18 +50,13 @@ const RESOURCES: [&str; 6] = [
     "requests.ephemeral-storage",
     "requests.memory",
 ];
-/// In what units an amount of bytes may be given.
+/// The divisors of an amount of bytes.
 const BYTE_DIVISORS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-pub(super) fn variables(list: &Value, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+pub(super) fn variables(list: &Value, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
     each_object(list, path, |path, variable| {
-        let name = text(variable, "name");
-        if name.is_empty() {
-            errors.required(&path.field("name"), "");
-        } else {
-            errors.check(&path.field("name"), name, syntax::variable_name(name));
-        }
+        errors.require_text(variable, "name", path, syntax::variable_name);
         if let Some(source) = object(variable, "valueFrom") {
             let has_value = !text(variable, "value").is_empty();
             value_from(source, has_value, &path.field("valueFrom"), pod, errors);
@@ -73,7 +68,7 @@ fn value_from(
     source: &Object,
     has_value: bool,
     path: &FieldPath<'_>,
-    pod: &Pod<'_>,
+    pod: &PodContext<'_>,
     errors: &mut Errors<'_>,
 ) {
     let mut sources = 0;
@@ -99,7 +94,7 @@ fn value_from(
     }
 }
 
-/// A field of the pod, of those that are supported.
+/// Validates a reference to a field of the pod.
 pub(super) fn field_reference(
     reference: &Object,
     supported: &[&str],
@@ -121,13 +116,17 @@ pub(super) fn field_reference(
         Some(("metadata.annotations", key)) => errors.check(path, key, syntax::qualified_caseless(key)),
         Some(("metadata.labels", key)) => errors.check(path, key, syntax::qualified(key)),
         Some(_) => {
-            errors.invalid(&field_path, field, "only metadata.annotations and metadata.labels have keys");
+            errors.invalid(
+                &field_path,
+                field,
+                "only metadata.annotations and metadata.labels may have a key",
+            );
         }
         None => {
-            // Clients of old say `spec.host`.
+            // Old clients write `spec.host`.
             let field = if field == "spec.host" { "spec.nodeName" } else { field };
             if !KNOWN_FIELDS.contains(&field) {
-                errors.invalid(&field_path, field, "a pod has no such field to refer to");
+                errors.invalid(&field_path, field, "must be a field that can be referred to");
             } else if !supported.contains(&field) {
                 errors.not_supported(&field_path, field, supported);
             }
@@ -135,12 +134,12 @@ pub(super) fn field_reference(
     }
 }
 
-/// Takes `metadata.labels['app']` apart.
+/// Splits `metadata.labels['app']` into the field and the key.
 fn subscript(field: &str) -> Option<(&str, &str)> {
     field.strip_suffix("']")?.split_once("['").filter(|(field, _)| !field.is_empty())
 }
 
-/// A resource of a container, of another one if it is for a file.
+/// Validates a reference to a resource of a container. In a file it names the container.
 pub(super) fn resource_reference(
     reference: &Object,
     for_file: bool,
@@ -158,43 +157,29 @@ pub(super) fn resource_reference(
         errors.one_of(&path.field("resource"), resource, &RESOURCES);
     }
     let divisor = text(reference, "divisor");
-    let is_fine = match resource {
+    let is_valid = match resource {
         _ if matches!(divisor, "" | "0") => true,
         "limits.cpu" | "requests.cpu" => matches!(divisor, "1m" | "1"),
         resource if is_huge_pages || RESOURCES.contains(&resource) => BYTE_DIVISORS.contains(&divisor),
         _ => true,
     };
-    if !is_fine {
-        let why = "a divisor is 1 or 1m for cpu, and 1 or 1 with a unit (1k … 1E, 1Ki … 1Ei) for bytes";
+    if !is_valid {
+        let why = "must be 1 or 1m for cpu, and 1 with an optional unit (1k … 1E, 1Ki … 1Ei) for bytes";
         errors.invalid(&path.field("divisor"), divisor, why);
     }
 }
 
-/// A key of a `ConfigMap` or Secret.
+/// Validates a reference to a key of a `ConfigMap` or Secret.
 fn key_reference(reference: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let (name, key) = (text(reference, "name"), text(reference, "key"));
-    errors.check(&path.field("name"), name, syntax::subdomain(name));
-    if key.is_empty() {
-        errors.required(&path.field("key"), "");
-    } else {
-        errors.check(&path.field("key"), key, syntax::config_key(key));
-    }
+    errors.check_text(reference, "name", path, syntax::subdomain);
+    errors.require_text(reference, "key", path, syntax::config_key);
 }
 
-/// A key of a file in a volume, which must be one that the pod brings along empty.
-fn file_reference(reference: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
-    for (field, check) in [
-        ("key", syntax::variable_name as fn(&str) -> syntax::Verdict),
-        ("volumeName", syntax::label),
-        ("path", syntax::no_backsteps),
-    ] {
-        let given = text(reference, field);
-        if given.is_empty() {
-            errors.required(&path.field(field), "");
-        } else {
-            errors.check(&path.field(field), given, check(given));
-        }
-    }
+/// Validates a reference to a key of a file in a volume, which must be an emptyDir.
+fn file_reference(reference: &Object, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
+    errors.require_text(reference, "key", path, syntax::variable_name);
+    errors.require_text(reference, "volumeName", path, syntax::label);
+    errors.require_text(reference, "path", path, syntax::no_backsteps);
     let (name, path) = (text(reference, "volumeName"), path.field("volumeName"));
     match pod.volume(name) {
         None => errors.not_found(&path, name),
@@ -203,23 +188,15 @@ fn file_reference(reference: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, error
     }
 }
 
-/// What a container takes all variables from.
+/// Validates the objects whose keys all become variables.
 pub(super) fn sources(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     each_object(list, path, |path, source| {
-        let prefix = text(source, "prefix");
-        if !prefix.is_empty() {
-            errors.check(&path.field("prefix"), prefix, syntax::variable_name(prefix));
-        }
+        errors.check_filled(source, "prefix", path, syntax::variable_name);
         let mut count = 0;
         for kind in ["configMapRef", "secretRef"] {
             let Some(reference) = object(source, kind) else { continue };
             count += 1;
-            let (name, path) = (text(reference, "name"), path.field(kind));
-            if name.is_empty() {
-                errors.required(&path.field("name"), "");
-            } else {
-                errors.check(&path.field("name"), name, syntax::subdomain_prefix(name));
-            }
+            errors.require_text(reference, "name", &path.field(kind), syntax::subdomain_prefix);
         }
         if count != 1 {
             errors.invalid(&path.unnamed(), "", "must specify one of: `configMapRef` or `secretRef`");

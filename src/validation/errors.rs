@@ -1,25 +1,29 @@
-//! What is wrong with a field, in the API's words.
+//! The errors of fields, in the API's words.
 
 use std::fmt;
 
-use super::{fields::Object, report::Report};
+use super::{
+    fields::{Object, given_text, text},
+    report::Report,
+    syntax::{SyntaxCheck, SyntaxResult},
+};
 use crate::pod::{FieldPath, Problem, Stage, quoted};
 
-/// Reports the errors of a pod, in the API's words, and counts them. Texts are made
-/// only when they are needed: a valid pod costs no allocation.
+/// Reports the errors of a pod, in the API's words, and counts them. A text is made
+/// only for an error: a valid pod costs no allocation.
 pub(super) struct Errors<'e> {
     report: &'e mut dyn Report,
     count: usize,
 }
 
-/// A value as a problem shows it.
+/// The value of a field in an error.
 #[derive(Clone, Copy)]
-pub(super) enum Shown<'v> {
+pub(super) enum BadValue<'v> {
     Text(&'v str),
     Number(i64),
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for BadValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(&quoted(text)),
@@ -28,13 +32,13 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-impl<'v> From<&'v str> for Shown<'v> {
+impl<'v> From<&'v str> for BadValue<'v> {
     fn from(text: &'v str) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<i64> for Shown<'_> {
+impl From<i64> for BadValue<'_> {
     fn from(number: i64) -> Self {
         Self::Number(number)
     }
@@ -50,7 +54,7 @@ impl<'e> Errors<'e> {
         self.count
     }
 
-    /// Whether a field is set: it is there, or it was written as an empty list or map.
+    /// Whether a field is present, or was written as an empty list or map.
     pub(super) fn is_set(&mut self, object: &Object, field: &str, path: &FieldPath<'_>) -> bool {
         object.contains_key(field) || self.report.is_given_empty(&path.field(field))
     }
@@ -60,7 +64,7 @@ impl<'e> Errors<'e> {
         self.report.error(Stage::Validate, path, &|| Problem::error(detail()).because(reason));
     }
 
-    /// A field that must be there is not. `why` may be empty.
+    /// Reports a missing field. `why` may be empty.
     pub(super) fn required(&mut self, path: &FieldPath<'_>, why: &str) {
         self.add(path, "FieldValueRequired", &|| match why {
             "" => "Required value".to_owned(),
@@ -68,33 +72,86 @@ impl<'e> Errors<'e> {
         });
     }
 
-    pub(super) fn invalid<'v>(&mut self, path: &FieldPath<'_>, value: impl Into<Shown<'v>>, why: &str) {
+    pub(super) fn invalid<'v>(&mut self, path: &FieldPath<'_>, value: impl Into<BadValue<'v>>, why: &str) {
         let value = value.into();
         self.add(path, "FieldValueInvalid", &|| format!("Invalid value: {value}: {why}"));
     }
 
-    /// Tells what a check of a text found.
-    pub(super) fn check(&mut self, path: &FieldPath<'_>, text: &str, found: Result<(), &str>) {
-        if let Err(why) = found {
+    /// Reports the error of a syntax check, if there is one.
+    pub(super) fn check(&mut self, path: &FieldPath<'_>, text: &str, result: SyntaxResult) {
+        if let Err(why) = result {
             self.invalid(path, text, why);
         }
     }
 
-    /// Refuses a number that is below zero.
+    /// Checks the syntax of a field of an object; an absent field counts as empty.
+    pub(super) fn check_text(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: SyntaxCheck) {
+        let value = text(of, field);
+        self.check(&path.field(field), value, check(value));
+    }
+
+    /// Checks the syntax of a field of an object, if it is present.
+    pub(super) fn check_given(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: SyntaxCheck) {
+        if let Some(value) = given_text(of, field) {
+            self.check(&path.field(field), value, check(value));
+        }
+    }
+
+    /// Checks the syntax of a field of an object, if it is not empty.
+    pub(super) fn check_filled(
+        &mut self,
+        of: &Object,
+        field: &str,
+        path: &FieldPath<'_>,
+        check: SyntaxCheck,
+    ) {
+        if !text(of, field).is_empty() {
+            self.check_text(of, field, path, check);
+        }
+    }
+
+    /// Requires a field of an object, and checks its syntax.
+    pub(super) fn require_text(
+        &mut self,
+        of: &Object,
+        field: &str,
+        path: &FieldPath<'_>,
+        check: SyntaxCheck,
+    ) {
+        match text(of, field) {
+            "" => self.required(&path.field(field), ""),
+            value => self.check(&path.field(field), value, check(value)),
+        }
+    }
+
+    /// Rejects a number below zero.
     pub(super) fn not_negative(&mut self, path: &FieldPath<'_>, number: i64) {
         if number < 0 {
             self.invalid(path, number, "must be greater than or equal to 0");
         }
     }
 
-    /// Refuses a text that is none of those that there are.
+    /// Rejects a value that is not supported.
     pub(super) fn one_of(&mut self, path: &FieldPath<'_>, value: &str, supported: &[&str]) {
         if !supported.contains(&value) {
             self.not_supported(path, value, supported);
         }
     }
 
-    /// The same for a text that must be given.
+    /// Rejects a field of an object that is present and has no supported value.
+    pub(super) fn given_one_of(
+        &mut self,
+        of: &Object,
+        field: &str,
+        path: &FieldPath<'_>,
+        supported: &[&str],
+    ) {
+        if let Some(value) = given_text(of, field) {
+            self.one_of(&path.field(field), value, supported);
+        }
+    }
+
+    /// Rejects a value that is empty or not supported.
     pub(super) fn required_one_of(&mut self, path: &FieldPath<'_>, value: &str, supported: &[&str]) {
         if value.is_empty() {
             self.required(path, "");
@@ -103,7 +160,7 @@ impl<'e> Errors<'e> {
         }
     }
 
-    /// Refuses an empty text.
+    /// Rejects an empty value.
     pub(super) fn not_empty(&mut self, path: &FieldPath<'_>, value: &str) {
         if value.is_empty() {
             self.required(path, "");

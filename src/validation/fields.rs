@@ -1,43 +1,41 @@
-//! Looking into a prepared pod, where every field has the type that the API gives it.
+//! Access to the fields of a prepared pod. Every field has the type that the API gives it.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::pod::FieldPath;
+pub(super) use crate::pod::Object;
 
-/// A struct of the API, as JSON.
-pub(super) type Object = Map<String, Value>;
-
-/// The text of a field; empty if there is none.
+/// The text of a field; empty if the field is absent.
 pub(super) fn text<'v>(object: &'v Object, field: &str) -> &'v str {
     given_text(object, field).unwrap_or_default()
 }
 
-/// The text of a field, if there is one.
+/// The text of a field, if it is present.
 pub(super) fn given_text<'v>(object: &'v Object, field: &str) -> Option<&'v str> {
     object.get(field)?.as_str()
 }
 
-/// The number in a field, if there is one.
+/// The number in a field, if it is present.
 pub(super) fn number(object: &Object, field: &str) -> Option<i64> {
     object.get(field)?.as_i64()
 }
 
-/// Whether a field is there and true.
+/// Whether a field is present and true.
 pub(super) fn is_true(object: &Object, field: &str) -> bool {
     object.get(field) == Some(&Value::Bool(true))
 }
 
-/// Whether a field is there and false.
+/// Whether a field is present and false.
 pub(super) fn is_false(object: &Object, field: &str) -> bool {
     object.get(field) == Some(&Value::Bool(false))
 }
 
-/// The object in a field, if there is one.
+/// The object in a field, if it is present.
 pub(super) fn object<'v>(object: &'v Object, field: &str) -> Option<&'v Object> {
     object.get(field)?.as_object()
 }
 
-/// The items of the list in a field; none if there is no list.
+/// The items of the list in a field; none if the field is absent.
 pub(super) fn list<'v>(object: &'v Object, field: &str) -> &'v [Value] {
     object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
@@ -64,6 +62,17 @@ pub(super) fn objects<'v>(
 ) {
     if let Some(list) = object.get(field) {
         each_object(list, list_path, each);
+    }
+}
+
+/// Visits all containers of a pod, each with its path.
+pub(super) fn each_container<'v>(
+    spec: &'v Object,
+    path: &FieldPath<'_>,
+    mut visit: impl FnMut(&FieldPath<'_>, &'v Object),
+) {
+    for field in ["initContainers", "containers", "ephemeralContainers"] {
+        objects(&path.field(field), spec, field, &mut visit);
     }
 }
 

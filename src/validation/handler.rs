@@ -1,9 +1,9 @@
-//! What is done to a container from outside: probes, and what runs after its start and before its end.
+//! The probes of a container, and its hooks after the start and before the stop.
 
 use serde_json::Value;
 
 use super::{
-    container::Pod,
+    context::PodContext,
     errors::Errors,
     fields::{Object, given_text, list, number, object, objects, text},
     syntax,
@@ -12,77 +12,23 @@ use crate::pod::FieldPath;
 
 const ONE_HANDLER: &str = "may not specify more than 1 handler type";
 
-/// Every signal that a container on Linux may be stopped with.
-const SIGNALS: [&str; 65] = [
-    "SIGABRT",
-    "SIGALRM",
-    "SIGBUS",
-    "SIGCHLD",
-    "SIGCLD",
-    "SIGCONT",
-    "SIGFPE",
-    "SIGHUP",
-    "SIGILL",
-    "SIGINT",
-    "SIGIO",
-    "SIGIOT",
-    "SIGKILL",
-    "SIGPIPE",
-    "SIGPOLL",
-    "SIGPROF",
-    "SIGPWR",
-    "SIGQUIT",
-    "SIGRTMAX",
-    "SIGRTMAX-1",
-    "SIGRTMAX-10",
-    "SIGRTMAX-11",
-    "SIGRTMAX-12",
-    "SIGRTMAX-13",
-    "SIGRTMAX-14",
-    "SIGRTMAX-2",
-    "SIGRTMAX-3",
-    "SIGRTMAX-4",
-    "SIGRTMAX-5",
-    "SIGRTMAX-6",
-    "SIGRTMAX-7",
-    "SIGRTMAX-8",
-    "SIGRTMAX-9",
-    "SIGRTMIN",
-    "SIGRTMIN+1",
-    "SIGRTMIN+10",
-    "SIGRTMIN+11",
-    "SIGRTMIN+12",
-    "SIGRTMIN+13",
-    "SIGRTMIN+14",
-    "SIGRTMIN+15",
-    "SIGRTMIN+2",
-    "SIGRTMIN+3",
-    "SIGRTMIN+4",
-    "SIGRTMIN+5",
-    "SIGRTMIN+6",
-    "SIGRTMIN+7",
-    "SIGRTMIN+8",
-    "SIGRTMIN+9",
-    "SIGSEGV",
-    "SIGSTKFLT",
-    "SIGSTOP",
-    "SIGSYS",
-    "SIGTERM",
-    "SIGTRAP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGVTALRM",
-    "SIGWINCH",
-    "SIGXCPU",
-    "SIGXFSZ",
-];
-const WINDOWS_SIGNALS: [&str; 2] = ["SIGKILL", "SIGTERM"];
+/// The signals that may stop a container on Linux.
+const SIGNALS: &str = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT SIGKILL \
+    SIGPIPE SIGPOLL SIGPROF SIGPWR SIGQUIT SIGRTMAX SIGRTMAX-1 SIGRTMAX-10 SIGRTMAX-11 SIGRTMAX-12 \
+    SIGRTMAX-13 SIGRTMAX-14 SIGRTMAX-2 SIGRTMAX-3 SIGRTMAX-4 SIGRTMAX-5 SIGRTMAX-6 SIGRTMAX-7 SIGRTMAX-8 \
+    SIGRTMAX-9 SIGRTMIN SIGRTMIN+1 SIGRTMIN+10 SIGRTMIN+11 SIGRTMIN+12 SIGRTMIN+13 SIGRTMIN+14 \
+    SIGRTMIN+15 SIGRTMIN+2 SIGRTMIN+3 SIGRTMIN+4 SIGRTMIN+5 SIGRTMIN+6 SIGRTMIN+7 SIGRTMIN+8 SIGRTMIN+9 \
+    SIGSEGV SIGSTKFLT SIGSTOP SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 SIGUSR2 \
+    SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ";
+/// The signals that may stop a container on Windows.
+const WINDOWS_SIGNALS: &str = "SIGKILL SIGTERM";
 
-pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+pub(super) fn lifecycle(
+    lifecycle: &Object,
+    path: &FieldPath<'_>,
+    pod: &PodContext<'_>,
+    errors: &mut Errors<'_>,
+) {
     for field in ["postStart", "preStop"] {
         if let Some(handler) = object(lifecycle, field) {
             self::handler(handler, &path.field(field), pod.grace, errors);
@@ -90,16 +36,19 @@ pub(super) fn lifecycle(lifecycle: &Object, path: &FieldPath<'_>, pod: &Pod<'_>,
     }
     if let Some(signal) = given_text(lifecycle, "stopSignal") {
         let path = path.field("stopSignal");
-        match pod.os {
-            None => errors.forbidden(&path, "may not be set for containers with empty `spec.os.name`"),
-            Some("windows") => errors.one_of(&path, signal, &WINDOWS_SIGNALS),
-            Some("linux") => errors.one_of(&path, signal, &SIGNALS),
-            Some(_) => {}
-        }
+        let signals = match pod.os {
+            None => {
+                return errors.forbidden(&path, "may not be set for containers with empty `spec.os.name`");
+            }
+            Some("windows") => WINDOWS_SIGNALS,
+            Some("linux") => SIGNALS,
+            Some(_) => return,
+        };
+        errors.one_of(&path, signal, &signals.split(' ').collect::<Vec<_>>());
     }
 }
 
-/// Judges a probe; those of liveness and of the start succeed once.
+/// Validates a probe. Only a readiness probe may need several successes.
 pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     handler(probe, path, None, errors);
     for (field, value) in probe {
@@ -121,12 +70,12 @@ pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, er
     }
 }
 
-/// The ways to act on a container, in the order in which the API takes the first.
+/// The handler types, in the order in which the API looks for the first.
 const ACTIONS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
-/// One way to act on a container: of those given the first is judged, and the rest is one too many.
+/// Validates a handler. If it has several types, the first is validated and the others are rejected.
 fn handler(handler: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
-    // All else in a probe is numbers, and a hook has nothing else.
+    // The other fields of a probe are numbers; a hook has no other fields.
     let mut given = handler.iter().filter_map(|(kind, action)| Some((kind.as_str(), action.as_object()?)));
     match (given.next(), given.next()) {
         (None, _) => errors.required(path, "must specify a handler type"),
@@ -174,7 +123,7 @@ fn sleep(action: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut
     }
 }
 
-/// The port of an action: a number, or the name of one of the container's ports.
+/// Validates the port of an action: a number, or the name of a port.
 fn port(action: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     match action.get("port") {
         Some(Value::String(name)) => errors.check(path, name, syntax::port_name(name)),

@@ -1,4 +1,4 @@
-//! A pod's metadata: who it is, and what is attached to it.
+//! The metadata of a pod.
 
 use serde_json::Value;
 
@@ -7,19 +7,18 @@ use super::{
     fields::{Object, each_object, is_true, text},
     syntax,
 };
-use crate::pod::FieldPath;
+use crate::pod::{FieldPath, identity::HASH};
 
-/// How many bytes the keys and values of all annotations have at most.
+/// The most bytes in the keys and values of all annotations.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
-/// The longest name of a field's manager, in bytes.
+/// The longest name of a field manager, in bytes.
 const MAX_MANAGER: usize = 128;
 /// The longest name of a subresource, in bytes.
 const MAX_SUBRESOURCE: usize = 256;
-/// The kubelet's own hash, which counts among a pod's annotations, has this many bytes.
+/// The size of the kubelet's own hash, which counts as an annotation, in bytes.
 const KUBELETS_HASH: usize = 32;
-const HASH: &str = "kubernetes.io/config.hash";
 
-/// Finalizers that may do without a prefix.
+/// The finalizers without a domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -44,7 +43,7 @@ pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, errors: &mut Err
     }
 }
 
-/// Labels, or whatever is written as labels are. The API names the map and not the key.
+/// Validates labels. The API's paths have the map and not the key.
 pub(super) fn labels(labels: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for (key, value) in labels {
         let path = path.key(key).unnamed();
@@ -61,7 +60,7 @@ pub(super) fn annotations(annotations: &Object, path: &FieldPath<'_>, errors: &m
     size(annotations, path, errors);
 }
 
-/// Refuses annotations that are too much together.
+/// Rejects annotations that are too large together.
 pub(super) fn size(annotations: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let length = |(key, value): (&String, &Value)| {
         let value = if key == HASH { KUBELETS_HASH } else { value.as_str().map_or(0, str::len) };
@@ -77,7 +76,7 @@ fn owners(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     each_object(list, path, |path, owner| {
         let path = path.unnamed();
         let version = text(owner, "apiVersion");
-        // `group/version`, `version` alone for the group without a name, `/` for none.
+        // `group/version`, or `version` for the group without a name.
         let has_version = match version.split_once('/') {
             None => !version.is_empty(),
             Some((_, version)) => !version.is_empty() && !version.contains('/'),
@@ -91,7 +90,7 @@ fn owners(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
             }
         }
         if matches!(version, "v1" | "/v1") && text(owner, "kind") == "Event" {
-            errors.invalid(&path, "Event", "an Event cannot own anything");
+            errors.invalid(&path, "Event", "an Event cannot be an owner");
         }
         if is_true(owner, "controller") {
             controllers += 1;
@@ -108,12 +107,12 @@ fn finalizers(list: &[Value], path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         let at = path.index(index);
         errors.check(&at.unnamed(), finalizer, syntax::qualified(finalizer));
         if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
-            errors.invalid(&at, finalizer, "neither a standard finalizer nor a name with a domain in front");
+            errors.invalid(&at, finalizer, "must be a standard finalizer or begin with a domain");
         }
     }
     let has = |name: &str| list.iter().any(|finalizer| finalizer == name);
     if has("orphan") && has("foregroundDeletion") {
-        errors.invalid(path, "orphan", "orphan and foregroundDeletion exclude each other");
+        errors.invalid(path, "orphan", "orphan and foregroundDeletion are mutually exclusive");
     }
 }
 

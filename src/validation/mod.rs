@@ -1,14 +1,15 @@
-//! The API's pod validation, pure: one file for each part of a pod.
+//! The API's pod validation: one file for each part of a pod. Pure.
 //!
 //! The rules are those of `ValidatePodCreate` in Kubernetes v1.36
 //! (`pkg/apis/core/validation`) with its default feature gates, and those of
-//! `HasAPIObjectReference` (`pkg/api/pod`), which say what a pod may not refer
-//! to on a node that has no API server to ask. A path that reads oddly
-//! (`downwarAPI`, `volumeMounts.subPath`) is the API's.
+//! `HasAPIObjectReference` (`pkg/api/pod`) about references that a node without an API
+//! server cannot resolve. Unusual paths (`downwarAPI`, `volumeMounts.subPath`) are
+//! the API's own.
 
 mod annotation;
 mod claim;
 mod container;
+mod context;
 mod environment;
 mod errors;
 mod fields;
@@ -36,10 +37,10 @@ use self::{
 };
 use crate::pod::FieldPath;
 
-/// Validates a prepared pod as the kubelet does: the fields first, then the references.
-/// All problems are reported, not only the first.
+/// Validates a prepared pod as the kubelet does, and reports all its problems: first those
+/// of fields, then those of references.
 ///
-/// `path` is the place of the pod in its manifest.
+/// `path` is the path of the pod in its manifest.
 pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
     validate_fields(pod, path, &mut Errors::new(report));
     let Some(spec) = object(pod, "spec") else { return };

@@ -1,27 +1,27 @@
-//! Where a container has its volumes: as directories, and as devices.
+//! The volumes of a container: mounted as directories, and as block devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::{
+    context::Volumes,
     errors::Errors,
     fields::{Object, each_object, given_text, is_true, list, object, text},
     syntax,
-    volume::Volumes,
 };
 use crate::pod::FieldPath;
 
 const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
 const RECURSIONS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
 
-/// The places of what a list names; of equal names the last counts, as in Go's map.
+/// The paths in a list, by name. The last of equal names counts, as in Go's map.
 fn places<'v>(container: &'v Object, list_field: &str, place: &str) -> BTreeMap<&'v str, &'v str> {
     let items = list(container, list_field).iter().filter_map(|item| item.as_object());
     items.map(|item| (text(item, "name"), text(item, place))).collect()
 }
 
-/// The volumes that a container sees as directories.
+/// Validates the volumes that a container mounts as directories.
 pub(super) fn mounts(
     list: &Value,
     container: &Object,
@@ -48,11 +48,8 @@ pub(super) fn mounts(
             errors.invalid(&path.field("name"), name, "must not already exist in volumeDevices");
         }
         if device_paths.contains(place) {
-            errors.invalid(
-                &path.field("mountPath"),
-                place,
-                "must not already exist as a path in volumeDevices",
-            );
+            let why = "must not already exist as a path in volumeDevices";
+            errors.invalid(&path.field("mountPath"), place, why);
         }
         let is_plain = |field: &String| matches!(field.as_str(), "name" | "mountPath" | "readOnly");
         if !mount.keys().all(is_plain) {
@@ -62,29 +59,27 @@ pub(super) fn mounts(
     });
 }
 
-/// What part of the volume is mounted. The API's paths do without the mount's index.
+/// Validates the path in the volume. The API's paths do not have the index of the mount.
 fn sub_paths(mount: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let (sub_path, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
     let short = path.unnamed();
-    errors.check(&short.field("subPath"), sub_path, syntax::descending(sub_path));
+    errors.check_text(mount, "subPath", &short, syntax::descending);
     if !sub_path.is_empty() && !expression.is_empty() {
         let why = "subPathExpr and subPath are mutually exclusive";
         errors.invalid(&path.field("subPathExpr"), expression, why);
     }
-    errors.check(&short.field("subPathExpr"), expression, syntax::descending(expression));
+    errors.check_text(mount, "subPathExpr", &short, syntax::descending);
 }
 
-/// How mounts below the mount come and go.
+/// Validates the propagation of mounts below the mount.
 fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let propagation = given_text(mount, "mountPropagation");
     if let Some(propagation) = propagation {
         let path = path.field("mountPropagation");
         errors.one_of(&path, propagation, &PROPAGATIONS);
         if propagation == "Bidirectional" && !privileged {
-            errors.forbidden(
-                &path,
-                "Bidirectional mount propagation is available only to privileged containers",
-            );
+            let why = "Bidirectional mount propagation is available only to privileged containers";
+            errors.forbidden(&path, why);
         }
     }
     let path = path.field("recursiveReadOnly");
@@ -95,15 +90,15 @@ fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, errors: &
                 errors.forbidden(&path, "may only be specified when readOnly is true");
             }
             if propagation.is_some_and(|propagation| propagation != "None") {
-                errors
-                    .forbidden(&path, "may only be specified when mountPropagation is None or not specified");
+                let why = "may only be specified when mountPropagation is None or not specified";
+                errors.forbidden(&path, why);
             }
         }
         Some(other) => errors.not_supported(&path, other, &RECURSIONS),
     }
 }
 
-/// The volumes that a container sees as block devices.
+/// Validates the volumes that a container has as block devices.
 pub(super) fn devices(
     list: &Value,
     container: &Object,
@@ -124,7 +119,7 @@ pub(super) fn devices(
         if !volumes.has(name) {
             errors.not_found(&name_path, name);
         } else if !volumes.is_claim(name) {
-            let why = "only a persistentVolumeClaim or an ephemeral volume can be a block device";
+            let why = "must be a persistentVolumeClaim or an ephemeral volume to be a block device";
             errors.invalid(&name_path, name, why);
         }
         errors.not_empty(&place_path, place);

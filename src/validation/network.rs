@@ -1,4 +1,4 @@
-//! What a pod is called in the network, and how it finds others there.
+//! The network of a pod: host names, DNS and host ports.
 
 use serde_json::Value;
 
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::pod::FieldPath;
 
-/// How many name servers a pod asks at most.
+/// The most name servers.
 const MAX_NAME_SERVERS: usize = 3;
-/// How many domains are searched at most,
+/// The most search domains.
 const MAX_SEARCHES: usize = 32;
-/// and how many bytes they have together, with a space between them.
+/// The most bytes of all search domains, with a space between two.
 const MAX_SEARCH_BYTES: usize = 2048;
-/// The longest host name that Linux takes, in bytes.
+/// The longest host name of Linux, in bytes.
 const MAX_HOST_NAME: usize = 64;
 
 pub(super) fn dns_policy(policy: &str, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -64,8 +64,7 @@ pub(super) fn dns_config(config: &Object, spec: &Object, path: &FieldPath<'_>, e
 
 pub(super) fn hosts(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     each_object(list, path, |path, alias| {
-        let address = text(alias, "ip");
-        errors.check(&path.field("ip"), address, syntax::address(address));
+        errors.check_text(alias, "ip", path, syntax::address);
         let path = path.field("hostnames");
         for (index, name) in texts(alias, "hostnames").enumerate() {
             errors.check(&path.index(index), name, syntax::subdomain(name));
@@ -73,7 +72,7 @@ pub(super) fn hosts(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>)
     });
 }
 
-/// The host name that the pod sees.
+/// Validates the host name that overrides the pod's.
 pub(super) fn host_name(name: &str, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for field in ["setHostnameAsFQDN", "hostNetwork"] {
         if is_true(spec, field) {
@@ -86,7 +85,7 @@ pub(super) fn host_name(name: &str, spec: &Object, path: &FieldPath<'_>, errors:
     errors.check(path, name, syntax::subdomain(name));
 }
 
-/// In the host's network a container's port is the host's.
+/// Validates ports in the host's network, where a container's port is the host's.
 pub(super) fn host_ports(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     objects(&path.field("containers"), spec, "containers", |path, container| {
         objects(&path.field("ports"), container, "ports", |path, port| {

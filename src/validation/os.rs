@@ -1,16 +1,15 @@
-//! What a pod may say on Linux, on Windows, and of the host's own processes there.
+//! The fields that depend on the pod's operating system, and on the users of the host.
 
 use super::{
-    container,
     errors::Errors,
-    fields::{Object, is_false, is_true, list, object, text},
+    fields::{Object, each_container, is_false, is_true, list, object, text},
 };
 use crate::pod::FieldPath;
 
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
 const NOT_ON_LINUX: &str = "windows options cannot be set for a linux pod";
 
-/// What a pod for Windows says about Linux, in the pod's security context,
+/// The fields for Linux in the security context of a pod.
 const POD: [&str; 11] = [
     "appArmorProfile",
     "fsGroup",
@@ -24,7 +23,7 @@ const POD: [&str; 11] = [
     "supplementalGroupsPolicy",
     "sysctls",
 ];
-/// and in those of its containers.
+/// The fields for Linux in the security context of a container.
 const CONTAINER: [&str; 10] = [
     "allowPrivilegeEscalation",
     "appArmorProfile",
@@ -54,7 +53,7 @@ fn contexts(spec: &Object, path: &FieldPath<'_>, mut visit: impl FnMut(&FieldPat
     if let Some(context) = object(spec, "securityContext") {
         visit(&path.field("securityContext"), context, true);
     }
-    container::each(spec, path, |path, container| {
+    each_container(spec, path, |path, container| {
         if let Some(context) = object(container, "securityContext") {
             visit(&path.field("securityContext"), context, false);
         }
@@ -94,16 +93,16 @@ fn windows(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     });
 }
 
-/// Whether a context says that it is for processes of the host itself.
+/// Whether a security context is for processes of the host, if it is given.
 fn host_process(context: Option<&Object>) -> Option<bool> {
     object(context?, "windowsOptions")?.get("hostProcess")?.as_bool()
 }
 
-/// Processes of a Windows host: all of a pod's containers or none, and in the host's network.
+/// Validates that all containers or none are processes of a Windows host, in the host's network.
 pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let of_pod = host_process(object(spec, "securityContext"));
     let (mut all, mut host) = (0, 0);
-    container::each(spec, path, |path, container| {
+    each_container(spec, path, |path, container| {
         all += 1;
         let own = host_process(object(container, "securityContext"));
         if let (Some(of_pod), Some(own)) = (of_pod, own)
@@ -128,19 +127,19 @@ pub(super) fn host_processes(spec: &Object, path: &FieldPath<'_>, errors: &mut E
     }
 }
 
-/// A pod with users of its own shares nothing else with the host.
+/// Validates that a pod with its own user namespace shares no other namespace with the host.
 pub(super) fn own_users(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if !is_false(spec, "hostUsers") {
         return;
     }
     let why = "when `hostUsers` is false";
-    // The API writes two of them as Go does.
+    // The API reports Go's names of two fields.
     for (field, name) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if is_true(spec, field) {
             errors.forbidden(&path.field(field).unnamed().named(name), why);
         }
     }
-    container::each(spec, path, |path, container| {
+    each_container(spec, path, |path, container| {
         if !list(container, "volumeDevices").is_empty() {
             errors.forbidden(&path.field("volumeDevices"), why);
         }

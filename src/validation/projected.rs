@@ -1,4 +1,4 @@
-//! Volumes whose files are made from objects of the API: the downward API, and projections of several sources.
+//! Volumes with files made from API objects: the downward API, and projected volumes.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::pod::FieldPath;
 
-/// A projected token lives at least this long, in seconds.
+/// The shortest lifetime of a projected token, in seconds.
 const MIN_TOKEN_SECONDS: i64 = 10 * 60;
-/// And at most this long.
+/// The longest lifetime of a projected token, in seconds.
 const MAX_TOKEN_SECONDS: i64 = 1 << 32;
-/// A pod's certificate may be asked to live at least this long, in seconds.
+/// The shortest lifetime of a pod certificate, in seconds.
 const MIN_CERTIFICATE_SECONDS: i64 = 3600;
-/// And at most this long,
+/// The longest lifetime of a pod certificate, in seconds.
 const MAX_CERTIFICATE_SECONDS: i64 = 91 * 24 * 3600;
-/// or, from a signer of Kubernetes itself, this long.
+/// The longest lifetime of a pod certificate from a signer of Kubernetes, in seconds.
 const MAX_KUBERNETES_CERTIFICATE_SECONDS: i64 = 24 * 3600;
-/// The longest name of a signer, in bytes: a domain, a slash, a label, a dot and a subdomain.
+/// The longest name of a signer, in bytes: domain, slash, label, dot and subdomain.
 const MAX_SIGNER: usize = 253 + 1 + 63 + 1 + 253;
 /// The longest domain, in bytes.
 const MAX_DOMAIN: usize = 253;
@@ -34,7 +34,7 @@ pub(super) fn downward_api(source: &Object, path: &FieldPath<'_>, errors: &mut E
     });
 }
 
-/// A file of the downward API. The API's paths do without the list and its index.
+/// Validates a file of the downward API. The API's paths do not have the list and its index.
 fn downward_file(file: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let place = text(file, "path");
     errors.not_empty(&path.field("path"), place);
@@ -43,11 +43,8 @@ fn downward_file(file: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         (Some(field), resource) => {
             environment::field_reference(field, &environment::FILE_FIELDS, &path.field("fieldRef"), errors);
             if resource.is_some() {
-                errors.invalid(
-                    path,
-                    place,
-                    "fieldRef and resourceFieldRef can not be specified simultaneously",
-                );
+                let why = "fieldRef and resourceFieldRef can not be specified simultaneously";
+                errors.invalid(path, place, why);
             }
         }
         (None, Some(resource)) => {
@@ -58,15 +55,15 @@ fn downward_file(file: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     storage::mode(file, "mode", path, errors);
 }
 
-/// The paths of a projected volume's files: no two sources may have one.
-struct Files<'v, 'p> {
-    taken: BTreeSet<&'v str>,
+/// The paths of the files of a projected volume, which must be unique.
+struct FilePaths<'v, 'p> {
+    paths: BTreeSet<&'v str>,
     volume: &'p FieldPath<'p>,
 }
 
-impl<'v> Files<'v, '_> {
-    fn take(&mut self, file: &'v str, errors: &mut Errors<'_>) {
-        if !self.taken.insert(file) {
+impl<'v> FilePaths<'v, '_> {
+    fn add(&mut self, file: &'v str, errors: &mut Errors<'_>) {
+        if !self.paths.insert(file) {
             errors.invalid(self.volume, file, "conflicting duplicate paths");
         }
     }
@@ -74,7 +71,7 @@ impl<'v> Files<'v, '_> {
 
 pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     storage::mode(volume, "defaultMode", path, errors);
-    let mut files = Files { taken: BTreeSet::new(), volume: path };
+    let mut files = FilePaths { paths: BTreeSet::new(), volume: path };
     objects(&path.field("sources"), volume, "sources", |path, source| {
         let mut count = 0;
         for (kind, source) in source {
@@ -87,14 +84,14 @@ pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, errors: &mut Error
                         downward_file(file, &path.unnamed(), errors);
                         let place = text(file, "path");
                         if !place.is_empty() {
-                            files.take(place, errors);
+                            files.add(place, errors);
                         }
                     });
                 }
                 "serviceAccountToken" => token(source, &path, files.volume, errors),
                 "clusterTrustBundle" => {
                     trust_bundle(source, &path, errors);
-                    files.take(text(source, "path"), errors);
+                    files.add(text(source, "path"), errors);
                 }
                 "podCertificate" => certificate(source, &path, &mut files, errors),
                 _ => continue,
@@ -107,19 +104,24 @@ pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, errors: &mut Error
     });
 }
 
-/// The keys of a Secret or `ConfigMap` as files.
-fn keys<'v>(source: &'v Object, path: &FieldPath<'_>, files: &mut Files<'v, '_>, errors: &mut Errors<'_>) {
+/// Validates the keys of a Secret or `ConfigMap` that become files.
+fn keys<'v>(
+    source: &'v Object,
+    path: &FieldPath<'_>,
+    files: &mut FilePaths<'v, '_>,
+    errors: &mut Errors<'_>,
+) {
     errors.not_empty(&path.field("name"), text(source, "name"));
     objects(&path.field("items"), source, "items", |path, item| {
         storage::key_to_path(item, path, errors);
         let place = text(item, "path");
         if !place.is_empty() {
-            files.take(place, errors);
+            files.add(place, errors);
         }
     });
 }
 
-/// A token's file has the path of the volume in what the API says.
+/// Validates a token. The API's path of its file is that of the volume.
 fn token(source: &Object, path: &FieldPath<'_>, volume: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let seconds = number(source, "expirationSeconds").unwrap_or_default();
     if seconds < MIN_TOKEN_SECONDS {
@@ -140,9 +142,8 @@ fn trust_bundle(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) 
     match (given_text(source, "name"), given_text(source, "signerName")) {
         (Some(name), Some(_)) => errors.invalid(path, name, "only one of name and signerName may be used"),
         (Some(name), None) => {
-            let path_of_name = path.field("name");
-            errors.not_empty(&path_of_name, name);
-            errors.check(&path_of_name, name, trust_bundle_name(name));
+            errors.not_empty(&path.field("name"), name);
+            errors.check_text(source, "name", path, trust_bundle_name);
             if selector.is_some() {
                 errors.invalid(&path.field("labelSelector"), "", "must be unset if name is specified");
             }
@@ -155,25 +156,23 @@ fn trust_bundle(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) 
         }
         (None, None) => errors.required(path, "either name or signerName must be specified"),
     }
-    let (place, path) = (text(source, "path"), path.field("path"));
-    errors.not_empty(&path, place);
-    errors.check(&path, place, syntax::local_path(place));
+    errors.not_empty(&path.field("path"), text(source, "path"));
+    errors.check_text(source, "path", path, syntax::local_path);
 }
 
-/// The name of a bundle: a subdomain, after its signer's name and a colon if it has one.
-fn trust_bundle_name(name: &str) -> syntax::Verdict {
+/// Checks the name of a bundle: a subdomain, with an optional signer's name and colon before it.
+fn trust_bundle_name(name: &str) -> syntax::SyntaxResult {
     match name.rsplit_once(':') {
-        // Of a signer, slashes are colons here: what stands before is its name in that form.
         Some(("", _)) => Err("must not begin with ':'"),
         Some((signer, _)) if signer.contains('/') => {
-            Err("the signer's name is written with ':' here, not with '/'")
+            Err("must have ':' in place of '/' in the signer's name")
         }
         Some((_, name)) => syntax::subdomain(name),
         None => syntax::subdomain(name),
     }
 }
 
-/// The name of a signer: `example.com/signer-name`.
+/// Validates the name of a signer: `example.com/signer-name`.
 fn signer(name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if name.is_empty() {
         return errors.required(path, "");
@@ -202,7 +201,7 @@ fn signer(name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
 fn certificate<'v>(
     source: &'v Object,
     path: &FieldPath<'_>,
-    files: &mut Files<'v, '_>,
+    files: &mut FilePaths<'v, '_>,
     errors: &mut Errors<'_>,
 ) {
     let signer = text(source, "signerName");
@@ -226,7 +225,7 @@ fn certificate<'v>(
         if !place.is_empty() {
             paths += 1;
             errors.check(&path.field(field), place, syntax::local_path(place));
-            files.take(place, errors);
+            files.add(place, errors);
         }
     }
     if paths == 0 {
@@ -235,7 +234,7 @@ fn certificate<'v>(
     }
 }
 
-/// Annotations for a signer: each key has a domain in front.
+/// Validates annotations for a signer: each key must begin with a domain.
 fn user_annotations(annotations: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for key in annotations.keys() {
         let path = path.key(key).unnamed();
@@ -244,7 +243,7 @@ fn user_annotations(annotations: &Object, path: &FieldPath<'_>, errors: &mut Err
         } else if let Err(why) = syntax::qualified_caseless(key) {
             errors.invalid(&path, key.as_str(), why);
         } else if !key.contains('/') {
-            errors.invalid(&path, key.as_str(), "must have a domain in front (acme.io/foo)");
+            errors.invalid(&path, key.as_str(), "must begin with a domain (acme.io/foo)");
         }
     }
     metadata::size(annotations, path, errors);

@@ -1,4 +1,4 @@
-//! What a pod may not refer to on a node that has no API server to ask (`HasAPIObjectReference`).
+//! References to API objects, which a node without an API server cannot resolve (`HasAPIObjectReference`).
 
 use super::{
     fields::{Object, each_object, object, objects, text},
@@ -6,12 +6,12 @@ use super::{
 };
 use crate::pod::{FieldPath, Problem, Stage};
 
-/// Tells every reference of a pod's spec that only an API server could resolve.
+/// Reports every reference in a pod's spec that only an API server can resolve.
 pub(super) fn references(spec: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
     for (field, value) in spec {
         let path = &path.field(field);
         match field.as_str() {
-            "serviceAccountName" if value != "" => refuse(path, "serviceaccounts", report),
+            "serviceAccountName" if value != "" => reject(path, "serviceaccounts", report),
             "imagePullSecrets" => each_object(value, path, |path, secret| {
                 named(path, secret, "name", "secrets", report);
             }),
@@ -19,7 +19,7 @@ pub(super) fn references(spec: &Object, path: &FieldPath<'_>, report: &mut dyn R
                 each_object(value, path, |path, container| environment(path, container, report));
             }
             "resourceClaims" if value.as_array().is_some_and(|claims| !claims.is_empty()) => {
-                refuse(path, "resourceclaims", report);
+                reject(path, "resourceclaims", report);
             }
             "volumes" => each_object(value, path, |path, volume| volume_source(path, volume, report)),
             _ => {}
@@ -27,16 +27,18 @@ pub(super) fn references(spec: &Object, path: &FieldPath<'_>, report: &mut dyn R
     }
 }
 
-fn refuse(path: &FieldPath<'_>, resource: &str, report: &mut dyn Report) {
+fn reject(path: &FieldPath<'_>, resource: &str, report: &mut dyn Report) {
     report.error(Stage::Reference, path, &|| {
-        Problem::error(format!("static pods may not reference {resource}: a node cannot resolve them alone"))
+        Problem::error(format!(
+            "static pods may not reference {resource}: only an API server can resolve them"
+        ))
     });
 }
 
-/// Refuses what an object names in a field; an empty name refers to nothing.
+/// Rejects a name in a field of an object; an empty name is no reference.
 fn named(path: &FieldPath<'_>, object: &Object, field: &str, resource: &str, report: &mut dyn Report) {
     if !text(object, field).is_empty() {
-        refuse(&path.field(field), resource, report);
+        reject(&path.field(field), resource, report);
     }
 }
 
@@ -64,18 +66,18 @@ fn volume_source(path: &FieldPath<'_>, volume: &Object, report: &mut dyn Report)
         let path = path.field(kind);
         let Some(source) = source.as_object() else { continue };
         match kind.as_str() {
-            "configMap" => refuse(&path, "configmaps (via configmap volumes)", report),
-            "secret" => refuse(&path, "secrets (via secret volumes)", report),
-            "csi" => refuse(&path, "csidrivers (via CSI volumes)", report),
-            "glusterfs" => refuse(&path, "endpoints (via glusterFS volumes)", report),
-            "persistentVolumeClaim" => refuse(&path, "persistentvolumeclaims", report),
-            "ephemeral" => refuse(&path, "persistentvolumeclaims (via ephemeral volumes)", report),
-            "azureFile" => refuse(&path, "secrets (via azureFile volumes)", report),
+            "configMap" => reject(&path, "configmaps (via configmap volumes)", report),
+            "secret" => reject(&path, "secrets (via secret volumes)", report),
+            "csi" => reject(&path, "csidrivers (via CSI volumes)", report),
+            "glusterfs" => reject(&path, "endpoints (via glusterFS volumes)", report),
+            "persistentVolumeClaim" => reject(&path, "persistentvolumeclaims", report),
+            "ephemeral" => reject(&path, "persistentvolumeclaims (via ephemeral volumes)", report),
+            "azureFile" => reject(&path, "secrets (via azureFile volumes)", report),
             "projected" => {
                 let sources = path.field("sources");
                 objects(&sources, source, "sources", |path, source| projection(path, source, report));
             }
-            // iscsi, rbd, cephfs, cinder, flexVolume, scaleIO and storageos may have one.
+            // iscsi, rbd, cephfs, cinder, flexVolume, scaleIO and storageos may have a secretRef.
             _ => {
                 if let Some(secret) = object(source, "secretRef") {
                     named(&path.field("secretRef"), secret, "name", "secrets", report);
@@ -87,17 +89,18 @@ fn volume_source(path: &FieldPath<'_>, volume: &Object, report: &mut dyn Report)
 
 fn projection(path: &FieldPath<'_>, source: &Object, report: &mut dyn Report) {
     if source.is_empty() {
-        let why = "unknown source for a projected volume: a node alone can resolve downwardAPI only";
+        let why =
+            "unknown source of a projected volume: without an API server only downwardAPI can be resolved";
         return report.error(Stage::Reference, path, &|| Problem::error(why));
     }
     for kind in source.keys() {
         let path = path.field(kind);
         match kind.as_str() {
-            "configMap" => refuse(&path, "configmaps (via projected volumes)", report),
-            "secret" => refuse(&path, "secrets (via projected volumes)", report),
-            "serviceAccountToken" => refuse(&path, "serviceaccounts (via projected volumes)", report),
-            "clusterTrustBundle" => refuse(&path, "clustertrustbundles", report),
-            "podCertificate" => refuse(&path, "podcertificates", report),
+            "configMap" => reject(&path, "configmaps (via projected volumes)", report),
+            "secret" => reject(&path, "secrets (via projected volumes)", report),
+            "serviceAccountToken" => reject(&path, "serviceaccounts (via projected volumes)", report),
+            "clusterTrustBundle" => reject(&path, "clustertrustbundles", report),
+            "podCertificate" => reject(&path, "podcertificates", report),
             _ => {}
         }
     }

@@ -6,10 +6,10 @@ use crate::pod::{FieldPath, Problem, Stage};
 /// the decoder knows the positions of fields in the text.
 pub trait Report {
     /// Reports an error, which rejects the pod at a stage. The problem is made only if it is
-    /// kept: of a text with a million errors, the first hundred are.
+    /// kept: of the errors of a text, the first hundred are.
     fn error(&mut self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
 
-    /// Reports something that the author of the pod probably did not mean.
+    /// Reports what the author of the pod probably did not mean.
     fn warning(&mut self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
 
     /// Whether the text has an empty list or map at a path. A prepared pod does not

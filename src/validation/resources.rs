@@ -1,19 +1,19 @@
-//! What containers, and pods as a whole, ask for and are limited to.
+//! The resource requests and limits of containers and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    container::Pod,
+    context::PodContext,
     errors::Errors,
     fields::{Object, given_text, object, objects, text},
-    syntax::{self, Verdict},
+    syntax::{self, SyntaxResult},
 };
 use crate::pod::{FieldPath, Quantity, aggregate, quoted};
 
 const HUGE_PAGES: &str = "hugepages-";
 const REQUESTS: &str = "requests.";
 
-/// Resources without a domain that count things.
+/// The resources without a domain that count objects.
 const COUNTS: [&str; 9] = [
     "configmaps",
     "persistentvolumeclaims",
@@ -25,7 +25,7 @@ const COUNTS: [&str; 9] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// The other resources without a domain that a quota knows.
+/// The other resources without a domain that a quota can have.
 const STANDARD: [&str; 11] = [
     "cpu",
     "ephemeral-storage",
@@ -40,12 +40,12 @@ const STANDARD: [&str; 11] = [
     "storage",
 ];
 
-/// Whether a canonical quantity is more than zero.
+/// Whether a canonical quantity is above zero.
 pub(super) fn is_positive(quantity: &str) -> bool {
     quantity != "0" && !quantity.starts_with('-')
 }
 
-/// Judges what a container asks for.
+/// Validates the resources of a container.
 pub(super) fn of_container(
     requirements: &Object,
     path: &FieldPath<'_>,
@@ -56,14 +56,19 @@ pub(super) fn of_container(
     claim_names(requirements, &path.field("claims"), claims, errors);
 }
 
-/// Judges what running the pod costs beside its containers: the API takes it for limits.
+/// Validates the overhead of a pod, which the API treats as limits.
 pub(super) fn overhead(overhead: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let limits = Limits { amounts: Some(overhead), path: &path.named("limits") };
     limits_and_requests(&limits, None, path, container_name, errors);
 }
 
-/// Judges what the pod asks for as a whole.
-pub(super) fn of_pod(requirements: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+/// Validates the resources of a pod as a whole.
+pub(super) fn of_pod(
+    requirements: &Object,
+    path: &FieldPath<'_>,
+    pod: &PodContext<'_>,
+    errors: &mut Errors<'_>,
+) {
     if pod.os == Some("windows") {
         return errors.forbidden(path, "may not be set for a windows pod");
     }
@@ -75,7 +80,7 @@ pub(super) fn of_pod(requirements: &Object, path: &FieldPath<'_>, pod: &Pod<'_>,
     consistency(pod.spec, requirements, path, errors);
 }
 
-/// What judges the name of a resource.
+/// Checks the name of a resource.
 type NameCheck = fn(&str, &FieldPath<'_>, &mut Errors<'_>);
 
 struct Limits<'v, 'p> {
@@ -114,7 +119,7 @@ fn limits_and_requests(
     }
 }
 
-/// Judges each amount of a list, and its name.
+/// Validates the names and amounts of a list.
 fn list(amounts: &Object, path: &FieldPath<'_>, name: NameCheck, errors: &mut Errors<'_>) {
     for (resource, amount) in amounts {
         let (path, amount) = (path.key(resource), amount.as_str().unwrap_or_default());
@@ -147,7 +152,7 @@ fn within_limit(
         }
         return;
     };
-    // Nearly always they are the same text, or there is no limit.
+    // Nearly always the texts are the same.
     if amount == limit {
         return;
     }
@@ -160,24 +165,24 @@ fn within_limit(
     }
 }
 
-/// Whether a resource is Kubernetes' own.
+/// Whether a resource is one of Kubernetes.
 fn is_native(resource: &str) -> bool {
     !resource.contains('/') || resource.contains("kubernetes.io/")
 }
 
-/// Whether a resource is someone else's.
+/// Whether a resource is an extended one.
 fn is_extended(resource: &str) -> bool {
     !is_native(resource)
         && !resource.starts_with(REQUESTS)
         && syntax::qualified(&format!("{REQUESTS}{resource}")).is_ok()
 }
 
-/// Whether a resource comes in whole numbers.
+/// Whether the amount of a resource must be an integer.
 fn is_counted(resource: &str) -> bool {
     COUNTS.contains(&resource) || is_extended(resource)
 }
 
-/// Whether an amount of huge pages is a number of pages of the size that the name says.
+/// Whether an amount of huge pages is a multiple of the page size in the resource's name.
 fn is_of_pages(resource: &str, amount: &str) -> bool {
     let size = resource.strip_prefix(HUGE_PAGES).and_then(Quantity::parse);
     let Some(size) = size.filter(Quantity::is_whole) else { return false };
@@ -186,23 +191,23 @@ fn is_of_pages(resource: &str, amount: &str) -> bool {
     size > 0 && amount % size == 0
 }
 
-/// A name that a container may ask for.
+/// Checks the name of a resource of a container.
 fn container_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let standard =
         matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with(HUGE_PAGES);
-    let verdict: Verdict = syntax::qualified(resource).and_then(|()| {
+    let result: SyntaxResult = syntax::qualified(resource).and_then(|()| {
         if !resource.contains('/') && !standard {
-            Err("must be a resource of containers (cpu, memory, ephemeral-storage, hugepages-…) or have a domain in front")
+            Err("must be a resource of containers (cpu, memory, ephemeral-storage, hugepages-…) or begin with a domain")
         } else if !is_native(resource) && !is_extended(resource) {
-            Err("is no name of an extended resource")
+            Err("must be the name of an extended resource")
         } else {
             Ok(())
         }
     });
-    errors.check(path, resource, verdict);
+    errors.check(path, resource, result);
 }
 
-/// A name that a pod as a whole may ask for.
+/// Checks the name of a resource of a pod as a whole.
 fn pod_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Err(why) = syntax::qualified(resource) {
         return errors.invalid(path, resource, why);
@@ -217,14 +222,14 @@ fn pod_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     }
 }
 
-/// The resource claims that are used are the pod's, each once.
+/// Validates the claims that are used: each must be a claim of the pod, and used once.
 fn claim_names(
     requirements: &Object,
     path: &FieldPath<'_>,
     claims: &BTreeSet<&str>,
     errors: &mut Errors<'_>,
 ) {
-    // A claim without a request stands for all of its requests.
+    // A claim without a request means all of its requests.
     let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
     objects(path, requirements, "claims", |path, claim| {
         let (name, request) = (text(claim, "name"), text(claim, "request"));
@@ -234,9 +239,7 @@ fn claim_names(
         if used.contains(&(name, "")) {
             errors.duplicate(path, name);
         } else {
-            if !request.is_empty() {
-                errors.check(&path.field("request"), request, syntax::label(request));
-            }
+            errors.check_filled(claim, "request", path, syntax::label);
             let overlaps = used.range((name, "")..).next().is_some_and(|(other, _)| *other == name);
             if used.contains(&(name, request)) || (request.is_empty() && overlaps) {
                 errors.duplicate(path, name);
@@ -249,7 +252,7 @@ fn claim_names(
     });
 }
 
-/// What the pod asks for as a whole covers what its containers ask for.
+/// Validates that the resources of the pod cover those of its containers.
 fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for field in ["requests", "limits"] {
         let (Some(whole), list_path) = (object(requirements, field), path.field(field)) else { continue };
@@ -261,7 +264,7 @@ fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, error
             let exceeds =
                 Quantity::parse(&sum).zip(Quantity::parse(given)).is_some_and(|(a, b)| a.exceeds(&b));
             if exceeds {
-                let why = format!("must cover what the containers have together, {}", quoted(&sum));
+                let why = format!("must be at least the sum over the containers, {}", quoted(&sum));
                 errors.invalid(&list_path.key(&resource), given, &why);
             }
         }
@@ -269,7 +272,7 @@ fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, error
     within_pod(spec, requirements, &path.named("containers"), errors);
 }
 
-/// No container's limit is above the pod's.
+/// Validates that no container's limit is above the pod's.
 fn within_pod(spec: &Object, requirements: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let limits = object(requirements, "limits").into_iter().flatten();
     let limits: BTreeMap<&str, Quantity<'_>> =

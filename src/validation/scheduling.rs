@@ -1,12 +1,12 @@
-//! Where a pod may run: selectors, affinity, tolerations, spreading, gates.
+//! The scheduling of a pod: selectors, affinity, tolerations, spreading, gates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::{
     errors::Errors,
-    fields::{Object, each_object, given_text, list, number, object, objects, text, texts},
+    fields::{Object, each_object, list, number, object, objects, text, texts},
     metadata, syntax,
 };
 use crate::pod::FieldPath;
@@ -52,7 +52,7 @@ fn node_affinity(nodes: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) 
     objects(&path.field(PREFERRED), nodes, PREFERRED, |path, weighted| {
         weight(weighted, path, errors);
         if let Some(term) = object(weighted, "preference") {
-            // Whether the values could be a label's is not asked where they are a wish.
+            // The API does not check the values of a preference.
             node_term(term, false, &path.field("preference"), errors);
         }
     });
@@ -68,8 +68,7 @@ fn node_term(term: &Object, checks_values: bool, path: &FieldPath<'_>, errors: &
         } else {
             operator(requirement, path, errors);
         }
-        let key = text(requirement, "key");
-        errors.check(&path.field("key"), key, syntax::qualified(key));
+        errors.check_text(requirement, "key", path, syntax::qualified);
         if checks_values {
             label_values(requirement, &path.field("values"), errors);
         }
@@ -94,7 +93,7 @@ fn node_term(term: &Object, checks_values: bool, path: &FieldPath<'_>, errors: &
     });
 }
 
-/// The operator of a requirement, and whether it has values as that wants them.
+/// Validates the operator of a requirement, and that it has values if the operator needs them.
 fn operator(requirement: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let is_empty = list(requirement, "values").is_empty();
     match text(requirement, "operator") {
@@ -122,8 +121,7 @@ pub(super) fn label_selector(selector: &Object, path: &FieldPath<'_>, errors: &m
     }
     objects(&path.field("matchExpressions"), selector, "matchExpressions", |path, requirement| {
         operator(requirement, path, errors);
-        let key = text(requirement, "key");
-        errors.check(&path.field("key"), key, syntax::qualified(key));
+        errors.check_text(requirement, "key", path, syntax::qualified);
         label_values(requirement, &path.field("values"), errors);
     });
 }
@@ -135,20 +133,19 @@ fn pod_term(term: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         }
     }
     for (index, namespace) in texts(term, "namespaces").enumerate() {
-        // The API says `namespace`.
+        // The API's path has `namespace`.
         let at = path.field("namespaces").unnamed();
         let at = at.index(index).unnamed();
         errors.check(&at.named("namespace"), namespace, syntax::label(namespace));
     }
     label_keys(term, path, errors);
-    let key = text(term, "topologyKey");
-    if key.is_empty() {
+    if text(term, "topologyKey").is_empty() {
         errors.required(&path.field("topologyKey"), "can not be empty");
     }
-    errors.check(&path.field("topologyKey"), key, syntax::qualified(key));
+    errors.check_text(term, "topologyKey", path, syntax::qualified);
 }
 
-/// Keys of labels whose values are the pod's own.
+/// Validates the keys of labels whose values are the pod's own.
 fn label_keys(term: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let selector = object(term, "labelSelector");
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
@@ -175,14 +172,14 @@ fn label_keys(term: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     }
 }
 
-/// A key that is matched with the pod's own label must not be selected as well.
-/// The API server adds one such requirement itself, so it is the second that is
-/// wrong; the API says the key's index at the term's own path.
+/// Validates that a key that is matched with the pod's own label is not selected too.
+/// The API server adds one such requirement itself, so the second one is
+/// wrong. The API's path is that of the term with the index of the key.
 fn selected_keys(selector: &Object, matching: &[&str], path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let labels = object(selector, "matchLabels");
     let mut seen: BTreeSet<&str> =
         labels.into_iter().flat_map(|labels| labels.keys()).map(String::as_str).collect();
-    let indices: std::collections::BTreeMap<&str, usize> =
+    let indices: BTreeMap<&str, usize> =
         matching.iter().enumerate().map(|(index, key)| (*key, index)).collect();
     objects(path, selector, "matchExpressions", |_, requirement| {
         let key = text(requirement, "key");
@@ -245,9 +242,7 @@ pub(super) fn spread(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>
             }
         }
         for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
-            if let Some(policy) = given_text(constraint, field) {
-                errors.one_of(&path.field(field), policy, &["Honor", "Ignore"]);
-            }
+            errors.given_one_of(constraint, field, path, &["Honor", "Ignore"]);
         }
         label_keys(constraint, path, errors);
         if let Some(selector) = object(constraint, "labelSelector") {
@@ -257,7 +252,7 @@ pub(super) fn spread(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>
     repeated_constraints(list, path, errors);
 }
 
-/// Of constraints with the same key and action all but the last are wrong.
+/// Rejects all but the last of the constraints with the same key and action.
 fn repeated_constraints(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let mut later = BTreeSet::new();
     for (index, constraint) in list.as_array().map_or(&[][..], Vec::as_slice).iter().enumerate().rev() {
@@ -265,16 +260,15 @@ fn repeated_constraints(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<
         let (key, action) = (text(constraint, "topologyKey"), text(constraint, "whenUnsatisfiable"));
         if !later.insert((key, action)) {
             let path = path.index(index);
-            errors
-                .duplicate(&path.named("{topologyKey, whenUnsatisfiable}"), &format!("{{{key}, {action}}}"));
+            let path = path.named("{topologyKey, whenUnsatisfiable}");
+            errors.duplicate(&path, &format!("{{{key}, {action}}}"));
         }
     }
 }
 
 pub(super) fn readiness_gates(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     each_object(list, path, |path, gate| {
-        let condition = text(gate, "conditionType");
-        errors.check(&path.field("conditionType"), condition, syntax::qualified(condition));
+        errors.check_text(gate, "conditionType", path, syntax::qualified);
     });
 }
 

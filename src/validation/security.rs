@@ -1,9 +1,9 @@
-//! With what rights a pod and its containers run.
+//! The security contexts of pods and containers.
 
 use std::collections::BTreeSet;
 
 use super::{
-    container::Pod,
+    context::PodContext,
     errors::Errors,
     fields::{Object, given_text, is_false, is_true, list, number, object, objects, text, texts},
     syntax,
@@ -16,14 +16,14 @@ const MAX_SYSCTL: usize = 253;
 const MAX_APP_ARMOR_PROFILE: usize = 4095;
 /// The longest GMSA credential spec, in bytes.
 const MAX_GMSA_SPEC: usize = 64 * 1024;
-/// The domain of a Windows user has fewer bytes than this.
+/// The domain of a Windows user must have fewer bytes than this.
 const MAX_WINDOWS_DOMAIN: usize = 256;
 /// The longest name of a Windows user, in bytes.
 const MAX_WINDOWS_USER: usize = 104;
 
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
-/// User and group numbers fit into 31 bits.
+/// Validates the number of a user or group, which has 31 bits.
 fn id(context: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Some(id) = number(context, field) {
         id_number(id, &path.field(field), errors);
@@ -36,30 +36,33 @@ fn id_number(id: i64, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     }
 }
 
-/// The rights of a container.
-pub(super) fn of_container(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+/// Validates the security context of a container.
+pub(super) fn of_container(
+    context: &Object,
+    path: &FieldPath<'_>,
+    pod: &PodContext<'_>,
+    errors: &mut Errors<'_>,
+) {
     id(context, "runAsUser", path, errors);
     id(context, "runAsGroup", path, errors);
-    if let Some(mount) = given_text(context, "procMount") {
-        errors.one_of(&path.field("procMount"), mount, &["Default", "Unmasked"]);
-        if pod.host_users && mount == "Unmasked" {
-            errors.invalid(&path.field("procMount"), mount, "`hostUsers` must be false to use `Unmasked`");
-        }
+    errors.given_one_of(context, "procMount", path, &["Default", "Unmasked"]);
+    if pod.host_users && text(context, "procMount") == "Unmasked" {
+        errors.invalid(&path.field("procMount"), "Unmasked", "`hostUsers` must be false to use `Unmasked`");
     }
     if is_false(context, "allowPrivilegeEscalation") {
         let adds = object(context, "capabilities").into_iter().flat_map(|sets| texts(sets, "add"));
         for _ in adds.filter(|capability| *capability == "CAP_SYS_ADMIN") {
-            errors.invalid(path, "CAP_SYS_ADMIN", "cannot be had with `allowPrivilegeEscalation` false");
+            errors.invalid(path, "CAP_SYS_ADMIN", "cannot be set if `allowPrivilegeEscalation` is false");
         }
         if is_true(context, "privileged") {
-            errors.invalid(path, "privileged", "cannot be had with `allowPrivilegeEscalation` false");
+            errors.invalid(path, "privileged", "cannot be set if `allowPrivilegeEscalation` is false");
         }
     }
     profiles(context, path, pod, errors);
 }
 
-/// What is the same for containers and pods.
-fn profiles(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+/// Validates the profiles of a container or a pod.
+fn profiles(context: &Object, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
     if let Some(profile) = object(context, "seccompProfile") {
         seccomp(profile, &path.field("seccompProfile"), errors);
     }
@@ -106,22 +109,18 @@ fn app_armor(profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
 }
 
 fn windows_options(options: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if let Some(name) = given_text(options, "gmsaCredentialSpecName") {
-        errors.check(&path.field("gmsaCredentialSpecName"), name, syntax::subdomain(name));
-    }
+    errors.check_given(options, "gmsaCredentialSpecName", path, syntax::subdomain);
     if let Some(spec) = given_text(options, "gmsaCredentialSpec")
         && (spec.is_empty() || spec.len() > MAX_GMSA_SPEC)
     {
-        let why = "must not be empty, and must have 64 KiB at most";
+        let why = "must have from 1 byte to 64 KiB";
         errors.invalid(&path.field("gmsaCredentialSpec"), "", why);
     }
-    if let Some(user) = given_text(options, "runAsUserName") {
-        errors.check(&path.field("runAsUserName"), user, windows_user(user));
-    }
+    errors.check_given(options, "runAsUserName", path, windows_user);
 }
 
-/// A Windows user, perhaps with a domain in front: `DOMAIN\user`.
-fn windows_user(name: &str) -> syntax::Verdict {
+/// Checks the name of a Windows user, with an optional domain: `DOMAIN\user`.
+fn windows_user(name: &str) -> syntax::SyntaxResult {
     let (domain, user) = match name.split_once('\\') {
         Some((domain, user)) => (Some(domain), user),
         None => (None, name),
@@ -153,13 +152,13 @@ fn is_windows_domain(domain: &str) -> bool {
         && !domain.contains(is_reserved);
     let is_label = |label: &str| {
         let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        label.len() <= 63 && syntax::is_made_of(label, inner, |byte| byte.is_ascii_alphanumeric())
+        label.len() <= 63 && syntax::consists_of(label, inner, |byte| byte.is_ascii_alphanumeric())
     };
     is_net_bios || domain.split('.').all(is_label)
 }
 
-/// The rights of a pod as a whole.
-pub(super) fn of_pod(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, errors: &mut Errors<'_>) {
+/// Validates the security context of a pod.
+pub(super) fn of_pod(context: &Object, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
     if context.is_empty() {
         return;
     }
@@ -175,9 +174,7 @@ pub(super) fn of_pod(context: &Object, path: &FieldPath<'_>, pod: &Pod<'_>, erro
         ("supplementalGroupsPolicy", &["Merge", "Strict"]),
         ("seLinuxChangePolicy", &["Recursive"]),
     ] {
-        if let Some(policy) = given_text(context, field) {
-            errors.one_of(&path.field(field), policy, supported);
-        }
+        errors.given_one_of(context, field, path, supported);
     }
     profiles(context, path, pod, errors);
 }
@@ -189,17 +186,17 @@ fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, errors: &mut E
         if name.is_empty() {
             errors.required(&path, "");
         } else if !is_sysctl(name) {
-            let why = "must be the name of a sysctl, of 253 characters at most";
+            let why = "must be the name of a sysctl of at most 253 characters";
             errors.invalid(&path, name, why);
         } else if names.contains(name) {
             errors.duplicate(&path, name);
         }
         names.insert(name);
         match sysctl_namespace(name) {
-            Some(Namespace::Net) if is_true(spec, "hostNetwork") => {
+            Some(SysctlNamespace::Net) if is_true(spec, "hostNetwork") => {
                 errors.invalid(&path, name, "may not be specified when 'hostNetwork' is true");
             }
-            Some(Namespace::Ipc) if is_true(spec, "hostIPC") => {
+            Some(SysctlNamespace::Ipc) if is_true(spec, "hostIPC") => {
                 errors.invalid(&path, name, "may not be specified when 'hostIPC' is true");
             }
             _ => {}
@@ -207,51 +204,39 @@ fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, errors: &mut E
     });
 }
 
-/// Words of lower-case letters, digits, `-` and `_`, joined by dots or slashes.
+/// Whether a name consists of words of lower-case letters, digits, `-` and `_`, joined by dots or slashes.
 fn is_sysctl(name: &str) -> bool {
     let inner = |byte| syntax::is_lower(byte) || matches!(byte, b'-' | b'_');
-    let is_word = |word: &str| syntax::is_made_of(word, inner, syntax::is_lower);
+    let is_word = |word: &str| syntax::consists_of(word, inner, syntax::is_lower);
     name.len() <= MAX_SYSCTL && name.split(['.', '/']).all(is_word)
 }
 
-/// The kernel's namespace that a sysctl belongs to.
-enum Namespace {
+/// The kernel namespace of a sysctl.
+enum SysctlNamespace {
     Ipc,
     Net,
 }
 
-fn sysctl_namespace(name: &str) -> Option<Namespace> {
-    // Where a slash is the first separator, slashes and dots have changed places.
-    let swapped = match name.find(['.', '/']) {
-        Some(at) if name.as_bytes()[at] == b'/' => name
-            .chars()
-            .map(|c| {
-                if c == '/' {
-                    '.'
-                } else if c == '.' {
-                    '/'
-                } else {
-                    c
-                }
-            })
-            .collect(),
-        _ => String::new(),
+/// The sysctls of the IPC namespace, after `kernel.`.
+const IPC_SYSCTLS: [&str; 10] =
+    ["sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced", "shm", "msgmax", "msgmnb", "msgmni", "msg"];
+
+fn sysctl_namespace(name: &str) -> Option<SysctlNamespace> {
+    // If a slash is the first separator, slashes and dots are swapped.
+    let swap = |c| match c {
+        '/' => '.',
+        '.' => '/',
+        c => c,
     };
-    let name = if swapped.is_empty() { name } else { &swapped };
+    let is_swapped = name.find(['.', '/']).is_some_and(|at| name[at..].starts_with('/'));
+    let name: String = if is_swapped { name.chars().map(swap).collect() } else { name.to_owned() };
     let name = name.split('*').next().unwrap_or_default();
-    match name {
-        "kernel.sem"
-        | "kernel.shmall"
-        | "kernel.shmmax"
-        | "kernel.shmmni"
-        | "kernel.shm_rmid_forced"
-        | "kernel.shm"
-        | "kernel.msgmax"
-        | "kernel.msgmnb"
-        | "kernel.msgmni"
-        | "kernel.msg" => Some(Namespace::Ipc),
-        name if name.starts_with("fs.mqueue.") => Some(Namespace::Ipc),
-        name if name.starts_with("net.") => Some(Namespace::Net),
-        _ => None,
+    let is_ipc = name.strip_prefix("kernel.").is_some_and(|name| IPC_SYSCTLS.contains(&name));
+    if is_ipc || name.starts_with("fs.mqueue.") {
+        Some(SysctlNamespace::Ipc)
+    } else if name.starts_with("net.") {
+        Some(SysctlNamespace::Net)
+    } else {
+        None
     }
 }

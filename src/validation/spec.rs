@@ -1,4 +1,4 @@
-//! A pod's spec: its parts in turn, and what holds for the pod as a whole.
+//! The spec of a pod: its fields, and the rules that concern several of them.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{
     container,
+    context::PodContext,
     errors::Errors,
     fields::{Object, given_text, is_false, is_true, list, number, object, objects, text},
     metadata, network, os, resources, scheduling, security, syntax, volume,
@@ -16,7 +17,7 @@ use super::{
 use crate::pod::{FieldPath, MIRROR};
 
 pub(super) fn validate(spec: &Object, pod: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let around = container::Pod {
+    let context = PodContext {
         spec,
         volumes: volume::validate(spec, text(pod, "name"), &path.field("volumes"), errors),
         claims: resource_claims(spec, pod, &path.field("resourceClaims"), errors),
@@ -30,23 +31,23 @@ pub(super) fn validate(spec: &Object, pod: &Object, path: &FieldPath<'_>, errors
     if list(spec, "containers").is_empty() {
         errors.required(&path.field("containers"), "");
     }
-    // What is given is gone through once: looking for each field that there
-    // could be would cost more than all else.
+    // Only the given fields are visited: looking for each possible field would take
+    // most of the time.
     for (field, value) in spec {
-        part(field, value, path, &around, errors);
+        part(field, value, path, &context, errors);
         name_or_policy(field, value, &path.field(field), errors);
     }
-    if around.has_windows_options.get() {
+    if context.has_windows_options.get() {
         os::host_processes(spec, path, errors);
     }
 }
 
-/// Judges one field of a spec that is made of others.
+/// Validates one field of a spec that has fields of its own or concerns others.
 fn part(
     field: &str,
     value: &Value,
     spec_path: &FieldPath<'_>,
-    pod: &container::Pod<'_>,
+    pod: &PodContext<'_>,
     errors: &mut Errors<'_>,
 ) {
     let path = &spec_path.field(field);
@@ -64,7 +65,7 @@ fn part(
         ("hostnameOverride", Value::String(name)) => network::host_name(name, pod.spec, path, errors),
         ("securityContext", Value::Object(context)) => security::of_pod(context, path, pod, errors),
         ("shareProcessNamespace", Value::Bool(true)) if is_true(pod.spec, "hostPID") => {
-            // The API's own type has this field in the security context.
+            // The API's internal type has this field in the security context.
             let path = path.unnamed();
             let path = path.named("securityContext");
             let why = "shareProcessNamespace and hostPID cannot both be enabled";
@@ -78,7 +79,7 @@ fn part(
         ("readinessGates", list) => scheduling::readiness_gates(list, path, errors),
         ("schedulingGates", list) => {
             scheduling::scheduling_gates(list, path, errors);
-            // The kubelet assigns the node itself, so a gate is always one too many.
+            // The kubelet sets spec.nodeName, which the API forbids with a scheduling gate.
             let why = "cannot be set until all schedulingGates have been cleared";
             errors.forbidden(&spec_path.field("nodeName"), why);
         }
@@ -86,7 +87,7 @@ fn part(
     }
 }
 
-/// Judges one field of a spec that is a name, a number or one of a few words.
+/// Validates one field of a spec that is a name, a number or one of some values.
 fn name_or_policy(field: &str, value: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     match (field, value) {
         ("restartPolicy", Value::String(policy)) => {
@@ -117,7 +118,7 @@ fn name_or_policy(field: &str, value: &Value, path: &FieldPath<'_>, errors: &mut
     }
 }
 
-/// Judges the pod's resource claims, and gives their names.
+/// Validates the pod's resource claims, and returns their names.
 fn resource_claims<'v>(
     spec: &'v Object,
     pod: &Object,
@@ -135,7 +136,7 @@ fn resource_claims<'v>(
             names.insert(name);
         }
         if is_mirror {
-            // The API gives this one no path.
+            // The API reports no path here.
             let why = "static pods do not support resource claims";
             return errors.forbidden(&FieldPath::ROOT.named("[]"), why);
         }
@@ -163,21 +164,15 @@ fn resource_claim<'v>(
     match sources.iter().filter(|field| claim.contains_key(**field)).count() {
         1 => {}
         0 => {
-            errors.invalid(
-                path,
-                name,
-                "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
-            );
+            let why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
+            errors.invalid(path, name, why);
         }
-        _ => errors.invalid(
-            path,
-            name,
-            "only one of `resourceClaimName` and `resourceClaimTemplateName` may be specified",
-        ),
+        _ => {
+            let why = "only one of `resourceClaimName` and `resourceClaimTemplateName` may be specified";
+            errors.invalid(path, name, why);
+        }
     }
     for field in sources {
-        if let Some(source) = given_text(claim, field) {
-            errors.check(&path.field(field), source, syntax::subdomain(source));
-        }
+        errors.check_given(claim, field, path, syntax::subdomain);
     }
 }

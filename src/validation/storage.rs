@@ -1,14 +1,15 @@
-//! The sources of volumes, one function each.
+//! The sources of volumes: one function for each source with rules of its own.
+
+use serde_json::Value;
 
 use super::{
-    container::pull_policy,
     errors::Errors,
     fields::{Object, given_text, is_true, list, number, object, objects, text},
     syntax,
 };
 use crate::pod::FieldPath;
 
-/// The name of an iSCSI volume, a colon and its portal have this many bytes at most.
+/// The most bytes of an iSCSI volume's name, a colon and its portal together.
 pub(super) const MAX_ISCSI_NAME: usize = 64;
 /// The longest name of a CSI driver, in bytes.
 const MAX_CSI_DRIVER: usize = 63;
@@ -19,17 +20,17 @@ const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive"
 const HOST_PATH_TYPES: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 
-/// Requires texts that must not be empty.
-fn require(source: &Object, fields: &[&str], path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+/// Requires texts and lists that are not empty.
+pub(super) fn require(source: &Object, fields: &[&str], path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     for field in fields {
-        errors.not_empty(&path.field(field), text(source, field));
-    }
-}
-
-/// Requires lists that must not be empty.
-fn require_items(source: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if list(source, field).is_empty() {
-        errors.required(&path.field(field), "");
+        let is_filled = match source.get(*field) {
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Array(items)) => !items.is_empty(),
+            _ => false,
+        };
+        if !is_filled {
+            errors.required(&path.field(field), "");
+        }
     }
 }
 
@@ -39,7 +40,7 @@ fn range(source: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors
     }
 }
 
-/// The mode of files.
+/// Validates the mode of files.
 pub(super) fn mode(source: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Some(mode) = number(source, field).filter(|mode| !(0..=0o777).contains(mode)) {
         errors.invalid(&path.field(field), mode, MODE);
@@ -53,18 +54,14 @@ pub(super) fn empty_dir(source: &Object, path: &FieldPath<'_>, errors: &mut Erro
 }
 
 pub(super) fn host_path(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let place = text(source, "path");
-    if place.is_empty() {
-        return errors.required(&path.field("path"), "");
+    errors.require_text(source, "path", path, syntax::no_backsteps);
+    if !text(source, "path").is_empty() {
+        errors.one_of(&path.field("type"), text(source, "type"), &HOST_PATH_TYPES);
     }
-    errors.check(&path.field("path"), place, syntax::no_backsteps(place));
-    errors.one_of(&path.field("type"), text(source, "type"), &HOST_PATH_TYPES);
 }
 
 pub(super) fn git_repo(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["repository"], path, errors);
-    let directory = text(source, "directory");
-    errors.check(&path.field("directory"), directory, syntax::descending(directory));
+    errors.check_text(source, "directory", path, syntax::descending);
 }
 
 pub(super) fn gce_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -75,35 +72,23 @@ pub(super) fn gce_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Error
 }
 
 pub(super) fn aws_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["volumeID"], path, errors);
     range(source, "partition", path, errors);
 }
 
-pub(super) fn secret(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["secretName"], path, errors);
-    keys(source, path, errors);
-}
-
-pub(super) fn config_map(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["name"], path, errors);
-    keys(source, path, errors);
-}
-
-fn keys(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+/// Validates the keys of a Secret or `ConfigMap` that become files.
+pub(super) fn keys(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     mode(source, "defaultMode", path, errors);
     objects(&path.field("items"), source, "items", |path, item| key_to_path(item, path, errors));
 }
 
-/// A key, and the path of the file that holds its value.
+/// Validates a key and the path of the file for its value.
 pub(super) fn key_to_path(item: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     require(item, &["key", "path"], path, errors);
-    let place = text(item, "path");
-    errors.check(&path.field("path"), place, syntax::local_path(place));
+    errors.check_text(item, "path", path, syntax::local_path);
     mode(item, "mode", path, errors);
 }
 
 pub(super) fn nfs(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["server", "path"], path, errors);
     let place = text(source, "path");
     if !place.starts_with('/') {
         errors.invalid(&path.field("path"), place, "must be an absolute path");
@@ -111,11 +96,7 @@ pub(super) fn nfs(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>
 }
 
 pub(super) fn iscsi(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["targetPortal", "iqn"], path, errors);
-    let target = text(source, "iqn");
-    if !target.is_empty() {
-        errors.check(&path.field("iqn"), target, iscsi_name(target));
-    }
+    errors.check_filled(source, "iqn", path, iscsi_name);
     range(source, "lun", path, errors);
     let needs_secret = is_true(source, "chapAuthDiscovery") || is_true(source, "chapAuthSession");
     if needs_secret && !source.contains_key("secretRef") {
@@ -127,16 +108,16 @@ pub(super) fn iscsi(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'
     }
 }
 
-/// An iSCSI name, in one of the three forms of RFC 3720.
-fn iscsi_name(name: &str) -> syntax::Verdict {
+/// Checks an iSCSI name, which has one of the three forms of RFC 3720.
+fn iscsi_name(name: &str) -> syntax::SyntaxResult {
     let identifier = |rest: &str, length| {
-        // Any one character stands between the form and the identifier.
+        // Any one character may separate the form and the identifier.
         let mut rest = rest.chars();
         rest.next().is_some_and(|separator| separator != '\n')
             && rest.as_str().len() == length
             && rest.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric())
     };
-    let fine = if name.starts_with("iqn") {
+    let is_valid = if name.starts_with("iqn") {
         is_qualified_iscsi_name(name)
     } else if let Some(rest) = name.strip_prefix("eui") {
         identifier(rest, 16)
@@ -145,13 +126,13 @@ fn iscsi_name(name: &str) -> syntax::Verdict {
     } else {
         return Err("must begin with iqn, eui or naa");
     };
-    if fine { Ok(()) } else { Err("must be an iSCSI name (iqn.2026-11.com.example:disk)") }
+    if is_valid { Ok(()) } else { Err("must be an iSCSI name (iqn.2026-11.com.example:disk)") }
 }
 
-/// Year, month, a domain, a colon and more: `iqn.2026-11.com.example:disk`. As in
-/// Go anything may stand before it. Goes through the name once.
+/// Whether a name ends like `iqn.2026-11.com.example:disk`: year, month, domain, colon and
+/// text. As in Go anything may precede it. Visits the name once.
 fn is_qualified_iscsi_name(name: &str) -> bool {
-    // White space is ASCII's here, as in Go's regular expressions.
+    // Only ASCII white space counts, as in Go's regular expressions.
     let is_bad = |c| matches!(c, ',' | ';' | '*' | '&' | '$' | '|' | ' ' | '\t' | '\n' | '\r' | '\x0c');
     let unique_from = name.rfind(is_bad).map_or(0, |at| at + 1);
     let in_domain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
@@ -164,7 +145,7 @@ fn is_qualified_iscsi_name(name: &str) -> bool {
     })
 }
 
-/// Whether a date stands somewhere after `iqn.`, and a domain after that.
+/// Whether a text contains `iqn.`, a date and the beginning of a domain.
 fn has_dated_domain(text: &str) -> bool {
     let is_date = |text: &[u8]| {
         text.iter().zip(b"dddd-dd.").all(|(byte, kind)| match kind {
@@ -175,10 +156,6 @@ fn has_dated_domain(text: &str) -> bool {
     let bytes = text.as_bytes();
     text.match_indices("iqn.")
         .any(|(at, _)| bytes.get(at + 4..at + 12).is_some_and(is_date) && bytes.len() > at + 12)
-}
-
-pub(super) fn glusterfs(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["endpoints", "path"], path, errors);
 }
 
 pub(super) fn flocker(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -195,28 +172,11 @@ pub(super) fn flocker(source: &Object, path: &FieldPath<'_>, errors: &mut Errors
     }
 }
 
-pub(super) fn claim(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["claimName"], path, errors);
-}
-
-pub(super) fn rbd(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require_items(source, "monitors", path, errors);
-    require(source, &["image"], path, errors);
-}
-
-pub(super) fn cinder(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["volumeID"], path, errors);
-    secret_name(source, path, errors);
-}
-
-fn secret_name(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+/// Validates a reference to a Secret, if there is one.
+pub(super) fn secret_name(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Some(secret) = object(source, "secretRef") {
         require(secret, &["name"], &path.field("secretRef"), errors);
     }
-}
-
-pub(super) fn cephfs(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require_items(source, "monitors", path, errors);
 }
 
 pub(super) fn quobyte(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -232,8 +192,8 @@ pub(super) fn quobyte(source: &Object, path: &FieldPath<'_>, errors: &mut Errors
     require(source, &["volume"], path, errors);
 }
 
-/// `host:port` as Go's `net.SplitHostPort` takes it: the host in brackets if it
-/// has colons of its own, and no other bracket.
+/// Whether a text is `host:port` as for Go's `net.SplitHostPort`: the host in brackets if it
+/// contains colons, and no other bracket.
 fn is_host_and_port(pair: &str) -> bool {
     let Some((host, port)) = pair.rsplit_once(':') else { return false };
     let host = match host.strip_prefix('[') {
@@ -267,7 +227,6 @@ pub(super) fn fibre_channel(source: &Object, path: &FieldPath<'_>, errors: &mut 
 }
 
 pub(super) fn flex_volume(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["driver"], path, errors);
     let path = path.field("options");
     for key in object(source, "options").into_iter().flat_map(|options| options.keys()) {
         let domain = syntax::lower(key.split_once('/').map_or(key.as_str(), |(domain, _)| domain));
@@ -279,15 +238,8 @@ pub(super) fn flex_volume(source: &Object, path: &FieldPath<'_>, errors: &mut Er
     }
 }
 
-pub(super) fn azure_file(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["secretName", "shareName"], path, errors);
-}
-
 pub(super) fn azure_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["diskName", "diskURI"], path, errors);
-    if let Some(mode) = given_text(source, "cachingMode") {
-        errors.one_of(&path.field("cachingMode"), mode, &["None", "ReadOnly", "ReadWrite"]);
-    }
+    errors.given_one_of(source, "cachingMode", path, &["None", "ReadOnly", "ReadWrite"]);
     let (uri, path_of_uri) = (text(source, "diskURI"), path.field("diskURI"));
     let Some(kind) = given_text(source, "kind") else { return };
     errors.one_of(&path.field("kind"), kind, &["Dedicated", "Managed", "Shared"]);
@@ -302,55 +254,28 @@ pub(super) fn azure_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Err
     }
 }
 
-pub(super) fn vsphere(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["volumePath"], path, errors);
-}
-
-pub(super) fn photon_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["pdID"], path, errors);
-}
-
-pub(super) fn portworx(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["volumeID"], path, errors);
-}
-
-pub(super) fn scale_io(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["gateway", "system", "volumeName"], path, errors);
-}
-
 pub(super) fn storageos(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(source, &["volumeName"], path, errors);
     for field in ["volumeName", "volumeNamespace"] {
-        let name = text(source, field);
-        if !name.is_empty() {
-            errors.check(&path.field(field), name, syntax::label(name));
-        }
+        errors.check_filled(source, field, path, syntax::label);
     }
     secret_name(source, path, errors);
 }
 
 pub(super) fn csi(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let (driver, driver_path) = (text(source, "driver"), path.field("driver"));
-    if driver.is_empty() {
-        errors.required(&driver_path, "");
-    } else {
-        if driver.len() > MAX_CSI_DRIVER {
-            errors.too_long(&driver_path, MAX_CSI_DRIVER);
-        }
-        errors.check(&driver_path, driver, syntax::subdomain(&syntax::lower(driver)));
+    let driver = text(source, "driver");
+    if driver.len() > MAX_CSI_DRIVER {
+        errors.too_long(&path.field("driver"), MAX_CSI_DRIVER);
     }
+    errors.check_filled(source, "driver", path, |driver| syntax::subdomain(&syntax::lower(driver)));
     if let Some(secret) = object(source, "nodePublishSecretRef") {
-        let (name, path_of_secret) = (text(secret, "name"), path.field("nodePublishSecretRef"));
-        if name.is_empty() {
-            errors.required(&path_of_secret.field("name"), "");
-        } else {
-            // The API leaves the reference out of this path.
-            let path = path_of_secret.unnamed();
-            errors.check(&path.field("name"), name, syntax::subdomain(name));
-        }
+        let path = path.field("nodePublishSecretRef");
+        require(secret, &["name"], &path, errors);
+        // The API's path of an invalid name does not have the reference.
+        errors.check_filled(secret, "name", &path.unnamed(), syntax::subdomain);
     }
 }
 
 pub(super) fn image(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    pull_policy(text(source, "pullPolicy"), &path.field("pullPolicy"), errors);
+    let policies = ["Always", "IfNotPresent", "Never"];
+    errors.required_one_of(&path.field("pullPolicy"), text(source, "pullPolicy"), &policies);
 }

@@ -1,4 +1,4 @@
-//! A pod's volumes: their names, and that each has one source.
+//! The volumes of a pod: each has a unique name and one source.
 
 use std::{
     cell::LazyCell,
@@ -6,109 +6,91 @@ use std::{
 };
 
 use super::{
+    claim,
+    context::Volumes,
     errors::Errors,
     fields::{Object, list, object, objects, text},
     projected, storage, syntax,
 };
 use crate::pod::{FieldPath, quoted};
 
-/// The volumes that containers can have: those with nothing wrong.
-#[derive(Debug, Default)]
-pub(super) struct Volumes<'v>(BTreeMap<&'v str, &'v Object>);
+/// Validates a source at its path, besides its required fields.
+type SourceCheck = fn(&Object, &FieldPath<'_>, &mut Errors<'_>);
 
-impl Volumes<'_> {
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
+const NO_MORE: SourceCheck = |_, _, _| {};
 
-    /// Whether a volume can be a block device.
-    pub(super) fn is_claim(&self, name: &str) -> bool {
-        let is_claim = |volume: &Object| {
-            volume.contains_key("persistentVolumeClaim") || volume.contains_key("ephemeral")
-        };
-        self.0.get(name).is_some_and(|volume| is_claim(volume))
-    }
-}
-
-/// What judges a source, at its path.
-type Check = fn(&Object, &FieldPath<'_>, &mut Errors<'_>);
-
-/// The kinds of sources in the order in which they are taken: of two in one
-/// volume the later one is too many. With it the name by which the API calls the
-/// second one.
-const KINDS: [(&str, &str, Check); 30] = [
-    ("emptyDir", "emptyDir", storage::empty_dir),
-    ("hostPath", "hostPath", storage::host_path),
-    ("gitRepo", "gitRepo", storage::git_repo),
-    ("gcePersistentDisk", "gcePersistentDisk", storage::gce_disk),
-    ("awsElasticBlockStore", "awsElasticBlockStore", storage::aws_disk),
-    ("secret", "secret", storage::secret),
-    ("nfs", "nfs", storage::nfs),
-    ("iscsi", "iscsi", storage::iscsi),
-    ("glusterfs", "glusterfs", storage::glusterfs),
-    ("flocker", "flocker", storage::flocker),
-    ("persistentVolumeClaim", "persistentVolumeClaim", storage::claim),
-    ("rbd", "rbd", storage::rbd),
-    ("cinder", "cinder", storage::cinder),
-    ("cephfs", "cephFS", storage::cephfs),
-    ("quobyte", "quobyte", storage::quobyte),
-    ("downwardAPI", "downwarAPI", projected::downward_api),
-    ("fc", "fc", storage::fibre_channel),
-    ("flexVolume", "flexVolume", storage::flex_volume),
-    ("configMap", "configMap", storage::config_map),
-    ("azureFile", "azureFile", storage::azure_file),
-    ("vsphereVolume", "vsphereVolume", storage::vsphere),
-    ("photonPersistentDisk", "photonPersistentDisk", storage::photon_disk),
-    ("portworxVolume", "portworxVolume", storage::portworx),
-    ("azureDisk", "azureDisk", storage::azure_disk),
-    ("storageos", "storageos", storage::storageos),
-    ("projected", "projected", projected::validate),
-    ("scaleIO", "scaleIO", storage::scale_io),
-    ("csi", "csi", storage::csi),
-    ("ephemeral", "ephemeral", super::claim::ephemeral),
-    ("image", "image", storage::image),
+/// The kinds of sources with their required fields. If a volume has several, all but the
+/// first in this order are rejected. The `cephfs` and `downwardAPI` sources have another
+/// name in that error.
+const KINDS: [(&str, &[&str], SourceCheck); 30] = [
+    ("emptyDir", &[], storage::empty_dir),
+    ("hostPath", &[], storage::host_path),
+    ("gitRepo", &["repository"], storage::git_repo),
+    ("gcePersistentDisk", &[], storage::gce_disk),
+    ("awsElasticBlockStore", &["volumeID"], storage::aws_disk),
+    ("secret", &["secretName"], storage::keys),
+    ("nfs", &["server", "path"], storage::nfs),
+    ("iscsi", &["targetPortal", "iqn"], storage::iscsi),
+    ("glusterfs", &["endpoints", "path"], NO_MORE),
+    ("flocker", &[], storage::flocker),
+    ("persistentVolumeClaim", &["claimName"], NO_MORE),
+    ("rbd", &["monitors", "image"], NO_MORE),
+    ("cinder", &["volumeID"], storage::secret_name),
+    ("cephfs", &["monitors"], NO_MORE),
+    ("quobyte", &[], storage::quobyte),
+    ("downwardAPI", &[], projected::downward_api),
+    ("fc", &[], storage::fibre_channel),
+    ("flexVolume", &["driver"], storage::flex_volume),
+    ("configMap", &["name"], storage::keys),
+    ("azureFile", &["secretName", "shareName"], NO_MORE),
+    ("vsphereVolume", &["volumePath"], NO_MORE),
+    ("photonPersistentDisk", &["pdID"], NO_MORE),
+    ("portworxVolume", &["volumeID"], NO_MORE),
+    ("azureDisk", &["diskName", "diskURI"], storage::azure_disk),
+    ("storageos", &["volumeName"], storage::storageos),
+    ("projected", &[], projected::validate),
+    ("scaleIO", &["gateway", "system", "volumeName"], NO_MORE),
+    ("csi", &["driver"], storage::csi),
+    ("ephemeral", &[], claim::ephemeral),
+    ("image", &[], storage::image),
 ];
 
-/// Judges the volumes of a pod of a name, and gives those that are good.
+/// Validates the volumes of a pod, and returns the valid ones.
 pub(super) fn validate<'v>(
     spec: &'v Object,
     pod_name: &str,
     path: &FieldPath<'_>,
     errors: &mut Errors<'_>,
 ) -> Volumes<'v> {
-    let mut good = BTreeMap::new();
+    let mut valid = BTreeMap::new();
     let has_account = !text(spec, "serviceAccountName").is_empty();
     let claims = LazyCell::new(|| claims_to_come(spec, pod_name));
     objects(path, spec, "volumes", |path, volume| {
         let (count, name, name_path) = (errors.count(), text(volume, "name"), path.field("name"));
         let kind = source(volume, pod_name, path, errors);
-        if name.is_empty() {
-            errors.required(&name_path, "");
-        } else {
-            errors.check(&name_path, name, syntax::label(name));
-        }
-        if good.contains_key(name) {
+        errors.require_text(volume, "name", path, syntax::label);
+        if valid.contains_key(name) {
             errors.duplicate(&name_path, name);
         }
         if errors.count() == count {
-            good.insert(name, volume);
+            valid.insert(name, volume);
         }
         if kind == Kind::Other {
-            beyond_the_host(volume, path, has_account, &claims, errors);
+            references(volume, path, has_account, &claims, errors);
         }
     });
-    Volumes(good)
+    Volumes(valid)
 }
 
-/// Whether a volume is one of the two that most pods have, about which there is no more to ask.
+/// Whether a volume is an emptyDir or a hostPath, which need no further check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     OnTheHost,
     Other,
 }
 
-/// Judges what of a volume depends on the rest of the pod; no fault of the source itself.
-fn beyond_the_host(
+/// Validates what depends on the rest of the pod. These errors do not make the volume invalid.
+fn references(
     volume: &Object,
     path: &FieldPath<'_>,
     has_account: bool,
@@ -131,7 +113,7 @@ fn beyond_the_host(
     }
 }
 
-/// The claims that the pod's own ephemeral volumes will make.
+/// The names of the claims for the pod's ephemeral volumes.
 fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
     let volumes = list(spec, "volumes").iter().filter_map(|volume| volume.as_object());
     let ephemeral = volumes.filter(|volume| volume.contains_key("ephemeral"));
@@ -150,7 +132,8 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Er
         (Some(only), None) => only,
         (Some(_), Some(_)) => too_many(given(), path, errors),
     };
-    let (kind, _, check) = KINDS[first];
+    let (kind, required, check) = KINDS[first];
+    storage::require(source, required, &path.field(kind), errors);
     check(source, &path.field(kind), errors);
     if matches!(kind, "emptyDir" | "hostPath") && volume.len() == 2 {
         return Kind::OnTheHost;
@@ -160,24 +143,20 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Er
         && iscsi.contains_key("initiatorName")
         && name.len() + 1 + text(iscsi, "targetPortal").len() > storage::MAX_ISCSI_NAME
     {
-        let why =
-            "with iscsi.initiatorName the name and iscsi.targetPortal have 63 characters together at most";
+        let why = "with iscsi.initiatorName, the name and iscsi.targetPortal must have at most 63 characters together";
         errors.invalid(&path.field("name"), name, why);
     }
     if kind == "ephemeral" && !name.is_empty() {
         let claim = format!("{pod_name}-{name}");
         if let Err(why) = syntax::subdomain(&claim) {
-            errors.invalid(
-                &path.field("name"),
-                name,
-                &format!("the claim {} would be made: {why}", quoted(&claim)),
-            );
+            let why = format!("it gives the claim name {}: {why}", quoted(&claim));
+            errors.invalid(&path.field("name"), name, &why);
         }
     }
     Kind::Other
 }
 
-/// Refuses all sources of a volume but the first in their order, and gives that.
+/// Rejects all sources of a volume but the first of [`KINDS`], and returns that.
 fn too_many<'v>(
     given: impl Iterator<Item = (usize, &'v Object)>,
     path: &FieldPath<'_>,
@@ -186,7 +165,13 @@ fn too_many<'v>(
     let mut given: Vec<_> = given.collect();
     given.sort_by_key(|(index, _)| *index);
     for (index, _) in &given[1..] {
-        let (kind, name, _) = KINDS[*index];
+        let kind = KINDS[*index].0;
+        // The API's own spelling.
+        let name = match kind {
+            "cephfs" => "cephFS",
+            "downwardAPI" => "downwarAPI",
+            kind => kind,
+        };
         let path = path.field(kind).unnamed();
         errors.forbidden(&path.named(name), "may not specify more than 1 volume type");
     }

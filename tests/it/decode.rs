@@ -1,4 +1,4 @@
-//! A manifest is read whole or refused whole, and says what is wrong with it, where, and how to mend it.
+//! A manifest is accepted or rejected as a whole; each problem has a position, a field and a hint.
 #![allow(
     clippy::needless_raw_string_hashes,
     clippy::format_collect,
@@ -18,25 +18,25 @@ use podmux::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn read_as(source: SourceName, text: &str) -> Result<Manifest, podmux::pod::Refusal> {
+fn read_as(source: SourceName, text: &str) -> Result<Manifest, podmux::pod::InvalidManifest> {
     manifest::decode(
         text.as_bytes(),
         &Preparation { source, node: NodeName::new("node1").unwrap(), generate: None, namespace: None },
     )
 }
 
-fn read(text: &str) -> Result<Manifest, podmux::pod::Refusal> {
+fn read(text: &str) -> Result<Manifest, podmux::pod::InvalidManifest> {
     read_as(SourceName::File, text)
 }
 
-/// The pods' keys and the problems of a manifest, one a line.
+/// Checks the keys of the pods and the problems of a manifest, one on each line.
 #[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
 fn check(text: &str, expect: Expect) {
     let (mut lines, problems) = match read(text) {
         Ok(manifest) => {
             (manifest.pods.iter().map(|pod| format!("pod {}", pod.key())).collect(), manifest.warnings)
         }
-        Err(refusal) => (vec![format!("refused at {}", refusal.stage.as_str())], refusal.problems),
+        Err(invalid) => (vec![format!("rejected at {}", invalid.stage.as_str())], invalid.problems),
     };
     lines.extend(problems.iter().map(ToString::to_string));
     expect.assert_eq(&lines.join("\n"));
@@ -64,24 +64,24 @@ fn with(spec: &str) -> String {
 }
 
 #[test]
-fn an_error_says_line_column_field_and_how_to_mend_it() {
+fn an_error_has_line_column_field_and_a_hint() {
     check(
         &with("    env:\n    - {name: A, value: \"x\"}\n    - {name: B, value: 5}\n"),
         expect![[r#"
-        refused at decode
+        rejected at decode
         11:24: spec.containers[0].env[1].value: must be a text, but is the number 5: put it in quotes"#]],
     );
     check(
         &with("    ports:\n    - containerPort: \"80\"\n    - containerPort: 99999999999\n"),
         expect![[r#"
-        refused at decode
+        rejected at decode
         10:22: spec.containers[0].ports[0].containerPort: must be an integer of 32 bits, but is the text "80": take the quotes away
         11:22: spec.containers[0].ports[1].containerPort: must be an integer of 32 bits, but is the number 99999999999"#]],
     );
     check(
         &with("    args: --verbose\n    stdin: 1\n    resources: [cpu]\n"),
         expect![[r#"
-        refused at decode
+        rejected at decode
         9:11: spec.containers[0].args: must be a list, but is the text "--verbose"
         10:12: spec.containers[0].stdin: must be a boolean, true or false, but is the number 1
         11:16: spec.containers[0].resources: must be a map, but is a list"#]],
@@ -89,32 +89,32 @@ fn an_error_says_line_column_field_and_how_to_mend_it() {
     check(
         &with("    resources: {limits: {cpu: lots}}\n  activeDeadlineSeconds: 1.5\n"),
         expect![[r#"
-        refused at decode
+        rejected at decode
         9:31: spec.containers[0].resources.limits[cpu]: must be a quantity (a number, perhaps with a suffix or an exponent: 500m, 1.5Gi, 1e3), but is the text "lots"
         10:26: spec.activeDeadlineSeconds: must be an integer of 64 bits, but is the number 1.5"#]],
     );
     check(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: w, labels: {app: 1}, creationTimestamp: 2026-01-02}\n",
         expect![[r#"
-            refused at decode
+            rejected at decode
             3:35: metadata.labels[app]: must be a text, but is the number 1: put it in quotes
             3:58: metadata.creationTimestamp: must be a time like 2026-01-02T15:04:05Z, but is the text "2026-01-02""#]],
     );
 }
 
 #[test]
-fn json_has_positions_too() {
+fn errors_in_json_have_positions() {
     check(
         "{\"apiVersion\": \"v1\", \"kind\": \"Pod\",\n \"metadata\": {\"name\": 5, \"nam\": 1}}",
         expect![[r#"
-            refused at decode
+            rejected at decode
             2:23: metadata.name: must be a text, but is the number 5: put it in quotes
             2:26: warning: metadata.nam: unknown field, ignored; did you mean name?"#]],
     );
     check(
         r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "generation": 1.0}}"#,
         expect![[r#"
-        refused at decode
+        rejected at decode
         1:77: metadata.generation: must be an integer of 64 bits, but is the number 1.0"#]],
     );
 }
@@ -141,7 +141,7 @@ fn unknown_fields_and_duplicate_keys_are_warnings() {
 }
 
 #[test]
-fn a_manifest_holds_a_pod_a_list_or_several_documents() {
+fn a_manifest_is_a_pod_a_list_or_several_documents() {
     let pod = |name: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n");
     check(
         &format!("---\n# nothing\n---\n{}---\n{}---\n", pod("a"), pod("b")),
@@ -164,34 +164,34 @@ fn a_manifest_holds_a_pod_a_list_or_several_documents() {
 }
 
 #[test]
-fn what_is_no_pod_is_refused() {
+fn other_objects_than_pods_are_rejected() {
     for empty in ["", "---\n", "# nothing\n---\n---\n", "null\n"] {
-        let refusal = read(empty).unwrap_err();
-        assert_eq!(refusal.stage, Stage::Decode);
-        assert_eq!(refusal.to_string(), "1:1: no pod in it: a Pod, a PodList or a List is expected");
+        let invalid = read(empty).unwrap_err();
+        assert_eq!(invalid.stage, Stage::Decode);
+        assert_eq!(invalid.to_string(), "1:1: no pod found: a Pod, a PodList or a List is expected");
     }
     check(
         "apiVersion: apps/v1\nkind: Deployment\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         1:13: apiVersion: the version is "apps/v1"; v1 is expected"#]],
     );
     check(
         "kind: ConfigMap\napiVersion: v1\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         1:7: kind: the kind is "ConfigMap"; Pod, PodList or List is expected"#]],
     );
     check(
         "- a\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         1:1: a map with apiVersion and kind is expected, but this is a list"#]],
     );
     check(
         "apiVersion: v1\nkind: List\nitems:\n- metadata: {name: a}\n- {kind: Node, apiVersion: v1}\n- 5\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         4:3: items[0].kind: Required value: kind: Pod is expected
         5:10: items[1].kind: the kind is "Node"; Pod is expected
         6:3: items[2]: a map with apiVersion and kind is expected, but this is the number 5"#]],
@@ -199,31 +199,31 @@ fn what_is_no_pod_is_refused() {
     check(
         "apiVersion: v1\nkind: PodList\nitems: {}\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         3:8: items: must be a list, but is a map"#]],
     );
 }
 
-/// kubelet config: `TestExtractInvalidPods`, the cases that decoding decides
+/// kubelet config: `TestExtractInvalidPods`, the cases of decoding
 /// ("No version", "Invalid version").
 #[test]
-fn a_pod_without_a_version_or_with_a_wrong_one_is_refused() {
+fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
     check(
         "kind: Pod\nmetadata: {name: x}\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         1:1: apiVersion: Required value: apiVersion: v1 is expected"#]],
     );
     check(
         "kind: Pod\napiVersion: v1betta2\nmetadata: {name: x}\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         2:13: apiVersion: the version is "v1betta2"; v1 is expected"#]],
     );
     check(
         "apiVersion: v1\nkind: 5\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         2:7: kind: must be a text, but is the number 5"#]],
     );
 }
@@ -233,25 +233,25 @@ fn a_pod_needs_a_name() {
     check(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  labels: {a: b}\n",
         expect![[r#"
-        refused at name
+        rejected at name
         4:3: metadata.name: Required value: a pod needs a name"#]],
     );
     check(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: ''}\n",
         expect![[r#"
-        refused at name
+        rejected at name
         3:11: metadata.name: Required value: a pod needs a name"#]],
     );
-    let refusal = read("apiVersion: v1\nkind: Pod\n").unwrap_err();
-    assert_eq!((refusal.stage, refusal.problems[0].reason), (Stage::Name, Some("FieldValueRequired")));
+    let invalid = read("apiVersion: v1\nkind: Pod\n").unwrap_err();
+    assert_eq!((invalid.stage, invalid.problems[0].reason), (Stage::Name, Some("FieldValueRequired")));
 }
 
 #[test]
-fn one_bad_item_refuses_all_and_every_bad_item_is_told() {
+fn one_invalid_item_rejects_the_manifest_and_each_is_reported() {
     check(
         "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: good}\n- metadata: {}\n- metadata: {name: 5}\n---\nkind: Pod\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: fine}\n",
         expect![[r#"
-        refused at decode
+        rejected at decode
         5:13: items[1].metadata.name: Required value: a pod needs a name
         6:20: items[2].metadata.name: must be a text, but is the number 5: put it in quotes
         8:1: apiVersion: Required value: apiVersion: v1 is expected"#]],
@@ -259,12 +259,12 @@ fn one_bad_item_refuses_all_and_every_bad_item_is_told() {
 }
 
 #[test]
-fn two_pods_of_one_name_are_refused_with_both_places() {
+fn two_pods_with_one_name_are_rejected_with_both_positions() {
     let pod = |meta: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{{meta}}}\n---\n");
     check(
         &(pod("name: a") + &pod("name: b") + &pod("name: a, namespace: default")),
         expect![[r#"
-        refused at decode
+        rejected at decode
         9:1: metadata.name: Duplicate value: default/a-node1 is the name of the pod at 1:1 too; rename one of them"#]],
     );
     check(
@@ -276,7 +276,7 @@ fn two_pods_of_one_name_are_refused_with_both_places() {
 }
 
 #[test]
-fn a_manifest_that_is_too_large_or_not_utf_8_is_refused() {
+fn a_manifest_that_is_too_large_or_not_utf_8_is_rejected() {
     let mut large = WEB.to_owned();
     large.push_str(&"#".repeat(MAX_MANIFEST - large.len()));
     assert!(read(&large).is_ok());
@@ -284,7 +284,7 @@ fn a_manifest_that_is_too_large_or_not_utf_8_is_refused() {
     check(
         &large,
         expect![[r#"
-        refused at decode
+        rejected at decode
         10485761 bytes are too many: a manifest holds 10485760 at most"#]],
     );
 
@@ -294,16 +294,16 @@ fn a_manifest_that_is_too_large_or_not_utf_8_is_refused() {
         generate: None,
         namespace: None,
     };
-    let refusal = manifest::decode(b"apiVersion: v1\nkind: \xff\n", &preparation).unwrap_err();
-    assert_eq!(refusal.to_string(), "2:7: not UTF-8: save the file in that encoding");
-    // As for the kubelet, a JSON text may hold such bytes.
+    let invalid = manifest::decode(b"apiVersion: v1\nkind: \xff\n", &preparation).unwrap_err();
+    assert_eq!(invalid.to_string(), "2:7: not UTF-8: save the file as UTF-8");
+    // As with the kubelet, JSON text may contain such bytes.
     let json = b"{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"x\",\"annotations\":{\"a\":\"\xff\xe2\x82\"}}}";
     let read = manifest::decode(json, &preparation).unwrap();
     assert_eq!(read.pods[0].object()["metadata"]["annotations"]["a"], "\u{fffd}\u{fffd}\u{fffd}");
 }
 
 #[test]
-fn a_flood_of_problems_is_counted_and_not_all_told() {
+fn problems_beyond_the_first_hundred_are_counted() {
     let fields: String = (0..5_000).map(|n| format!("x{n}: 1\n")).collect();
     let warnings = read(&format!("{WEB}{fields}")).unwrap().warnings;
     assert_eq!(warnings.len(), 101);
@@ -311,21 +311,21 @@ fn a_flood_of_problems_is_counted_and_not_all_told() {
 }
 
 #[test]
-fn a_problem_beyond_those_told_costs_no_look_for_its_place() {
-    // Were each place looked for, this test would not end today.
+fn a_problem_that_is_not_reported_needs_no_position() {
+    // With a search for each position this test would take hours.
     let labels: String = (0..60_000).map(|n| format!("    k{n}: v\n")).collect();
     let twice = WEB.replace("  name: web\n", &format!("  name: web\n  labels:\n{labels}{labels}"));
     let warnings = read(&twice).unwrap().warnings;
     assert_eq!(warnings[100].to_string(), "warning: and 59900 more warnings");
 
     let pods: String = (0..20_000).map(|n| WEB.replace("web", &format!("web-{n}")) + "---\n").collect();
-    let refusal = read(&(pods.clone() + &pods)).unwrap_err();
-    assert_eq!(refusal.problems[100].to_string(), "and 19900 more errors");
+    let invalid = read(&(pods.clone() + &pods)).unwrap_err();
+    assert_eq!(invalid.problems[100].to_string(), "and 19900 more errors");
 }
 
 /// kubelet config: `TestDecodeSinglePod`: the same pod from JSON and from YAML.
 #[test]
-fn a_single_pod_is_prepared_alike_from_json_and_yaml() {
+fn json_and_yaml_give_the_same_prepared_pod() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "test", "uid": "12345", "namespace": "mynamespace"},
         "spec": {"restartPolicy": "Always", "containers": [{"name": "image", "image": "test/image",
@@ -351,7 +351,7 @@ fn a_single_pod_is_prepared_alike_from_json_and_yaml() {
 
 /// kubelet config: `TestDecodeSinglePodWithOptions`.
 #[test]
-fn a_container_may_have_a_restart_policy_of_its_own() {
+fn a_container_may_have_its_own_restart_policy() {
     let pod = one(SourceName::File, &with("    restartPolicy: Always\n  restartPolicy: Never\n"));
     assert_eq!(pod["spec"]["containers"][0]["restartPolicy"], "Always");
     assert_eq!(pod["spec"]["restartPolicy"], "Never");
@@ -359,7 +359,7 @@ fn a_container_may_have_a_restart_policy_of_its_own() {
 
 /// kubelet config: `TestDecodePodList`.
 #[test]
-fn every_pod_of_a_list_is_prepared_as_if_it_stood_alone() {
+fn every_pod_of_a_list_is_prepared_like_a_single_pod() {
     let items: Vec<Value> = ["a", "b"]
         .map(
             |name| json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
@@ -378,7 +378,7 @@ fn every_pod_of_a_list_is_prepared_as_if_it_stood_alone() {
 
 /// kubelet config: `TestStaticPodNameGenerate`.
 #[test]
-fn a_static_pods_name_ends_with_the_nodes_in_lower_case() {
+fn the_name_of_a_static_pod_ends_with_the_node_name_in_lower_case() {
     for node in ["node1", "Node1", "NODE1"] {
         let preparation = Preparation {
             source: SourceName::File,
@@ -392,7 +392,7 @@ fn a_static_pods_name_ends_with_the_nodes_in_lower_case() {
 }
 
 #[test]
-fn the_sources_prepare_a_pod_each_in_its_way() {
+fn each_source_prepares_a_pod_by_its_own_rules() {
     let toleration = json!([{"effect": "NoExecute", "operator": "Exists"}]);
     let file = one(SourceName::File, WEB);
     assert_eq!(file["spec"]["tolerations"], toleration);
@@ -414,7 +414,7 @@ fn the_sources_prepare_a_pod_each_in_its_way() {
 }
 
 #[test]
-fn what_go_would_not_write_is_gone_and_what_it_writes_is_there() {
+fn a_pod_has_exactly_the_fields_that_go_writes() {
     let pod = one(
         SourceName::Url,
         &with(
@@ -444,7 +444,7 @@ fn what_go_would_not_write_is_gone_and_what_it_writes_is_there() {
     );
 }
 
-/// A quantity as it comes out of a field that is not rounded.
+/// The canonical form of a quantity in a field that is not rounded.
 fn quantity(text: &str) -> Option<String> {
     let text =
         with(&format!("  volumes:\n  - name: v\n    emptyDir: {{sizeLimit: {}}}\n", Value::from(text)));
@@ -453,7 +453,7 @@ fn quantity(text: &str) -> Option<String> {
 }
 
 #[test]
-fn quantities_have_gos_canonical_form() {
+fn quantities_are_written_in_gos_canonical_form() {
     for (given, expected) in [
         ("0.5", "500m"),
         ("1000m", "1"),
@@ -485,7 +485,7 @@ fn quantities_have_gos_canonical_form() {
     for bad in ["", "x", "1 Gi", "1gi", "1.2.3", "0x10", "1e", "--1", "1Kii", "e9999999999999999999", "Pi"] {
         assert_eq!(quantity(bad), None, "{bad}");
     }
-    // A container's resources are rounded up to thousandths, and limits are copied to requests.
+    // The resources of a container are rounded up to thousandths, and limits become requests.
     let pod = one(
         SourceName::File,
         &with("    resources: {limits: {cpu: 1.0001, memory: 1Gi}, requests: {cpu: 1e-4}}\n"),
@@ -508,7 +508,7 @@ proptest! {
 }
 
 #[test]
-fn times_have_gos_form() {
+fn times_are_written_in_gos_form() {
     let time = |text: &str| {
         let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: x, creationTimestamp: '{text}'}}\n");
         read(&text).ok().map(|read| read.pods[0].object()["metadata"].get("creationTimestamp").cloned())
@@ -521,7 +521,7 @@ fn times_have_gos_form() {
     ] {
         assert_eq!(time(given), Some(Some(expected.into())), "{given}");
     }
-    assert_eq!(time("0001-01-01T00:00:00Z"), Some(None), "Go's zero time is no time");
+    assert_eq!(time("0001-01-01T00:00:00Z"), Some(None), "Go's zero time is absent");
     for bad in [
         "2026-02-30T00:00:00Z",
         "2026-01-02",
@@ -534,7 +534,7 @@ fn times_have_gos_form() {
 }
 
 #[test]
-fn an_image_is_pulled_always_if_it_is_the_latest() {
+fn the_default_pull_policy_of_a_latest_image_is_always() {
     let policy = |image: &str| {
         one(SourceName::File, &WEB.replace("nginx:1.27", image))["spec"]["containers"][0]["imagePullPolicy"]
             .clone()
@@ -556,8 +556,7 @@ fn identity(prepared: &Prepared) -> (String, String) {
     (text(&metadata["uid"]), text(&metadata["annotations"]["kubernetes.io/config.hash"]))
 }
 
-/// These values are a promise: a release that changes one of them restarts
-/// static pods everywhere.
+/// A release that changes one of these values restarts static pods on every node.
 #[test]
 fn uid_and_hash_are_the_same_in_every_release() {
     let read = read(&with("    resources: {limits: {cpu: 0.5}}\n")).unwrap();
@@ -569,7 +568,7 @@ fn uid_and_hash_are_the_same_in_every_release() {
 }
 
 #[test]
-fn the_uid_stays_when_the_content_changes_and_the_hash_when_it_does_not() {
+fn the_hash_depends_on_the_content_and_the_uid_does_not() {
     let of = |text: &str| identity(&read(text).unwrap().pods[0]);
     let (uid, hash) = of(WEB);
     let same = |text: &str| assert_eq!(of(text), (uid.clone(), hash.clone()), "{text}");
@@ -593,7 +592,6 @@ fn the_uid_stays_when_the_content_changes_and_the_hash_when_it_does_not() {
     assert_eq!(given, ("my-own".to_owned(), hash));
 }
 
-/// The table of types is searched by halves: an entry out of order would not be found.
 #[test]
 fn every_field_of_a_container_is_known() {
     let fields = "args command env envFrom image imagePullPolicy lifecycle livenessProbe ports readinessProbe resizePolicy resources restartPolicyRules securityContext startupProbe terminationMessagePath volumeDevices volumeMounts workingDir";
@@ -605,7 +603,7 @@ fn every_field_of_a_container_is_known() {
     assert_eq!(read(&with(&spec)).unwrap().warnings, []);
 }
 
-/// Names with these letters at the end, of which so many are taken.
+/// Generates names with these letters at the end; some names exist already.
 fn generate(letters: fn() -> String, taken: &'static [&str]) -> Generate {
     Generate { letters, is_taken: Arc::new(|key| taken.contains(&key.as_str())) }
 }
@@ -615,7 +613,7 @@ fn five_letters() -> String {
 }
 
 #[test]
-fn a_name_is_generated_only_where_names_may_be() {
+fn a_name_is_generated_only_if_the_source_allows_it() {
     let long = "x".repeat(80);
     let read = |prefix: &str, generate| {
         let text = format!("apiVersion: v1\nkind: Pod\nmetadata:\n  generateName: {prefix}\n");
@@ -628,19 +626,19 @@ fn a_name_is_generated_only_where_names_may_be() {
     let name =
         |prefix: &str| read(prefix, Some(generate(five_letters, &[]))).unwrap().pods[0].key().to_string();
     assert_eq!(name("web-"), "default/web-b5c6d");
-    // As long as a label may be, however long the prefix is.
+    // The name is never longer than a label.
     assert_eq!(name(&long), format!("default/{}b5c6d", &long[..58]));
     assert_eq!(name(&"é".repeat(80)), format!("default/{}b5c6d", "é".repeat(29)));
 
-    let refusal = read("web-", None).unwrap_err();
-    assert_eq!(refusal.stage, Stage::Name);
-    assert_eq!(refusal.to_string(), "4:3: metadata.name: Required value: a pod needs a name");
+    let invalid = read("web-", None).unwrap_err();
+    assert_eq!(invalid.stage, Stage::Name);
+    assert_eq!(invalid.to_string(), "4:3: metadata.name: Required value: a pod needs a name");
 }
 
 /// Upstream `TestStoreCreateWithRetryNameGenerate`
 /// (`apiserver/pkg/registry/generic/registry/store_test.go`).
 #[test]
-fn a_generated_name_is_one_that_no_pod_has() {
+fn a_generated_name_is_unused() {
     fn counted() -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         COUNT.fetch_add(1, Ordering::SeqCst).to_string()
@@ -662,14 +660,14 @@ fn a_generated_name_is_one_that_no_pod_has() {
         let read = manifest::decode(pod.repeat(pods).as_bytes(), &preparation);
         read.unwrap().pods.iter().map(|pod| pod.key().to_string()).collect()
     };
-    // It counts on over all of this test. The namespace is the one that the pod comes to be in.
+    // The counter goes on through this test. The namespace is that of the prepared pod.
     let taken = generate(counted, &["prod/web-0", "prod/web-1", "dev/web-3", "default/web-4"]);
     assert_eq!(names("{generateName: web-}", 1, taken.clone()), ["prod/web-2"]);
     assert_eq!(names("{generateName: web-, namespace: dev}", 1, taken.clone()), ["dev/web-4"]);
     assert_eq!(names("{generateName: web-, name: web-0}", 1, taken), ["prod/web-0"]);
-    // Nor has another pod of the same manifest.
+    // Another pod of the same manifest does not have the name either.
     assert_eq!(names("{generateName: web-}", 2, generate(repeated, &[])), ["prod/web-x", "prod/web-y"]);
-    // If all that are tried are taken, whoever takes the pod will say so.
+    // If all attempts fail, the source rejects the pod.
     let first = &["prod/a1", "prod/a2", "prod/a3", "prod/a4", "prod/a5", "prod/a6", "prod/a7", "prod/a8"];
     assert_eq!(names("{generateName: a}", 1, generate(few, first)), [format!("prod/a{NAME_ATTEMPTS}")]);
 }

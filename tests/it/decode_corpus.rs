@@ -1,4 +1,4 @@
-//! The kubelet's own verdicts: what its code took and refused, and the pods that it made of it.
+//! The corpus of manifests that the kubelet's own code accepted or rejected, and its prepared pods.
 
 use podmux::{
     manifest::{self, Preparation},
@@ -8,20 +8,20 @@ use serde_json::Value;
 
 use crate::support::corpus;
 
-/// What became of the cases of one file.
+/// The results of the cases of one file.
 #[derive(Debug, Default, PartialEq)]
 struct Tally {
     /// Accepted by both, and the pod is the same.
     same_pod: usize,
-    /// Refused by both at the same stage.
-    refused: usize,
-    /// Refused by the kubelet later than decoding, and taken here so far.
+    /// Rejected by both at the same stage.
+    rejected: usize,
+    /// Rejected by the kubelet after decoding, and accepted by decoding here.
     later: usize,
 }
 
-/// A pod as both sides compare it: through the typed decode, without what each
-/// side derives in its own way (the hash, a UID that was not given) and without
-/// managedFields, which podmux drops.
+/// The form of a pod in which both sides are compared: decoded to the typed struct, without
+/// what each side derives differently (the hash, a UID that was not given) and
+/// without managedFields, which podmux drops.
 pub fn comparable(mut pod: Value, given_uid: bool) -> Value {
     let metadata = pod["metadata"].as_object_mut().unwrap();
     if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
@@ -61,14 +61,14 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
             }
             tally.same_pod += 1;
         }
-        (Some("decode"), Err(refusal)) if refusal.stage == Stage::Decode => tally.refused += 1,
-        (Some("name"), Err(refusal)) if refusal.stage == Stage::Name => tally.refused += 1,
+        (Some("decode"), Err(invalid)) if invalid.stage == Stage::Decode => tally.rejected += 1,
+        (Some("name"), Err(invalid)) if invalid.stage == Stage::Name => tally.rejected += 1,
         (Some("validate" | "reference"), Ok(_)) => tally.later += 1,
         (stage, Ok(_)) => {
-            return Err(format!("taken, but the kubelet refused it at {stage:?}: {}", case["error"]));
+            return Err(format!("accepted, but the kubelet rejected it at {stage:?}: {}", case["error"]));
         }
-        (stage, Err(refusal)) => {
-            return Err(format!("{:?}: {refusal}; the kubelet's stage is {stage:?}", refusal.stage));
+        (stage, Err(invalid)) => {
+            return Err(format!("{:?}: {invalid}; the kubelet's stage is {stage:?}", invalid.stage));
         }
     }
     Ok(())
@@ -97,11 +97,11 @@ fn run(file: &str) -> Tally {
 }
 
 #[test]
-fn every_text_of_the_yaml_corpus_is_read_as_the_kubelet_reads_it() {
-    assert_eq!(run("yaml.jsonl.gz"), Tally { same_pod: 147, refused: 265, later: 33 });
+fn the_yaml_corpus_is_read_as_by_the_kubelet() {
+    assert_eq!(run("yaml.jsonl.gz"), Tally { same_pod: 147, rejected: 265, later: 33 });
 }
 
 #[test]
-fn every_pod_of_the_corpus_comes_out_as_the_kubelet_prepares_it() {
-    assert_eq!(run("pods.jsonl.gz"), Tally { same_pod: 1633, refused: 371, later: 3278 });
+fn the_pods_of_the_corpus_are_prepared_as_by_the_kubelet() {
+    assert_eq!(run("pods.jsonl.gz"), Tally { same_pod: 1633, rejected: 371, later: 3278 });
 }

@@ -1,9 +1,9 @@
-//! Random histories over all four sources, against a model that rebuilds everything.
+//! Random histories of all four sources, compared with a simple model.
 //!
-//! `PODMUX_HISTORIES` says how many (2,000 if it is not set). The model knows
-//! nothing of persistent maps, digests or incarnations: it keeps plain maps of
-//! plain structs, decides every claim anew after each listing, and predicts
-//! every update that every consumer must be given, in its order.
+//! `PODMUX_HISTORIES` is their number (2,000 if it is not set). The model has no persistent
+//! maps, digests or incarnations: it keeps plain maps of plain structs, resolves
+//! every claim again after each listing, and predicts every update of every consumer in
+//! its order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use podmux::{
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
 
-/// A pod as the model sees it.
+/// A pod of the model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Plain {
     name: u8,
-    /// 0 is no UID.
+    /// 0 means no UID.
     uid: u8,
     priority: i32,
-    /// Not compared, but orders an ADD.
+    /// Not compared, but decides the order of an ADD.
     creation: u8,
-    /// Absent, empty, or one label: all different.
+    /// Absent, empty, or one label, which are all different.
     labels: u8,
     status: u8,
     terminating: bool,
@@ -98,11 +98,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The modes of the consumers. The first one never sleeps.
+/// The modes of the consumers. The first consumer reads each update at once.
 const CONSUMERS: [Notify; 4] =
     [Notify::Incremental, Notify::Incremental, Notify::Snapshot, Notify::SnapshotAndUpdates];
 
-/// One pod in the model's listing or view.
+/// A pod in a listing or view of the model.
 #[derive(Clone, Debug, PartialEq)]
 struct Held {
     source: usize,
@@ -110,22 +110,22 @@ struct Held {
     pod: Plain,
 }
 
-/// The pods of a listing or a view, by the number in their name.
+/// The pods of a listing or view, by the number in their name.
 type View = BTreeMap<u8, Held>;
 
-/// A source as the model sees it: what it found, and what it handed out.
+/// A source of the model: the pods that it found, and those that it published.
 #[derive(Default)]
 struct ModelSource {
     found: BTreeMap<u8, Vec<Plain>>,
     handed_out: View,
     lives: u64,
-    /// What the merge has of it.
+    /// The listing in the merge.
     effective: View,
     state: Option<bool>,
 }
 
 impl ModelSource {
-    /// The listing as the source would push it now.
+    /// The listing that the source would publish now.
     fn listing(&mut self, source: usize) -> View {
         let mut uids = BTreeSet::new();
         let mut listing = View::new();
@@ -156,7 +156,7 @@ const API: usize = 3;
 struct Model {
     sources: [ModelSource; 4],
     merged: View,
-    /// Restored claims that were stood against when they came, or lost since.
+    /// Restored claims that were in conflict on arrival, or lost later.
     weak: BTreeMap<(usize, u8), u64>,
     clock: u64,
 }
@@ -166,7 +166,7 @@ impl Model {
         self.sources[source].state == Some(true)
     }
 
-    /// Takes a listing: a live one in place of what the source has, a restored one over it.
+    /// Applies a listing: a live one replaces the previous one, a restored one is added to it.
     fn take(&mut self, source: usize, listing: View, restored: bool) {
         self.clock += 1;
         if !restored {
@@ -196,7 +196,7 @@ impl Model {
         }
     }
 
-    /// Decides everything anew.
+    /// Resolves all claims.
     fn merge(&mut self) {
         let mut alive: Vec<(u64, Held)> = Vec::new();
         for held in self.sources.iter().flat_map(|source| source.effective.values()) {
@@ -204,7 +204,7 @@ impl Model {
             alive.push((weakness, held.clone()));
         }
         let holders = loop {
-            let holders = contest(alive.clone());
+            let holders = owners(alive.clone());
             let mut beaten = Vec::new();
             for (index, (weakness, held)) in alive.iter().enumerate() {
                 let wants_the_same = |holder: &&(u64, Held)| {
@@ -231,8 +231,8 @@ impl Model {
     }
 }
 
-/// Who holds which name, among claims with their weakness.
-fn contest(mut alive: Vec<(u64, Held)>) -> BTreeMap<u8, (u64, Held)> {
+/// The owner of each name, among claims with their weakness.
+fn owners(mut alive: Vec<(u64, Held)>) -> BTreeMap<u8, (u64, Held)> {
     loop {
         let mut holders: BTreeMap<u8, (u64, Held)> = BTreeMap::new();
         for claim in &alive {
@@ -258,25 +258,25 @@ fn contest(mut alive: Vec<(u64, Held)>) -> BTreeMap<u8, (u64, Held)> {
     }
 }
 
-/// What a consumer is predicted to hear: operation, source, pods in order.
-type Heard = (Op, String, Vec<Plain>);
+/// A predicted update: operation, source, pods in order.
+type Predicted = (Op, String, Vec<Plain>);
 
-/// A consumer as the model sees it.
+/// A consumer of the model.
 #[derive(Default)]
 struct ModelConsumer {
-    told: View,
+    delivered: View,
     seen: BTreeSet<usize>,
 }
 
 impl ModelConsumer {
-    fn predict(&self, model: &Model, notify: Notify) -> Vec<Heard> {
+    fn predict(&self, model: &Model, notify: Notify) -> Vec<Predicted> {
         if notify != Notify::Incremental && model.sources.iter().any(|source| source.state.is_none()) {
             return Vec::new();
         }
-        let mut heard: BTreeMap<(Op, usize), Vec<Plain>> = BTreeMap::new();
-        let mut say = |op, held: &Held| heard.entry((op, held.source)).or_default().push(held.pod.clone());
+        let mut received: BTreeMap<(Op, usize), Vec<Plain>> = BTreeMap::new();
+        let mut say = |op, held: &Held| received.entry((op, held.source)).or_default().push(held.pod.clone());
         for name in 0..=u8::MAX {
-            match (self.told.get(&name), model.merged.get(&name)) {
+            match (self.delivered.get(&name), model.merged.get(&name)) {
                 (Some(old), Some(new)) if (old.source, old.life) == (new.source, new.life) => {
                     let (before, after) = (&old.pod, &new.pod);
                     if before.compared() != after.compared() {
@@ -296,30 +296,30 @@ impl ModelConsumer {
             }
         }
         let mut first = false;
-        let mut list: Vec<Heard> = Vec::new();
+        let mut list: Vec<Predicted> = Vec::new();
         for op in [Op::Remove, Op::Add, Op::Update, Op::Delete] {
-            list.extend(pick(&heard, op));
+            list.extend(pick(&received, op));
         }
         for source in 0..4 {
             if model.live(source) && !self.seen.contains(&source) {
                 first = true;
-                if ![Op::Add, Op::Update, Op::Delete].iter().any(|op| heard.contains_key(&(*op, source))) {
+                if ![Op::Add, Op::Update, Op::Delete].iter().any(|op| received.contains_key(&(*op, source))) {
                     list.push((Op::Add, SourceName::ALL[source].to_string(), Vec::new()));
                 }
             }
         }
-        list.extend(pick(&heard, Op::Reconcile));
+        list.extend(pick(&received, Op::Reconcile));
         let everything = || {
             let mut pods: Vec<Plain> = model.merged.values().map(|held| held.pod.clone()).collect();
             pods.sort_by_key(importance);
             (Op::Set, "*".to_owned(), pods)
         };
-        let moved = first || list.iter().any(|heard| matches!(heard.0, Op::Add | Op::Remove));
+        let moved = first || list.iter().any(|received| matches!(received.0, Op::Add | Op::Remove));
         match notify {
             Notify::Incremental => list,
             Notify::Snapshot => list.first().map(|_| everything()).into_iter().collect(),
             Notify::SnapshotAndUpdates => {
-                list.retain(|heard| !matches!(heard.0, Op::Add | Op::Remove));
+                list.retain(|received| !matches!(received.0, Op::Add | Op::Remove));
                 moved.then(everything).into_iter().chain(list).collect()
             }
         }
@@ -330,9 +330,9 @@ fn importance(pod: &Plain) -> (i32, u8, String) {
     (-pod.priority, pod.creation, pod.key())
 }
 
-fn pick(heard: &BTreeMap<(Op, usize), Vec<Plain>>, op: Op) -> Vec<Heard> {
+fn pick(received: &BTreeMap<(Op, usize), Vec<Plain>>, op: Op) -> Vec<Predicted> {
     let mut list = Vec::new();
-    for ((of, source), pods) in heard {
+    for ((of, source), pods) in received {
         if *of != op {
             continue;
         }
@@ -347,20 +347,20 @@ fn pick(heard: &BTreeMap<(Op, usize), Vec<Plain>>, op: Op) -> Vec<Heard> {
     list
 }
 
-/// A consumer that replays what it hears from an empty map, and trusts nothing.
+/// A consumer that replays updates from an empty map, and checks each.
 #[derive(Default)]
 struct Replay {
     pods: BTreeMap<String, Value>,
 }
 
 impl Replay {
-    fn hear(&mut self, update: &PodUpdate) {
+    fn replay(&mut self, update: &PodUpdate) {
         for pod in update.pods.iter() {
             let known = self.pods.contains_key(pod.key().as_str());
             match update.op {
-                Op::Add => assert!(!known, "ADD of the known pod {}", pod.key()),
+                Op::Add => assert!(!known, "ADD of a delivered pod: {}", pod.key()),
                 Op::Set => {}
-                op => assert!(known, "{op} of the unknown pod {}", pod.key()),
+                op => assert!(known, "{op} of a pod that was not delivered: {}", pod.key()),
             }
         }
         match update.op {
@@ -376,7 +376,7 @@ impl Replay {
     }
 }
 
-/// All of a pod that makes an update or a RECONCILE.
+/// The parts of a pod that are compared.
 fn compared(pod: &Pod) -> Value {
     let pod: Value = serde_json::from_slice(pod.text()).unwrap();
     let metadata = &pod["metadata"];
@@ -384,7 +384,7 @@ fn compared(pod: &Pod) -> Value {
     json!([pod["spec"], pod["status"], uid, labels, deletion, metadata["deletionGracePeriodSeconds"]])
 }
 
-/// Everything under test, with its model beside it.
+/// The code under test and its model.
 struct World {
     model: Model,
     builders: [ListingBuilder; 4],
@@ -437,7 +437,7 @@ impl World {
             .collect();
         let models: Vec<(String, usize)> =
             self.model.merged.values().map(|held| (held.pod.key(), held.source)).collect();
-        assert_eq!(ours, models, "who holds which name");
+        assert_eq!(ours, models, "the owners of the names");
         for source in SourceName::ALL {
             let state = match self.model.sources[source as usize].state {
                 None => SourceState::Waiting,
@@ -448,28 +448,28 @@ impl World {
         }
     }
 
-    /// A consumer asks for what is new, and takes some of it before it looks away.
+    /// A consumer compares the views and receives some of the updates.
     fn wake(&mut self, consumer: usize, take: usize) {
         let notify = CONSUMERS[consumer];
-        let (told, replay, plain) = &mut self.consumers[consumer];
-        let (goal, messages) = updates(told, self.storage.merged(), notify);
-        let heard: Vec<_> = messages.iter().map(hear).collect();
+        let (delivered, replay, plain) = &mut self.consumers[consumer];
+        let (goal, messages) = updates(delivered, self.storage.merged(), notify);
+        let received: Vec<_> = messages.iter().map(summary).collect();
         let predicted = plain.predict(&self.model, notify);
-        assert_same(&heard, &predicted);
+        assert_same(&received, &predicted);
         if consumer == 0 {
             check_removals(&self.model, &messages);
         }
         for update in messages.iter().take(take) {
-            replay.hear(update);
-            told.advance(update, &goal);
+            replay.replay(update);
+            delivered.advance(update, &goal);
             plain.advance(update, &self.model);
         }
         if take >= messages.len() {
-            *told = goal;
+            *delivered = goal;
             plain.catch_up(&self.model, notify);
             let wanted: BTreeMap<String, Value> =
-                told.iter().map(|(key, entry)| (key.to_string(), compared(entry.pod()))).collect();
-            assert_eq!(replay.pods, wanted, "the replay and what was told");
+                delivered.iter().map(|(key, entry)| (key.to_string(), compared(entry.pod()))).collect();
+            assert_eq!(replay.pods, wanted, "the replay and the delivered view");
             if notify == Notify::Incremental || self.storage.merged().is_complete() {
                 let view = self.storage.merged().iter();
                 let view: BTreeMap<String, Value> =
@@ -481,7 +481,7 @@ impl World {
 }
 
 impl ModelConsumer {
-    /// It was handed one update on the way to the model's view.
+    /// Records that one update on the way to the model's view was delivered.
     fn advance(&mut self, update: &PodUpdate, model: &Model) {
         if update.op == Op::Set {
             self.catch_up(model, Notify::Incremental);
@@ -494,24 +494,24 @@ impl ModelConsumer {
         for pod in update.pods.iter() {
             let name = pod.key().name()[1..].parse().unwrap();
             if update.op == Op::Remove {
-                self.told.remove(&name);
+                self.delivered.remove(&name);
             } else {
-                self.told.insert(name, model.merged[&name].clone());
+                self.delivered.insert(name, model.merged[&name].clone());
             }
         }
     }
 
     fn catch_up(&mut self, model: &Model, notify: Notify) {
         if notify == Notify::Incremental || model.sources.iter().all(|source| source.state.is_some()) {
-            self.told = model.merged.clone();
+            self.delivered = model.merged.clone();
             self.seen.extend((0..4).filter(|source| model.live(*source)));
         }
     }
 }
 
-/// A pod is removed by its source once that was seen, or because a source that
-/// was seen took its name or UID. (Only a consumer that never sleeps can be
-/// shown the reason: for another one it may have come and gone.)
+/// Checks that a pod is removed by its own source, once that is synced, or because a synced
+/// source owns its name or UID now. (Only for a consumer that reads each update at
+/// once: for another one the reason may have gone again.)
 fn check_removals(model: &Model, messages: &[PodUpdate]) {
     for update in messages.iter().filter(|update| update.op == Op::Remove) {
         for pod in update.pods.iter() {
@@ -531,12 +531,12 @@ fn check_removals(model: &Model, messages: &[PodUpdate]) {
     }
 }
 
-fn hear(update: &PodUpdate) -> (Op, String, Vec<String>) {
+fn summary(update: &PodUpdate) -> (Op, String, Vec<String>) {
     let pods = update.pods.iter().map(|pod| format!("{}/{}", pod.key(), pod.uid())).collect();
     (update.op, update.source.to_string(), pods)
 }
 
-fn assert_same(ours: &[(Op, String, Vec<String>)], predicted: &[Heard]) {
+fn assert_same(ours: &[(Op, String, Vec<String>)], predicted: &[Predicted]) {
     let uid = |pod: &Plain| if pod.uid > 0 { format!("u{}", pod.uid) } else { String::new() };
     let predicted: Vec<(Op, String, Vec<String>)> = predicted
         .iter()
@@ -549,7 +549,7 @@ fn assert_same(ours: &[(Op, String, Vec<String>)], predicted: &[Heard]) {
 }
 
 #[test]
-fn random_histories_never_differ_from_a_model_that_rebuilds_everything() {
+fn random_histories_give_the_updates_of_a_simple_model() {
     let cases = std::env::var("PODMUX_HISTORIES").map_or(2_000, |number| number.parse().unwrap());
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let run = TestRunner::new(config).run(&vec(step(), 1..60), |steps| {

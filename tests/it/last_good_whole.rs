@@ -21,7 +21,7 @@ fn pod(name: &str, image: &str) -> Arc<Pod> {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"containers": [{"name": "c", "image": image}]},
     });
-    Prepared::from_value(pod).unwrap().told_by(SourceName::Api, Timestamp::UNIX_EPOCH).into()
+    Prepared::from_value(pod).unwrap().published_by(SourceName::Api, Timestamp::UNIX_EPOCH).into()
 }
 
 fn put(good: &mut LastGood, name: &str, image: &str) {

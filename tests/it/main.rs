@@ -1,4 +1,4 @@
-//! What podmux promises, one file a behaviour.
+//! The integration tests of podmux: one file for each behaviour.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -8,7 +8,7 @@
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
     clippy::needless_raw_string_hashes,
-    reason = "a test fails by panicking, says what it ran, is nobody's library, and has its expectations written by a tool"
+    reason = "a test fails by panicking, prints what it runs, has no users as a library, and its expectations are written by a tool"
 )]
 
 mod agent;
@@ -44,6 +44,7 @@ mod decode;
 mod decode_corpus;
 mod delivery;
 mod docs;
+mod dependency_rules;
 mod durability;
 mod file;
 mod file_faults;
@@ -67,7 +68,6 @@ mod posted;
 mod reload;
 #[path = "../../examples/replay.rs"]
 mod replay;
-mod rooms;
 mod rotation;
 mod run_check;
 mod run_command;

@@ -1,4 +1,4 @@
-//! The example manifests: what the README runs is valid, without a word of warning, and runs.
+//! The example manifests, which the README uses, are valid without a warning, and the agent runs them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ fn examples() -> BTreeMap<String, Vec<Prepared>> {
     let read = |path: PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let found = manifest::read(&fs::read(&path).unwrap(), &preparation)
-            .unwrap_or_else(|refusal| panic!("{name}:{refusal}"));
+            .unwrap_or_else(|invalid| panic!("{name}:{invalid}"));
         assert!(found.warnings.is_empty(), "{name}: {:?}", found.warnings);
         (name, found.pods)
     };
@@ -37,7 +37,7 @@ fn examples() -> BTreeMap<String, Vec<Prepared>> {
 }
 
 #[test]
-fn the_examples_are_pods_that_a_reader_recognises() {
+fn the_examples_have_well_known_names() {
     let keys: BTreeSet<_> = examples().values().flatten().map(|pod| pod.key().to_string()).collect();
     let expected = [
         "default/web-node1",
@@ -55,16 +55,16 @@ fn the_examples_are_pods_that_a_reader_recognises() {
 }
 
 #[test]
-fn no_two_examples_claim_one_name_or_one_uid() {
+fn no_two_examples_have_the_same_name_or_uid() {
     let pods: Vec<_> = examples().into_values().flatten().collect();
     let keys: BTreeSet<_> = pods.iter().map(Prepared::key).collect();
     let uids: BTreeSet<_> = pods.iter().map(Prepared::uid).collect();
     assert_eq!((keys.len(), uids.len()), (pods.len(), pods.len()));
 }
 
-/// A node without an API server cannot resolve them, and so no static pod may name them.
+/// A node without an API server cannot resolve such references, so static pods may not have them.
 #[test]
-fn no_example_refers_to_what_only_an_api_server_has() {
+fn no_example_refers_to_api_objects() {
     let kinds = [
         "secret",
         "secretKeyRef",
@@ -92,12 +92,12 @@ fn no_example_refers_to_what_only_an_api_server_has() {
 }
 
 #[test]
-fn the_api_server_is_as_large_as_the_benchmarks_want_it() {
+fn the_example_api_server_has_the_size_for_the_benchmarks() {
     let size = fs::metadata(directory().join("kube-apiserver.yaml")).unwrap().len();
     assert!((2_000..3_000).contains(&size), "{size} bytes");
 }
 
-/// The README's first command.
+/// The first command of the README.
 #[test]
 fn the_agent_adds_every_example_in_one_update() {
     let agent = Process::start(&mut podmux_run(&directory(), &[]));
@@ -109,7 +109,7 @@ fn the_agent_adds_every_example_in_one_update() {
 }
 
 #[test]
-fn validate_has_nothing_to_say_of_the_examples() {
+fn validate_reports_nothing_about_the_examples() {
     let directory = directory();
     let output = podmux(&["validate", "--strict", directory.to_str().unwrap()]).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "");

@@ -1,4 +1,4 @@
-//! The merge gives the kubelet's own updates, history for history.
+//! The merge gives the same updates as the kubelet's own code, for each history of the corpus.
 
 use crate::{replay, support::corpus};
 

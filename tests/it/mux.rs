@@ -1,4 +1,4 @@
-//! The mux: many sources, many consumers, and nobody who waits for another.
+//! The mux: no source and no consumer waits for another one.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use crate::support::script::{pod, update_line};
 
-/// A source that says what a test wants.
+/// A source that publishes the pods of a test.
 struct Source {
     channel: SourceChannel,
     builder: ListingBuilder,
@@ -46,13 +46,13 @@ impl Source {
     }
 }
 
-/// No step of these tests waits for anything but the machine.
+/// Fails if nothing happens for a minute.
 async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_mins(1), future).await.expect("nothing happened for a minute")
 }
 
-async fn heard(updates: &mut Updates) -> String {
-    update_line(&soon(updates.next()).await.expect("the mux goes on"))
+async fn next_line(updates: &mut Updates) -> String {
+    update_line(&soon(updates.next()).await.expect("the mux has not ended"))
 }
 
 fn start(sources: &[SourceName]) -> (Mux, JoinHandle<()>) {
@@ -65,21 +65,21 @@ fn start(sources: &[SourceName]) -> (Mux, JoinHandle<()>) {
 async fn each_configured_source_has_one_channel() {
     let (mux, _turn) = Mux::new(&[SourceName::File, SourceName::Api]);
     assert_eq!(mux.channel(SourceName::File).unwrap().source(), SourceName::File);
-    assert!(mux.channel(SourceName::File).is_none(), "a second one could speak in its name");
-    assert!(mux.channel(SourceName::Http).is_none(), "it is not configured");
+    assert!(mux.channel(SourceName::File).is_none(), "there is only one channel");
+    assert!(mux.channel(SourceName::Http).is_none(), "the source is not configured");
     assert_eq!(mux.channel(SourceName::Api).unwrap().source(), SourceName::Api);
 }
 
 #[tokio::test]
-#[should_panic(expected = "a source speaks in its own name only")]
-async fn a_source_cannot_speak_in_anothers_name() {
+#[should_panic(expected = "a source publishes only its own listings")]
+async fn a_source_cannot_publish_the_listing_of_another() {
     let (mux, _turn) = Mux::new(&SourceName::ALL);
     mux.channel(SourceName::File).unwrap().publish(ListingBuilder::new(SourceName::Api).listing());
 }
 
 // TestMergeInvoked
 #[tokio::test]
-async fn a_pushed_listing_is_merged_and_published() {
+async fn a_published_listing_is_merged() {
     let (mux, _turn) = start(&[SourceName::File]);
     let mut file = Source::of(&mux, SourceName::File);
     file.put_and_merge("foo").await;
@@ -140,7 +140,7 @@ async fn a_consumer_beside_racing_sources_replays_to_the_merged_view() {
     }
     let mut replay = BTreeMap::new();
     while let Some(update) = soon(updates.next()).await {
-        hear(&mut replay, &update);
+        replay_update(&mut replay, &update);
     }
     soon(turn).await.unwrap();
     let merged = mux.merged().borrow().clone();
@@ -150,7 +150,7 @@ async fn a_consumer_beside_racing_sources_replays_to_the_merged_view() {
     assert_eq!(wanted.len(), 9, "a shared pod, and two of each source");
 }
 
-fn hear(replay: &mut BTreeMap<String, Vec<u8>>, update: &PodUpdate) {
+fn replay_update(replay: &mut BTreeMap<String, Vec<u8>>, update: &PodUpdate) {
     for pod in update.pods.iter() {
         let before = match update.op {
             Op::Remove => replay.remove(pod.key().as_str()),
@@ -162,17 +162,17 @@ fn hear(replay: &mut BTreeMap<String, Vec<u8>>, update: &PodUpdate) {
 
 // TestNewSourceApiserver_UpdatesAndMultiplePods
 #[tokio::test]
-async fn a_consumer_that_keeps_up_hears_each_change() {
+async fn a_consumer_that_keeps_up_receives_each_change() {
     let (mux, _turn) = start(&[SourceName::Api]);
     let mut updates = mux.updates(Notify::Incremental);
     let mut api = Source::of(&mux, SourceName::Api);
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for listing in ["one", "one two", "one=i:2 two", "two", "two%Running"] {
         api.put(listing);
-        told.push(heard(&mut updates).await);
+        received.push(next_line(&mut updates).await);
     }
     assert_eq!(
-        told,
+        received,
         [
             "ADD api: default/one#one-uid",
             "ADD api: default/two#two-uid",
@@ -185,86 +185,87 @@ async fn a_consumer_that_keeps_up_hears_each_change() {
 
 // TestNewSourceApiserver_InitialEmptySendsEmptyPodUpdate
 #[tokio::test]
-async fn a_source_that_starts_empty_is_seen() {
+async fn the_first_sync_of_an_empty_source_is_an_empty_add() {
     let (mux, _turn) = start(&[SourceName::Api]);
     let mut updates = mux.updates(Notify::Incremental);
     let mut api = Source::of(&mux, SourceName::Api);
     api.put("");
-    assert_eq!(heard(&mut updates).await, "ADD api:");
+    assert_eq!(next_line(&mut updates).await, "ADD api:");
 }
 
 // Untested upstream: a full updates channel. k#6764
 #[tokio::test]
-async fn a_consumer_that_sleeps_stalls_nobody_and_wakes_to_one_difference() {
+async fn a_slow_consumer_delays_no_one_and_receives_one_difference() {
     let (mux, _turn) = start(&[SourceName::File, SourceName::Api]);
     let (mut sleeper, mut awake) = (mux.updates(Notify::Incremental), mux.updates(Notify::Incremental));
     let (mut file, mut api) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Api));
     api.put_and_merge("still=i:still").await;
-    assert_eq!(heard(&mut sleeper).await, "ADD api: default/still#still-uid");
-    assert_eq!(heard(&mut awake).await, "ADD api: default/still#still-uid");
+    assert_eq!(next_line(&mut sleeper).await, "ADD api: default/still#still-uid");
+    assert_eq!(next_line(&mut awake).await, "ADD api: default/still#still-uid");
     for round in 0..1_000 {
         file.put_and_merge(&format!("a=i:{round} b-{round}")).await;
-        while awake.told().len() < 3 || !heard_image(&awake, round) {
-            heard(&mut awake).await;
+        while awake.delivered().len() < 3 || !received_image(&awake, round) {
+            next_line(&mut awake).await;
         }
     }
-    let told = [heard(&mut sleeper).await];
-    assert_eq!(told, ["ADD file: default/a#a-uid default/b-999#b-999-uid"]);
-    let newest = sleeper.told().iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+    let received = [next_line(&mut sleeper).await];
+    assert_eq!(received, ["ADD file: default/a#a-uid default/b-999#b-999-uid"]);
+    let newest = sleeper.delivered().iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
     assert_eq!(newest, ["default/a", "default/b-999", "default/still"]);
 }
 
-fn heard_image(updates: &Updates, round: usize) -> bool {
+fn received_image(updates: &Updates, round: usize) -> bool {
     let image = format!(r#""image":"i:{round}""#);
     let texts =
-        updates.told().iter().map(|(_, entry)| String::from_utf8_lossy(entry.pod().text()).into_owned());
+        updates.delivered().iter().map(|(_, entry)| String::from_utf8_lossy(entry.pod().text()).into_owned());
     texts.filter(|text| text.contains(&image)).count() == 1
 }
 
 #[tokio::test]
-async fn a_newer_view_replaces_what_a_consumer_has_not_taken_yet() {
+async fn a_newer_view_replaces_the_rest_of_a_batch() {
     let (mux, _turn) = start(&[SourceName::File]);
     let mut updates = mux.updates(Notify::Incremental);
     let mut file = Source::of(&mux, SourceName::File);
     file.put_and_merge("gone changed").await;
-    assert_eq!(heard(&mut updates).await, "ADD file: default/changed#changed-uid default/gone#gone-uid");
+    assert_eq!(next_line(&mut updates).await, "ADD file: default/changed#changed-uid default/gone#gone-uid");
     file.put_and_merge("changed=i:2 new").await;
-    assert_eq!(heard(&mut updates).await, "REMOVE file: default/gone#gone-uid");
-    // Before it takes the ADD of `new` and the UPDATE, the world moves on.
+    assert_eq!(next_line(&mut updates).await, "REMOVE file: default/gone#gone-uid");
+    // Before the ADD of `new` and the UPDATE, a newer listing is published.
     file.put_and_merge("changed=i:1 newer").await;
-    assert_eq!(heard(&mut updates).await, "ADD file: default/newer#newer-uid");
-    // `changed` is again what the consumer knows. The next thing it hears is the next change.
+    assert_eq!(next_line(&mut updates).await, "ADD file: default/newer#newer-uid");
+    // `changed` is again as delivered, so the next update is the next change.
     file.put_and_merge("newer").await;
-    assert_eq!(heard(&mut updates).await, "REMOVE file: default/changed#changed-uid");
+    assert_eq!(next_line(&mut updates).await, "REMOVE file: default/changed#changed-uid");
 }
 
 #[tokio::test]
-async fn what_is_not_compared_is_known_without_being_told() {
+async fn a_change_that_is_not_compared_gives_no_update() {
     let (mux, _turn) = start(&[SourceName::Api]);
     let mut updates = mux.updates(Notify::Incremental);
     let mut api = Source::of(&mux, SourceName::Api);
     api.put_and_merge("foo<1").await;
-    assert_eq!(heard(&mut updates).await, "ADD api: default/foo#foo-uid");
+    assert_eq!(next_line(&mut updates).await, "ADD api: default/foo#foo-uid");
     api.put_and_merge("foo<2").await;
     assert!(poll_and_cancel(updates.next()).is_none(), "a creationTimestamp is not compared");
-    // Else every later look would meet the same difference again.
-    let known: Vec<_> = updates.told().iter().map(|(_, entry)| entry.pod().creation_timestamp()).collect();
+    // Otherwise each later comparison would find the same difference.
+    let known: Vec<_> =
+        updates.delivered().iter().map(|(_, entry)| entry.pod().creation_timestamp()).collect();
     assert_eq!(known, [Some("2026-01-02T00:00:00Z")]);
 }
 
 #[tokio::test]
-async fn the_latest_listing_wins_and_what_it_lacks_was_never_there() {
+async fn the_latest_listing_wins() {
     let (mux, turn) = Mux::new(&[SourceName::File]);
     let mut file = Source::of(&mux, SourceName::File);
     let mut updates = mux.updates(Notify::Incremental);
     file.put("a");
     file.put("b");
     let _turn = tokio::spawn(turn.run());
-    assert_eq!(heard(&mut updates).await, "ADD file: default/b#b-uid");
+    assert_eq!(next_line(&mut updates).await, "ADD file: default/b#b-uid");
 }
 
 #[tokio::test]
-async fn a_restored_listing_replaces_nothing_that_waits() {
+async fn a_restored_listing_replaces_no_waiting_listing() {
     let (mux, turn) = Mux::new(&[SourceName::File, SourceName::Http]);
     let (mut file, mut http) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Http));
     let mut updates = mux.updates(Notify::Incremental);
@@ -273,27 +274,27 @@ async fn a_restored_listing_replaces_nothing_that_waits() {
     http.restore("one");
     http.restore("two");
     let _turn = tokio::spawn(turn.run());
-    assert_eq!(heard(&mut updates).await, "ADD file: default/live#live-uid");
-    assert_eq!(heard(&mut updates).await, "ADD http: default/one#one-uid default/two#two-uid");
+    assert_eq!(next_line(&mut updates).await, "ADD file: default/live#live-uid");
+    assert_eq!(next_line(&mut updates).await, "ADD http: default/one#one-uid default/two#two-uid");
     assert_eq!(mux.merged().borrow().state(SourceName::File), Some(SourceState::Synced));
     assert_eq!(mux.merged().borrow().state(SourceName::Http), Some(SourceState::Restored));
 }
 
 #[tokio::test]
-async fn when_the_sources_end_everything_pushed_is_merged_told_and_then_the_end() {
+async fn every_listing_is_merged_and_delivered_before_the_mux_ends() {
     let (mux, turn) = Mux::new(&[SourceName::File, SourceName::Api]);
     let mut updates = mux.updates(Notify::Incremental);
     let (mut file, api) = (Source::of(&mux, SourceName::File), Source::of(&mux, SourceName::Api));
     file.put("a");
     drop((file, api));
     soon(turn.run()).await;
-    assert_eq!(heard(&mut updates).await, "ADD file: default/a#a-uid");
+    assert_eq!(next_line(&mut updates).await, "ADD file: default/a#a-uid");
     assert!(soon(updates.next()).await.is_none());
-    assert!(soon(updates.next()).await.is_none(), "and so it stays");
+    assert!(soon(updates.next()).await.is_none(), "the channel stays closed");
 }
 
 #[tokio::test]
-async fn who_asks_whether_a_listing_is_merged_is_told_no_when_the_mux_has_ended() {
+async fn merged_returns_false_when_the_mux_has_ended() {
     let (mux, turn) = Mux::new(&[SourceName::File]);
     let mut file = Source::of(&mux, SourceName::File);
     file.put("a");
@@ -301,30 +302,30 @@ async fn who_asks_whether_a_listing_is_merged_is_told_no_when_the_mux_has_ended(
     assert!(!soon(file.channel.merged()).await);
 }
 
-/// Polls a future once and drops it, as a `select!` does with the branch that lost.
+/// Polls a future once and drops it, as `select!` does with the other branches.
 fn poll_and_cancel(future: impl Future<Output = Option<PodUpdate>>) -> Option<PodUpdate> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        std::task::Poll::Ready(update) => Some(update.expect("the mux goes on")),
+        std::task::Poll::Ready(update) => Some(update.expect("the mux has not ended")),
         std::task::Poll::Pending => None,
     }
 }
 
 // Untested upstream: cancel at every await.
 #[tokio::test]
-async fn cancelling_next_loses_no_update_and_tells_none_twice() {
+async fn cancelling_next_loses_and_repeats_no_update() {
     let (mux, _turn) = start(&[SourceName::File]);
     let mut updates = mux.updates(Notify::Incremental);
     let mut file = Source::of(&mux, SourceName::File);
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for listing in ["a b", "a=i:2 c", "a=i:2! c%Running d", ""] {
-        assert!(poll_and_cancel(updates.next()).is_none(), "there is nothing to tell yet");
+        assert!(poll_and_cancel(updates.next()).is_none(), "there is no update yet");
         file.put_and_merge(listing).await;
         while let Some(update) = poll_and_cancel(updates.next()) {
-            told.push(update_line(&update));
+            received.push(update_line(&update));
         }
     }
     assert_eq!(
-        told,
+        received,
         [
             "ADD file: default/a#a-uid default/b#b-uid",
             "REMOVE file: default/b#b-uid",
@@ -339,7 +340,7 @@ async fn cancelling_next_loses_no_update_and_tells_none_twice() {
 }
 
 #[tokio::test]
-async fn cancelling_merged_costs_nothing() {
+async fn merged_is_cancel_safe() {
     let (mux, turn) = Mux::new(&[SourceName::File]);
     let mut file = Source::of(&mux, SourceName::File);
     file.put("a");
@@ -352,24 +353,24 @@ async fn cancelling_merged_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_comes_late_starts_with_everything() {
+async fn a_late_consumer_starts_with_all_pods() {
     let (mux, _turn) = start(&[SourceName::File]);
     let mut file = Source::of(&mux, SourceName::File);
     file.put_and_merge("a b").await;
     file.put_and_merge("a=i:2 b c").await;
     let mut late = mux.updates(Notify::Incremental);
-    assert_eq!(heard(&mut late).await, "ADD file: default/a#a-uid default/b#b-uid default/c#c-uid");
+    assert_eq!(next_line(&mut late).await, "ADD file: default/a#a-uid default/b#b-uid default/c#c-uid");
 }
 
 #[tokio::test]
-async fn a_sign_of_life_is_given_while_the_loop_turns() {
+async fn a_heartbeat_needs_a_running_loop() {
     let (mux, turning) = Mux::new(&[SourceName::File]);
     let mut asked = pin!(mux.turns());
     let poll = asked.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(poll.is_pending(), "nobody turns it");
+    assert!(poll.is_pending(), "the loop does not run");
     let task = tokio::spawn(turning.run());
     assert!(asked.await);
     drop(mux.channel(SourceName::File));
     task.await.unwrap();
-    assert!(!mux.turns().await, "it has ended");
+    assert!(!mux.turns().await, "the mux has ended");
 }

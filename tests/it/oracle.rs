@@ -1,4 +1,4 @@
-//! Whatever is thrown at both, podmux says what the kubelet's own code says.
+//! Random manifests, pods and histories: podmux and the kubelet's own code give the same results.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,7 +19,7 @@ use crate::{
     validation_corpus::{Causes, causes},
 };
 
-/// How many random cases are tried: a variable of the environment, or a few.
+/// The number of random cases: from the environment, or a few.
 fn cases(variable: &str, few: u64) -> u64 {
     std::env::var(variable).map_or(few, |many| many.parse().unwrap())
 }
@@ -28,48 +28,52 @@ fn decode(text: &str, source: &str) -> Value {
     json!({"op": "decode", "source": source, "node": "node1", "text": text})
 }
 
-/// The kubelet's causes, of a case of the corpus or an answer of the oracle.
-fn told(verdict: &Value) -> Causes {
+/// The kubelet's (field, reason) pairs, of a case of the corpus or an answer of the oracle.
+fn kubelets_causes(result: &Value) -> Causes {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let causes = verdict["causes"].as_array().into_iter().flatten();
+    let causes = result["causes"].as_array().into_iter().flatten();
     causes.map(|cause| (text(&cause["field"]), text(&cause["reason"]))).collect()
 }
 
 #[test]
-fn the_oracle_says_what_the_corpus_says() {
+fn the_oracle_agrees_with_the_corpus() {
     let Some(mut oracle) = Oracle::start() else { return };
     for file in ["pods.jsonl.gz", "yaml.jsonl.gz"] {
         for case in corpus(file) {
-            let said = oracle.ask(&decode(case["data"].as_str().unwrap(), case["source"].as_str().unwrap()));
+            let answer =
+                oracle.ask(&decode(case["data"].as_str().unwrap(), case["source"].as_str().unwrap()));
             let id = &case["id"];
-            assert_eq!((&said["ok"], &said["stage"]), (&case["ok"], &case["stage"]), "{id}");
-            assert_eq!(told(&said), told(&case), "{id}");
-            assert_eq!(said["pods"], case["pods"], "{id}");
+            assert_eq!((&answer["ok"], &answer["stage"]), (&case["ok"], &case["stage"]), "{id}");
+            assert_eq!(kubelets_causes(&answer), kubelets_causes(&case), "{id}");
+            assert_eq!(answer["pods"], case["pods"], "{id}");
         }
     }
     for case in corpus("merge.jsonl.gz") {
-        let said = oracle.ask(&json!({"op": "merge", "steps": case["steps"]}));
+        let answer = oracle.ask(&json!({"op": "merge", "steps": case["steps"]}));
         let updates: Vec<Value> =
             case["steps"].as_array().unwrap().iter().map(|step| step["updates"].clone()).collect();
-        assert_eq!(said["steps"], json!(updates), "{}", case["id"]);
+        assert_eq!(answer["steps"], json!(updates), "{}", case["id"]);
     }
 }
 
-/// podmux tells a path on one line whatever is in it: quotes and the like in keys
-/// are escaped, which the API does not do.
+/// Removes the escapes from paths: podmux escapes quotes and line breaks in keys, the API does not.
 fn unescaped(causes: Causes) -> Causes {
     causes.into_iter().map(|(field, reason)| (field.replace('\\', ""), reason)).collect()
 }
 
-/// How podmux's verdict on a text differs from the kubelet's.
+/// How the result of podmux for a text differs from the kubelet's.
 fn difference(text: &str, source: &str, theirs: &Value) -> Option<String> {
     let name = if source == "file" { SourceName::File } else { SourceName::Url };
     let preparation =
         Preparation { source: name, node: NodeName::new("node1").unwrap(), generate: None, namespace: None };
     let stage = theirs["stage"].as_str();
-    let refusal = match manifest::read(text.as_bytes(), &preparation) {
+    let invalid = match manifest::read(text.as_bytes(), &preparation) {
         Ok(_) if stage.is_some() => {
-            return Some(format!("taken; the kubelet at {stage:?}: {} {:?}", theirs["error"], told(theirs)));
+            return Some(format!(
+                "accepted; the kubelet at {stage:?}: {} {:?}",
+                theirs["error"],
+                kubelets_causes(theirs)
+            ));
         }
         Ok(ours) => {
             let pods = theirs["pods"].as_array().unwrap();
@@ -82,9 +86,9 @@ fn difference(text: &str, source: &str, theirs: &Value) -> Option<String> {
             return (!same)
                 .then(|| format!("another pod\nours   {}\ntheirs {}", json!(ours), theirs["pods"]));
         }
-        Err(refusal) => refusal,
+        Err(invalid) => invalid,
     };
-    let ours = match refusal.stage {
+    let ours = match invalid.stage {
         Stage::Decode => "decode",
         Stage::Name => "name",
         Stage::Validate => "validate",
@@ -92,12 +96,12 @@ fn difference(text: &str, source: &str, theirs: &Value) -> Option<String> {
     };
     if stage != Some(ours) {
         return Some(format!(
-            "refused at {ours}: {refusal}; the kubelet at {stage:?}: {} {:?}",
+            "rejected at {ours}: {invalid}; the kubelet at {stage:?}: {} {:?}",
             theirs["error"],
-            told(theirs)
+            kubelets_causes(theirs)
         ));
     }
-    let (ours, theirs) = (unescaped(causes(&refusal)), unescaped(told(theirs)));
+    let (ours, theirs) = (unescaped(causes(&invalid)), unescaped(kubelets_causes(theirs)));
     let same = stage != Some("validate") || ours == theirs;
     (!same).then(|| {
         let (more, fewer): (Vec<_>, Vec<_>) =
@@ -106,26 +110,26 @@ fn difference(text: &str, source: &str, theirs: &Value) -> Option<String> {
     })
 }
 
-/// Tries texts until there are enough that differ to look at.
+/// Tries texts, and prints some of those with different results.
 fn try_all(name: &str, tries: u64, mut make: impl FnMut(&mut Random) -> Option<(String, &'static str)>) {
     let Some(mut oracle) = Oracle::start() else { return };
     let (mut differ, mut stages) = (Vec::new(), BTreeMap::<String, usize>::new());
     for seed in 0..tries {
         let Some((text, source)) = make(&mut Random::new(seed)) else { continue };
         let theirs = oracle.ask(&decode(&text, source));
-        *stages.entry(theirs["stage"].as_str().unwrap_or("taken").to_owned()).or_default() += 1;
+        *stages.entry(theirs["stage"].as_str().unwrap_or("accepted").to_owned()).or_default() += 1;
         if let Some(how) = difference(&text, source, &theirs) {
             differ.push(format!("{name} {seed} ({source}): {how}\n{text}\n"));
         }
     }
     println!("{name}: {stages:?}");
     let many = |stage: &str| stages.get(stage).is_some_and(|count| *count as u64 > tries / 50);
-    assert!(many("taken") && many("decode") && many("validate"), "too tame or too wild: {stages:?}");
+    assert!(many("accepted") && many("decode") && many("validate"), "the cases are too similar: {stages:?}");
     let shown = &differ[..differ.len().min(20)];
     assert!(differ.is_empty(), "{} of {tries} differ:\n{}", differ.len(), shown.join("\n"));
 }
 
-/// What is known of pods: which values stand under a key, and which keys beside each other.
+/// The values of each key in known pods, and the keys that occur together.
 struct Known {
     bases: Vec<Value>,
     texts: Vec<String>,
@@ -160,7 +164,7 @@ impl Known {
     }
 
     fn learn(&mut self, key: &str, value: &Value) {
-        // Enough of each to choose from.
+        // A few of each are enough.
         let values = self.values.entry(key.to_owned()).or_default();
         if values.len() < 100 && !values.contains(value) {
             values.push(value.clone());
@@ -177,11 +181,10 @@ impl Known {
         }
     }
 
-    /// Changes something of a pod. Every value is as likely as any other, so
-    /// that most changes are deep inside.
+    /// Changes one value of a pod. All values are equally likely, so most changes are deep inside.
     fn mutate(&self, random: &mut Random, pod: &mut Value) {
         let mut places = Vec::new();
-        // What the text is, is not changed: a text that is no pod is soon refused.
+        // The kind and version stay: another kind is rejected at once.
         for part in ["metadata", "spec"] {
             if let Some(value) = pod.get(part) {
                 places_in(part, &format!("/{part}"), value, &mut places);
@@ -227,8 +230,8 @@ impl Known {
         fields.insert(name.clone(), value);
     }
 
-    /// Another value, mostly of the same type: another type is refused before
-    /// anything else is looked at.
+    /// Another value, mostly of the same type: another type is rejected before
+    /// validation.
     fn instead_of(&self, random: &mut Random, key: &str, value: &Value) -> Value {
         if let Some(number) = value.as_i64()
             && random.once_in(2)
@@ -244,7 +247,7 @@ impl Known {
         Value::Null
     }
 
-    /// A value that was seen under this key, or one that nobody expects.
+    /// A known value of this key, or an unusual one.
     fn another(&self, random: &mut Random, key: &str) -> Value {
         let known = self.values.get(key).filter(|_| !random.once_in(3));
         if let Some(values) = known {
@@ -254,13 +257,13 @@ impl Known {
     }
 }
 
-/// The paths of all values inside, each with the key that it stands under.
+/// The paths of all values inside, each with its key.
 fn places_in(key: &str, path: &str, value: &Value, places: &mut Vec<(String, String)>) {
     places.push((key.to_owned(), path.to_owned()));
     match value {
         Value::Object(fields) => {
             for (field, value) in fields {
-                // `~` and `/` have a meaning in such a path.
+                // `~` and `/` are special in such a path.
                 let escaped = field.replace('~', "~0").replace('/', "~1");
                 places_in(field, &format!("{path}/{escaped}"), value, places);
             }
@@ -274,7 +277,7 @@ fn places_in(key: &str, path: &str, value: &Value, places: &mut Vec<(String, Str
     }
 }
 
-/// Values that somebody writes some day.
+/// Unusual values.
 fn odd() -> Vec<Value> {
     let texts = [
         "",
@@ -347,7 +350,7 @@ fn either(random: &mut Random) -> &'static str {
 }
 
 #[test]
-fn random_pods_get_the_kubelets_verdict() {
+fn random_pods_give_the_kubelets_result() {
     try_all("pod", cases("PODMUX_MANIFESTS", 2000), |random| {
         let mut pod = random.pick(&KNOWN.bases).clone();
         for _ in 0..=random.below(3) {
@@ -358,9 +361,9 @@ fn random_pods_get_the_kubelets_verdict() {
 }
 
 #[test]
-fn random_pods_of_a_server_are_refused_where_the_kubelets_decoder_refuses_them() {
+fn random_pods_of_a_server_are_rejected_where_the_kubelets_decoder_rejects_them() {
     let Some(mut oracle) = Oracle::start() else { return };
-    let (mut differ, mut taken, mut refused) = (Vec::new(), 0, 0);
+    let (mut differ, mut accepted, mut rejected) = (Vec::new(), 0, 0);
     for seed in 0..cases("PODMUX_MANIFESTS", 2000) {
         let random = &mut Random::new(seed);
         let mut pod = random.pick(&KNOWN.bases).clone();
@@ -370,7 +373,7 @@ fn random_pods_of_a_server_are_refused_where_the_kubelets_decoder_refuses_them()
         for _ in 0..=random.below(4) {
             KNOWN.mutate(random, &mut pod);
         }
-        // They are dropped unread.
+        // They are skipped unread.
         if let Some(Value::Object(metadata)) = pod.get_mut("metadata") {
             metadata.remove("managedFields");
         }
@@ -378,11 +381,11 @@ fn random_pods_of_a_server_are_refused_where_the_kubelets_decoder_refuses_them()
         let theirs = oracle.ask(&decode(&text, "file"));
         let ours = Prepared::from_server(text.as_bytes());
         match (theirs["stage"].as_str(), &ours) {
-            // No name: the kubelet sees that later.
+            // The kubelet reports a missing name later.
             (Some("name"), Err(_)) => {}
-            (Some("decode"), Err(_)) => refused += 1,
+            (Some("decode"), Err(_)) => rejected += 1,
             (stage, Ok(ours)) if stage != Some("decode") => {
-                taken += 1;
+                accepted += 1;
                 assert_eq!(*ours, Prepared::from_value(pod).unwrap(), "{text}");
             }
             (stage, ours) => {
@@ -390,12 +393,15 @@ fn random_pods_of_a_server_are_refused_where_the_kubelets_decoder_refuses_them()
             }
         }
     }
-    println!("{taken} taken, {refused} refused");
-    assert!(taken > 100 && refused > 100, "too tame or too wild: {taken} taken, {refused} refused");
+    println!("{accepted} accepted, {rejected} rejected");
+    assert!(
+        accepted > 100 && rejected > 100,
+        "the cases are too similar: {accepted} accepted, {rejected} rejected"
+    );
     assert!(differ.is_empty(), "{} differ:\n{}", differ.len(), differ[..differ.len().min(10)].join("\n"));
 }
 
-/// Bits of YAML that change what is around them.
+/// Parts of YAML that change the text around them.
 const BITS: [&str; 40] = [
     "0644",
     "0o17",
@@ -440,7 +446,7 @@ const BITS: [&str; 40] = [
 ];
 
 #[test]
-fn random_texts_get_the_kubelets_verdict() {
+fn random_texts_give_the_kubelets_result() {
     try_all("text", cases("PODMUX_MANIFESTS", 2000), |random| {
         let mut lines: Vec<String> = random.pick(&KNOWN.texts).lines().map(str::to_owned).collect();
         for _ in 0..=random.below(2) {
@@ -465,8 +471,8 @@ fn random_texts_get_the_kubelets_verdict() {
             }
         }
         let text = lines.join("\n") + "\n";
-        // Several documents, and flow mappings that are no JSON, are ours alone (parity.md).
-        // So is what begins indented: to the kubelet the rest is another document, and not read.
+        // Only podmux accepts several documents, and flow mappings that are not JSON. The same
+        // holds for an indented beginning: for the kubelet the rest is another document.
         let ours_alone = text.trim_start().starts_with(['{', '%'])
             || text.starts_with(' ')
             || text.contains("---")
@@ -475,13 +481,12 @@ fn random_texts_get_the_kubelets_verdict() {
     });
 }
 
-/// The pods that a source wants, by name. Each source has names and UIDs of its
-/// own, and a UID belongs to one name: what podmux does otherwise on purpose is
-/// left out (README, "Differences from the kubelet").
+/// The pods of a source, by name. Each source has its own names and UIDs, and a UID belongs
+/// to one name, because podmux deliberately treats other cases differently.
 #[derive(Default)]
 struct Wanted {
     pods: BTreeMap<usize, Value>,
-    /// How often a name was given to another pod.
+    /// How many pods a name had.
     incarnation: usize,
 }
 
@@ -503,7 +508,7 @@ impl Wanted {
     }
 
     fn born(&self, random: &mut Random, source: &str, index: usize) -> Value {
-        // Without a new incarnation it is one that went and came back.
+        // Without a new incarnation it is a pod that was removed and added again.
         let uid = format!("{source}-{index}-{}", self.incarnation);
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -521,7 +526,7 @@ impl Wanted {
     }
 }
 
-/// Changes something of a pod; whether that is an update is for the two to say.
+/// Changes a pod in a way that may be an update.
 fn change(random: &mut Random, pod: &mut Value) {
     let number = random.below(3);
     let text = number.to_string();

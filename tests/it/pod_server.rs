@@ -1,4 +1,4 @@
-//! Pods from an API server: taken as they are, and refused where Go's decoder would refuse them.
+//! Pods from an API server are kept unchanged, and rejected where Go's decoder rejects them.
 
 use podmux::{manifest::ServerPodError, pod::Prepared};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn web() -> Value {
     })
 }
 
-/// The pod with another value at a path, which is made if it is not there.
+/// The pod with another value at a path, which is created if it is missing.
 fn with(path: &str, value: &Value) -> Value {
     let mut pod = web();
     let mut place = &mut pod;
@@ -38,13 +38,13 @@ fn read(pod: &Value) -> Result<Prepared, ServerPodError> {
     Prepared::from_server(pod.to_string().as_bytes())
 }
 
-fn refused(text: &[u8]) -> (Option<String>, String) {
+fn rejected(text: &[u8]) -> (Option<String>, String) {
     let error = Prepared::from_server(text).unwrap_err();
     (error.key.as_ref().map(ToString::to_string), error.to_string())
 }
 
 #[test]
-fn every_pod_that_the_kubelet_made_is_taken_as_it_is() {
+fn every_pod_that_the_kubelet_prepared_is_kept_unchanged() {
     let mut pods = 0;
     for case in ["pods.jsonl.gz", "yaml.jsonl.gz"].into_iter().flat_map(corpus) {
         for pod in case["pods"].as_array().into_iter().flatten() {
@@ -59,12 +59,16 @@ fn every_pod_that_the_kubelet_made_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_field_of_another_type_is_named_with_its_pod() {
+fn a_field_with_a_wrong_type_is_reported_with_its_pod() {
     let cases = [
-        ("spec/containers", json!("x"), "spec.containers: must be a list, but is the text \"x\""),
+        ("spec/containers", json!("x"), "spec.containers: must be a list, but is the string \"x\""),
         ("spec/containers/0", json!([]), "spec.containers[0]: must be a map, but is a list"),
         ("spec", json!([]), "spec: must be a map, but is a list"),
-        ("spec/priority", json!("1"), "spec.priority: must be an integer of 32 bits, but is the text \"1\""),
+        (
+            "spec/priority",
+            json!("1"),
+            "spec.priority: must be an integer of 32 bits, but is the string \"1\"",
+        ),
         ("spec/priority", json!(3_000_000_000_u32), "spec.priority: must be an integer of 32 bits"),
         ("spec/priority", json!(1.5), "spec.priority: must be an integer of 32 bits, but is the number 1.5"),
         (
@@ -72,17 +76,17 @@ fn a_field_of_another_type_is_named_with_its_pod() {
             json!(1),
             "spec.hostNetwork: must be a boolean, true or false, but is the number 1",
         ),
-        ("spec/nodeName", json!(1), "spec.nodeName: must be a text, but is the number 1"),
+        ("spec/nodeName", json!(1), "spec.nodeName: must be a string, but is the number 1"),
         ("spec/overhead/cpu", json!("many"), "spec.overhead[cpu]: must be a quantity"),
         ("spec/overhead/cpu", json!([]), "spec.overhead[cpu]: must be a quantity"),
         (
             "spec/containers/0/livenessProbe/httpGet/port",
             json!(true),
-            "spec.containers[0].livenessProbe.httpGet.port: must be an integer of 32 bits or a text",
+            "spec.containers[0].livenessProbe.httpGet.port: must be an integer of 32 bits or a string",
         ),
-        ("metadata/labels", json!("x"), "metadata.labels: must be a map, but is the text \"x\""),
-        ("metadata/labels/a", json!(1), "metadata.labels[a]: must be a text, but is the number 1"),
-        ("metadata/uid", json!(1), "metadata.uid: must be a text, but is the number 1"),
+        ("metadata/labels", json!("x"), "metadata.labels: must be a map, but is the string \"x\""),
+        ("metadata/labels/a", json!(1), "metadata.labels[a]: must be a string, but is the number 1"),
+        ("metadata/uid", json!(1), "metadata.uid: must be a string, but is the number 1"),
         ("metadata/deletionTimestamp", json!("soon"), "metadata.deletionTimestamp: must be a time like"),
         (
             "metadata/deletionGracePeriodSeconds",
@@ -97,10 +101,10 @@ fn a_field_of_another_type_is_named_with_its_pod() {
         ),
         ("kind", json!("Node"), "kind: \"Node\" is given; Pod is expected"),
         ("apiVersion", json!("v2"), "apiVersion: \"v2\" is given; v1 is expected"),
-        ("kind", json!({}), "kind: must be a text, but is a map"),
+        ("kind", json!({}), "kind: must be a string, but is a map"),
     ];
     for (path, value, expected) in cases {
-        let (key, error) = refused(with(path, &value).to_string().as_bytes());
+        let (key, error) = rejected(with(path, &value).to_string().as_bytes());
         assert_eq!(key.as_deref(), Some("shop/web"), "{path} {value}: {error}");
         assert!(error.starts_with(expected), "{path} {value}: {error}");
         assert!(!error.contains('\n'), "{error}");
@@ -108,42 +112,42 @@ fn a_field_of_another_type_is_named_with_its_pod() {
 }
 
 #[test]
-fn what_is_no_pod_at_all_has_no_name_either() {
+fn an_object_that_is_not_a_pod_has_no_key() {
     let cases = [
         ("", "1:1: the text ends inside a value"),
         ("{\"metadata\": {\"name\": \"a\"}", "1:27: the text ends inside a value"),
         ("[]", "a pod is expected, but this is a list"),
         ("null", "a pod is expected, but this is null"),
-        ("{} {}", "1:4: the value ends here, but the text goes on"),
-        ("{}", "metadata.name: a text is required"),
-        (r#"{"metadata": {"name": ""}}"#, "metadata.name: a text is required"),
-        (r#"{"metadata": {"name": 1, "namespace": "x"}}"#, "metadata.name: must be a text"),
-        (r#"{"metadata": {"name": "a", "namespace": 1}}"#, "metadata.namespace: must be a text"),
+        ("{} {}", "1:4: unexpected text after the end of the value"),
+        ("{}", "metadata.name: must be a non-empty string"),
+        (r#"{"metadata": {"name": ""}}"#, "metadata.name: must be a non-empty string"),
+        (r#"{"metadata": {"name": 1, "namespace": "x"}}"#, "metadata.name: must be a string"),
+        (r#"{"metadata": {"name": "a", "namespace": 1}}"#, "metadata.namespace: must be a string"),
         (r#"{"metadata": {"managedFields": [{"#, "1:34: the text ends inside a value"),
         (r#"{"metadata": {"managedFields": "x\"#, "1:35: the text ends inside a value"),
         (r#"{"metadata": {"managedFields": x}}"#, "1:32: a value is missing here"),
     ];
     for (text, expected) in cases {
-        let (key, error) = refused(text.as_bytes());
+        let (key, error) = rejected(text.as_bytes());
         assert_eq!(key, None, "{text}");
         assert!(error.starts_with(expected), "{text}: {error}");
     }
     let deep = format!("{{\"spec\": {}", "[".repeat(100_000));
-    assert!(refused(deep.as_bytes()).1.contains("nested more than 200 levels deep"));
+    assert!(rejected(deep.as_bytes()).1.contains("nested more than 200 levels deep"));
 }
 
 #[test]
-fn a_name_without_a_namespace_is_of_the_default_one() {
+fn an_absent_namespace_is_the_default() {
     for namespace in [r#""namespace": null,"#, r#""namespace": "","#, ""] {
-        let good = format!(r#"{{"metadata": {{{namespace} "name": "a"}}}}"#);
-        assert_eq!(Prepared::from_server(good.as_bytes()).unwrap().key().as_str(), "default/a");
+        let valid = format!(r#"{{"metadata": {{{namespace} "name": "a"}}}}"#);
+        assert_eq!(Prepared::from_server(valid.as_bytes()).unwrap().key().as_str(), "default/a");
         let bad = format!(r#"{{"metadata": {{{namespace} "name": "a"}}, "spec": 1}}"#);
-        assert_eq!(refused(bad.as_bytes()).0.as_deref(), Some("default/a"));
+        assert_eq!(rejected(bad.as_bytes()).0.as_deref(), Some("default/a"));
     }
 }
 
 #[test]
-fn what_go_takes_is_taken() {
+fn what_go_accepts_is_accepted() {
     let cases = [
         ("spec/containers", Value::Null),
         ("spec", Value::Null),
@@ -166,7 +170,7 @@ fn what_go_takes_is_taken() {
 }
 
 #[test]
-fn fields_that_nobody_knows_are_kept_whatever_they_are() {
+fn unknown_fields_are_kept() {
     for value in [json!(1), json!("x"), json!([1, {"a": [null]}]), json!({"a": 1.5}), json!(u64::MAX)] {
         for path in ["newer", "spec/newer", "spec/containers/0/newer", "status/newer", "metadata/newer"] {
             let pod = with(path, &value);
@@ -182,7 +186,7 @@ fn fields_that_nobody_knows_are_kept_whatever_they_are() {
 }
 
 #[test]
-fn managed_fields_are_dropped_unread_and_only_they() {
+fn only_managed_fields_are_skipped_unread() {
     let fields = [
         json!([{"fieldsV1": {"f:metadata": {"f:labels": {"k:{\"a\\\\\":\"]}\"}": {}}}}, "time": "no time"}]),
         json!("x\\\"}]"),
@@ -205,17 +209,17 @@ fn managed_fields_are_dropped_unread_and_only_they() {
 }
 
 #[test]
-fn texts_are_read_as_go_reads_them() {
+fn strings_are_read_as_by_go() {
     let text = r#"{"metadata":{"name":"web","namespace":"shop","annotations":{"\u0061\n\"":"\u00e4\ud83d\ude00 \\ \/"}}}"#;
     let pod = Prepared::from_server(text.as_bytes()).unwrap();
     assert_eq!(pod.annotation("a\n\""), Some("ä😀 \\ /"));
-    // A byte that is not UTF-8 costs no pod.
+    // A byte that is not UTF-8 does not reject the pod.
     let mut bytes = web().to_string().replace("i:1", "i:#").into_bytes();
     let hash = bytes.iter().position(|byte| *byte == b'#').unwrap();
     bytes[hash] = 0xff;
     let pod = Prepared::from_server(&bytes).unwrap();
     assert_eq!(pod.object()["spec"]["containers"][0]["image"], "i:\u{fffd}");
-    // The last of two equal keys counts.
+    // The last of two equal keys is used.
     let twice = r#"{"metadata":{"name":"a","name":"b"},"spec":{"x":1,"x":2}}"#;
     let pod = Prepared::from_server(twice.as_bytes()).unwrap();
     assert_eq!((pod.key().as_str(), &pod.object()["spec"]), ("default/b", &json!({"x": 2})));

@@ -6,7 +6,7 @@ use expect_test::{Expect, expect, expect_file};
 use jiff::Timestamp;
 use podmux::{
     clock,
-    pod::{ListingBuilder, Origin, Prepared, Problem, Refusal, RejectionReason, Stage},
+    pod::{InvalidManifest, ListingBuilder, Origin, Prepared, Problem, RejectionReason, Stage},
     server::{SinkFailing, SinkStatus},
     source::{ReflectorStatus, SourceFailing, SourceStatus, api::ReflectorMetrics},
 };
@@ -177,8 +177,8 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
             .because("FieldValueRequired"),
         Problem::warning("unknown field, ignored").at(Some((4, 5))).of("spec.foo"),
     ];
-    let refusal = Refusal { stage: Stage::Validate, problems };
-    server.file_refuses("/etc/podmux/bad.yaml", RejectionReason::Refused(Arc::new(refusal))).await;
+    let refusal = InvalidManifest { stage: Stage::Validate, problems };
+    server.file_refuses("/etc/podmux/bad.yaml", RejectionReason::Invalid(Arc::new(refusal))).await;
     server
         .file_refuses("/etc/podmux/secret.yaml", RejectionReason::Unreadable("permission denied".into()))
         .await;
@@ -213,8 +213,8 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
 #[tokio::test]
 async fn a_manifest_of_a_hundred_problems_shows_twenty() {
     let server = TestServer::start().await;
-    let refusal = Refusal { stage: Stage::Decode, problems: vec![Problem::error("bad"); 100] };
-    server.file_refuses("bad.yaml", RejectionReason::Refused(Arc::new(refusal))).await;
+    let refusal = InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error("bad"); 100] };
+    server.file_refuses("bad.yaml", RejectionReason::Invalid(Arc::new(refusal))).await;
     let problem = server.get("/sources").await.json()["items"][0]["problems"][0].clone();
     assert_eq!(problem["details"].as_array().unwrap().len(), 20);
     assert_eq!(problem["message"], "bad (and 99 more errors)");
@@ -226,7 +226,7 @@ async fn ten_thousand_bad_files_are_a_thousand_problems_and_a_number() {
     server
         .file(|file| {
             for n in 0..10_000 {
-                file.refuse(
+                file.reject(
                     &Origin::from(&*format!("{n:05}.yaml")),
                     RejectionReason::Unreadable("no".into()),
                 );

@@ -1,9 +1,9 @@
-//! A pod that the API would not take is refused whole: each field that is wrong, why, and where it stands.
+//! Validation reports each invalid field of a pod with its position and reason, as the API does.
 #![allow(
     clippy::needless_raw_string_hashes,
     clippy::too_many_lines,
     clippy::needless_pass_by_value,
-    reason = "golden texts are written by expect-test and as long as what a person sees; a value made in place reads well"
+    reason = "expectations are written by expect-test and as long as the output; a value made in place is easy to read"
 )]
 
 use std::fmt::Write as _;
@@ -11,16 +11,16 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use podmux::{
     manifest::{self, MAX_LOOKS, Manifest, Preparation},
-    pod::{NodeName, Problem, Refusal, SourceName, Stage},
+    pod::{InvalidManifest, NodeName, Problem, SourceName, Stage},
 };
 use serde_json::{Value, json};
 
-fn read_as(source: SourceName, text: &str) -> Result<Manifest, Refusal> {
+fn read_as(source: SourceName, text: &str) -> Result<Manifest, InvalidManifest> {
     let node = NodeName::new("node1").unwrap();
     manifest::read(text.as_bytes(), &Preparation { source, node, generate: None, namespace: None })
 }
 
-fn read(text: &str) -> Result<Manifest, Refusal> {
+fn read(text: &str) -> Result<Manifest, InvalidManifest> {
     read_as(SourceName::File, text)
 }
 
@@ -30,14 +30,14 @@ fn line(problem: &Problem) -> String {
     format!("{line}:{column} {field} {} {}", problem.reason.unwrap_or("-"), problem.detail)
 }
 
-/// What is told of a manifest: the stage or the pods' names, and each problem with its place.
+/// Checks the stage or the names of the pods of a manifest, and each problem with its position.
 fn check(text: &str, expected: &Expect) {
     let (head, problems) = match read_as(SourceName::Url, text) {
         Ok(manifest) => {
             let names: Vec<_> = manifest.pods.iter().map(|pod| pod.key().as_str().to_owned()).collect();
             (names.join(" "), manifest.warnings)
         }
-        Err(refusal) => (format!("refused: {}", refusal.stage.as_str()), refusal.problems),
+        Err(invalid) => (format!("rejected: {}", invalid.stage.as_str()), invalid.problems),
     };
     let lines = problems.iter().fold(String::new(), |mut lines, problem| {
         writeln!(lines, "{}", line(problem)).unwrap();
@@ -46,7 +46,7 @@ fn check(text: &str, expected: &Expect) {
     expected.assert_eq(&format!("{head}\n{lines}"));
 }
 
-/// A pod with one good container and more in its spec.
+/// A pod with one valid container and more in its spec.
 fn with(spec: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers: [{{name: c, image: i}}]\n{spec}"
@@ -55,18 +55,18 @@ fn with(spec: &str) -> String {
 
 // TestExtractInvalidPods: no version, invalid version.
 #[test]
-fn a_pod_of_no_version_or_another_is_refused() {
+fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
     check(
         "kind: Pod\nmetadata: {name: a}\n",
         &expect![[r#"
-            refused: decode
+            rejected: decode
             1:1 apiVersion FieldValueRequired Required value: apiVersion: v1 is expected
         "#]],
     );
     check(
         "apiVersion: v1betta2\nkind: Pod\nmetadata: {name: a}\n",
         &expect![[r#"
-            refused: decode
+            rejected: decode
             1:13 apiVersion - the version is "v1betta2"; v1 is expected
         "#]],
     );
@@ -74,18 +74,18 @@ fn a_pod_of_no_version_or_another_is_refused() {
 
 // TestExtractInvalidPods: invalid volume name, duplicate volume names.
 #[test]
-fn a_volume_has_a_name_of_its_own() {
+fn a_volume_has_a_unique_name() {
     check(
         &with("  volumes:\n  - name: _INVALID_\n"),
         &expect![[r#"
-        refused: validate
+        rejected: validate
         7:11 spec.volumes[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
     "#]],
     );
     check(
         &with("  volumes:\n  - name: repeated\n  - name: repeated\n"),
         &expect![[r#"
-        refused: validate
+        rejected: validate
         8:11 spec.volumes[1].name FieldValueDuplicate Duplicate value: "repeated"
     "#]],
     );
@@ -102,21 +102,21 @@ fn a_container_has_a_name() {
     check(
         &text("''"),
         &expect![[r#"
-        refused: validate
+        rejected: validate
         7:11 spec.containers[0].name FieldValueRequired Required value
     "#]],
     );
     check(
         &text("_INVALID_"),
         &expect![[r#"
-        refused: validate
+        rejected: validate
         7:11 spec.containers[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
     "#]],
     );
 }
 
 #[test]
-fn all_problems_of_all_items_are_told_at_once_each_at_its_place() {
+fn all_problems_of_all_items_are_reported_with_their_positions() {
     check(
         "\
 apiVersion: v1
@@ -142,7 +142,7 @@ items:
   spec: {}
 ",
         &expect![[r#"
-            refused: validate
+            rejected: validate
             6:20 items[0].metadata.name FieldValueInvalid Invalid value: "A-node1": a lowercase RFC 1123 subdomain is made of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit
             6:35 items[0].metadata.labels FieldValueInvalid Invalid value: "-": the name part is made of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
             6:42 items[0].metadata.labels FieldValueInvalid Invalid value: "a b": a label's value is empty or made of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
@@ -161,7 +161,7 @@ items:
 
 // TestDecodeSinglePodRejectsClusterTrustBundleVolumes, TestDecodeSinglePodRejectsResourceClaims
 #[test]
-fn what_only_an_api_server_could_resolve_is_refused() {
+fn references_that_need_an_api_server_are_rejected() {
     check(
         &with(
             "  volumes:
@@ -170,7 +170,7 @@ fn what_only_an_api_server_could_resolve_is_refused() {
 ",
         ),
         &expect![[r#"
-            refused: reference
+            rejected: reference
             8:48 spec.volumes[0].projected.sources[0].clusterTrustBundle - static pods may not reference clustertrustbundles: a node cannot resolve them alone
         "#]],
     );
@@ -186,14 +186,14 @@ spec:
   - {name: my-claim, resourceClaimName: some-external-claim}
 ",
         &expect![[r#"
-            refused: reference
+            rejected: reference
             8:5 spec.resourceClaims - static pods may not reference resourceclaims: a node cannot resolve them alone
         "#]],
     );
 }
 
 #[test]
-fn every_reference_is_named() {
+fn every_reference_is_reported() {
     check(
         "\
 apiVersion: v1
@@ -245,7 +245,7 @@ spec:
   - {name: x7, fc: {wwids: [a]}}
 ",
         &expect![[r#"
-            refused: reference
+            rejected: reference
             5:3 spec.serviceAccountName - static pods may not reference serviceaccounts: a node cannot resolve them alone
             6:29 spec.imagePullSecrets[0].name - static pods may not reference secrets: a node cannot resolve them alone
             10:34 spec.containers[0].envFrom[0].secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
@@ -278,7 +278,7 @@ spec:
 
 // TestDecodeSinglePodWithOptions
 #[test]
-fn a_container_may_have_a_restart_policy_of_its_own() {
+fn a_container_may_have_its_own_restart_policy() {
     let read = read(
         "\
 apiVersion: v1
@@ -301,7 +301,7 @@ spec:
 
 // The five priority warnings of upstream master.
 #[test]
-fn a_class_without_its_value_is_warned_of() {
+fn a_priority_class_without_a_value_is_a_warning() {
     check(
         &with("  priorityClassName: system-node-critical\n"),
         &expect![[r#"
@@ -319,7 +319,7 @@ fn a_class_without_its_value_is_warned_of() {
 }
 
 #[test]
-fn a_value_without_its_class_is_warned_of() {
+fn a_priority_without_a_class_is_a_warning() {
     check(
         &with("  priority: 1000\n"),
         &expect![[r#"
@@ -330,7 +330,7 @@ fn a_value_without_its_class_is_warned_of() {
 }
 
 #[test]
-fn a_system_class_with_another_value_is_warned_of() {
+fn a_system_class_with_another_value_is_a_warning() {
     check(
         &with("  priorityClassName: system-cluster-critical\n  priority: 2000001000\n"),
         &expect![[r#"
@@ -341,7 +341,7 @@ fn a_system_class_with_another_value_is_warned_of() {
 }
 
 #[test]
-fn a_class_and_its_value_are_fine() {
+fn a_priority_class_with_its_value_is_no_warning() {
     for (class, value) in
         [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000), ("mine", 7)]
     {
@@ -350,11 +350,11 @@ fn a_class_and_its_value_are_fine() {
     }
 }
 
-// TestInvalidPodFiltered's basis: nothing of an invalid manifest is taken, and it says the same each time.
+// The basis of TestInvalidPodFiltered: an invalid manifest is rejected as a whole, with the same problems each time.
 #[test]
-fn nothing_of_a_manifest_with_one_invalid_pod_is_taken() {
-    let good = with("").replace("name: a", "name: good");
-    let text = format!("{good}---\n{}", with("  dnsPolicy: Sometimes\n"));
+fn a_manifest_with_one_invalid_pod_is_rejected() {
+    let valid = with("").replace("name: a", "name: good");
+    let text = format!("{valid}---\n{}", with("  dnsPolicy: Sometimes\n"));
     let first = read(&text).unwrap_err();
     assert_eq!(first.stage, Stage::Validate);
     assert_eq!(
@@ -365,7 +365,7 @@ fn nothing_of_a_manifest_with_one_invalid_pod_is_taken() {
     assert_eq!(read(&text).unwrap_err(), first);
 }
 
-/// The (field, reason) pairs of a pod that is made of a spec and of metadata.
+/// The (field, reason) pairs of the problems of a pod.
 fn causes(metadata: Value, spec: Value) -> Vec<(String, &'static str)> {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     for (part, more) in [("metadata", metadata), ("spec", spec)] {
@@ -375,14 +375,14 @@ fn causes(metadata: Value, spec: Value) -> Vec<(String, &'static str)> {
     }
     match read_as(SourceName::Http, &pod.to_string()) {
         Ok(_) => Vec::new(),
-        Err(refusal) => {
+        Err(invalid) => {
             let pair = |problem: &Problem| Some((problem.field.clone()?, problem.reason?));
-            refusal.problems.iter().filter_map(pair).collect()
+            invalid.problems.iter().filter_map(pair).collect()
         }
     }
 }
 
-/// A bound: what makes a pod of a size, the largest size that is fine, and what is told of one more.
+/// A bound: how to make a pod of a size, the largest valid size, and the problem of one more.
 type Bound = (&'static str, &'static str, usize, fn(usize) -> (Value, Value));
 
 fn text(length: usize) -> String {
@@ -410,7 +410,7 @@ fn volume(source: &str, value: Value) -> (Value, Value) {
 const BOUNDS: &[Bound] = &[
     ("metadata.name", "FieldValueInvalid", 253, |n| (json!({"name": text(n)}), json!({}))),
     ("metadata.namespace", "FieldValueInvalid", 63, |n| (json!({"namespace": text(n)}), json!({}))),
-    // The prefix's dash is not counted: an `a` takes the place of its last two bytes.
+    // The dash is not counted: an `a` replaces the last two bytes.
     ("metadata.generateName", "FieldValueInvalid", 254, |n| {
         (json!({"generateName": format!("{}-", text(n - 1))}), json!({}))
     }),
@@ -500,7 +500,7 @@ const BOUNDS: &[Bound] = &[
     ("spec.volumes[0].awsElasticBlockStore.partition", "FieldValueInvalid", 255, |n| {
         volume("awsElasticBlockStore", json!({"volumeID": "v", "partition": n}))
     }),
-    // A longer driver is no subdomain's fault, and a label's neither.
+    // A longer name of a driver is still a valid subdomain.
     ("spec.volumes[0].csi.driver", "FieldValueTooLong", 63, |n| volume("csi", json!({"driver": text(n)}))),
     ("spec.volumes[0].name", "FieldValueInvalid", 62, |n| {
         let iqn = "iqn.2026-11.com.example:d";
@@ -541,7 +541,7 @@ fn certificate(signer: &str, seconds: usize) -> (Value, Value) {
 }
 
 #[test]
-fn every_bound_is_where_the_api_has_it() {
+fn every_bound_is_the_apis() {
     for (field, reason, most, make) in BOUNDS {
         let (metadata, spec) = make(*most);
         assert_eq!(causes(metadata, spec), [], "{field} at {most}");
@@ -567,19 +567,19 @@ fn a_duration_or_number_has_a_least_value() {
     assert_eq!(causes(json!({}), spec), [(field, "FieldValueInvalid")]);
 }
 
-// A log's line is one line, whatever a manifest is made of.
+// A log line is one line, whatever the manifest contains.
 #[test]
-fn no_name_breaks_a_message_into_lines() {
+fn a_line_break_in_a_name_does_not_break_a_message() {
     let resources = json!({"limits": {"a\nb": "1"}, "requests": {"a\nb": "2"}});
     let (metadata, spec) = container(json!({"resources": resources, "image": "\n"}));
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a\nb", "labels": metadata}, "spec": spec});
-    let refusal = read(&pod.to_string()).unwrap_err();
-    assert_eq!(refusal.problems.iter().filter(|problem| problem.to_string().contains('\n')).count(), 0);
-    assert_eq!(refusal.problems.len(), 5, "{refusal:?}");
+    let invalid = read(&pod.to_string()).unwrap_err();
+    assert_eq!(invalid.problems.iter().filter(|problem| problem.to_string().contains('\n')).count(), 0);
+    assert_eq!(invalid.problems.len(), 5, "{invalid:?}");
 }
 
 #[test]
-fn tolerations_in_an_annotation_are_read_as_go_reads_them() {
+fn tolerations_in_an_annotation_are_read_as_by_go() {
     let causes = |value: &str| {
         causes(json!({"annotations": {"scheduler.alpha.kubernetes.io/tolerations": value}}), json!({}))
     };
@@ -600,10 +600,10 @@ fn tolerations_in_an_annotation_are_read_as_go_reads_them() {
     assert_eq!(causes(r#"[{"operator": "Exists"}, null]"#), [(field, "FieldValueInvalid")]);
 }
 
-// What an empty list means is asked of the text, and not for ever: a look goes
-// the way from the text's beginning, and a text may have a hundred thousand containers.
+// Validation looks for empty lists in the text a limited number of times: each look walks
+// from the beginning of the text, which may have a hundred thousand containers.
 #[test]
-fn the_text_is_looked_into_a_bounded_number_of_times() {
+fn looks_into_the_text_are_bounded() {
     let ports = |count: usize| {
         let container = |index| json!({"name": format!("e{index}"), "image": "i", "ports": []});
         let containers: Vec<Value> = (0..count).map(container).collect();
@@ -611,6 +611,6 @@ fn the_text_is_looked_into_a_bounded_number_of_times() {
         causes.iter().filter(|(field, _)| field.ends_with("].ports")).count()
     };
     assert_eq!(ports(3), 3);
-    // Eleven looks a container.
+    // Each container needs eleven looks.
     assert_eq!(ports(200), MAX_LOOKS.div_ceil(11));
 }

@@ -1,37 +1,37 @@
-//! The kubelet's own verdicts on pods that are not valid: the stage, the fields and the reasons.
+//! The corpus of pods that the kubelet's own code rejected: the stage, the fields and the reasons.
 
 use std::collections::BTreeSet;
 
 use podmux::{
     manifest::{self, Preparation},
-    pod::{NodeName, Refusal, SourceName, Stage},
+    pod::{InvalidManifest, NodeName, SourceName, Stage},
 };
 use serde_json::Value;
 
 use crate::support::corpus;
 
-/// What became of the cases of one file that decode.
+/// The results of the cases of one file.
 #[derive(Debug, Default, PartialEq)]
 struct Tally {
     /// Accepted by both.
     accepted: usize,
-    /// Refused by both's validation, for the same fields and reasons.
+    /// Rejected by both at validation, for the same fields and reasons.
     same_causes: usize,
-    /// Refused by both's validation, for other fields and reasons.
+    /// Rejected by both at validation, for other fields and reasons.
     other_causes: usize,
-    /// Refused by both for what it refers to.
+    /// Rejected by both for its references.
     reference: usize,
-    /// Refused by the kubelet at the same or a later stage, and taken here so far.
+    /// Rejected by the kubelet at the same or a later stage, and accepted here.
     taken: usize,
-    /// Refused by both before validation.
+    /// Rejected by both before validation.
     earlier: usize,
 }
 
 pub type Causes = BTreeSet<(String, String)>;
 
-/// The (field, reason) pairs that validation gave. Of a list the kubelet tells
-/// the first bad item only, without its place.
-pub fn causes(refusal: &Refusal) -> Causes {
+/// The (field, reason) pairs of the problems. Of a list the kubelet reports only the first
+/// invalid item, without its index.
+pub fn causes(invalid: &InvalidManifest) -> Causes {
     let pair = |problem: &podmux::pod::Problem| {
         let field = problem.field.as_deref()?;
         let field = match field.strip_prefix("items[") {
@@ -40,7 +40,7 @@ pub fn causes(refusal: &Refusal) -> Causes {
         };
         Some((field.to_owned(), problem.reason?.to_owned()))
     };
-    refusal.problems.iter().filter_map(pair).collect()
+    invalid.problems.iter().filter_map(pair).collect()
 }
 
 fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
@@ -51,8 +51,8 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
     let stage = case["stage"].as_str();
     match (stage, result) {
         (None, Ok(_)) => tally.accepted += 1,
-        (None, Err(refusal)) => return Err(format!("refused, and the kubelet takes it: {refusal}")),
-        (Some("validate"), Err(refusal)) if refusal.stage == Stage::Validate => {
+        (None, Err(invalid)) => return Err(format!("rejected, but the kubelet accepts it: {invalid}")),
+        (Some("validate"), Err(invalid)) if invalid.stage == Stage::Validate => {
             let text = |value: &Value| value.as_str().unwrap().to_owned();
             let theirs: Causes = case["causes"]
                 .as_array()
@@ -60,7 +60,7 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
                 .iter()
                 .map(|cause| (text(&cause["field"]), text(&cause["reason"])))
                 .collect();
-            let ours = causes(&refusal);
+            let ours = causes(&invalid);
             if ours == theirs {
                 tally.same_causes += 1;
             } else {
@@ -74,22 +74,22 @@ fn check(case: &Value, tally: &mut Tally) -> Result<(), String> {
                 );
             }
         }
-        (Some("reference"), Err(refusal)) if refusal.stage == Stage::Reference => tally.reference += 1,
+        (Some("reference"), Err(invalid)) if invalid.stage == Stage::Reference => tally.reference += 1,
         (Some("validate" | "reference"), Ok(_)) => {
             tally.taken += 1;
             println!("{} taken {} {}", case["id"], case["error"], case["causes"]);
         }
-        (Some("validate"), Err(refusal)) if refusal.stage == Stage::Reference => tally.other_causes += 1,
-        (Some("decode"), Err(refusal)) if refusal.stage == Stage::Decode => tally.earlier += 1,
-        (Some("name"), Err(refusal)) if refusal.stage == Stage::Name => tally.earlier += 1,
-        (_, Err(refusal)) => return Err(format!("{:?}: {refusal}", refusal.stage)),
+        (Some("validate"), Err(invalid)) if invalid.stage == Stage::Reference => tally.other_causes += 1,
+        (Some("decode"), Err(invalid)) if invalid.stage == Stage::Decode => tally.earlier += 1,
+        (Some("name"), Err(invalid)) if invalid.stage == Stage::Name => tally.earlier += 1,
+        (_, Err(invalid)) => return Err(format!("{:?}: {invalid}", invalid.stage)),
         (_, Ok(_)) => return Err("taken".to_owned()),
     }
     Ok(())
 }
 
-/// The tally over a file. What was decided at another stage fails the test: above
-/// all a case that the kubelet takes.
+/// The results of a file. A different stage fails the test, in particular for a case that
+/// the kubelet accepts.
 fn run(file: &str) -> Tally {
     let mut tally = Tally::default();
     let failures: Vec<String> = corpus(file)
@@ -110,7 +110,7 @@ fn run(file: &str) -> Tally {
 }
 
 #[test]
-fn the_pods_of_the_corpus_are_refused_for_the_kubelets_reasons() {
+fn the_pods_of_the_corpus_are_rejected_for_the_kubelets_reasons() {
     let tally = run("pods.jsonl.gz");
     let expected =
         Tally { accepted: 1633, same_causes: 2967, reference: 311, earlier: 371, ..Tally::default() };
@@ -118,14 +118,14 @@ fn the_pods_of_the_corpus_are_refused_for_the_kubelets_reasons() {
 }
 
 #[test]
-fn the_texts_of_the_yaml_corpus_are_refused_for_the_kubelets_reasons() {
+fn the_yaml_corpus_is_rejected_for_the_kubelets_reasons() {
     let expected = Tally { accepted: 147, same_causes: 33, earlier: 265, ..Tally::default() };
     assert_eq!(run("yaml.jsonl.gz"), expected);
 }
 
-/// A prepared pod is a manifest too, of a POSTed pod: what the agent shows it takes.
+/// A prepared pod is a valid manifest of a POSTed pod: the agent accepts its own output.
 #[test]
-fn every_accepted_pod_of_the_corpus_is_accepted_again_as_it_was_prepared() {
+fn every_prepared_pod_of_the_corpus_is_accepted_unchanged() {
     let mut again = 0;
     for case in corpus("pods.jsonl.gz").iter().filter(|case| case["stage"].is_null()) {
         let mut preparation = Preparation {

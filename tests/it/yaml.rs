@@ -1,4 +1,4 @@
-//! YAML and JSON are read by the kubelet's rules (go-yaml v2 behind sigs.k8s.io/yaml), with positions.
+//! YAML and JSON are parsed by the kubelet's rules (go-yaml v2 through sigs.k8s.io/yaml), with positions.
 #![allow(
     clippy::needless_raw_string_hashes,
     clippy::format_collect,
@@ -10,7 +10,7 @@ use podmux::manifest::yaml::to_json;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// What a text is as JSON, or why it is nothing.
+/// Checks the JSON value of a text, or its error.
 #[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
 fn check(text: &str, expect: Expect) {
     expect.assert_eq(&match to_json(text) {
@@ -37,7 +37,7 @@ fn plain_scalars_follow_yaml_1_1() {
 }
 
 #[test]
-fn keys_that_are_no_texts_become_texts() {
+fn scalar_keys_become_strings() {
     check(
         "{1: a, true: b, 1.5: c, 1e6: d, 0x10: e}",
         expect![[r#"{"1":"a","1.5":"c","16":"e","1e+06":"d","true":"b"}"#]],
@@ -48,7 +48,7 @@ fn keys_that_are_no_texts_become_texts() {
 }
 
 #[test]
-fn merge_keys_count_from_where_they_stand() {
+fn the_position_of_a_merge_key_counts() {
     check(
         "a: &a {p: 1, q: 2}\nb: {<<: *a, q: 3}\nc: {q: 3, <<: *a}",
         expect![[r#"{"a":{"p":1,"q":2},"b":{"p":1,"q":3},"c":{"p":1,"q":2}}"#]],
@@ -62,7 +62,7 @@ fn merge_keys_count_from_where_they_stand() {
 }
 
 #[test]
-fn a_byte_order_mark_and_any_line_ends_are_read() {
+fn a_byte_order_mark_and_all_line_breaks_are_accepted() {
     check("\u{feff}a: 1\r\nb: |\r\n  x\r\n  y\r\n", expect![[r#"{"a":1,"b":"x\ny\n"}"#]]);
     check("\u{feff}{\"a\": 1}", expect![[r#"{"a":1}"#]]);
     check("a: |\n  no line end", expect![[r#"{"a":"no line end"}"#]]);
@@ -71,7 +71,7 @@ fn a_byte_order_mark_and_any_line_ends_are_read() {
 }
 
 #[test]
-fn what_yaml_1_1_forbids_is_refused_with_its_place() {
+fn what_yaml_1_1_forbids_is_rejected_with_its_position() {
     check("a:\n\tb: 1", expect!["2:2: tabs disallowed within this context (block indentation)"]);
     check("a:\n- \tb: 1", expect!["2:2: a tab in the indentation: use spaces"]);
     check("a: b\n\t\nc: d", expect!["2:1: a tab in the indentation: use spaces"]);
@@ -91,7 +91,7 @@ fn what_yaml_1_1_forbids_is_refused_with_its_place() {
 }
 
 #[test]
-fn tabs_may_stand_where_they_indent_nothing() {
+fn tabs_that_do_not_indent_are_accepted() {
     check(
         "a:\t1\nb: \"x\n \ty\"\nc: {d:\t1,\n  \t e: 2}\nf: |\n  x\n  \ty\n",
         expect![[r#"{"a":1,"b":"x y","c":{"d":1,"e":2},"f":"x\n\ty\n"}"#]],
@@ -99,8 +99,8 @@ fn tabs_may_stand_where_they_indent_nothing() {
 }
 
 #[test]
-fn text_that_begins_with_a_brace_is_json_if_it_can_be() {
-    // As JSON `1e3` and escapes are JSON's; the rest is YAML's flow style.
+fn text_that_begins_with_a_brace_is_json_if_possible() {
+    // JSON has its own `1e3` and escapes; the other texts are YAML in flow style.
     check(r#"{"a": "\ud83d\ude00\/", "b": 1e3}"#, expect![[r#"{"a":"😀/","b":1000.0}"#]]);
     check("{\"a\": 1, # a comment\n \"b\": [yes, 010],}", expect![[r#"{"a":1,"b":[true,8]}"#]]);
     check(r#"{"a": 1,}"#, expect![[r#"{"a":1}"#]]);
@@ -110,7 +110,7 @@ fn text_that_begins_with_a_brace_is_json_if_it_can_be() {
 }
 
 #[test]
-fn nesting_aliases_and_sheer_size_have_bounds() {
+fn nesting_aliases_and_size_are_bounded() {
     let deep = |open: &str, close: &str, n: usize| format!("a: {}{}", open.repeat(n), close.repeat(n));
     assert!(to_json(&deep("[", "]", 190)).is_ok());
     for too_deep in [deep("[", "]", 100_000), "{\"a\":".repeat(100_000), "- ".repeat(100_000)] {
@@ -131,7 +131,7 @@ fn nesting_aliases_and_sheer_size_have_bounds() {
 }
 
 #[test]
-fn anchors_within_anchors_hold_their_values_within_the_bound() {
+fn the_values_of_nested_anchors_are_bounded() {
     let nested = |levels: usize, values: usize| {
         let open: String = (0..levels).map(|level| format!("&a{level} [")).collect();
         format!("a: {open}{}{}", "1,".repeat(values), "]".repeat(levels))
@@ -141,7 +141,7 @@ fn anchors_within_anchors_hold_their_values_within_the_bound() {
 }
 
 #[test]
-fn binary_is_base64_as_go_reads_it() {
+fn binary_is_decoded_as_by_go() {
     check("!!binary aGVsbG8=", expect![[r#""hello""#]]);
     check("!!binary |\n  aGVs\n  bG8=\n", expect![[r#""hello""#]]);
     check("!!binary aGVsbG9=", expect![[r#""hello""#]]);
@@ -150,7 +150,7 @@ fn binary_is_base64_as_go_reads_it() {
     check("!!binary a-Vs", expect!["1:10: not base64, which !!binary must be"]);
 }
 
-/// Any JSON value, with texts that look like something else.
+/// Any JSON value, with strings that look like other scalars.
 fn any_json() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         "[ -~]{0,12}",
@@ -176,7 +176,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A value in YAML's block style, every text in double quotes.
+/// A value in YAML's block style, with every string in double quotes.
 fn block(value: &Value, indent: usize) -> String {
     let margin = " ".repeat(indent);
     match value {
@@ -193,7 +193,7 @@ fn block(value: &Value, indent: usize) -> String {
     }
 }
 
-/// Whether YAML can hold the value unescaped.
+/// Whether YAML can contain the value without escapes.
 fn is_plain(value: &Value) -> bool {
     !value.to_string().contains(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in "[ -~\\n\\t\u{85}\u{feff}é]{0,60}") {
+    fn no_text_makes_the_parser_panic(text in "[ -~\\n\\t\u{85}\u{feff}é]{0,60}") {
         if let Err(problem) = to_json(&text) {
             prop_assert!(!problem.to_string().contains('\n'), "{problem}");
         }

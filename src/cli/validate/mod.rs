@@ -12,8 +12,8 @@ use crate::{
     clock,
     manifest::{self, Preparation},
     pod::{
-        ListingBuilder, Origin, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity, SourceName,
-        Stage,
+        InvalidManifest, ListingBuilder, Origin, PodKey, Prepared, Problem, RejectionReason, Severity,
+        SourceName, Stage,
     },
     settings::{self, Environment},
     source::file::{Contents, contents, read_manifest},
@@ -204,7 +204,7 @@ fn check(path: &Path, preparation: &Preparation, strict: bool) -> Checked {
     let read = if is_stdin(path) { read_stdin() } else { read_manifest(path) };
     let text = match read {
         Ok(text) => text,
-        Err(RejectionReason::Refused(refusal)) => {
+        Err(RejectionReason::Invalid(refusal)) => {
             return checked(Some(refusal.stage), refusal.problems.clone(), Vec::new());
         }
         Err(why) => return checked(None, vec![Problem::error(format!("cannot be read: {why}"))], Vec::new()),
@@ -226,8 +226,8 @@ fn read_stdin() -> Result<Vec<u8>, RejectionReason> {
     read.map_err(|error| RejectionReason::Unreadable(plain(&error).into()))?;
     if text.len() > manifest::MAX_MANIFEST {
         let detail = format!("too much for a manifest: {} bytes at most; split it", manifest::MAX_MANIFEST);
-        let refusal = Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail)] };
-        return Err(RejectionReason::Refused(refusal.into()));
+        let refusal = InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error(detail)] };
+        return Err(RejectionReason::Invalid(refusal.into()));
     }
     Ok(text)
 }

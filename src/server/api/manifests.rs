@@ -13,7 +13,7 @@ use crate::server::{
 };
 use crate::{
     manifest::{self, Generate, Manifest, Preparation, yaml},
-    pod::{PodKey, Prepared, Problem, Refusal, Severity, SourceName, Stage},
+    pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName, Stage},
 };
 
 /// How long one warning may be, in characters, and all of an answer together, in
@@ -103,13 +103,16 @@ fn names(server: &Context) -> Generate {
     Generate { letters: suffix, is_taken: Arc::new(is_taken) }
 }
 
-fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Manifest, Refusal> {
+fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
     if format == Format::Json
         && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(text)
     {
         let place = Some((whole(error.line()), whole(error.column())));
         let detail = format!("not JSON: {}", without_place(&error));
-        return Err(Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail).at(place)] });
+        return Err(InvalidManifest {
+            stage: Stage::Decode,
+            problems: vec![Problem::error(detail).at(place)],
+        });
     }
     manifest::read(text, preparation)
 }
@@ -129,7 +132,7 @@ fn without_place(error: &serde_json::Error) -> String {
 /// As at the API the code is 400 if there is nothing in the body that could be
 /// looked at, and 422 with the fields in `details.causes` if there is. A value of
 /// the wrong type is 422 here and 400 there: its field is known, so it is told.
-fn refused(refusal: &Refusal, format: Format, name: Option<&str>) -> ApiError {
+fn refused(refusal: &InvalidManifest, format: Format, name: Option<&str>) -> ApiError {
     let errors: Vec<&Problem> =
         refusal.problems.iter().filter(|problem| problem.severity == Severity::Error).collect();
     if errors.iter().all(|error| error.field.is_none()) {

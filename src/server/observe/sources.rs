@@ -109,7 +109,7 @@ fn problem(merged: &Merged, rejection: &Rejection) -> Value {
     if let Some(winner) = winner(merged, rejection) {
         problem["winner"] = winner;
     }
-    if let RejectionReason::Refused(refusal) = &rejection.reason {
+    if let RejectionReason::Invalid(refusal) = &rejection.reason {
         problem["details"] = refusal.problems.iter().take(MAX_DETAILS).map(detail).collect();
     }
     problem

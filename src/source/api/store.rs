@@ -160,7 +160,7 @@ impl UndeltaStore {
             Object::Bad { key, why } => (key, why),
         };
         let origin = key.as_ref().map_or_else(|| Origin::from(NAMELESS), origin);
-        let news = self.builder.refuse(&origin, RejectionReason::Unreadable(why.as_str().into()));
+        let news = self.builder.reject(&origin, RejectionReason::Unreadable(why.as_str().into()));
         if news {
             let kept = self.builder.pods_of(&origin) > 0;
             warn!(source = "api", pod = %origin, kept, error = %why, "an object of the API server was refused");
@@ -177,7 +177,7 @@ impl UndeltaStore {
             return self.remove(&origin);
         }
         self.mirrors.remove(&origin);
-        let was_refused = self.builder.refusal(&origin).is_some();
+        let was_refused = self.builder.rejection(&origin).is_some();
         let changed = self.builder.put(&origin, vec![pod], clock::now());
         if was_refused {
             info!(source = "api", pod = %origin, "recovered: the pod can be read again");

@@ -37,7 +37,7 @@ pub(super) struct Loaded {
 pub(super) fn load(path: &Path, preparation: &Preparation) -> Loaded {
     let text = disk::read(path);
     let at = moment();
-    let refused = |refusal| RejectionReason::Refused(Arc::new(refusal));
+    let refused = |refusal| RejectionReason::Invalid(Arc::new(refusal));
     let (reading, verdict) = match text {
         Text::Whole(text, stamp) => {
             (Reading::Whole(stamp), Some(manifest::read(&text, preparation).map_err(refused)))

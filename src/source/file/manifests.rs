@@ -50,7 +50,7 @@ pub fn read_manifest(path: &Path) -> Result<Vec<u8>, RejectionReason> {
     let unreadable = |why: &str| RejectionReason::Unreadable(why.into());
     match disk::read(path) {
         Text::Whole(text, _) => Ok(text),
-        Text::TooLarge(stamp) => Err(RejectionReason::Refused(Arc::new(too_large(stamp.size)))),
+        Text::TooLarge(stamp) => Err(RejectionReason::Invalid(Arc::new(too_large(stamp.size)))),
         Text::Torn(_) => Err(unreadable("it was written to while it was read")),
         Text::Vanished => Err(unreadable("there is no such file any more")),
         Text::Unreadable(error) => Err(unreadable(&error)),

@@ -25,8 +25,8 @@ use super::{
 use crate::{
     manifest::{MAX_MANIFEST, Manifest},
     pod::{
-        Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity,
-        SourceName, Stage,
+        InvalidManifest, Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, Problem, RejectionReason,
+        Severity, SourceName, Stage,
     },
 };
 
@@ -156,12 +156,12 @@ impl Worker {
         }
         let origins: Vec<Origin> = self.builder.origins().cloned().collect();
         for origin in origins {
-            let Some(refusal) = self.builder.refusal(&origin) else { continue };
+            let Some(refusal) = self.builder.rejection(&origin) else { continue };
             let reason = refusal.reason.clone();
-            if matches!(reason, RejectionReason::Refused(_)) {
+            if matches!(reason, RejectionReason::Invalid(_)) {
                 self.builder.remove(&origin);
                 self.note_good(self.name_at(&origin).to_owned().as_os_str());
-                self.builder.refuse(&origin, reason);
+                self.builder.reject(&origin, reason);
                 self.changed = true;
             }
         }
@@ -452,7 +452,7 @@ impl Worker {
 
     fn accept(&mut self, name: &OsStr, manifest: Manifest) {
         let origin = self.origin(name);
-        let mended = self.builder.refusal(&origin).is_some();
+        let mended = self.builder.rejection(&origin).is_some();
         let pods = manifest.pods.len();
         if self.builder.put(&origin, manifest.pods, crate::clock::now()) {
             self.changed = true;
@@ -472,20 +472,20 @@ impl Worker {
 
     fn refuse(&mut self, name: &OsStr, reason: RejectionReason) {
         let origin = self.origin(name);
-        let news = self.builder.refusal(&origin).is_none_or(|before| before.reason != reason);
+        let news = self.builder.rejection(&origin).is_none_or(|before| before.reason != reason);
         if !news {
             return;
         }
         let text = match &reason {
-            RejectionReason::Refused(refusal) if is_positioned(refusal) => format!("{origin}:{refusal}"),
+            RejectionReason::Invalid(refusal) if is_positioned(refusal) => format!("{origin}:{refusal}"),
             reason => format!("{origin}: {reason}"),
         };
-        let invalid = matches!(reason, RejectionReason::Refused(_));
+        let invalid = matches!(reason, RejectionReason::Invalid(_));
         if invalid && self.settings.on_invalid == OnInvalid::Remove {
             self.builder.remove(&origin);
             self.note_good(name);
         }
-        self.builder.refuse(&origin, reason);
+        self.builder.reject(&origin, reason);
         self.changed = true;
         let kept = self.builder.pods_of(&origin);
         let what = if invalid { "the manifest was refused" } else { "the manifest cannot be read" };
@@ -618,12 +618,12 @@ pub(super) fn moment() -> Moment {
     Moment { now: Instant::now(), wall: crate::clock::now() }
 }
 
-fn is_positioned(refusal: &Refusal) -> bool {
+fn is_positioned(refusal: &InvalidManifest) -> bool {
     let mut errors = refusal.problems.iter().filter(|problem| problem.severity == Severity::Error);
     errors.next().is_some_and(|problem| problem.position.is_some())
 }
 
-pub(super) fn too_large(size: u64) -> Refusal {
+pub(super) fn too_large(size: u64) -> InvalidManifest {
     let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
-    Refusal { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
+    InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
 }

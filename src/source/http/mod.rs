@@ -484,7 +484,7 @@ fn restored(posted: &Arc<set::Posted>) -> Step {
 fn untold(step: &Step) -> Written {
     let mut posted = set::Posted::clone(&step.posted);
     posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
-    Written { outcome: step.outcome, pod: Arc::new(posted.pod.told_by(SourceName::Http, posted.seen)) }
+    Written { outcome: step.outcome, pod: Arc::new(posted.pod.published_by(SourceName::Http, posted.seen)) }
 }
 
 /// What writes answer, for each step the pod as it was after it.
@@ -494,7 +494,7 @@ fn told(steps: &[Step], now: &OrdMap<PodKey, Arc<Pod>>) -> Vec<Written> {
     let pod = |(at, step): (usize, &Step)| {
         let now = now.get(&step.key).filter(|_| last.get(&step.key) == Some(&at)).cloned();
         let posted = &step.posted;
-        let pod = now.unwrap_or_else(|| Arc::new(posted.pod.told_by(SourceName::Http, posted.seen)));
+        let pod = now.unwrap_or_else(|| Arc::new(posted.pod.published_by(SourceName::Http, posted.seen)));
         Written { outcome: step.outcome, pod }
     };
     steps.iter().enumerate().map(pod).collect()

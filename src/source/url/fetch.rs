@@ -16,7 +16,7 @@ use crate::{
     client::{Client, ClientError, ClientSettings},
     error_chain::chain,
     manifest::MAX_MANIFEST,
-    pod::Refusal,
+    pod::InvalidManifest,
 };
 
 /// Who asks.
@@ -44,7 +44,7 @@ pub(super) enum UrlError {
     )]
     Pin { found: String, wanted: String },
     #[error("{0}")]
-    Refused(Arc<Refusal>),
+    Refused(Arc<InvalidManifest>),
 }
 
 fn hint(status: StatusCode) -> &'static str {

@@ -27,7 +27,7 @@ use crate::{
     error_chain::chain,
     manifest::{self, Manifest, Preparation},
     mux::SourceChannel,
-    pod::{Listing, ListingBuilder, Origin, Refusal, RejectionReason, SourceName},
+    pod::{InvalidManifest, Listing, ListingBuilder, Origin, RejectionReason, SourceName},
 };
 
 /// A poll may come by a tenth of the frequency earlier or later, so that the
@@ -320,13 +320,13 @@ impl UrlSource {
     fn validators(&self) -> Option<&Validators> {
         let pinned = |known: &&Known| self.settings.sha256.is_none_or(|pin| pin == known.sha256);
         let known = self.known.as_ref().filter(pinned);
-        known.filter(|_| self.builder.refusal(&self.origin).is_none()).map(|known| &known.validators)
+        known.filter(|_| self.builder.rejection(&self.origin).is_none()).map(|known| &known.validators)
     }
 
     /// Whether this body is what the pods in use were made of, and nothing came between.
     fn is_taken(&self, sha256: &[u8; 32]) -> bool {
         let same = self.known.as_ref().is_some_and(|known| known.sha256 == *sha256);
-        same && self.builder.refusal(&self.origin).is_none()
+        same && self.builder.rejection(&self.origin).is_none()
     }
 
     /// Whether the mux has heard what the URL says in this run.
@@ -355,9 +355,9 @@ impl UrlSource {
 
     /// Nothing of a body is taken, and what the one before gave is kept. That
     /// shows among the listing's rejections, if there is a listing.
-    fn refuse(&mut self, refusal: Refusal) -> UrlError {
+    fn refuse(&mut self, refusal: InvalidManifest) -> UrlError {
         let refusal = Arc::new(refusal);
-        let news = self.builder.refuse(&self.origin, RejectionReason::Refused(refusal.clone()));
+        let news = self.builder.reject(&self.origin, RejectionReason::Invalid(refusal.clone()));
         if news && let Some(pushed) = &self.pushed {
             if pushed.is_restored() {
                 let listing = self.builder.restored_listing();

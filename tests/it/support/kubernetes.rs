@@ -20,13 +20,13 @@ use serde_json::Value;
 
 use super::plain::Connection;
 
-/// Where the programs are, as `tests/run` says it.
+/// The variable with the directory of the programs, which `tests/run` sets.
 const VARIABLE: &str = "PODMUX_KUBERNETES";
 
-/// Longer than a real apiserver takes for anything, on a machine under load.
+/// The timeout of a command, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// The path of a program, or nothing if this run has none.
+/// The path of a program; none if this run has no such programs.
 fn program(name: &str) -> Option<PathBuf> {
     if let Some(directory) = env::var_os(VARIABLE) {
         let path = PathBuf::from(directory).join(name);
@@ -39,14 +39,14 @@ fn program(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Says past the harness, which would show it for failed tests only, that a test
-/// cannot run here. In CI that is a failure.
+/// Reports that a test cannot run here; in CI that is a failure. It writes past the test harness,
+/// which shows the output of failed tests only.
 pub fn not_tested(why: &str) {
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "NOT TESTED: {why}");
     io::stderr().write_all(format!("NOT TESTED: {why}\n").as_bytes()).unwrap();
 }
 
-/// A program that answers a line for a line.
+/// A program that answers each line with a line.
 struct Talk {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -69,13 +69,13 @@ impl Talk {
     fn answer(&mut self) -> String {
         let mut line = String::new();
         let read = self.stdout.read_line(&mut line).unwrap();
-        assert!(read > 0, "it ended before it answered; its stderr says why");
+        assert!(read > 0, "the program ended without an answer; see its stderr");
         line
     }
 }
 
 impl Drop for Talk {
-    /// It ends when its stdin does.
+    /// Closes the program's stdin, which ends it.
     fn drop(&mut self) {
         self.stdin = None;
         self.child.wait().unwrap();
@@ -84,23 +84,23 @@ impl Drop for Talk {
 
 /// A kube-apiserver of this test run.
 pub struct Apiserver {
-    /// Where and how it is reached.
+    /// The URLs and tokens of the server.
     pub at: At,
     talk: Mutex<Talk>,
 }
 
-/// What it says when it is ready.
+/// The output of the program when the server is ready.
 #[derive(Deserialize)]
 pub struct At {
-    /// Without a slash at the end.
+    /// The URL, without a slash at the end.
     pub url: String,
-    /// A cluster admin's, as `kubectl config` writes it.
+    /// A cluster admin's kubeconfig, as `kubectl config` writes it.
     pub kubeconfig: PathBuf,
-    /// A cluster admin's.
+    /// A cluster admin's token.
     pub token: String,
-    /// The kubelet's of the node `node1`.
+    /// The token of the kubelet of the node `node1`.
     pub node_token: String,
-    /// Of somebody who may do nothing.
+    /// A token without permissions.
     pub nobody_token: String,
     /// The certificate to trust.
     pub ca: PathBuf,
@@ -110,7 +110,7 @@ pub struct At {
 pub type Tls = Connection<StreamOwned<ClientConnection, TcpStream>>;
 
 impl At {
-    /// A connection as whoever has this token.
+    /// Connects with a token.
     pub fn connect(&self, token: &str) -> io::Result<Tls> {
         let address = self.url.trim_start_matches("https://");
         let mut roots = RootCertStore::empty();
@@ -131,27 +131,27 @@ impl At {
 }
 
 impl Apiserver {
-    /// One of its own for a test that stops it.
+    /// Starts a server for one test, which may stop it.
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
     }
 
-    /// The same with flags of kube-apiserver's own.
+    /// Starts a server for one test with flags of kube-apiserver.
     pub fn start_with(flags: &[&str]) -> Option<Self> {
         let mut talk = Talk::start(Command::new(program("apiserver")?).arg("--").args(flags));
         let at = serde_json::from_str(&talk.answer()).unwrap();
         Some(Self { at, talk: Mutex::new(talk) })
     }
 
-    /// The one that tests share, each in namespaces of its own. It ends with the
-    /// test binary, which holds its stdin.
+    /// The server that tests share, each with its own namespaces. It ends with the test
+    /// binary, which holds its stdin.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Apiserver>> = OnceLock::new();
         SHARED.get_or_init(Self::start).as_ref()
     }
 
-    /// Has it do something: `stop`, `start`, `kill`, `token node`, `compact`, `snapshot`
-    /// and what else stands in `tests/kubernetes/README.md`.
+    /// Runs a command of `tests/kubernetes/README.md`: `stop`, `start`, `kill`, `token node`,
+    /// `compact`, `snapshot`, …
     pub fn command(&self, command: &str) -> Value {
         let mut talk = self.talk.lock().unwrap();
         talk.say(command);
@@ -167,7 +167,7 @@ impl Oracle {
         Some(Self(Talk::start(&mut Command::new(program("oracle")?))))
     }
 
-    /// Its answer to one question.
+    /// Asks one question and returns the answer.
     pub fn ask(&mut self, question: &Value) -> Value {
         self.0.say(&question.to_string());
         serde_json::from_str(&self.0.answer()).unwrap()

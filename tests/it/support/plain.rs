@@ -1,4 +1,4 @@
-//! A plain HTTP/1.1 client over a Unix socket or whatever stream: blocking, one connection, nothing clever.
+//! A simple blocking HTTP/1.1 client with one connection over a Unix socket or another stream.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read, Write},
@@ -9,17 +9,17 @@ use std::{
 
 use serde_json::Value;
 
-/// Longer than any answer takes but on a machine that stands still.
+/// The timeout of an answer, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A connection that is kept open.
+/// An open connection.
 pub struct Connection<S = UnixStream> {
     stream: BufReader<S>,
-    /// What is sent with each request: whole lines.
+    /// The headers of each request, as whole lines.
     headers: String,
 }
 
-/// What was answered.
+/// The response to a request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub code: u16,
@@ -45,17 +45,17 @@ impl Connection {
 }
 
 impl<S: Read + Write> Connection<S> {
-    /// A connection that stands, and the headers of each request: the host at least.
+    /// Uses an open stream, with the headers of each request: at least the host.
     pub fn over(stream: S, headers: String) -> Self {
         Self { stream: BufReader::new(stream), headers }
     }
 
-    /// One request, and its answer whole.
+    /// Sends a request and returns the whole response.
     pub fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
         self.ask_as(method, path, "application/json", body)
     }
 
-    /// The same with a body of another media type.
+    /// Sends a request with another media type and returns the whole response.
     pub fn ask_as(&mut self, method: &str, path: &str, media: &str, body: &[u8]) -> io::Result<Answer> {
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\n{}Content-Type: {media}\r\nContent-Length: {}\r\n\r\n",
@@ -68,16 +68,16 @@ impl<S: Read + Write> Connection<S> {
         self.answer()
     }
 
-    /// The first line of an answer that has no end.
+    /// The first line of an endless response.
     pub fn first_line(&mut self, path: &str) -> io::Result<String> {
         write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
         while !self.line()?.is_empty() {}
         let size = self.line()?;
-        assert!(usize::from_str_radix(&size, 16).is_ok(), "no chunk, but {size:?}");
+        assert!(usize::from_str_radix(&size, 16).is_ok(), "not a chunk: {size:?}");
         self.line()
     }
 
-    /// The lines of an answer that has no end, as a watch is.
+    /// The lines of an endless response, such as a watch.
     #[allow(dead_code, reason = "for the benchmarks")]
     pub fn lines(mut self, path: &str) -> io::Result<Lines<S>> {
         write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
@@ -129,17 +129,17 @@ impl<S: Read + Write> Connection<S> {
     }
 }
 
-/// The lines of an answer in chunks.
+/// The lines of a chunked response.
 #[allow(dead_code, reason = "for the benchmarks")]
 pub struct Lines<S> {
     connection: Connection<S>,
-    /// What has been read and was no whole line yet.
+    /// The beginning of the next line.
     read: Vec<u8>,
 }
 
 #[allow(dead_code, reason = "for the benchmarks")]
 impl<S: Read + Write> Lines<S> {
-    /// The next line, its end included.
+    /// The next line, with its line break.
     pub fn next(&mut self) -> io::Result<String> {
         let mut looked = 0;
         loop {

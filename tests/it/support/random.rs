@@ -1,6 +1,6 @@
-//! Random choices from a seed: a case that failed comes again under its number.
+//! Random choices from a seed, so that a failed case can be repeated.
 
-/// A small generator (`SplitMix64`). It is no secret's source.
+/// A small generator (`SplitMix64`), not for secrets.
 pub struct Random(u64);
 
 impl Random {
@@ -16,12 +16,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below a bound, which is not 0.
+    /// A number below a bound, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound as u64).unwrap()
     }
 
-    /// True once in so many times.
+    /// True with a probability of 1 in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,8 +1,8 @@
-//! Scripts of listings, and the updates that they give, as text.
+//! Scripts of listings and the resulting updates, as text.
 //!
-//! A line is one listing: `SOURCE: POD POD | POD`, where `|` begins the source's
-//! next origin (a file, say). `SOURCE (restored): …` is a restored listing. A
-//! line that begins with `asleep` is merged while the consumer looks away.
+//! A line is one listing: `SOURCE: POD POD | POD`, where `|` begins the next origin of the
+//! source (for example a file). `SOURCE (restored): …` is a restored listing. A
+//! line that begins with `asleep` is merged while the consumer does not read.
 //!
 //! A pod is `[namespace/]name` and marks: `#uid` (else `name-uid`; `#` alone for
 //! none), `=image`, `+label:value`, `+` (empty labels), `@annotation:value`,
@@ -17,7 +17,7 @@ use podmux::{
 };
 use serde_json::{Value, json};
 
-/// Runs a script over all four sources with an incremental consumer.
+/// Runs a script with all four sources and an incremental consumer.
 pub fn check(script: &str, expect: &Expect) {
     check_with(&SourceName::ALL, Notify::Incremental, script, expect);
 }
@@ -25,7 +25,7 @@ pub fn check(script: &str, expect: &Expect) {
 pub fn check_with(configured: &[SourceName], notify: Notify, script: &str, expect: &Expect) {
     let mut storage = PodStorage::new(configured);
     let mut builders = SourceName::ALL.map(ListingBuilder::new);
-    let (mut told, mut out) = (Delivered::default(), String::new());
+    let (mut delivered, mut out) = (Delivered::default(), String::new());
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         writeln!(out, "> {line}").unwrap();
         let (asleep, listing) = read(line, &mut builders);
@@ -33,8 +33,8 @@ pub fn check_with(configured: &[SourceName], notify: Notify, script: &str, expec
         describe(&mut out, "rejected", &outcome.rejected);
         describe(&mut out, "recovered", &outcome.recovered);
         if !asleep {
-            let (goal, messages) = updates(&told, storage.merged(), notify);
-            told = goal;
+            let (goal, messages) = updates(&delivered, storage.merged(), notify);
+            delivered = goal;
             for update in &messages {
                 writeln!(out, "{}", update_line(update)).unwrap();
             }
@@ -78,7 +78,7 @@ fn origin(index: usize) -> Origin {
     Origin::from(&*format!("{}.yaml", index + 1))
 }
 
-/// A pod from its marks.
+/// Makes a pod from its marks.
 pub fn pod(text: &str) -> Prepared {
     const MARKS: &[char] = &['#', '=', '+', '@', '%', '!', '^', '<'];
     let (full, mut rest) = text.split_at(text.find(MARKS).unwrap_or(text.len()));
@@ -111,6 +111,6 @@ fn set_mark(pod: &mut Value, mark: char, value: &str) {
             pod["metadata"]["deletionTimestamp"] = json!("2026-02-01T00:00:00Z");
             pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
         }
-        other => panic!("no mark {other}"),
+        other => panic!("unknown mark {other}"),
     }
 }

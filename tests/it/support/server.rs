@@ -210,7 +210,7 @@ impl TestServer {
 
     /// The file source finds something that it cannot take.
     pub async fn file_refuses(&self, path: &str, why: RejectionReason) {
-        self.file(|file| file.refuse(&Origin::from(path), why)).await;
+        self.file(|file| file.reject(&Origin::from(path), why)).await;
     }
 
     /// Ends the sources and the mux, and the history with them.

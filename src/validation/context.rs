@@ -1,0 +1,61 @@
+//! What the checks of a container need of the pod around it.
+
+use std::{
+    cell::{Cell, OnceCell},
+    collections::{BTreeMap, BTreeSet},
+};
+
+use serde_json::Value;
+
+use super::fields::{Object, list, text};
+
+/// The pod around a container.
+pub(super) struct PodContext<'v> {
+    pub(super) spec: &'v Object,
+    /// The valid volumes.
+    pub(super) volumes: Volumes<'v>,
+    /// The names of the pod's resource claims.
+    pub(super) claims: BTreeSet<&'v str>,
+    /// The termination grace period in seconds.
+    pub(super) grace: Option<i64>,
+    /// Whether the pod's restartPolicy is Never.
+    pub(super) never_restarts: bool,
+    /// Whether the pod uses the user namespace of the host.
+    pub(super) host_users: bool,
+    /// The name of the pod's operating system, if given.
+    pub(super) os: Option<&'v str>,
+    /// All volumes, valid or not; made on first use.
+    pub(super) volumes_by_name: OnceCell<BTreeMap<&'v str, &'v Object>>,
+    /// Whether a security context in the pod has options for Windows.
+    pub(super) has_windows_options: Cell<bool>,
+}
+
+impl<'v> PodContext<'v> {
+    /// The last volume with a name, valid or not.
+    pub(super) fn volume(&self, name: &str) -> Option<&'v Object> {
+        let by_name = || {
+            let volumes = list(self.spec, "volumes").iter().filter_map(Value::as_object);
+            volumes.map(|volume| (text(volume, "name"), volume)).collect()
+        };
+        self.volumes_by_name.get_or_init(by_name).get(name).copied()
+    }
+}
+
+/// The valid volumes of a pod, which its containers can mount.
+#[derive(Debug, Default)]
+pub(super) struct Volumes<'v>(pub(super) BTreeMap<&'v str, &'v Object>);
+
+impl Volumes<'_> {
+    /// Whether there is a valid volume with a name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Whether a volume can be a block device.
+    pub(super) fn is_claim(&self, name: &str) -> bool {
+        let is_claim = |volume: &Object| {
+            volume.contains_key("persistentVolumeClaim") || volume.contains_key("ephemeral")
+        };
+        self.0.get(name).is_some_and(|volume| is_claim(volume))
+    }
+}
