@@ -266,7 +266,7 @@ impl<'a> Wiring<'a> {
     /// when it is configured again.
     async fn forget(&mut self, source: SourceName) {
         let mut good = self.last_good(source);
-        good.forget_all();
+        good.clear();
         good.finish().await;
     }
 

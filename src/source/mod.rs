@@ -17,8 +17,3 @@ fn dice() -> f64 {
     // The upper bits of a random UUID.
     f64::from(u32::try_from(Uuid::new_v4().as_u128() >> 96).unwrap_or_default()) / f64::from(u32::MAX)
 }
-
-/// A digest as people write it.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
-}

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::outage::Outage;
+
 /// How a source is doing, for people: what `/sources` and the metrics show of
 /// it beside its listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,13 @@ pub struct SourceFailing {
     /// Whether the error may quote what was read, a manifest's values or the
     /// words of a program: that is not for everybody on this machine.
     pub quotes: bool,
+}
+
+impl SourceFailing {
+    /// The failure of a source with an outage. `quotes` is the field of that name.
+    pub(super) fn of(outage: &Outage, quotes: bool) -> Option<Self> {
+        Some(Self { since: outage.since()?, attempts: outage.attempts(), error: outage.error()?, quotes })
+    }
 }
 
 /// What a reflector is doing.

@@ -30,14 +30,14 @@ fn put(good: &mut LastGood, name: &str, image: &str) {
 
 fn good_of(state: &mut State, node: &str) -> LastGood {
     let node = NodeName::new(node).unwrap();
-    LastGood::new(SourceName::Api, node, state.db.clone(), &mut state.stored).whole()
+    LastGood::new(SourceName::Api, node, state.db.clone(), &mut state.stored).atomic()
 }
 
 /// What is about the listing, and its pods as `name=image`.
 type Left = (Option<Value>, Vec<String>);
 
 fn take(good: &mut LastGood) -> Left {
-    let about = good.restored_about();
+    let about = good.restored_details();
     let line = |(origin, pods): (Origin, Vec<Prepared>)| {
         let [pod] = &pods[..] else { panic!("{origin}: {pods:?}") };
         assert_eq!(origin.as_str(), pod.key().as_str());
@@ -75,7 +75,7 @@ fn note(good: &mut LastGood, pods: usize, version: &str) {
     for n in 0..pods {
         put(good, &format!("p{n:04}"), version);
     }
-    good.about(json!({"version": version}));
+    good.set_details(json!({"version": version}));
 }
 
 fn listing(pods: usize, version: &str) -> Left {
@@ -138,7 +138,7 @@ async fn only_one_commit_is_under_way_and_it_goes_on_when_nobody_waits() {
     let disk = Disk::default();
     let (db, writer, mut stored) = db::open_on(disk.clone(), Path::new("disk"), UPGRADES).unwrap();
     let node = NodeName::new("node").unwrap();
-    let mut good = LastGood::new(SourceName::Api, node, db.clone(), &mut stored).whole();
+    let mut good = LastGood::new(SourceName::Api, node, db.clone(), &mut stored).atomic();
     // Nobody writes yet: no commit ends.
     for version in ["1", "2", "3"] {
         note(&mut good, 3, version);
@@ -163,8 +163,8 @@ async fn a_listing_may_be_empty_and_what_is_about_it_may_change_alone() {
     let disk = that_ran(2, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     let mut good = good_of(&mut state, "node");
-    good.about(json!({"version": "7"}));
-    good.about(json!({"version": "8"}));
+    good.set_details(json!({"version": "7"}));
+    good.set_details(json!({"version": "8"}));
     soon(good.finish()).await;
     state.close().await;
     let (_, pods) = listing(2, "1");
@@ -177,7 +177,7 @@ async fn a_pod_that_went_goes_with_the_same_commit() {
     let mut state = State::open_on(&disk).unwrap();
     let mut good = good_of(&mut state, "node");
     good.forget(&Origin::from("default/p0001"));
-    good.about(json!({"version": "2"}));
+    good.set_details(json!({"version": "2"}));
     disk.platter().cuts = Some(Vec::new());
     soon(good.finish()).await;
     state.close().await;
@@ -203,7 +203,7 @@ async fn a_listing_that_is_discarded_leaves_nothing() {
     let disk = that_ran(300, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     let mut good = good_of(&mut state, "node");
-    good.forget_all();
+    good.clear();
     assert_eq!(take(&mut good), (None, Vec::new()));
     soon(good.finish()).await;
     state.close().await;
@@ -218,7 +218,7 @@ async fn a_listing_that_is_discarded_leaves_nothing() {
     put(&mut good, "new", "1");
     good.begin().await;
     put(&mut good, "newer", "1");
-    good.forget_all();
+    good.clear();
     put(&mut good, "newest", "1");
     soon(good.finish()).await;
     state.close().await;
@@ -238,13 +238,13 @@ fn what_a_failing_disk_refused_is_written_with_what_was_noted_since() {
         good.begin().await;
         put(&mut good, "p0001", "2");
         good.forget(&Origin::from("default/p0002"));
-        good.about(json!({"version": "2"}));
+        good.set_details(json!({"version": "2"}));
         soon(good.write()).await;
-        assert!(good.trouble().unwrap().contains("the state cannot be written"));
+        assert!(good.error().unwrap().contains("the state cannot be written"));
         disk.platter().fault = None;
         // It is tried again by itself.
         soon(good.write()).await;
-        assert_eq!((good.trouble(), log.lines_with("recovered: what is good").len()), (None, 1));
+        assert_eq!((good.error(), log.lines_with("saving last-known-good pods recovered").len()), (None, 1));
         let pods = vec!["p0000=1".to_owned(), "p0001=2".to_owned()];
         assert_eq!(left_in(disk.bytes()).await, (Some(json!({"version": "2"})), pods));
         soon(good.finish()).await;
@@ -265,9 +265,9 @@ async fn what_nobody_understands_about_a_listing_is_forgotten() {
 
 #[tokio::test]
 async fn nothing_is_kept_without_a_state_directory() {
-    let mut good = LastGood::none(SourceName::Api, NodeName::new("node").unwrap()).whole();
+    let mut good = LastGood::none(SourceName::Api, NodeName::new("node").unwrap()).atomic();
     note(&mut good, 2, "1");
-    good.forget_all();
+    good.clear();
     assert_eq!(take(&mut good), (None, Vec::new()));
     soon(good.finish()).await;
 }
