@@ -137,6 +137,14 @@ impl Disk {
         Ok(self.attributes(path, true)?.stamp)
     }
 
+    /// Whether a path leads to a regular file. A pipe or a device may never end.
+    ///
+    /// # Errors
+    /// If the path cannot be looked up.
+    pub fn is_file(&self, path: &Path) -> io::Result<bool> {
+        Ok(self.attributes(path, true)?.kind == FileKind::File)
+    }
+
     /// Reads a whole file of at most `max` bytes.
     ///
     /// # Errors
