@@ -212,7 +212,8 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
     state.close().await;
 
     // 100 wait before anybody writes.
-    let (db, writer, _) = db::open_on(disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
+    let (db, writer, _) =
+        db::open_on(&Host::default(), disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
     let before = disk.platter().syncs;
     let key = |n| format!("key{n:03}");
     let mut waiting: Vec<_> = (0..100)
@@ -242,7 +243,8 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
 async fn what_shares_a_write_is_bounded_in_number_and_size_and_so_is_what_waits() {
     for (commits, size, syncs) in [(1_200, 1, 4), (100, 100_000, 10)] {
         let disk = Disk::default();
-        let (db, writer, _) = db::open_on(disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
+        let (db, writer, _) =
+            db::open_on(&Host::default(), disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
         let before = disk.platter().syncs;
         let commit = |n: usize| {
             let (db, change) = (db.clone(), set(Table::Posted, &format!("{n}"), vec![b'x'; size]));
@@ -302,7 +304,8 @@ async fn a_sequence_goes_on_without_a_gap_after_a_clean_stop_and_skips_after_ano
 
 #[tokio::test]
 async fn without_a_writer_a_commit_is_refused() {
-    let (db, writer, _) = db::open_on(Disk::default(), Path::new("disk"), db::UPGRADES).unwrap();
+    let (db, writer, _) =
+        db::open_on(&Host::default(), Disk::default(), Path::new("disk"), db::UPGRADES).unwrap();
     let waiting = tokio::spawn({
         let db = db.clone();
         async move { db.commit(vec![]).await }

@@ -136,7 +136,8 @@ async fn the_pods_of_a_large_listing_all_come_back() {
 #[tokio::test]
 async fn only_one_commit_is_under_way_and_it_goes_on_when_nobody_waits() {
     let disk = Disk::default();
-    let (db, writer, mut stored) = db::open_on(disk.clone(), Path::new("disk"), UPGRADES).unwrap();
+    let (db, writer, mut stored) =
+        db::open_on(&Host::default(), disk.clone(), Path::new("disk"), UPGRADES).unwrap();
     let node = NodeName::new("node").unwrap();
     let mut good = LastGood::new(SourceName::Api, node, db.clone(), &mut stored).atomic();
     // Nobody writes yet: no commit ends.

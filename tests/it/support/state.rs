@@ -21,7 +21,7 @@ pub struct State {
 
 impl State {
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
-        db::open(directory).map(Self::start)
+        db::open(&Host::default(), directory).map(Self::start)
     }
 
     pub fn open_on(disk: &Disk) -> Result<Self, OpenError> {
@@ -29,7 +29,7 @@ impl State {
     }
 
     pub fn open_with(disk: &Disk, upgrades: &[Upgrade]) -> Result<Self, OpenError> {
-        db::open_on(disk.clone(), Path::new("disk"), upgrades).map(Self::start)
+        db::open_on(&Host::default(), disk.clone(), Path::new("disk"), upgrades).map(Self::start)
     }
 
     fn start((db, writer, stored): (Db, db::Writer, Stored)) -> Self {
