@@ -338,9 +338,9 @@ impl LastGood {
         let source = self.source.as_str();
         match error.map(|error| chain(error)) {
             Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
-                warn!(source, error, "saving last-known-good pods failed");
+                warn!(source, %error, "saving last-known-good pods failed");
             }
-            Some(error) => debug!(source, error, "saving last-known-good pods failed"),
+            Some(error) => debug!(source, %error, "saving last-known-good pods failed"),
             None if self.outage.recovered().is_some() => {
                 info!(source, "saving last-known-good pods recovered");
             }

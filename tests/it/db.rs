@@ -3,7 +3,10 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use expect_test::expect;
-use podmux::db::{self, Change, DbError, OpenError, Sequence, Table, Tables};
+use podmux::{
+    db::{self, Change, DbError, OpenError, Sequence, Table, Tables},
+    host::Host,
+};
 
 use crate::support::{
     files::soon,
@@ -21,7 +24,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_a_restart() {
+async fn commits_survive_a_restart() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     let instance = state.stored.instance.clone();
@@ -45,7 +48,7 @@ async fn what_was_committed_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_directory_is_made_for_its_owner_alone_and_has_an_identity() {
+async fn a_created_directory_is_private_and_has_an_identity() {
     let root = tempfile::tempdir().unwrap();
     let (one, other) = (root.path().join("deep/one"), root.path().join("other"));
     let first = State::open(&one).unwrap();
@@ -62,7 +65,7 @@ async fn a_directory_is_made_for_its_owner_alone_and_has_an_identity() {
 }
 
 #[tokio::test]
-async fn the_second_on_one_directory_is_refused_until_the_first_has_ended() {
+async fn a_directory_in_use_is_rejected() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     assert_eq!(
@@ -77,7 +80,7 @@ async fn the_second_on_one_directory_is_refused_until_the_first_has_ended() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_refused_and_left_as_it_is() {
+async fn foreign_files_are_rejected_and_left_as_they_are() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("state.redb");
     let refused = |bytes: &[u8]| {
@@ -104,7 +107,7 @@ async fn what_is_not_ours_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_creation_that_was_cut_off_is_begun_anew() {
+async fn an_interrupted_creation_is_repeated() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("state.redb.new"), "redb, to about here").unwrap();
     let state = State::open(root.path()).unwrap();
@@ -121,7 +124,7 @@ async fn a_creation_that_was_cut_off_is_begun_anew() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_killed_has_lost_nothing_that_was_acknowledged() {
+async fn a_killed_process_loses_no_acknowledged_commit() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     for n in 0..20 {
@@ -184,7 +187,7 @@ async fn an_older_format_is_upgraded_step_by_step_and_once() {
 }
 
 #[tokio::test]
-async fn a_newer_format_is_refused_and_left_as_it_is() {
+async fn a_newer_format_is_rejected_and_left_as_it_is() {
     let disk = Disk::default();
     State::open_with(&disk, &[rename, shout]).unwrap().close().await;
     let before = disk.bytes();
@@ -197,7 +200,7 @@ async fn a_newer_format_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
+async fn a_commit_is_one_sync_and_waiting_commits_share_one() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "first", "x").await;
@@ -240,7 +243,7 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
 }
 
 #[tokio::test]
-async fn what_shares_a_write_is_bounded_in_number_and_size_and_so_is_what_waits() {
+async fn the_commits_of_a_write_and_the_queue_are_bounded() {
     for (commits, size, syncs) in [(1_200, 1, 4), (100, 100_000, 10)] {
         let disk = Disk::default();
         let (db, writer, _) =
@@ -270,7 +273,7 @@ async fn what_shares_a_write_is_bounded_in_number_and_size_and_so_is_what_waits(
 }
 
 #[tokio::test]
-async fn a_sequence_goes_on_without_a_gap_after_a_clean_stop_and_skips_after_another() {
+async fn a_sequence_has_no_gap_after_a_clean_stop_and_one_after_an_unclean_stop() {
     async fn numbers(sequence: &mut Sequence, count: u64) -> Vec<u64> {
         let mut numbers = Vec::new();
         for _ in 0..count {
@@ -303,7 +306,7 @@ async fn a_sequence_goes_on_without_a_gap_after_a_clean_stop_and_skips_after_ano
 }
 
 #[tokio::test]
-async fn without_a_writer_a_commit_is_refused() {
+async fn without_a_writer_a_commit_fails() {
     let (db, writer, _) =
         db::open_on(&Host::default(), Disk::default(), Path::new("disk"), db::UPGRADES).unwrap();
     let waiting = tokio::spawn({

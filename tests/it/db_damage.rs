@@ -106,7 +106,7 @@ async fn try_copies(file: &[u8], copies: u64, seed: u64, right: &[Tables]) -> u6
 }
 
 #[tokio::test]
-async fn a_damaged_file_that_was_closed_is_refused_or_right() {
+async fn a_damaged_closed_file_is_rejected_or_right() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     let rows = write_history(&state).await;
@@ -116,7 +116,7 @@ async fn a_damaged_file_that_was_closed_is_refused_or_right() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_of_a_killed_process_is_refused_or_right() {
+async fn a_damaged_file_of_a_killed_process_is_rejected_or_right() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     let mut rows = write_history(&state).await;
@@ -152,7 +152,7 @@ async fn a_damaged_file_of_a_killed_process_is_refused_or_right() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_in_a_directory_is_refused_and_not_touched() {
+async fn a_damaged_file_in_a_directory_is_rejected_and_left_as_it_is() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     let rows = write_history(&state).await;

@@ -7,7 +7,7 @@ use podmux::db::{DbError, OpenError, Table, Tables};
 use crate::support::{
     files::soon,
     namespace::inside,
-    state::{Cut, Deed, Dice, Disk, EIO, ENOSPC, Fault, State, apply, no_rows, set},
+    state::{Cut, Dice, Disk, EIO, ENOSPC, Fault, Operation, State, apply, no_rows, set},
 };
 
 const PAGE: usize = 4096;
@@ -59,12 +59,14 @@ async fn commit_through(fault: Fault) -> usize {
 }
 
 #[tokio::test]
-async fn a_failing_disk_refuses_what_it_meets_and_nothing_else() {
+async fn a_failing_disk_fails_only_the_commits_of_that_time() {
     let mut refused = 0;
-    for (deed, most) in [(Deed::Write, 25), (Deed::Sync, 6), (Deed::Resize, 2), (Deed::Any, 30)] {
+    for (operation, most) in
+        [(Operation::Write, 25), (Operation::Sync, 6), (Operation::Resize, 2), (Operation::Any, 30)]
+    {
         for from in 0..most {
             for (times, errno) in [(1, EIO), (7, ENOSPC)] {
-                refused += commit_through(Fault { deed, from, times, errno }).await;
+                refused += commit_through(Fault { operation, from, times, errno }).await;
             }
         }
     }
@@ -72,13 +74,13 @@ async fn a_failing_disk_refuses_what_it_meets_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_for_long_is_tried_again() {
-    let fault = Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno: ENOSPC };
+async fn a_disk_that_fails_for_long_is_retried() {
+    let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
     assert_eq!(commit_through(fault).await, 18);
 }
 
 #[tokio::test]
-async fn a_power_cut_in_the_middle_of_a_commit_leaves_all_of_it_or_nothing() {
+async fn a_power_cut_during_a_commit_leaves_all_of_it_or_nothing() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     let (mut dice, mut rows, mut tried) = (Dice(13), no_rows(), 0);
@@ -116,7 +118,7 @@ fn mixed(cut: &Cut, dice: &mut Dice) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
+async fn a_disk_that_fails_at_the_start_is_an_error_and_loses_nothing() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "a", "1").await;
@@ -125,7 +127,7 @@ async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
     for file in [killed, disk.bytes()] {
         for from in 0..40 {
             let disk = Disk::with(file.clone());
-            disk.platter().fault = Some(Fault { deed: Deed::Any, from, times: 1, errno: EIO });
+            disk.platter().fault = Some(Fault { operation: Operation::Any, from, times: 1, errno: EIO });
             match State::open_on(&disk) {
                 Ok(state) => state.close().await,
                 Err(OpenError::Io(_, error)) => assert_eq!(error.raw_os_error(), Some(EIO)),
@@ -141,7 +143,7 @@ async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
 
 /// A node has its pods however full its disk is, and keeps them until there is room.
 #[tokio::test]
-async fn a_disk_that_is_full_at_the_start_gives_what_is_there() {
+async fn a_disk_that_is_full_at_the_start_restores_the_state() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "a", "1").await;
@@ -149,12 +151,13 @@ async fn a_disk_that_is_full_at_the_start_gives_what_is_there() {
     state.close().await;
     let mut without_database = 0;
     for file in [killed, disk.bytes()] {
-        for (deed, from) in [(Deed::Any, 0..24), (Deed::Write, 0..16), (Deed::Resize, 0..2)]
-            .into_iter()
-            .flat_map(|(deed, many)| many.map(move |from| (deed, from)))
+        for (operation, from) in
+            [(Operation::Any, 0..24), (Operation::Write, 0..16), (Operation::Resize, 0..2)]
+                .into_iter()
+                .flat_map(|(operation, many)| many.map(move |from| (operation, from)))
         {
             let disk = Disk::with(file.clone());
-            let fault = Fault { deed, from, times: usize::MAX, errno: ENOSPC };
+            let fault = Fault { operation, from, times: usize::MAX, errno: ENOSPC };
             disk.platter().fault = Some(fault);
             let state = State::open_on(&disk).unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
             assert_eq!(state.rows(Table::Posted), "a=1");
@@ -182,8 +185,8 @@ async fn a_disk_that_is_full_at_the_start_gives_what_is_there() {
 }
 
 #[tokio::test]
-async fn a_full_file_system_refuses_until_there_is_room() {
-    let here = "db_faults::a_full_file_system_refuses_until_there_is_room";
+async fn a_full_file_system_fails_commits_until_there_is_space() {
+    let here = "db_faults::a_full_file_system_fails_commits_until_there_is_space";
     if !inside("-Urm", here) {
         return;
     }

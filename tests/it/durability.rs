@@ -126,7 +126,7 @@ fn look(connection: &mut Connection) -> (Pods, u64) {
 }
 
 #[test]
-fn nothing_that_was_promised_is_lost_when_the_agent_is_killed() {
+fn no_acknowledged_write_is_lost_when_the_agent_is_killed() {
     let rounds: u32 = env::var("PODMUX_KILLS").map_or(100, |rounds| rounds.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
     let (state, socket): (PathBuf, PathBuf) = (dir.path().join("state"), dir.path().join("s"));

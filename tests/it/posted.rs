@@ -95,7 +95,7 @@ fn delete(key: &str, grace: Option<i64>) -> Write {
 }
 
 #[tokio::test]
-async fn what_is_posted_is_created_replaced_or_left() {
+async fn a_posted_pod_is_created_configured_or_unchanged() {
     let mut agent = Agent::start(Manners::Takes).await;
     assert_eq!(
         agent.tell(Write::Apply(vec![pod("a#"), pod("b#")])).await,
@@ -124,7 +124,7 @@ async fn what_is_posted_is_created_replaced_or_left() {
 }
 
 #[tokio::test]
-async fn kubernetes_own_verbs_have_their_own_obstacles() {
+async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
     let agent = Agent::start(Manners::Takes).await;
     assert_eq!(agent.tell(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
     assert_eq!(agent.tell(Write::Create(pod("a#"))).await, "default/a created at 1");
@@ -150,7 +150,7 @@ async fn kubernetes_own_verbs_have_their_own_obstacles() {
 }
 
 #[tokio::test]
-async fn a_write_is_taken_whole_or_not_at_all() {
+async fn a_write_is_atomic() {
     let agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Create(pod("b#u"))).await.unwrap();
     assert_eq!(
@@ -162,7 +162,7 @@ async fn a_write_is_taken_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_dry_run_answers_and_changes_nothing() {
+async fn a_dry_run_changes_nothing() {
     let agent = Agent::start(Manners::Takes).await;
     let dry = agent.posts.write(Write::Apply(vec![pod("a#")]), true).await;
     assert_eq!(answer(dry), "default/a created");
@@ -173,7 +173,7 @@ async fn a_dry_run_answers_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_read_can_be_put_back_and_nothing_changes() {
+async fn writing_back_what_was_read_changes_nothing() {
     let agent = Agent::start(Manners::Takes).await;
     let hashed = |hash: &str| {
         let mut pod = pod("a#");
@@ -192,7 +192,7 @@ async fn what_was_read_can_be_put_back_and_nothing_changes() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_authors_to_say_is_not_taken_from_them() {
+async fn fields_of_the_server_are_ignored() {
     let agent = Agent::start(Manners::Takes).await;
     let mut given = pod("a#%Running!");
     given.set_metadata("generation", Some(7.into()));
@@ -211,7 +211,7 @@ async fn what_is_not_the_authors_to_say_is_not_taken_from_them() {
 }
 
 #[tokio::test]
-async fn each_of_the_writes_that_share_a_commit_is_answered_with_its_own_state() {
+async fn writes_that_share_a_commit_return_their_own_results() {
     let agent = Agent::start(Manners::Takes).await;
     let images =
         futures_of(&agent, (0..20).map(|number| Write::Apply(vec![pod(&format!("a#=i:{number}"))]))).await;
@@ -239,7 +239,7 @@ async fn futures_of(
 }
 
 #[tokio::test]
-async fn what_was_answered_is_merged() {
+async fn an_answered_write_is_merged() {
     let (_gate, hung) = watch::channel(false);
     let agent = Agent::start(Manners::HangsUntil(hung)).await;
     for index in 0..50 {
@@ -254,7 +254,7 @@ async fn what_was_answered_is_merged() {
 }
 
 #[tokio::test]
-async fn a_deleted_pod_goes_when_the_sink_has_let_it_go() {
+async fn a_deleted_pod_is_removed_when_the_sink_has_acknowledged_it() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     assert_eq!(agent.tell(delete("default/a", None)).await, "default/a terminating at 2");
@@ -274,7 +274,7 @@ async fn a_deleted_pod_goes_when_the_sink_has_let_it_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_pod_goes_when_its_grace_has_run_out_whatever_the_sink_does() {
+async fn a_deleted_pod_is_removed_after_its_grace_period() {
     let (gate, hung) = watch::channel(false);
     let agent = Agent::start(Manners::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
@@ -315,7 +315,7 @@ async fn a_second_deletion_may_only_shorten_the_first() {
 }
 
 #[tokio::test]
-async fn grace_0_erases_at_once() {
+async fn grace_0_removes_at_once() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     agent.diary.wait_for(|diary| diary.replica.pods.len() == 1).await.unwrap();
@@ -336,7 +336,7 @@ async fn grace_0_erases_at_once() {
 }
 
 #[tokio::test]
-async fn a_put_of_the_whole_set_deletes_what_it_no_longer_holds() {
+async fn replacing_all_pods_deletes_the_others() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#"), pod("b#")])).await.unwrap();
     agent.diary.wait_for(|diary| diary.replica.pods.len() == 2).await.unwrap();
@@ -363,7 +363,7 @@ async fn a_put_of_the_whole_set_deletes_what_it_no_longer_holds() {
 }
 
 #[tokio::test]
-async fn a_pod_that_went_and_came_back_in_one_commit_has_another_life() {
+async fn a_pod_removed_and_created_in_one_commit_is_another_incarnation() {
     let (open, hung) = watch::channel(false);
     let mut agent = Agent::start(Manners::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#same")])).await.unwrap();
@@ -387,7 +387,7 @@ async fn a_pod_that_went_and_came_back_in_one_commit_has_another_life() {
 }
 
 #[tokio::test]
-async fn after_the_stop_writes_are_refused() {
+async fn writes_after_the_stop_fail() {
     let agent = Agent::start(Manners::Takes).await;
     agent.stop.cancel();
     agent.mux.merged().wait_for(|_| false).await.unwrap_err();

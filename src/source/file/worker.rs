@@ -502,7 +502,7 @@ impl Worker {
         self.builder.refuse(&origin, reason);
         self.is_changed = true;
         let pods_kept = self.builder.pods_of(&origin);
-        warn!(source = "file", path = %origin, pods_kept, error, "manifest rejected");
+        warn!(source = "file", path = %origin, pods_kept, %error, "manifest rejected");
     }
 
     fn remove(&mut self, name: &OsStr) {
@@ -563,9 +563,9 @@ impl Worker {
         let path = self.settings.path.display();
         match error {
             Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
-                warn!(source = "file", %path, error, "source failed");
+                warn!(source = "file", %path, %error, "source failed");
             }
-            Some(error) => debug!(source = "file", %path, error, "source failed"),
+            Some(error) => debug!(source = "file", %path, %error, "source failed"),
             None if self.outage.recovered().is_some() => info!(source = "file", %path, "source recovered"),
             None => {}
         }
@@ -583,9 +583,9 @@ impl Worker {
     fn log_polling(&mut self, error: Option<&str>) {
         match error {
             Some(error) if self.polling.failed(error, self.host.clock.now()) => {
-                warn!(source = "file", error, "watch failed, scanning every second");
+                warn!(source = "file", %error, "watch failed, scanning every second");
             }
-            Some(error) => debug!(source = "file", error, "watch failed, scanning every second"),
+            Some(error) => debug!(source = "file", %error, "watch failed, scanning every second"),
             None if self.polling.recovered().is_some() => info!(source = "file", "watch recovered"),
             None => {}
         }
@@ -593,7 +593,7 @@ impl Worker {
 
     fn log_skipped(&mut self, name: &OsStr, reason: &str) {
         if self.skipped.len() < MAX_SKIPPED_LOGGED && self.skipped.insert(name.to_owned()) {
-            info!(source = "file", path = %self.origin(name), reason, "file skipped");
+            info!(source = "file", path = %self.origin(name), %reason, "file skipped");
         }
     }
 

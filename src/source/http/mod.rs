@@ -264,9 +264,9 @@ impl HttpSource {
             Err(error) => {
                 let error = chain(error);
                 if self.outage.failed(&error, now) {
-                    warn!(source = "http", error, "storing posted pods failed");
+                    warn!(source = "http", %error, "storing posted pods failed");
                 } else {
-                    debug!(source = "http", error, "storing posted pods failed");
+                    debug!(source = "http", %error, "storing posted pods failed");
                 }
             }
         }

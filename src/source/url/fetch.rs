@@ -139,7 +139,7 @@ impl Fetcher {
             (Err(error), Some(before)) => {
                 let error = chain(&error);
                 if self.warned.as_ref() != Some(&error) {
-                    warn!(source = "url", error, "certificates not reloaded, the previous ones stay in use");
+                    warn!(source = "url", %error, "certificates not reloaded, the previous ones stay in use");
                     self.warned = Some(error);
                 }
                 Ok(before)

@@ -374,9 +374,9 @@ impl UrlSource {
         let pods_kept = self.builder.pods_of(path);
         let message = if rejected { "manifest rejected" } else { "source failed" };
         if is_new {
-            warn!(source = "url", %path, pods_kept, error, "{message}");
+            warn!(source = "url", %path, pods_kept, %error, "{message}");
         } else {
-            debug!(source = "url", %path, pods_kept, error, "{message}");
+            debug!(source = "url", %path, pods_kept, %error, "{message}");
         }
     }
 
