@@ -136,8 +136,8 @@ pub(super) fn create(database: &Database, instance: &str, format: u64) -> Result
 
 /// Reads and verifies everything.
 pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
-    let meta =
-        read_table(database, META)?.ok_or_else(|| Flaw::Foreign("another program's database".to_owned()))?;
+    let meta = read_table(database, META)?
+        .ok_or_else(|| Flaw::Foreign("it belongs to another program".to_owned()))?;
     let meta = |name: &str| {
         let value = meta.get(name).map(|row| row.value.clone());
         value.ok_or_else(|| Flaw::Damaged(format!("its {name} is missing")))

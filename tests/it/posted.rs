@@ -1,4 +1,4 @@
-//! The posted set: what writes do to it, what they are answered, how deletions end.
+//! Posted pods: writes, their results, and deletions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ impl Agent {
         tokio::spawn(turning.run());
         let never = CancellationToken::new();
         tokio::spawn(async { delivery.run(never).await.unwrap() });
-        // The first sight of the empty set.
+        // The first sync without pods.
         timeout(PATIENCE, diary.wait_for(|diary| !diary.attempts.is_empty())).await.unwrap().unwrap();
         Self { posts, diary, mux, stop }
     }
@@ -52,24 +52,24 @@ impl Agent {
         timeout(PATIENCE, self.posts.write(write, false)).await.unwrap()
     }
 
-    /// Writes, and says in a line what was answered.
-    async fn tell(&self, write: Write) -> String {
+    /// Writes, and returns the result as one line.
+    async fn result(&self, write: Write) -> String {
         answer(self.write(write).await)
     }
 
-    /// What the sink was told, once this was the last of it.
-    async fn told(&mut self, last: &str, expect: &Expect) {
+    /// Asserts what the sink has received when the last update begins with `last`.
+    async fn receives(&mut self, last: &str, expect: &Expect) {
         let lines = |diary: &Diary| -> Vec<String> {
             diary.attempts.iter().map(|(_, update)| update_line(&update.update)).collect()
         };
         let seen =
             self.diary.wait_for(|diary| lines(diary).last().is_some_and(|line| line.starts_with(last)));
-        let seen = timeout(PATIENCE, seen).await.expect("it is told").unwrap().clone();
+        let seen = timeout(PATIENCE, seen).await.expect("the sink receives it").unwrap().clone();
         expect.assert_eq(&lines(&seen).iter().map(|line| strip_uids(line) + "\n").collect::<String>());
     }
 }
 
-/// Random UIDs are not for reading.
+/// Removes random UIDs.
 fn strip_uids(line: &str) -> String {
     let words = line.split(' ').map(|word| word.split_once('#').map_or(word, |(key, _)| key));
     words.collect::<Vec<_>>().join(" ")
@@ -98,13 +98,13 @@ fn delete(key: &str, grace: Option<i64>) -> Write {
 async fn a_posted_pod_is_created_configured_or_unchanged() {
     let mut agent = Agent::start(Manners::Takes).await;
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#"), pod("b#")])).await,
+        agent.result(Write::Apply(vec![pod("a#"), pod("b#")])).await,
         "default/a created at 1, default/b created at 2"
     );
     let first = agent.posts.get(&PodKey::new("default", "a")).unwrap();
-    assert_eq!(agent.tell(Write::Apply(vec![pod("a#")])).await, "default/a unchanged at 1");
+    assert_eq!(agent.result(Write::Apply(vec![pod("a#")])).await, "default/a unchanged at 1");
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#=i:2"), pod("b#")])).await,
+        agent.result(Write::Apply(vec![pod("a#=i:2"), pod("b#")])).await,
         "default/a configured at 3, default/b unchanged at 2"
     );
     let second = agent.posts.get(&PodKey::new("default", "a")).unwrap();
@@ -112,7 +112,7 @@ async fn a_posted_pod_is_created_configured_or_unchanged() {
     assert_eq!(first.creation_timestamp(), second.creation_timestamp());
     assert!(uuid::Uuid::parse_str(first.uid().as_str()).is_ok(), "a pod without a UID gets one");
     agent
-        .told(
+        .receives(
             "UPDATE",
             &expect![[r#"
         ADD http:
@@ -126,27 +126,30 @@ async fn a_posted_pod_is_created_configured_or_unchanged() {
 #[tokio::test]
 async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
     let agent = Agent::start(Manners::Takes).await;
-    assert_eq!(agent.tell(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
-    assert_eq!(agent.tell(Write::Create(pod("a#"))).await, "default/a created at 1");
-    assert_eq!(agent.tell(Write::Create(pod("a#=i:2"))).await, "error: pods \"a\" already exists");
+    assert_eq!(agent.result(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
+    assert_eq!(agent.result(Write::Create(pod("a#"))).await, "default/a created at 1");
+    assert_eq!(agent.result(Write::Create(pod("a#=i:2"))).await, "error: pods \"a\" already exists");
     let versioned = |pod: podmux::pod::Prepared, version: &str| {
         let mut pod = pod;
         pod.set_metadata("resourceVersion", Some(version.into()));
         pod
     };
     assert_eq!(
-        agent.tell(Write::Replace(versioned(pod("a#=i:2"), "7"))).await,
+        agent.result(Write::Replace(versioned(pod("a#=i:2"), "7"))).await,
         "error: pods \"a\" was not written: its resourceVersion is 1, not 7; read it again"
     );
-    assert_eq!(agent.tell(Write::Replace(versioned(pod("a#=i:2"), "1"))).await, "default/a configured at 2");
-    let other = agent.tell(Write::Replace(pod("a#another"))).await;
-    assert!(other.starts_with("error: pods \"a\" was not written: its uid is "), "{other}");
-    assert_eq!(agent.tell(Write::Create(pod("b#u"))).await, "default/b created at 3");
     assert_eq!(
-        agent.tell(Write::Create(pod("c#u"))).await,
+        agent.result(Write::Replace(versioned(pod("a#=i:2"), "1"))).await,
+        "default/a configured at 2"
+    );
+    let other = agent.result(Write::Replace(pod("a#another"))).await;
+    assert!(other.starts_with("error: pods \"a\" was not written: its uid is "), "{other}");
+    assert_eq!(agent.result(Write::Create(pod("b#u"))).await, "default/b created at 3");
+    assert_eq!(
+        agent.result(Write::Create(pod("c#u"))).await,
         "error: pods \"c\" cannot have the UID of default/b"
     );
-    assert_eq!(agent.tell(delete("default/none", None)).await, "error: pods \"none\" not found");
+    assert_eq!(agent.result(delete("default/none", None)).await, "error: pods \"none\" not found");
 }
 
 #[tokio::test]
@@ -154,7 +157,7 @@ async fn a_write_is_atomic() {
     let agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Create(pod("b#u"))).await.unwrap();
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#"), pod("c#u"), pod("d#u")])).await,
+        agent.result(Write::Apply(vec![pod("a#"), pod("c#u"), pod("d#u")])).await,
         "error: pods \"c\" cannot have the UID of default/b; pods \"d\" cannot have the UID of default/b"
     );
     assert_eq!(agent.posts.all().len(), 1);
@@ -167,9 +170,9 @@ async fn a_dry_run_changes_nothing() {
     let dry = agent.posts.write(Write::Apply(vec![pod("a#")]), true).await;
     assert_eq!(answer(dry), "default/a created");
     assert!(agent.posts.all().is_empty());
-    assert_eq!(agent.tell(Write::Apply(vec![pod("b#")])).await, "default/b created at 1");
+    assert_eq!(agent.result(Write::Apply(vec![pod("b#")])).await, "default/b created at 1");
     let dry = agent.posts.write(Write::Apply(vec![pod("b#=i:2")]), true).await;
-    assert_eq!(answer(dry), "default/b configured at 1", "at the version that it has");
+    assert_eq!(answer(dry), "default/b configured at 1", "with its own version");
 }
 
 #[tokio::test]
@@ -180,15 +183,15 @@ async fn writing_back_what_was_read_changes_nothing() {
         pod.set_annotation("kubernetes.io/config.hash", Some(hash));
         pod
     };
-    agent.write(Write::Create(hashed("of what was written"))).await.unwrap();
+    agent.write(Write::Create(hashed("of the manifest"))).await.unwrap();
     let text = agent.posts.get(&PodKey::new("default", "a")).unwrap().text().clone();
     assert!(String::from_utf8_lossy(&text).contains("config.seen"));
     let mut read = podmux::pod::Prepared::from_json(&text).unwrap();
     read.set_annotation("kubernetes.io/config.hash", Some("with its defaults"));
-    assert_eq!(agent.tell(Write::Replace(read.clone())).await, "default/a unchanged at 1");
+    assert_eq!(agent.result(Write::Replace(read.clone())).await, "default/a unchanged at 1");
     read.set_metadata("resourceVersion", Some("0".into()));
     read.set_annotation("a", Some("b"));
-    assert_eq!(agent.tell(Write::Replace(read)).await, "default/a configured at 2", "0 is any version");
+    assert_eq!(agent.result(Write::Replace(read)).await, "default/a configured at 2", "0 is any version");
 }
 
 #[tokio::test]
@@ -214,15 +217,15 @@ async fn fields_of_the_server_are_ignored() {
 async fn writes_that_share_a_commit_return_their_own_results() {
     let agent = Agent::start(Manners::Takes).await;
     let images =
-        futures_of(&agent, (0..20).map(|number| Write::Apply(vec![pod(&format!("a#=i:{number}"))]))).await;
+        results_of(&agent, (0..20).map(|number| Write::Apply(vec![pod(&format!("a#=i:{number}"))]))).await;
     for (number, written) in images.into_iter().enumerate() {
         let spec = written.unwrap()[0].pod.typed().unwrap().spec.unwrap();
         assert_eq!(spec.containers[0].image.as_deref(), Some(&*format!("i:{number}")));
     }
 }
 
-/// All writes at once.
-async fn futures_of(
+/// The results of concurrent writes.
+async fn results_of(
     agent: &Agent,
     writes: impl Iterator<Item = Write>,
 ) -> Vec<Result<Vec<Written>, WriteError>> {
@@ -248,7 +251,7 @@ async fn an_answered_write_is_merged() {
         assert_eq!(
             agent.mux.merged().borrow().len(),
             index + 1,
-            "the next GET shows it, whatever the sink does"
+            "a GET after the answer shows it, even if the sink hangs"
         );
     }
 }
@@ -257,10 +260,10 @@ async fn an_answered_write_is_merged() {
 async fn a_deleted_pod_is_removed_when_the_sink_has_acknowledged_it() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
-    assert_eq!(agent.tell(delete("default/a", None)).await, "default/a terminating at 2");
-    // Long before its 30 s have run out.
+    assert_eq!(agent.result(delete("default/a", None)).await, "default/a terminating at 2");
+    // Before its grace period of 30 s is over.
     agent
-        .told(
+        .receives(
             "REMOVE",
             &expect![[r#"
         ADD http:
@@ -279,24 +282,24 @@ async fn a_deleted_pod_is_removed_after_its_grace_period() {
     let agent = Agent::start(Manners::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     let begun = tokio::time::Instant::now();
-    assert_eq!(agent.tell(delete("default/a", Some(7))).await, "default/a terminating at 2");
+    assert_eq!(agent.result(delete("default/a", Some(7))).await, "default/a terminating at 2");
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#")])).await,
+        agent.result(Write::Apply(vec![pod("a#")])).await,
         "error: pods \"a\" is being deleted; try again when it is gone"
     );
     assert_eq!(
-        agent.tell(Write::Create(pod("a#"))).await,
+        agent.result(Write::Create(pod("a#"))).await,
         "error: pods \"a\" already exists: it is being deleted; try again when it is gone"
     );
     assert_eq!(
-        agent.tell(Write::Replace(pod("a#"))).await,
+        agent.result(Write::Replace(pod("a#"))).await,
         "error: pods \"a\" is being deleted; try again when it is gone"
     );
     agent.mux.merged().wait_for(podmux::storage::Merged::is_empty).await.unwrap();
     let took = begun.elapsed();
     assert!((Duration::from_secs(5)..=Duration::from_secs(8)).contains(&took), "{took:?}");
     drop(gate);
-    assert_eq!(agent.tell(Write::Apply(vec![pod("a#")])).await, "default/a created at 3");
+    assert_eq!(agent.result(Write::Apply(vec![pod("a#")])).await, "default/a created at 3");
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,7 +327,7 @@ async fn grace_0_removes_at_once() {
     assert_eq!(gone[0].pod.deletion_grace_period_seconds(), Some(0), "as an API server answers");
     assert!(agent.mux.merged().borrow().is_empty());
     agent
-        .told(
+        .receives(
             "REMOVE",
             &expect![[r#"
         ADD http:
@@ -341,11 +344,11 @@ async fn replacing_all_pods_deletes_the_others() {
     agent.write(Write::Apply(vec![pod("a#"), pod("b#")])).await.unwrap();
     agent.diary.wait_for(|diary| diary.replica.pods.len() == 2).await.unwrap();
     assert_eq!(
-        agent.tell(Write::ReplaceAll(vec![pod("b#"), pod("c#")])).await,
+        agent.result(Write::ReplaceAll(vec![pod("b#"), pod("c#")])).await,
         "default/a terminating at 3, default/b unchanged at 2, default/c created at 4"
     );
     agent
-        .told(
+        .receives(
             "REMOVE",
             &expect![[r#"
         ADD http:
@@ -357,7 +360,7 @@ async fn replacing_all_pods_deletes_the_others() {
         )
         .await;
     assert_eq!(
-        agent.tell(Write::ReplaceAll(Vec::new())).await,
+        agent.result(Write::ReplaceAll(Vec::new())).await,
         "default/b terminating at 5, default/c terminating at 6"
     );
 }
@@ -374,7 +377,7 @@ async fn a_pod_removed_and_created_in_one_commit_is_another_incarnation() {
     gone.unwrap();
     back.unwrap();
     agent
-        .told(
+        .receives(
             "ADD http: default/a",
             &expect![[r#"
         ADD http:

@@ -1,4 +1,4 @@
-//! The url source: what a URL says is what there is, and it is asked no more than needed.
+//! The url source: polling, conditional requests, and the listings that follow.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::{
 /// An empty list.
 pub const NO_PODS: &str = r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#;
 
-/// A poll an hour, and nothing special.
+/// A poll each hour, without other settings.
 fn hourly() -> Tuning {
     Tuning {
         check_frequency: Duration::from_hours(1),
@@ -27,7 +27,7 @@ fn hourly() -> Tuning {
     }
 }
 
-/// What is served at a URL, prepared.
+/// The pods of a source whose URL serves manifests.
 async fn pods_at(manifests: &Value) -> Vec<Value> {
     let web = Web::start(Reply::ok(manifests.to_string())).await;
     let mut source = Polled::start(&web.at("/pods"));
@@ -116,7 +116,7 @@ async fn a_pod_at_a_url() {
 async fn a_list_of_pods_at_a_url() {
     let items = [upstream_pod("foo", "111", "Always"), upstream_pod("bar", "222", "IfNotPresent")];
     let pods = pods_at(&json!({"apiVersion": "v1", "kind": "PodList", "items": items})).await;
-    // Alone they come out as they do together.
+    // Each pod alone gives the same.
     let mut alone = Vec::new();
     for item in [&items[1], &items[0]] {
         alone.extend(pods_at(item).await);
@@ -144,7 +144,7 @@ async fn every_request_has_the_headers() {
         assert!(seen.header("user-agent").starts_with("podmux/"));
         assert_eq!(seen.header("accept"), "application/yaml, application/json, */*;q=0.5");
     }
-    // A header of the user's own stands for ours.
+    // A header of the user replaces the source's own.
     let headers = [(http::header::USER_AGENT, HeaderValue::from_static("me"))].into_iter().collect();
     source.handle.retune(Tuning { headers, ..hourly() });
     let seen = web.asked(3).await;
@@ -162,7 +162,7 @@ async fn a_url_is_polled_at_once_and_then_every_frequency() {
     web.say(Reply::ok(pod("web", "i:2")));
     source.receives("UPDATE: web=i:2").await;
     assert_eq!(source.status().detail, "polling every 10ms");
-    // It stops doing so when it is told another one.
+    // Another frequency takes effect at once.
     source.handle.retune(hourly());
     source.poll().await;
     assert_eq!(source.status().detail, "polling every 3600s");
@@ -206,7 +206,7 @@ async fn the_same_body_publishes_no_listing() {
     let mut source = Polled::start(&web.url);
     source.receives("ADD: web=i:1").await;
     source.publishes_nothing().await;
-    // Other bytes that say the same.
+    // Other bytes with the same pods.
     web.say(Reply::ok(format!("# a comment\n{}", pod("web", "i:1"))));
     source.publishes_nothing().await;
     web.say(Reply::new(503, "busy"));
@@ -219,7 +219,7 @@ async fn the_same_body_publishes_no_listing() {
 #[tokio::test]
 async fn requests_are_conditional_if_the_server_supports_it() {
     let web = Web::start(Reply::ok("")).await;
-    // As web servers do it.
+    // As web servers behave.
     let versioned = |version: &'static str, body: String| {
         move |seen: &crate::support::web::Seen| {
             if seen.header("if-none-match") == version {
@@ -233,7 +233,7 @@ async fn requests_are_conditional_if_the_server_supports_it() {
     let mut source = Polled::start(&web.url);
     source.receives("ADD: web=i:1").await;
     source.publishes_nothing().await;
-    assert_eq!(web.seen()[0].header("if-none-match"), "", "nothing is known at first");
+    assert_eq!(web.seen()[0].header("if-none-match"), "", "the first request is not conditional");
     assert_eq!(web.seen()[1].header("if-none-match"), "\"1\"");
     assert_eq!(web.seen()[1].header("if-modified-since"), "", "the ETag is enough");
     web.play(versioned("\"2\"", pod("web", "i:2")));
@@ -241,12 +241,12 @@ async fn requests_are_conditional_if_the_server_supports_it() {
     source.receives("UPDATE: web=i:2").await;
     source.publishes_nothing().await;
     assert_eq!(web.seen()[3].header("if-none-match"), "\"2\"");
-    // The same body under another ETag: that is the one to ask for from now on.
+    // The same body with another ETag, which replaces the known one.
     web.play(versioned("\"3\"", pod("web", "i:2")));
     source.publishes_nothing().await;
     source.publishes_nothing().await;
     assert_eq!(web.seen()[5].header("if-none-match"), "\"3\"");
-    // No ETag any more, but a date.
+    // A date without an ETag.
     web.say(Reply::ok(pod("web", "i:3")).header("Last-Modified", "Fri, 20 Nov 2026 09:00:00 GMT"));
     source.poll().await;
     source.receives("UPDATE: web=i:3").await;
