@@ -1,4 +1,4 @@
-//! The file source, as the kubelet's own tests see it, and what they leave out.
+//! The file source: the kubelet's own tests, and cases that they do not cover.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -56,7 +56,7 @@ async fn the_path_may_be_one_manifest() {
     source.receives("ADD: a=i:1").await;
 }
 
-/// `TestWatchFileAdded` and `TestWatchFileChanged`: a directory or a file, plain or through a link.
+/// `TestWatchFileAdded` and `TestWatchFileChanged`: a directory or a file, plain or through a symbolic link.
 async fn added_and_changed(directory: bool, link: bool) {
     let place = if directory { Place::directory() } else { Place::missing() };
     let mut source = place.start();

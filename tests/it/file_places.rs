@@ -1,4 +1,4 @@
-//! What may happen to the path itself: missing, removed, made again, replaced, mounted over.
+//! Changes of the source's path: missing, removed, recreated, replaced, mounted over.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -180,7 +180,7 @@ async fn a_mount_over_the_directory_keeps_the_pods_and_is_followed() {
     source.receives("ADD: c=i:1").await;
     place.write("a.yaml", &pod("a", "i:2"));
     source.receives("UPDATE: a=i:2").await;
-    // An unmount does; the files below are the old ones, and c is kept for the grace.
+    // An unmount gives one. The files below it are the old ones, and c is kept for the grace time.
     place.sh("umount manifests").await;
     source.receives("UPDATE: a=i:1").await;
     assert_eq!(source.mux.merged().borrow().len(), 3);

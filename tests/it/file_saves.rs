@@ -1,4 +1,4 @@
-//! Every way in which people and programs save a file ends in exactly one right update.
+//! Each way to save a file gives exactly one correct update.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,8 +14,8 @@ use crate::support::{
     logs::logged,
 };
 
-/// A directory in which `web.yaml` gives web=i:1. The quiet time is long enough
-/// for a machine that stalls in the middle of a save.
+/// A directory with `web.yaml` (web=i:1). The quiet time is long enough for a machine that stalls
+/// during a save.
 async fn web() -> (Place, Running) {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
@@ -24,7 +24,7 @@ async fn web() -> (Place, Running) {
     (place, source)
 }
 
-/// Runs a script that turns i:1 into i:2; exactly one UPDATE comes of it.
+/// Runs a script that turns i:1 into i:2, and asserts that it gives exactly one UPDATE.
 async fn is_one_update(script: &str) {
     let (place, mut source) = web().await;
     fs::write(place.beside("new.yaml"), pod("web", "i:2")).unwrap();
@@ -139,7 +139,7 @@ async fn a_file_that_is_never_closed_is_read_when_two_scans_agree() {
     let mut file = File::create(place.at("web.yaml")).unwrap();
     file.write_all(pod("web", "i:1").as_bytes()).unwrap();
     source.receives_nothing_yet().await;
-    // The scan so far may have met it before the word of its creation came.
+    // A scan may have met it before the event of its creation arrived.
     assert!(source.handle.rescanned().await);
     source.handle.rescan();
     source.receives("ADD: web=i:1").await;
@@ -147,8 +147,8 @@ async fn a_file_that_is_never_closed_is_read_when_two_scans_agree() {
     source.receives_nothing().await;
 }
 
-/// Writes a manifest byte by byte over about a second, with a pause that is
-/// shorter than the quiet time, and keeps it open.
+/// Writes a manifest byte by byte over about a second, with pauses that are shorter than the
+/// quiet time, and keeps it open.
 async fn trickle(file: &mut File, text: &str, source: &Running) {
     for (index, chunk) in text.as_bytes().chunks(8).enumerate() {
         file.write_all(chunk).unwrap();
@@ -184,7 +184,7 @@ fn a_slow_writer_over_an_old_file_during_scans() {
         drop(file);
         source.receives("UPDATE: web=i:2").await;
         source.receives_nothing().await;
-        assert_eq!(log.lines_with("refused"), [""; 0], "no half of it was believed");
+        assert_eq!(log.lines_with("rejected"), [""; 0], "no part of it was read");
     });
 }
 
@@ -197,7 +197,7 @@ async fn a_slow_writer_that_started_before_the_source() {
     let mut file = File::create(place.at("web.yaml")).unwrap();
     file.write_all(begin.as_bytes()).unwrap();
     let writer = tokio::spawn(async move {
-        // For longer than the first listing waits.
+        // Longer than the first listing waits.
         for _ in 0..40 {
             file.write_all(b" ").unwrap();
             sleep(Duration::from_millis(40)).await;
@@ -225,8 +225,8 @@ async fn truncated_then_written() {
     assert_eq!(source.rejections(), [""; 0]);
 }
 
-/// A `ConfigMap` volume as the kubelet writes it: the manifests are links through
-/// `..data`, which is swapped for another directory.
+/// A `ConfigMap` volume as the kubelet writes it: the manifests are links through `..data`, which
+/// is replaced by a link to another directory.
 fn config_map(place: &Place, version: &str, image: &str) {
     fs::create_dir(place.at(version)).unwrap();
     for name in ["one", "two"] {
