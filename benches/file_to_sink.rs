@@ -1,8 +1,8 @@
 //! file-to-sink/N: `rename(2)` of a manifest into a directory of N → its line on stdout.
 //!
-//! `cargo bench --bench file_to_sink`; a number as argument is the count of renames.
+//! `cargo bench --bench file_to_sink`; a number as argument is the number of renames.
 //! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) the kubelet's own file
-//! source is measured in the same run, to the update on its channel.
+//! source is measured in the same run, up to the update on its channel.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -11,7 +11,7 @@
     clippy::print_stdout,
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark fails by panicking, prints its results, and is not a library"
 )]
 
 #[path = "../tests/it/support/kubernetes.rs"]
@@ -26,7 +26,7 @@ use kubernetes::Oracle;
 use serde_json::json;
 use support::{Agent, Form, Manifests, beside, figures, number_argument, pod, rename, wants_figures};
 
-/// Between two renames, so that each finds the agent at rest.
+/// The pause between two renames, so that the agent is idle before each.
 const PAUSE: Duration = Duration::from_millis(5);
 
 fn main() {
@@ -44,7 +44,7 @@ fn measure(size: usize, rounds: usize) {
     agent.added(size);
     let durations = (1..=rounds).map(|round| {
         thread::sleep(PAUSE);
-        // A prime step: no two changes in a row are neighbours, and all files have their turn.
+        // A prime step: successive changes are not neighbours, and every file is changed.
         let number = round * 7_919 % size;
         fs::write(manifests.staged(), manifests.text(number, round)).unwrap();
         let begin = rename(&manifests.staged(), &manifests.file(number));

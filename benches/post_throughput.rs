@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench post_throughput`; a number as argument is the seconds of each run.
 //! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) a real kube-apiserver
-//! is measured in the same run; it can only be asked over TLS.
+//! is measured in the same run, over TLS only.
 //! Appends of 4 KiB with fdatasync on the same disk are measured in the same run.
 #![allow(
     missing_docs,
@@ -12,7 +12,7 @@
     clippy::print_stdout,
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark fails by panicking, prints its results, and is not a library"
 )]
 
 #[path = "../tests/it/support/kubernetes.rs"]
@@ -56,7 +56,7 @@ fn measure(directory: &Path, clients: usize, time: Duration) {
     post("post-throughput", clients, time, || connect(&socket));
     agent.kill().unwrap();
     agent.wait().unwrap();
-    // Said by its absence: most who measure podmux have no use for it.
+    // Optional: it needs a build of Kubernetes.
     if env::var_os("PODMUX_KUBERNETES").is_some() {
         let apiserver = Apiserver::start().unwrap();
         let connect = || apiserver.at.connect(&apiserver.at.token).unwrap();
@@ -67,7 +67,7 @@ fn measure(directory: &Path, clients: usize, time: Duration) {
     }
 }
 
-/// Clients that post one pod after the other, and how many they made.
+/// Runs clients that post one pod after the other, and prints the rate.
 fn post<S: Read + Write>(
     name: &str,
     clients: usize,
@@ -101,7 +101,7 @@ fn post<S: Read + Write>(
     println!("{:<24} {rate:>9.0} pods a second, each durable", format!("{name}/{clients}"));
 }
 
-/// The agent, with a sink that costs nothing: the stream is measured elsewhere.
+/// The agent with a sink that costs nothing: another benchmark measures the stream.
 fn start(directory: &Path, socket: &Path, clients: usize) -> Child {
     Command::new(env!("CARGO_BIN_EXE_podmux"))
         .args(["run", "--node-name", "bench", "--sink", "jsonl=/dev/null", "--listen"])
@@ -120,7 +120,7 @@ fn connect(socket: &Path) -> Connection {
     loop {
         match Connection::unix(socket) {
             Ok(connection) => return connection,
-            Err(error) => assert!(begin.elapsed() < Duration::from_mins(1), "nobody answers: {error}"),
+            Err(error) => assert!(begin.elapsed() < Duration::from_mins(1), "no answer: {error}"),
         }
         thread::sleep(Duration::from_millis(5));
     }

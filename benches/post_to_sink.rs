@@ -1,6 +1,6 @@
 //! post-to-sink: a pod POSTed by one client → 2xx, durable → its line on stdout.
 //!
-//! `cargo bench --bench post_to_sink`; a number as argument is the count of POSTs.
+//! `cargo bench --bench post_to_sink`; a number as argument is the number of POSTs.
 //! One append of 4 KiB with fdatasync on the same disk is measured in the same run.
 #![allow(
     missing_docs,
@@ -10,7 +10,7 @@
     clippy::print_stdout,
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark fails by panicking, prints its results, and is not a library"
 )]
 
 #[path = "../tests/it/support/plain.rs"]
@@ -25,9 +25,9 @@ use std::{
 use plain::Connection;
 use support::{Agent, appends, figures, median, number_argument, pod, wants_figures};
 
-/// Between two POSTs that are each to find the agent, and the machine, at rest.
+/// The pause between two POSTs, so that the agent and the machine are idle before each.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How many pods there are; each POST replaces one of them.
+/// The number of pods. Each POST replaces one of them.
 const PODS: usize = 110;
 
 fn main() {

@@ -1,6 +1,6 @@
 //! start/N: process start → the line that adds all N manifests.
 //!
-//! `cargo bench --bench start`; a number as argument is the count of starts.
+//! `cargo bench --bench start`; a number as argument is the number of starts.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -9,7 +9,7 @@
     clippy::print_stdout,
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark fails by panicking, prints its results, and is not a library"
 )]
 
 mod support;
@@ -18,8 +18,8 @@ use std::{thread, time::Duration};
 
 use support::{Agent, Form, Manifests, figures, number_argument, wants_figures};
 
-/// A file that has just been written is looked at again after the source's
-/// quiet time (100 ms); these have been there for long.
+/// The age of the files: a file that has just been written is checked again after the quiet time
+/// (100 ms).
 const OLD_ENOUGH: Duration = Duration::from_millis(500);
 
 fn main() {
@@ -42,8 +42,8 @@ fn main() {
     }
 }
 
-/// The same with everything that a service has: the last good of an earlier run,
-/// which is restored first, and a server that listens.
+/// The same for a service: with last-known-good pods of an earlier run, which are restored first,
+/// and a server.
 fn restarts(size: usize, starts: usize) {
     let manifests = Manifests::new(size, Form::Json);
     thread::sleep(OLD_ENOUGH);
@@ -58,7 +58,7 @@ fn restarts(size: usize, starts: usize) {
         agent.stop();
         duration
     };
-    // The first one has nothing to restore.
+    // The first run has nothing to restore.
     let durations: Vec<Duration> = (0..=starts).map(start).skip(1).collect();
     figures(&format!("restart/{size} JSON"), durations);
 }

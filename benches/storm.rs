@@ -1,6 +1,6 @@
 //! storm: 1,000,000 changes of 10,000 pods while the sink hangs, for a minute at least.
 //!
-//! `cargo bench --bench storm`; a number as argument is the count of changes.
+//! `cargo bench --bench storm`; a number as argument is the number of changes.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -10,7 +10,7 @@
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
     clippy::cast_precision_loss,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark fails by panicking, prints its results, and is not a library"
 )]
 
 mod support;
@@ -63,9 +63,9 @@ fn main() {
     channel.publish(source.all());
     seen.read_until(|rounds| rounds.len() == pods);
     let (full, begin) = (rss(), Instant::now());
-    // From here on the kernel counts the peak anew.
+    // Resets the peak that the kernel records.
     fs::write("/proc/self/clear_refs", "5").unwrap();
-    // Nobody reads from here on.
+    // The reader stops here.
     let mut slowest = Duration::ZERO;
     for round in 1..=changes {
         let listing = source.change(round);
@@ -78,14 +78,14 @@ fn main() {
     let growth = (status(process::id(), "VmHWM") as f64 / 1024.0) - full;
     let listing = full - bare;
     let told = seen.updates;
-    // And now somebody does.
+    // The reader continues.
     let wanted: BTreeMap<_, _> =
         (changes.saturating_sub(pods) + 1..=changes).map(|round| (source.number(round), round)).collect();
     assert_eq!(wanted.len(), pods.min(changes));
     seen.read_until(|rounds| wanted.iter().all(|(number, round)| rounds.get(number) == Some(round)));
     println!(
-        "{:<24} {changes} changes of {pods} pods in {:.1} s, none read for {:.0} s   slowest push {:.3} ms   one listing {listing:.1} MiB, \
-         RSS grew by {growth:.1} MiB ({:.2} x)   told in {} updates, the end is exact",
+        "{:<24} {changes} changes of {pods} pods in {:.1} s, none read for {:.0} s   slowest publish {:.3} ms   one listing {listing:.1} MiB, \
+         RSS grew by {growth:.1} MiB ({:.2} x)   delivered in {} updates, the final state is exact",
         "storm",
         took.as_secs_f64(),
         took.max(hang).as_secs_f64(),
@@ -119,7 +119,7 @@ impl Source {
         self.builder.listing()
     }
 
-    /// A prime step: no two changes in a row are neighbours, and all pods have their turn.
+    /// A prime step: successive changes are not neighbours, and every pod is changed.
     fn number(&self, round: usize) -> usize {
         round * 7_919 % self.pods
     }
@@ -133,7 +133,7 @@ impl Source {
     }
 }
 
-/// What somebody who reads the stream knows: each pod's last round.
+/// What a reader of the stream knows: the last round of each pod.
 struct Seen<R> {
     lines: R,
     rounds: BTreeMap<usize, usize>,

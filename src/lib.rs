@@ -120,6 +120,7 @@ pub mod clock {
     }
 }
 pub mod db;
+mod hex;
 pub mod history;
 pub mod host;
 pub mod manifest;

@@ -14,6 +14,7 @@ const MAX_REPORTED: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outage {
     reported: Vec<Arc<str>>,
+    error: Option<Arc<str>>,
     since: Option<Timestamp>,
     attempts: u64,
 }
@@ -24,11 +25,12 @@ impl Outage {
     pub(crate) fn failed(&mut self, error: &str, now: Timestamp) -> bool {
         self.since.get_or_insert(now);
         self.attempts += 1;
-        let is_new =
-            self.reported.len() < MAX_REPORTED && !self.reported.iter().any(|known| **known == *error);
+        let error: Arc<str> = error.into();
+        let is_new = self.reported.len() < MAX_REPORTED && !self.reported.contains(&error);
         if is_new {
-            self.reported.push(error.into());
+            self.reported.push(error.clone());
         }
+        self.error = Some(error);
         is_new
     }
 
@@ -36,6 +38,11 @@ impl Outage {
     pub(crate) fn recovered(&mut self) -> Option<u64> {
         let ended = std::mem::take(self);
         ended.since.map(|_| ended.attempts)
+    }
+
+    /// The last error of the outage.
+    pub(crate) fn error(&self) -> Option<Arc<str>> {
+        self.error.clone()
     }
 
     /// When the outage began.

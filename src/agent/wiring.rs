@@ -22,6 +22,7 @@ use crate::{
     clock,
     db::{self, Db, Sequence, Stored},
     history::{Bounds, History, HistoryReader},
+    host::Host,
     manifest::Preparation,
     mux::{Mux, Notify},
     pod::SourceName,
@@ -183,7 +184,8 @@ impl<'a> Wiring<'a> {
         if let Some(dir) = &settings.state_dir {
             // The check of all that is in it may take its time; meanwhile more of it is asked for.
             let dir = dir.clone();
-            let (way, writer, found) = tokio::task::spawn_blocking(move || db::open(&dir)).await??;
+            let (way, writer, found) =
+                tokio::task::spawn_blocking(move || db::open(&Host::default(), &dir)).await??;
             // A plain thread for blocking work: the disk may take its time.
             crew.spawn("db", async { Ok(tokio::task::spawn_blocking(|| writer.run()).await?) });
             (db, stored) = (Some(way), found);
@@ -266,7 +268,7 @@ impl<'a> Wiring<'a> {
     /// when it is configured again.
     async fn forget(&mut self, source: SourceName) {
         let mut good = self.last_good(source);
-        good.forget_all();
+        good.clear();
         good.finish().await;
     }
 

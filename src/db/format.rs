@@ -1,4 +1,4 @@
-//! What stands in the file: the tables, a checksum on every value, the sum of them all, and the number of the format.
+//! The content of the file: tables, a checksum for each value, their sum, and the number of the format.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -10,29 +10,28 @@ use redb::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::{Change, Stored, Table, Tables};
+use super::table::{Change, Stored, Table, Tables};
 
-/// One step from a format to the next: what it changes in what was stored.
+/// One step from a format to the next: returns the changes of the stored tables.
 pub type Upgrade = fn(&Tables) -> Vec<Change>;
 
-/// The rule of upgrading. The first step leads from format 1 to format 2, and so
-/// on; all steps that a file needs are done in one commit, when it is opened.
-/// A release that changes what a value means adds its step at the end and never
-/// changes an earlier one.
+/// The upgrade steps. The first leads from format 1 to format 2, and so on. All steps that a
+/// file needs are one commit, when it is opened. A release that changes the meaning of a value
+/// adds a step at the end and never changes an earlier one.
 pub const UPGRADES: &[Upgrade] = &[];
 
-/// The number of the format that a list of steps leads to.
+/// The number of the format after a list of steps.
 pub(super) fn number(upgrades: &[Upgrade]) -> u64 {
     1 + upgrades.len() as u64
 }
 
-/// The database's own table, with these rows.
+/// The database's own table, with the rows below.
 const META: &str = "meta";
 const FORMAT: &str = "format";
 const INSTANCE: &str = "instance";
 const TOTALS: &str = "totals";
 
-/// How many bytes lead each value: its checksum.
+/// The size of the checksum at the beginning of each value.
 const CHECKSUM: usize = 8;
 
 type Definition<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
@@ -50,8 +49,7 @@ impl Table {
     }
 }
 
-/// How many rows there are, and the sum of their checksums: a row that went
-/// missing or came from nowhere shows here.
+/// The number of rows and the sum of their checksums. They reveal lost and foreign rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     rows: u64,
@@ -82,11 +80,11 @@ impl Totals {
 /// What is wrong with a file.
 #[derive(Debug)]
 pub(super) enum Flaw {
-    /// It is somebody else's.
+    /// podmux did not write it.
     Foreign(String),
-    /// It is newer than this program.
+    /// A newer podmux wrote it.
     Newer(u64),
-    /// It is not what was written.
+    /// It was changed since it was written.
     Damaged(String),
     /// It could not be read.
     Storage(Box<redb::Error>),
@@ -99,7 +97,7 @@ impl<E: Into<redb::Error>> From<E> for Flaw {
 }
 
 impl Flaw {
-    /// As an error of the disk, which it is where all was well before.
+    /// As an error of the disk: the file was valid before.
     pub(super) fn into_io(self) -> io::Error {
         match self {
             Self::Storage(error) => io_error(*error),
@@ -109,7 +107,7 @@ impl Flaw {
     }
 }
 
-/// What went wrong with the disk, as far as it was the disk.
+/// The error of the disk, if it is one.
 pub(super) fn io_error(error: redb::Error) -> io::Error {
     match error {
         redb::Error::Io(error) => error,
@@ -117,7 +115,7 @@ pub(super) fn io_error(error: redb::Error) -> io::Error {
     }
 }
 
-/// What a file says.
+/// The content of a file.
 pub(super) struct Contents {
     pub(super) stored: Stored,
     pub(super) format: u64,
@@ -139,18 +137,21 @@ pub(super) fn create(database: &Database, instance: &str, format: u64) -> Result
 /// Reads and verifies everything.
 pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
     let meta = read_table(database, META)?
-        .ok_or_else(|| Flaw::Foreign("it is another program's database".to_owned()))?;
+        .ok_or_else(|| Flaw::Foreign("it belongs to another program".to_owned()))?;
     let meta = |name: &str| {
         let value = meta.get(name).map(|row| row.value.clone());
-        value.ok_or_else(|| Flaw::Damaged(format!("it lacks its {name}")))
+        value.ok_or_else(|| Flaw::Damaged(format!("its {name} is missing")))
     };
-    let text = |name: &str| String::from_utf8(meta(name)?).map_err(|_| garbled(META, name));
-    let format: u64 =
-        text(FORMAT)?.parse().ok().filter(|format| *format > 0).ok_or_else(|| garbled(META, FORMAT))?;
+    let text = |name: &str| String::from_utf8(meta(name)?).map_err(|_| wrong_checksum(META, name));
+    let format: u64 = text(FORMAT)?
+        .parse()
+        .ok()
+        .filter(|format| *format > 0)
+        .ok_or_else(|| wrong_checksum(META, FORMAT))?;
     if format > known {
         return Err(Flaw::Newer(format));
     }
-    let totals = Totals::from_bytes(&meta(TOTALS)?).ok_or_else(|| garbled(META, TOTALS))?;
+    let totals = Totals::from_bytes(&meta(TOTALS)?).ok_or_else(|| wrong_checksum(META, TOTALS))?;
     let (mut tables, mut found) = (Tables::new(), Totals::default());
     for table in Table::ALL {
         let rows = read_table(database, table.name())?.unwrap_or_default();
@@ -162,13 +163,12 @@ pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
         tables.insert(table, values);
     }
     if found != totals {
-        return Err(Flaw::Damaged("rows are missing, or too many".to_owned()));
+        return Err(Flaw::Damaged("rows are missing or were added".to_owned()));
     }
     Ok(Contents { stored: Stored { instance: text(INSTANCE)?, tables }, format, totals })
 }
 
-/// Does the steps that lead from the format of what was read to the newest.
-/// Returns what is to be written.
+/// Applies the steps from the format of the content to the newest. Returns their changes.
 pub(super) fn upgrade(contents: &mut Contents, upgrades: &[Upgrade]) -> Vec<Change> {
     let done = usize::try_from(contents.format - 1).unwrap_or(usize::MAX);
     let mut changes = Vec::new();
@@ -186,14 +186,14 @@ pub(super) fn upgrade(contents: &mut Contents, upgrades: &[Upgrade]) -> Vec<Chan
     changes
 }
 
-/// The totals that a file says it has.
+/// The totals that are stored in the file.
 pub(super) fn totals(database: &Database) -> Result<Option<Totals>, redb::Error> {
     let table = database.begin_read()?.open_table(Definition::new(META))?;
     let value = table.get(TOTALS.as_bytes())?;
     Ok(value.and_then(|value| Totals::from_bytes(value.value().get(CHECKSUM..)?)))
 }
 
-/// Makes changes in one transaction, and brings the totals up to date.
+/// Writes changes and the new totals in one transaction.
 pub(super) fn write<'a>(
     database: &Database,
     totals: &mut Totals,
@@ -213,7 +213,7 @@ pub(super) fn write<'a>(
             let key = change.key.as_bytes();
             let before = match &change.value {
                 Some(value) => {
-                    let (sum, value) = led(change.table.name(), &change.key, &value.bytes());
+                    let (sum, value) = with_checksum(change.table.name(), &change.key, &value.bytes());
                     totals.add(sum);
                     table.insert(key, &*value)?
                 }
@@ -238,17 +238,17 @@ pub(super) fn seal(database: &Database) -> Result<(), redb::Error> {
 
 fn set_meta(transaction: &WriteTransaction, name: &str, value: &[u8]) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(Definition::new(META))?;
-    table.insert(name.as_bytes(), &*led(META, name, value).1)?;
+    table.insert(name.as_bytes(), &*with_checksum(META, name, value).1)?;
     Ok(())
 }
 
-/// A value and what led it.
+/// A value and its checksum.
 struct Row {
     checksum: u64,
     value: Vec<u8>,
 }
 
-/// The rows of a table with their checksums, if there is such a table.
+/// The rows of a table. `None` if the table does not exist.
 fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String, Row>>, Flaw> {
     let table = match database.begin_read()?.open_table(Definition::new(name)) {
         Ok(table) => table,
@@ -259,23 +259,23 @@ fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String,
     let mut rows = BTreeMap::new();
     for row in table.iter()? {
         let (key, value) = row?;
-        let key = str::from_utf8(key.value()).map_err(|_| garbled(name, "a key"))?;
-        let (led, value) = value.value().split_first_chunk().ok_or_else(|| garbled(name, key))?;
-        let row = Row { checksum: u64::from_le_bytes(*led), value: value.to_owned() };
+        let key = str::from_utf8(key.value()).map_err(|_| wrong_checksum(name, "a key"))?;
+        let (sum, value) = value.value().split_first_chunk().ok_or_else(|| wrong_checksum(name, key))?;
+        let row = Row { checksum: u64::from_le_bytes(*sum), value: value.to_owned() };
         if row.checksum != checksum(name, key, value) {
-            return Err(garbled(name, key));
+            return Err(wrong_checksum(name, key));
         }
         rows.insert(key.to_owned(), row);
     }
     Ok(Some(rows))
 }
 
-fn garbled(table: &str, key: &str) -> Flaw {
-    Flaw::Damaged(format!("{key} in {table} is not what was written"))
+fn wrong_checksum(table: &str, key: &str) -> Flaw {
+    Flaw::Damaged(format!("{key} in {table} has a wrong checksum"))
 }
 
-/// A value with its checksum before it.
-fn led(table: &str, key: &str, value: &[u8]) -> (u64, Vec<u8>) {
+/// The checksum of a value, and the value with the checksum before it.
+fn with_checksum(table: &str, key: &str, value: &[u8]) -> (u64, Vec<u8>) {
     let checksum = checksum(table, key, value);
     (checksum, [&checksum.to_le_bytes(), value].concat())
 }

@@ -1,17 +1,21 @@
-//! The numbers of an update stream, which go on where an earlier run stopped.
+//! The numbers of an update stream, which continue after a restart.
 
 use std::{collections::BTreeMap, str};
 
-use super::{Change, Db, DbError, Stored, Table};
+use super::{
+    error::DbError,
+    table::{Change, Stored, Table},
+    writer::Db,
+};
 
-/// How many numbers are reserved at once: the most that an unclean stop skips.
+/// The numbers that are reserved at once: the most that an unclean stop skips.
 const BLOCK: u64 = 10_000;
 
 /// The numbers of one stream, from 1 on.
 ///
-/// They are reserved durably in blocks before they are used, so none ever names
-/// two updates. After a clean stop ([`close`](Self::close)) they go on without
-/// a gap; after an unclean one they skip forward, by a block at most.
+/// They are reserved durably in blocks before they are used, so that no number is given to two
+/// updates. After a clean stop ([`close`](Self::close)) they continue without a gap, after an
+/// unclean one with a gap of a block at most.
 #[derive(Debug)]
 pub struct Sequence {
     stream: String,
@@ -21,13 +25,13 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Numbers that begin at 1 in each run.
+    /// Numbers that start at 1 in each run.
     #[must_use]
     pub fn fleeting() -> Self {
         Self { stream: String::new(), db: None, last: 0, reserved: u64::MAX }
     }
 
-    /// Numbers that go on where the stream of this name stopped.
+    /// Numbers that continue where the stream of this name stopped.
     #[must_use]
     pub fn durable(stream: &str, db: Db, stored: &Stored) -> Self {
         let none = BTreeMap::new();
@@ -37,13 +41,13 @@ impl Sequence {
         Self { stream: stream.to_owned(), db: Some(db), last, reserved: last }
     }
 
-    /// The last number that was given, or 0.
+    /// The last number, or 0.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Makes sure that [`take`](Self::take) has a number to give. Cancel-safe.
+    /// Reserves numbers, if needed, so that [`take`](Self::take) returns one. Cancel-safe.
     ///
     /// # Errors
     /// If a block cannot be reserved.
@@ -56,13 +60,13 @@ impl Sequence {
         Ok(())
     }
 
-    /// Whether [`take`](Self::take) has a number to give.
+    /// Whether [`take`](Self::take) returns a number.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.last < self.reserved
     }
 
-    /// The next number. `None` if none is reserved: see [`ready`](Self::ready).
+    /// The next number. `None` if it is not reserved: see [`ready`](Self::ready).
     pub fn take(&mut self) -> Option<u64> {
         self.is_ready().then(|| {
             self.last += 1;
@@ -70,10 +74,10 @@ impl Sequence {
         })
     }
 
-    /// Gives back what was reserved and not used. Nothing is skipped then.
+    /// Releases the unused numbers, so that no number is skipped.
     ///
     /// # Errors
-    /// If that cannot be stored; the next run skips forward.
+    /// If that cannot be stored: the next run then starts with a gap.
     pub async fn close(mut self) -> Result<(), DbError> {
         self.reserved = self.last;
         self.note(self.last).await

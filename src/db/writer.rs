@@ -1,7 +1,6 @@
-//! The one writer: what waits at the same time becomes one commit.
+//! The one writer. Commits that wait at the same time share one write to the disk.
 
 use std::{
-    fs::File,
     io,
     path::PathBuf,
     sync::{
@@ -13,47 +12,52 @@ use std::{
 
 use redb::Database;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
-    Change, DbError, Value,
-    directory::verified,
-    disk::Disk,
+    error::DbError,
+    file::DatabaseFile,
     format::{self, Flaw, Totals, io_error},
+    table::{Change, Value},
+    verify::open_verified,
+};
+use crate::{
+    host::{Clock, OpenFile},
+    outage::Outage,
 };
 
-/// How many commits wait at most; more wait outside.
+/// The most commits in the queue. A further one waits for a free place.
 const MAX_WAITING: usize = 1_000;
-/// How many commits share one write to the disk at most, and how many bytes:
-/// nobody's answer waits for more than that and the write before it. A single
-/// larger one is still written at once.
+/// The most commits in one write to the disk. An answer waits for one such write and the write
+/// before it at most.
 const MAX_TOGETHER: usize = 256;
+/// The most bytes in one write to the disk. A larger commit is written alone.
 const MAX_BYTES_TOGETHER: usize = 1 << 20;
-/// How long after the last commit the seal follows, if no other does.
+/// The delay of the seal after the last commit.
 const SEAL_AFTER: Duration = Duration::from_millis(50);
-/// How often a disk that failed is tried again when nobody wants it.
+/// The interval of retries after a failure while there are no commits.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A batch of changes and who waits for it.
+/// Changes and the way to answer.
 #[derive(Debug)]
 struct Commit {
     changes: Vec<Change>,
     done: oneshot::Sender<Result<(), DbError>>,
-    _room: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
 }
 
-/// The way to the writer. Cheap to clone; when the last one is dropped, the writer ends.
+/// Commits changes through the [`Writer`]. Cheap to clone. When the last one is dropped, the writer ends.
 #[derive(Clone, Debug)]
 pub struct Db {
     commits: SyncSender<Commit>,
-    room: Arc<Semaphore>,
+    places: Arc<Semaphore>,
 }
 
 impl Db {
-    /// Makes these changes durable, all or none. `Ok` means that they are on disk.
+    /// Makes changes durable, all or none. `Ok` means that they are on disk.
     ///
-    /// Commits happen in the order of the calls; those that wait at the same
-    /// time share one write to the disk.
+    /// Commits happen in the order of the calls. Those that wait at the same time share one
+    /// write to the disk.
     ///
     /// # Cancel safety
     /// Once polled the changes may be made durable even if the future is dropped.
@@ -61,71 +65,80 @@ impl Db {
     /// # Errors
     /// If they could not be made durable; then none of them is.
     pub async fn commit(&self, changes: Vec<Change>) -> Result<(), DbError> {
-        let room = self.room.clone().acquire_owned().await.map_err(|_| DbError::Ended)?;
-        let (done, wait) = oneshot::channel();
-        // Whoever has room is never refused because there is none.
-        self.commits.try_send(Commit { changes, done, _room: room }).map_err(|_| DbError::Ended)?;
-        wait.await.map_err(|_| DbError::Ended)?
+        let place = self.places.clone().acquire_owned().await.map_err(|_| DbError::Ended)?;
+        let (done, result) = oneshot::channel();
+        // The queue has as many places as there are permits, so it is not full.
+        self.commits.try_send(Commit { changes, done, _place: place }).map_err(|_| DbError::Ended)?;
+        result.await.map_err(|_| DbError::Ended)?
     }
 
-    /// How many commits have no answer yet.
+    /// The number of commits without an answer.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        MAX_WAITING - self.room.available_permits()
+        MAX_WAITING - self.places.available_permits()
     }
 }
 
-/// Writes what is committed, in one order. [`run`](Self::run) it on a thread of
-/// its own; until then nobody gets an answer.
+/// Writes commits in their order. [`run`](Self::run) it on a thread of its own; commits wait
+/// until then.
 #[derive(Debug)]
 pub struct Writer {
+    clock: Clock,
     path: PathBuf,
-    disk: Disk,
-    /// `None` after a failure, until it could be opened again.
+    file: DatabaseFile,
+    /// `None` after a failure, until it is opened again.
     database: Option<Database>,
     totals: Totals,
-    /// Whether both of redb's slots say the same.
+    /// Whether both of redb's commit slots have the same content.
     sealed: bool,
-    /// Whether the last commit failed.
-    failing: bool,
+    outage: Outage,
     commits: Receiver<Commit>,
-    room: Arc<Semaphore>,
-    lock: Option<File>,
+    places: Arc<Semaphore>,
+    lock: Option<Box<dyn OpenFile>>,
 }
 
 impl Writer {
-    /// A writer that may begin without its database, as after a failure.
+    /// A writer. Without its database it starts as after a failure.
     pub(super) fn new(
+        clock: Clock,
         path: PathBuf,
-        disk: Disk,
+        file: DatabaseFile,
         database: io::Result<Database>,
         totals: Totals,
     ) -> (Db, Self) {
         let (sender, commits) = sync_channel(MAX_WAITING);
-        let room = Arc::new(Semaphore::new(MAX_WAITING));
-        let db = Db { commits: sender, room: room.clone() };
-        let (database, error) = match database {
-            Ok(database) => (Some(database), None),
-            Err(error) => (None, Some(error)),
+        let places = Arc::new(Semaphore::new(MAX_WAITING));
+        let db = Db { commits: sender, places: places.clone() };
+        let outage = Outage::default();
+        let mut writer = Self {
+            clock,
+            path,
+            file,
+            database: None,
+            totals,
+            sealed: true,
+            outage,
+            commits,
+            places,
+            lock: None,
         };
-        let mut writer =
-            Self { path, disk, database, totals, sealed: true, failing: false, commits, room, lock: None };
-        if let Some(error) = error {
-            writer.tell(Some(&error));
+        match database {
+            Ok(database) => writer.database = Some(database),
+            Err(error) => writer.log(Some(&error)),
         }
         (db, writer)
     }
 
-    /// Keeps the directory's lock for as long as the writer lives.
-    pub(super) fn keep(&mut self, lock: File) {
+    /// Keeps the directory's lock until the writer is dropped.
+    pub(super) fn keep(&mut self, lock: Box<dyn OpenFile>) {
         self.lock = Some(lock);
     }
 
-    /// Writes until every [`Db`] is gone and all is written, and closes the
-    /// database. It blocks: give it a thread.
+    /// Writes until every [`Db`] is dropped and all commits are written, and closes the
+    /// database. It blocks: run it on a thread of its own.
     ///
-    /// A failure refuses the commits that it met and none after it: the next
-    /// one opens the database anew.
+    /// A failure concerns only the commits of one write: the next one opens the database
+    /// again.
     pub fn run(mut self) {
         loop {
             let next = match (&self.database, self.sealed) {
@@ -135,13 +148,13 @@ impl Writer {
             };
             match next {
                 Ok(commit) => self.commit(commit),
-                Err(RecvTimeoutError::Timeout) => self.tend(),
+                Err(RecvTimeoutError::Timeout) => self.maintain(),
                 Err(RecvTimeoutError::Disconnected) => return self.close(),
             }
         }
     }
 
-    /// Writes a commit together with what waits behind it.
+    /// Writes a commit together with the waiting ones.
     fn commit(&mut self, first: Commit) {
         let mut bytes = first.size();
         let mut group = vec![first];
@@ -151,21 +164,21 @@ impl Writer {
             group.push(next);
         }
         let written = self.write(group.iter().flat_map(|commit| &commit.changes));
-        self.tell(written.as_ref().err());
+        self.log(written.as_ref().err());
         let answer = written.map_err(DbError::from);
         for commit in group {
-            // Whoever waits no longer does not want to know.
+            // The caller may have gone away.
             let _ = commit.done.send(answer.clone());
         }
     }
 
     fn write<'a>(&mut self, changes: impl Iterator<Item = &'a Change>) -> io::Result<()> {
         let database = self.opened()?;
-        let (before, mut totals) = (self.disk.synced(), self.totals);
+        let (before, mut totals) = (self.file.synced(), self.totals);
         self.sealed = false;
         let written = format::write(&database, &mut totals, changes, None);
-        // An error may also come from what redb does when the commit is durable.
-        if written.is_ok() || self.disk.synced() != before {
+        // redb may return an error after the commit has become durable.
+        if written.is_ok() || self.file.synced() != before {
             self.totals = totals;
         }
         match written {
@@ -173,37 +186,37 @@ impl Writer {
                 self.database = Some(database);
                 Ok(())
             }
-            // redb does nothing more after a failure until it is opened again.
-            Err(_) if self.disk.synced() != before => Ok(()),
+            // After a failure redb does nothing until it is opened again.
+            Err(_) if self.file.synced() != before => Ok(()),
             Err(error) => {
                 drop(database);
-                // If not even that is possible, it is tried again before anything else is done.
-                let _ = self.disk.restore();
+                // If that fails, the next write tries it first.
+                let _ = self.file.restore();
                 Err(io_error(error))
             }
         }
     }
 
-    /// The database, opened anew if it had failed.
+    /// The database, opened again after a failure.
     fn opened(&mut self) -> io::Result<Database> {
         if let Some(database) = self.database.take() {
             return Ok(database);
         }
-        self.disk.restore()?;
-        let opened = verified(&self.disk, |database| Ok(format::totals(database)?));
+        self.file.restore()?;
+        let opened = open_verified(&self.file, |database| Ok(format::totals(database)?));
         match opened.map_err(Flaw::into_io)? {
             (database, Some(totals)) if totals == self.totals => {
                 let database = database?;
-                // Opening ends with a commit that says the same as the one before.
+                // Opening ends with an empty commit.
                 self.sealed = true;
                 Ok(database)
             }
-            _ => Err(io::Error::other("what is on the disk is not what was written last")),
+            _ => Err(io::Error::other("the file is not what was written last")),
         }
     }
 
-    /// What is done when nobody waits.
-    fn tend(&mut self) {
+    /// Seals the file, or opens it again, while there are no commits.
+    fn maintain(&mut self) {
         let Ok(database) = self.opened() else { return };
         if !self.sealed && format::seal(&database).is_err() {
             return;
@@ -217,25 +230,26 @@ impl Writer {
             self.opened().and_then(|database| database.close().map_err(|error| io_error(error.into())));
         if let Err(error) = closed {
             let path = self.path.display();
-            warn!(%path, %error, "the state was not closed cleanly; nothing that was acknowledged is lost");
+            warn!(%path, %error, "database not closed cleanly, no acknowledged commit is lost");
         }
     }
 
-    /// Loud, then quiet, then "recovered".
-    fn tell(&mut self, error: Option<&io::Error>) {
+    fn log(&mut self, error: Option<&io::Error>) {
         let path = self.path.display();
         match error {
-            Some(error) if !self.failing => warn!(%path, %error, "{path} cannot be written"),
-            None if self.failing => info!(%path, "recovered: {path} can be written"),
-            _ => {}
+            Some(error) if self.outage.failed(&error.to_string(), self.clock.now()) => {
+                warn!(%path, %error, "database write failed");
+            }
+            Some(error) => debug!(%path, %error, "database write failed"),
+            None if self.outage.recovered().is_some() => info!(%path, "database write recovered"),
+            None => {}
         }
-        self.failing = error.is_some();
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.room.close();
+        self.places.close();
     }
 }
 

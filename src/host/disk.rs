@@ -1,15 +1,112 @@
-//! Files.
+//! The file system.
 
 use std::{
-    fs::{self, File, Metadata},
-    io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
-    path::Path,
+    ffi::OsString,
+    fmt::Debug,
+    fs::{self, DirBuilder, File, Metadata, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::{
+        DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
 };
 
-/// The file system. Everything in it blocks.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Disk(());
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+
+/// The file system. All of it blocks. Cheap to clone; the default is the real one.
+#[derive(Clone, Debug)]
+pub struct Disk(Arc<dyn FileSystem>);
+
+/// What a [`Disk`] stands on: the real file system or a simulated one.
+///
+/// Watches are not part of it: the kernel reports on its own files only. A source that
+/// watches must scan instead where [`has_watches`](Self::has_watches) is false.
+#[allow(clippy::missing_errors_doc, reason = "each method fails as the system call does")]
+pub trait FileSystem: Debug + Send + Sync + 'static {
+    /// The attributes of the file at a path: of a symbolic link's target if `follow`.
+    fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes>;
+    /// The names in a directory without `.` and `..`, in any order.
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>>;
+    /// The target of a symbolic link.
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
+    /// Opens a file.
+    fn open(&self, path: &Path, open: Open) -> io::Result<Box<dyn OpenFile>>;
+    /// Makes a directory and its missing parents with mode 0700. It may exist.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Renames a file. A file that has the new name is replaced.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Whether inotify can watch this file system.
+    fn has_watches(&self) -> bool {
+        false
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// For reading. Opening a fifo waits for its writer.
+    Read,
+    /// For reading, without waiting: a fifo has no content, a socket is an error.
+    ReadAtOnce,
+    /// For reading and writing.
+    Write,
+    /// For reading and writing; a missing file is created with mode 0600.
+    Create,
+}
+
+/// An open file. Dropping it closes it and unlocks it.
+#[allow(clippy::missing_errors_doc, reason = "each method fails as the system call does")]
+pub trait OpenFile: Read + Debug + Send + Sync {
+    /// Its attributes.
+    fn attributes(&self) -> io::Result<Attributes>;
+    /// Reads bytes from an offset until the buffer is full.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// Writes all bytes at an offset.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Truncates the file or extends it with zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reserves blocks for the first `len` bytes without changing the length of the file.
+    fn reserve(&self, len: u64) -> io::Result<()>;
+    /// Makes the content durable.
+    fn sync_data(&self) -> io::Result<()>;
+    /// Makes the content and all attributes durable; of a directory, the names in it.
+    fn sync_all(&self) -> io::Result<()>;
+    /// Locks the file for this process. [`WouldBlock`](io::ErrorKind::WouldBlock) if another
+    /// one has locked it.
+    fn lock(&self) -> io::Result<()>;
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A named pipe.
+    Fifo,
+    /// A Unix socket.
+    Socket,
+    /// A character or block device.
+    Device,
+}
+
+/// The attributes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// What it is.
+    pub kind: FileKind,
+    /// Identifies its content.
+    pub stamp: Stamp,
+    /// How many names (hard links) it has.
+    pub names: u64,
+    /// When it was created, if the file system knows.
+    pub born: Option<SystemTime>,
+}
 
 /// Identifies the content of a file without reading it: two equal stamps of a path mean
 /// that the file was neither changed nor replaced in between.
@@ -19,10 +116,157 @@ pub struct Stamp {
     pub identity: (u64, u64),
     /// In bytes.
     pub size: u64,
-    /// Seconds and nanoseconds of the last change of the content,
+    /// When the content was last changed: seconds and nanoseconds.
     pub modified: (i64, i64),
-    /// and of the inode.
+    /// When the inode was last changed.
     pub changed: (i64, i64),
+}
+
+impl Disk {
+    /// A disk with a file system.
+    #[must_use]
+    pub fn on(files: impl FileSystem) -> Self {
+        Self(Arc::new(files))
+    }
+
+    /// The stamp of the file at a path, after symbolic links.
+    ///
+    /// # Errors
+    /// If the path cannot be looked up.
+    pub fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        Ok(self.attributes(path, true)?.stamp)
+    }
+
+    /// Whether a path leads to a regular file. A pipe or a device may never end.
+    ///
+    /// # Errors
+    /// If the path cannot be looked up.
+    pub fn is_file(&self, path: &Path) -> io::Result<bool> {
+        Ok(self.attributes(path, true)?.kind == FileKind::File)
+    }
+
+    /// Reads a whole file of at most `max` bytes.
+    ///
+    /// # Errors
+    /// If it cannot be read; [`FileTooLarge`](io::ErrorKind::FileTooLarge) if it has more bytes.
+    pub fn read(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path, Open::Read)?.take(max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > max {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes")));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self::on(RealFileSystem)
+    }
+}
+
+impl std::ops::Deref for Disk {
+    type Target = dyn FileSystem;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+/// The file system of the machine.
+#[derive(Debug)]
+struct RealFileSystem;
+
+impl FileSystem for RealFileSystem {
+    fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes> {
+        let metadata = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
+        Ok(Attributes::from(&metadata?))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect()
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::read_link(path)
+    }
+
+    fn open(&self, path: &Path, open: Open) -> io::Result<Box<dyn OpenFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        match open {
+            Open::Read => {}
+            Open::ReadAtOnce => {
+                let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+                options.custom_flags(flags.bits().cast_signed());
+            }
+            Open::Write => drop(options.write(true)),
+            Open::Create => drop(options.write(true).create(true).mode(0o600)),
+        }
+        Ok(Box::new(options.open(path)?))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn has_watches(&self) -> bool {
+        true
+    }
+}
+
+impl OpenFile for File {
+    fn attributes(&self) -> io::Result<Attributes> {
+        Ok(Attributes::from(&self.metadata()?))
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        Ok(fallocate(self, FallocateFlags::KEEP_SIZE, 0, len)?)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        Ok(flock(self, FlockOperation::NonBlockingLockExclusive)?)
+    }
+}
+
+impl From<&Metadata> for Attributes {
+    fn from(metadata: &Metadata) -> Self {
+        let kind = metadata.file_type();
+        let kind = match () {
+            () if kind.is_file() => FileKind::File,
+            () if kind.is_dir() => FileKind::Directory,
+            () if kind.is_symlink() => FileKind::Link,
+            () if kind.is_fifo() => FileKind::Fifo,
+            () if kind.is_socket() => FileKind::Socket,
+            () => FileKind::Device,
+        };
+        let born = metadata.created().ok();
+        Self { kind, stamp: Stamp::from(metadata), names: metadata.nlink(), born }
+    }
 }
 
 impl From<&Metadata> for Stamp {
@@ -33,28 +277,5 @@ impl From<&Metadata> for Stamp {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
-    }
-}
-
-impl Disk {
-    /// The stamp of the file at a path, after symbolic links.
-    ///
-    /// # Errors
-    /// If the path cannot be looked up.
-    pub fn stamp(&self, path: &Path) -> io::Result<Stamp> {
-        fs::metadata(path).map(|metadata| Stamp::from(&metadata))
-    }
-
-    /// Reads a whole file of at most `max` bytes.
-    ///
-    /// # Errors
-    /// If it cannot be read; [`FileTooLarge`](io::ErrorKind::FileTooLarge) if it has more bytes.
-    pub fn read(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > max {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes")));
-        }
-        Ok(bytes)
     }
 }

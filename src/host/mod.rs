@@ -10,7 +10,7 @@ mod threads;
 
 pub use self::{
     clock::Clock,
-    disk::{Disk, Stamp},
+    disk::{Attributes, Disk, FileKind, FileSystem, Open, OpenFile, Stamp},
     random::Random,
     threads::{Cancelled, Threads},
 };

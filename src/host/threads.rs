@@ -22,6 +22,18 @@ pub struct Threads {
 #[error("the work was cut off")]
 pub struct Cancelled(#[source] tokio::task::JoinError);
 
+impl Cancelled {
+    /// Continues the panic of the work on this thread, if it panicked.
+    ///
+    /// # Panics
+    /// If the work panicked, with its panic.
+    pub fn resume_panic(self) {
+        if let Ok(panic) = self.0.try_into_panic() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
 impl Threads {
     /// Runs all work on the calling thread, in a fixed order.
     #[must_use]

@@ -1,42 +1,35 @@
-//! Last good: what a source gave when all was well with it, kept over a restart.
+//! The last-known-good pods of a source, saved in the database for the next start.
 //!
-//! For a source that reads what may be missing or broken when it starts:
+//! For a source whose input may be missing or invalid when it starts:
 //!
-//! 1. [`LastGood::new`] takes the source's rows out of what was stored. Rows that
-//!    were prepared for another node are not restored: those pods come out as
-//!    removed and added.
-//! 2. [`LastGood::restored`] gives the rest. The source puts them into its
-//!    [`ListingBuilder`](crate::pod::ListingBuilder) and pushes its
-//!    `restored_listing()` at once, before it looks at the world. What it finds
-//!    then edits the same builder, so what has not changed is no change. An
-//!    origin that it does not want any more it [forgets](LastGood::forget).
-//! 3. Whenever the builder says that an origin changed for good, the source
-//!    [puts](LastGood::put) the origin's pods, or forgets it. A refusal changes
-//!    nothing here: that is the point.
-//! 4. Before it pushes the listing it [begins](LastGood::begin) to write; its loop
-//!    has [`LastGood::write`] among the things that it waits for, and when it is
-//!    stopped it [finishes](LastGood::finish).
+//! 1. [`LastGood::new`] takes the source's rows out of what was stored. Rows that were
+//!    prepared for another node are not restored: their pods become REMOVE and ADD.
+//! 2. [`LastGood::restored`] yields the rest. The source puts it into its
+//!    [`ListingBuilder`](crate::pod::ListingBuilder) and publishes the `restored_listing()`
+//!    before it reads its input. The input then edits the same builder, so that unchanged
+//!    pods are no change. The source [forgets](LastGood::forget) origins that it no longer
+//!    has.
+//! 3. When the pods of an origin change, the source [puts](LastGood::put) them, or forgets
+//!    the origin. A rejection changes nothing here.
+//! 4. Before the source publishes the listing it [begins](LastGood::begin) to write. Its
+//!    loop polls [`LastGood::write`]. When it stops, it [finishes](LastGood::finish).
 //!
-//! Only what changed is written, in small commits, one at a time: whoever
-//! commits beside it never waits for more than one of them. A source never
-//! waits for the disk. What cannot be written is said once, tried again with the
-//! next change or after some seconds, and is in [`LastGood::trouble`] meanwhile.
+//! Only changes are written, in small commits, one at a time, so that other writers never
+//! wait for more than one of them. A source never waits for the disk. A failed write is
+//! logged once and retried with the next change or after some seconds; meanwhile
+//! [`LastGood::error`] returns its error.
 //!
-//! A source whose origins are no use without each other (the pods of one API
-//! server's listing) keeps them [whole](LastGood::whole): what was noted before a
-//! commit is one commit, so that what is restored was true at one moment. What
-//! it must know of its listing (whose it is, as of when) it notes
-//! [about](LastGood::about) it, and that is written with the pods it belongs to.
+//! If the origins of a source depend on each other (the pods of an API server's listing),
+//! the source makes it [atomic](LastGood::atomic): all changes before a commit are one
+//! commit, so that the restored pods are of one moment. The [details](LastGood::set_details)
+//! of the listing (its server and its time) are written in the same commit.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::{pending, ready},
-    num::NonZero,
-    panic,
     pin::Pin,
     sync::Arc,
-    thread::{ScopedJoinHandle, available_parallelism, scope},
     time::Duration,
     vec,
 };
@@ -44,221 +37,227 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     db::{Change, Db, DbError, Stored, Table, Value},
     error_chain::chain,
+    host::Host,
+    outage::Outage,
     pod::{NodeName, Origin, Pod, Prepared, SourceName},
 };
 
-/// How much goes into one commit: some milliseconds of work.
+/// The size of a commit: some milliseconds of work.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
 const MAX_CHUNK_ROWS: usize = 64;
-/// How long after a failure it is tried again.
+/// The delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(5);
-/// How many threads read rows back at most: a node agent shares its node.
-const MAX_THREADS: usize = 4;
-/// A thread is worth its start from this many rows on (about 2 ms of work).
+/// A further thread pays off from this many rows on: about 2 ms of work.
 const WORTH_A_THREAD: usize = 32;
-/// How many rows are read back at once. What was read is some times as large as
-/// its row, and most of it is frozen again before the next rows are read.
-const MAX_ROWS_READ: usize = 256;
+/// The most rows that are decoded at once. A decoded row is several times as large as its
+/// text, and most of it is frozen again before the next rows are decoded.
+const MAX_ROWS_DECODED: usize = 256;
 
-/// What the row about the listing has for an origin: no pod is of that one.
-const ABOUT: &str = "";
+/// The origin in the key of the row with the details. No pod has it.
+const DETAILS: &str = "";
 
-/// What is to be written under a key.
-enum Note {
-    /// The pods of an origin; none if it is to be forgotten.
+/// A change that is not written yet.
+enum Pending {
+    /// The pods of an origin; none if its row is removed.
     Pods(Vec<Arc<Pod>>),
-    About(Json),
+    Details(Json),
 }
 
-impl Note {
-    /// How long its row is, but for a few bytes.
+/// The removal of a row.
+const REMOVED: Pending = Pending::Pods(Vec::new());
+
+impl Pending {
+    fn is_removed(&self) -> bool {
+        matches!(self, Self::Pods(pods) if pods.is_empty())
+    }
+
+    /// The approximate size of the row.
     fn bytes(&self) -> usize {
         match self {
             Self::Pods(pods) => pods.iter().map(|pod| pod.text().len()).sum(),
-            Self::About(_) => 0,
+            Self::Details(_) => 0,
         }
     }
 }
 
-/// A row that is to be forgotten.
-const GONE: Note = Note::Pods(Vec::new());
-
-/// One source's last good, by origin. See the [module](self).
+/// The last-known-good pods of one source, by origin. See the [module](self).
 pub struct LastGood {
+    host: Host,
     source: SourceName,
     node: NodeName,
-    /// `None` if nothing is kept.
+    /// `None` if nothing is saved.
     db: Option<Db>,
-    /// Whether all that was noted is one commit.
-    is_whole: bool,
-    /// What an earlier run left, as far as nobody has asked for it.
+    /// Whether all changes go into one commit.
+    atomic: bool,
+    /// The rows of an earlier run that are not decoded yet.
     rows: VecDeque<(String, Vec<u8>)>,
-    about: Option<Json>,
-    /// The keys that have a row when all changes are written.
-    kept: BTreeSet<String>,
-    /// What is to be written, by the key of its row.
-    changes: BTreeMap<String, Note>,
+    details: Option<Json>,
+    /// The keys of all rows, after all changes are written.
+    keys: BTreeSet<String>,
+    /// What must be written, by the key of the row.
+    changes: BTreeMap<String, Pending>,
     writing: Option<Writing>,
     retry_at: Option<Instant>,
-    trouble: Option<Arc<str>>,
+    outage: Outage,
 }
 
-/// A commit that is under way.
+/// A commit in progress.
 struct Writing {
-    chunk: Vec<(String, Note)>,
+    chunk: Vec<(String, Pending)>,
     commit: Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>,
 }
 
-/// A row of an origin, as it is stored.
+/// The stored row of an origin.
 #[derive(Deserialize)]
 struct Row {
     node: String,
     pods: Vec<Json>,
 }
 
-/// The row about the listing, as it is stored.
+/// The stored row with the details.
 #[derive(Deserialize)]
-struct About {
+struct DetailsRow {
     node: String,
     about: Json,
 }
 
-/// What was good when the last run ended, read as it is asked for. See [`LastGood::restored`].
+/// The restored pods by origin, decoded on demand. See [`LastGood::restored`].
 pub struct Restored<'g> {
-    good: &'g mut LastGood,
-    read: vec::IntoIter<(Origin, Vec<Prepared>)>,
+    last_good: &'g mut LastGood,
+    decoded: vec::IntoIter<(Origin, Vec<Prepared>)>,
 }
 
 impl LastGood {
-    /// Keeps nothing.
+    /// Saves and restores nothing.
     #[must_use]
     pub fn none(source: SourceName, node: NodeName) -> Self {
         Self {
+            host: Host::default(),
             source,
             node,
             db: None,
-            is_whole: false,
+            atomic: false,
             rows: VecDeque::new(),
-            about: None,
-            kept: BTreeSet::new(),
+            details: None,
+            keys: BTreeSet::new(),
             changes: BTreeMap::new(),
             writing: None,
             retry_at: None,
-            trouble: None,
+            outage: Outage::default(),
         }
     }
 
-    /// What a source left in the database, which is taken out of `stored`, and
-    /// the way to leave more.
+    /// Takes the rows of a source out of `stored`, and saves changes in the database.
     #[must_use]
     pub fn new(source: SourceName, node: NodeName, db: Db, stored: &mut Stored) -> Self {
-        let mut good = Self { db: Some(db), ..Self::none(source, node) };
-        let (prefix, about) = (good.key(""), good.key(ABOUT));
+        let mut new = Self { db: Some(db), ..Self::none(source, node) };
+        let (prefix, details) = (new.key(""), new.key(DETAILS));
         let table = stored.tables.entry(Table::LastGood).or_default();
-        good.rows = table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
-        good.kept = good.rows.iter().map(|(key, _)| key.clone()).collect();
-        if good.rows.front().is_some_and(|(key, _)| *key == about)
-            && let Some((key, row)) = good.rows.pop_front()
-        {
+        new.rows = table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
+        new.keys = new.rows.iter().map(|(key, _)| key.clone()).collect();
+        if let Some((key, row)) = new.rows.pop_front_if(|(key, _)| *key == details) {
             let row = serde_json::from_slice(&row).ok();
-            match row.filter(|row: &About| row.node == good.node.as_str()) {
-                Some(row) => good.about = Some(row.about),
-                None => good.note(key, GONE),
+            match row.filter(|row: &DetailsRow| row.node == new.node.as_str()) {
+                Some(row) => new.details = Some(row.about),
+                None => new.set(key, REMOVED),
             }
         }
-        good
+        new
     }
 
-    /// The same, but all that was noted when a commit is begun goes into this
-    /// one commit, as much as it may be: on disk is what was noted before some
-    /// commit was begun, whole, and never a part of it.
+    /// Uses the threads and the clock of this host.
     #[must_use]
-    pub fn whole(mut self) -> Self {
-        self.is_whole = true;
+    pub fn on(mut self, host: Host) -> Self {
+        self.host = host;
         self
     }
 
-    /// What was good when the last run ended. Only the first call gives it.
+    /// Puts all changes before a commit into that commit. The database then always contains
+    /// the state before some commit, never a part of it.
+    #[must_use]
+    pub fn atomic(mut self) -> Self {
+        self.atomic = true;
+        self
+    }
+
+    /// The pods of the earlier run by origin. Only the first call yields them.
     ///
-    /// It is read on several cores, some rows at a time: 5,000 pods take much
-    /// room while they are neither rows any more nor frozen yet.
+    /// They are decoded on several threads, some rows at a time: while 5,000 pods are
+    /// decoded and not frozen yet they need much memory.
     pub fn restored(&mut self) -> Restored<'_> {
-        Restored { good: self, read: Vec::new().into_iter() }
+        Restored { last_good: self, decoded: Vec::new().into_iter() }
     }
 
-    /// What was noted about it. Only the first call gives it.
-    pub fn restored_about(&mut self) -> Option<Json> {
-        self.about.take()
+    /// The details of the earlier run. Only the first call returns them.
+    pub fn restored_details(&mut self) -> Option<Json> {
+        self.details.take()
     }
 
-    /// Notes that these are an origin's pods now.
+    /// Sets the pods of an origin.
     pub fn put(&mut self, origin: &Origin, pods: Vec<Arc<Pod>>) {
-        self.note(self.key(origin.as_str()), Note::Pods(pods));
+        self.set(self.key(origin.as_str()), Pending::Pods(pods));
     }
 
-    /// Notes something about all that is kept, in place of what was noted. It is
-    /// read back even if no pods are kept. For a source that keeps its origins
-    /// [whole](Self::whole); for others it may be on disk before its pods are.
-    pub fn about(&mut self, about: Json) {
-        self.note(self.key(ABOUT), Note::About(about));
-    }
-
-    /// Notes that nothing is good any more, whether it was restored or noted
-    /// since. What of it was not asked for yet is not given any more.
-    pub fn forget_all(&mut self) {
-        self.rows.clear();
-        self.about = None;
-        for key in self.kept.clone() {
-            self.note(key, GONE);
-        }
-    }
-
-    fn note(&mut self, key: String, note: Note) {
-        if self.db.is_none() {
-            return;
-        }
-        if note.is_gone() {
-            self.kept.remove(&key);
-        } else {
-            self.kept.insert(key.clone());
-        }
-        self.changes.insert(key, note);
-        self.retry_at = None;
-    }
-
-    /// Reads the next rows back. Those of another node, and those that nobody
-    /// understands any more, are forgotten.
-    fn read_some(&mut self) -> Vec<(Origin, Vec<Prepared>)> {
-        let prefix = self.key("").len();
-        let rows: Vec<_> = self.rows.drain(..self.rows.len().min(MAX_ROWS_READ)).collect();
-        let mut read = Vec::new();
-        for ((key, _), pods) in rows.iter().zip(read_all(&rows, &self.node)) {
-            match pods {
-                Some(pods) if !pods.is_empty() => read.push((Origin::from(&key[prefix..]), pods)),
-                _ => self.note(key.clone(), GONE),
-            }
-        }
-        read
-    }
-
-    /// Notes that an origin has no pods any more.
+    /// Removes an origin.
     pub fn forget(&mut self, origin: &Origin) {
         self.put(origin, Vec::new());
     }
 
-    /// Why it cannot be kept, if it cannot.
-    #[must_use]
-    pub fn trouble(&self) -> Option<Arc<str>> {
-        self.trouble.clone()
+    /// Sets the details of the listing. They are restored even if it has no pods. Unless this
+    /// is [atomic](Self::atomic), they may be written before the pods.
+    pub fn set_details(&mut self, details: Json) {
+        self.set(self.key(DETAILS), Pending::Details(details));
     }
 
-    /// Begins to write what was noted, if nothing is being written, and does not
-    /// wait for the end.
+    /// Removes everything, also what is not restored yet.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.details = None;
+        for key in self.keys.clone() {
+            self.set(key, REMOVED);
+        }
+    }
+
+    fn set(&mut self, key: String, pending: Pending) {
+        if self.db.is_none() {
+            return;
+        }
+        if pending.is_removed() {
+            self.keys.remove(&key);
+        } else {
+            self.keys.insert(key.clone());
+        }
+        self.changes.insert(key, pending);
+        self.retry_at = None;
+    }
+
+    /// Decodes the next rows. Removes those of another node or an unknown format.
+    fn decode_some(&mut self) -> Vec<(Origin, Vec<Prepared>)> {
+        let prefix = self.key("").len();
+        let rows: Vec<_> = self.rows.drain(..self.rows.len().min(MAX_ROWS_DECODED)).collect();
+        let decoded = self.host.threads.map(&rows, WORTH_A_THREAD, |(_, value)| decode(value, &self.node));
+        let mut restored = Vec::new();
+        for ((key, _), pods) in rows.into_iter().zip(decoded) {
+            match pods {
+                Some(pods) if !pods.is_empty() => restored.push((Origin::from(&key[prefix..]), pods)),
+                _ => self.set(key, REMOVED),
+            }
+        }
+        restored
+    }
+
+    /// Why changes cannot be written.
+    #[must_use]
+    pub fn error(&self) -> Option<Arc<str>> {
+        self.outage.error()
+    }
+
+    /// Starts to write changes if no write is in progress, and does not wait for its end.
     pub async fn begin(&mut self) {
         tokio::select! {
             biased;
@@ -267,8 +266,8 @@ impl LastGood {
         }
     }
 
-    /// Writes some of what was noted. Waits while there is nothing to write, or
-    /// it is not time to try again. Cancel-safe: what is being written goes on.
+    /// Writes some of the changes. Waits while there are none, or before a retry.
+    /// Cancel-safe: the next call continues a write in progress.
     pub async fn write(&mut self) {
         if self.writing.is_none() {
             if let (Some(at), false) = (self.retry_at, self.changes.is_empty()) {
@@ -280,17 +279,17 @@ impl LastGood {
         let Some(writing) = &mut self.writing else { return pending().await };
         let written = writing.commit.as_mut().await;
         let chunk = self.writing.take().map(|writing| writing.chunk).unwrap_or_default();
-        self.tell(written.as_ref().err());
+        self.log(written.as_ref().err());
         if written.is_err() {
-            for (key, note) in chunk {
-                // What was noted since is newer.
-                self.changes.entry(key).or_insert(note);
+            for (key, pending) in chunk {
+                // A change since then is newer.
+                self.changes.entry(key).or_insert(pending);
             }
             self.retry_at = Some(Instant::now() + RETRY);
         }
     }
 
-    /// Writes all that was noted, unless that fails.
+    /// Writes all changes, until a write fails.
     pub async fn finish(mut self) {
         self.retry_at = None;
         while self.writing.is_some() || (!self.changes.is_empty() && self.retry_at.is_none()) {
@@ -301,28 +300,28 @@ impl LastGood {
     fn next_chunk(&mut self) -> Option<Writing> {
         let db = self.db.clone()?;
         let (mut chunk, mut changes, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while self.is_whole || (bytes < MAX_CHUNK_BYTES && chunk.len() < MAX_CHUNK_ROWS) {
-            let Some((key, note)) = self.changes.pop_first() else { break };
-            let value = self.row(&note);
-            bytes += note.bytes();
+        while self.atomic || (bytes < MAX_CHUNK_BYTES && chunk.len() < MAX_CHUNK_ROWS) {
+            let Some((key, pending)) = self.changes.pop_first() else { break };
+            let value = self.row(&pending);
+            bytes += pending.bytes();
             changes.push(Change { table: Table::LastGood, key: key.clone(), value });
-            chunk.push((key, note));
+            chunk.push((key, pending));
         }
         let commit = Box::pin(async move { db.commit(changes).await });
         (!chunk.is_empty()).then_some(Writing { chunk, commit })
     }
 
-    /// What is stored of a note: pods' texts as they are.
-    fn row(&self, note: &Note) -> Option<Value> {
-        let of = json!(self.node.as_str());
-        let pods = match note {
-            Note::About(about) => {
-                return Some(json!({"node": of, "about": about}).to_string().into_bytes().into());
+    /// The row as it is stored. The texts of pods are not copied.
+    fn row(&self, pending: &Pending) -> Option<Value> {
+        let node = json!(self.node.as_str());
+        let pods = match pending {
+            Pending::Details(details) => {
+                return Some(json!({"node": node, "about": details}).to_string().into_bytes().into());
             }
-            Note::Pods(pods) if pods.is_empty() => return None,
-            Note::Pods(pods) => pods,
+            Pending::Pods(pods) if pods.is_empty() => return None,
+            Pending::Pods(pods) => pods,
         };
-        let mut row: Vec<Arc<[u8]>> = vec![format!("{{\"node\":{of},\"pods\":[").into_bytes().into()];
+        let mut row: Vec<Arc<[u8]>> = vec![format!("{{\"node\":{node},\"pods\":[").into_bytes().into()];
         for (index, pod) in pods.iter().enumerate() {
             row.extend((index > 0).then(|| Arc::from(*b",")));
             row.push(pod.text().clone());
@@ -335,18 +334,18 @@ impl LastGood {
         format!("{}/{origin}", self.source)
     }
 
-    /// Loud, then quiet, then "recovered".
-    fn tell(&mut self, error: Option<&DbError>) {
-        let trouble = error.map(|error| Arc::from(chain(error)));
+    fn log(&mut self, error: Option<&DbError>) {
         let source = self.source.as_str();
-        match (&self.trouble, &trouble) {
-            (None, Some(error)) => {
-                warn!(source, %error, "what is good now cannot be kept for the next start; it is tried again");
+        match error.map(|error| chain(error)) {
+            Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
+                warn!(source, %error, "saving last-known-good pods failed");
             }
-            (Some(_), None) => info!(source, "recovered: what is good is kept for the next start"),
-            _ => {}
+            Some(error) => debug!(source, %error, "saving last-known-good pods failed"),
+            None if self.outage.recovered().is_some() => {
+                info!(source, "saving last-known-good pods recovered");
+            }
+            None => {}
         }
-        self.trouble = trouble;
     }
 }
 
@@ -356,55 +355,30 @@ impl fmt::Debug for LastGood {
     }
 }
 
-impl Note {
-    fn is_gone(&self) -> bool {
-        matches!(self, Self::Pods(pods) if pods.is_empty())
-    }
-}
-
 impl Iterator for Restored<'_> {
     type Item = (Origin, Vec<Prepared>);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(next) = self.read.next() {
+            if let Some(next) = self.decoded.next() {
                 return Some(next);
             }
-            if self.good.rows.is_empty() {
+            if self.last_good.rows.is_empty() {
                 return None;
             }
-            self.read = self.good.read_some().into_iter();
+            self.decoded = self.last_good.decode_some().into_iter();
         }
     }
 }
 
 impl fmt::Debug for Restored<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Restored").field("good", &self.good).finish_non_exhaustive()
+        f.debug_struct("Restored").field("last_good", &self.last_good).finish_non_exhaustive()
     }
 }
 
-/// Reads rows back, in their order. `None` for those of another node, and for
-/// those that nobody understands any more.
-fn read_all(rows: &[(String, Vec<u8>)], node: &NodeName) -> Vec<Option<Vec<Prepared>>> {
-    let cores = available_parallelism().map_or(1, NonZero::get);
-    let threads = cores.min(MAX_THREADS).min(rows.len() / WORTH_A_THREAD).max(1);
-    let read_part =
-        |part: &[(String, Vec<u8>)]| part.iter().map(|(_, value)| read(value, node)).collect::<Vec<_>>();
-    if threads == 1 {
-        return read_part(rows);
-    }
-    scope(|scope| {
-        let parts = rows.chunks(rows.len().div_ceil(threads));
-        let working: Vec<_> = parts.map(|part| scope.spawn(|| read_part(part))).collect();
-        let join = |thread: ScopedJoinHandle<'_, Vec<_>>| {
-            thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
-        };
-        working.into_iter().flat_map(join).collect()
-    })
-}
-
-fn read(value: &[u8], node: &NodeName) -> Option<Vec<Prepared>> {
+/// Decodes a row. `None` if it is of another node or of an unknown format.
+fn decode(value: &[u8], node: &NodeName) -> Option<Vec<Prepared>> {
     let row: Row = serde_json::from_slice(value).ok().filter(|row: &Row| row.node == node.as_str())?;
     row.pods.into_iter().map(|pod| Prepared::from_value(pod).ok()).collect()
 }

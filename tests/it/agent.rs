@@ -165,7 +165,7 @@ fn a_directory_that_is_missing_at_boot_kills_nothing() {
     let (agent, mut connection) = place.start();
     agent.holds("the last good pod", |replica| replica.pods.contains_key("default/web-node1"));
     assert_eq!(names(&ask(&mut connection, "GET", "/pods", &Value::Null).1), ["web-node1"]);
-    agent.logs("has vanished");
+    agent.logs("the path no longer exists");
     end(agent);
 
     // And a half-written manifest does not either.

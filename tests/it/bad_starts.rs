@@ -168,7 +168,7 @@ fn a_state_that_is_none_is_left_alone() {
     fs::create_dir(node.at("state")).unwrap();
     fs::write(node.state(), "what somebody else keeps here").unwrap();
     node.refused(&[], &expect![[r#"
-        podmux: @/state/state.redb is not podmux's: it is no database; it is left as it is: move it away, or name another state directory
+        podmux: @/state/state.redb is not a podmux database: it is not a database; it is left as it is: move it away, or name another directory with --state-dir
     "#]]);
     let node = Node::with_state();
     let mut damaged = fs::read(node.state()).unwrap();
@@ -176,7 +176,7 @@ fn a_state_that_is_none_is_left_alone() {
     damaged[middle..].fill(0x55);
     fs::write(node.state(), damaged).unwrap();
     node.refused(&[], &expect![[r#"
-        podmux: @/state/state.redb is damaged: DB corrupted: Primary is corrupted despite 2-phase commit; it is left as it is: put back a copy of it, or move it away to begin anew
+        podmux: @/state/state.redb is damaged: DB corrupted: Primary is corrupted despite 2-phase commit; it is left as it is: restore a copy of it, or move it away to start with an empty state
     "#]]);
 }
 
@@ -185,7 +185,10 @@ fn a_state_that_another_agent_has_is_left_to_it() {
     let node = Node::with_state();
     let agent = node.start(&[]);
     let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", "none")).ends();
-    expect!["podmux: another podmux works on the state directory @/state: stop it, or give this one a directory of its own"].assert_eq(&log.replace(node.directory.path().to_str().unwrap(), "@"));
+    expect![
+        "podmux: another podmux uses the state directory @/state; stop it, or name another with --state-dir"
+    ]
+    .assert_eq(&log.replace(node.directory.path().to_str().unwrap(), "@"));
     assert_eq!(code, 2);
     agent.signal(Signal::TERM);
     agent.ends();
@@ -201,12 +204,12 @@ fn a_state_directory_of_somebody_else_is_refused() {
     let mode = |mode| fs::set_permissions(node.at("state"), fs::Permissions::from_mode(mode)).unwrap();
     mode(0o000);
     node.refused(&[], &expect![[r#"
-        podmux: cannot use the state directory: @/state; give it, with all that is in it, to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
+        podmux: cannot use the state directory: @/state; give it and its content to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
     "#]]);
     mode(0o700);
     fs::set_permissions(node.state(), fs::Permissions::from_mode(0o400)).unwrap();
     node.refused(&[], &expect![[r#"
-        podmux: cannot use the state directory: @/state/state.redb; give it, with all that is in it, to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
+        podmux: cannot use the state directory: @/state/state.redb; give it and its content to the user that podmux runs as, or name another with --state-dir: Permission denied (os error 13)
     "#]]);
     fs::set_permissions(node.state(), fs::Permissions::from_mode(0o600)).unwrap();
     node.is_whole();
@@ -221,13 +224,13 @@ fn a_file_system_that_is_read_only_is_refused() {
     node.mount("9m");
     node.remount("ro");
     node.refused(&[], &expect![[r#"
-        podmux: cannot use the state directory: @/state; mount it so that it can be written, or name another with --state-dir: Read-only file system (os error 30)
+        podmux: cannot use the state directory: @/state; mount it writable, or name another with --state-dir: Read-only file system (os error 30)
     "#]]);
     node.remount("rw");
     node.run_once(Signal::KILL);
     node.remount("ro");
     node.refused(&[], &expect![[r#"
-        podmux: cannot use the state directory: @/state; mount it so that it can be written, or name another with --state-dir: Read-only file system (os error 30)
+        podmux: cannot use the state directory: @/state; mount it writable, or name another with --state-dir: Read-only file system (os error 30)
     "#]]);
     node.remount("rw");
     node.is_whole();
@@ -242,7 +245,7 @@ fn a_full_disk_without_state_is_refused() {
     node.mount("4m");
     node.fill();
     node.refused(&[], &expect![[r#"
-        podmux: cannot use the state directory: @/state; make room there, or name another with --state-dir: No space left on device (os error 28)
+        podmux: cannot use the state directory: @/state; free some space, or name another with --state-dir: No space left on device (os error 28)
     "#]]);
     node.make_room();
     node.run_once(Signal::TERM);

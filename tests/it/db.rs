@@ -1,17 +1,20 @@
-//! The embedded database: what is committed stays, who may use it, and what it refuses.
+//! The embedded database: durability, exclusive use, and the files that it rejects.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use expect_test::expect;
-use podmux::db::{self, Change, DbError, OpenError, Sequence, Table, Tables};
+use podmux::{
+    db::{self, Change, DbError, OpenError, Sequence, Table, Tables},
+    host::Host,
+};
 
 use crate::support::{
     files::soon,
     state::{Disk, State, erase, set},
 };
 
-fn refusal<T>(opened: Result<T, OpenError>) -> String {
-    let error = opened.err().expect("it is refused");
+fn error_of<T>(opened: Result<T, OpenError>) -> String {
+    let error = opened.err().expect("it is rejected");
     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{error}{cause}")
 }
@@ -21,7 +24,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_a_restart() {
+async fn commits_survive_a_restart() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     let instance = state.stored.instance.clone();
@@ -45,7 +48,7 @@ async fn what_was_committed_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_directory_is_made_for_its_owner_alone_and_has_an_identity() {
+async fn a_created_directory_is_private_and_has_an_identity() {
     let root = tempfile::tempdir().unwrap();
     let (one, other) = (root.path().join("deep/one"), root.path().join("other"));
     let first = State::open(&one).unwrap();
@@ -62,12 +65,12 @@ async fn a_directory_is_made_for_its_owner_alone_and_has_an_identity() {
 }
 
 #[tokio::test]
-async fn the_second_on_one_directory_is_refused_until_the_first_has_ended() {
+async fn a_directory_in_use_is_rejected() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     assert_eq!(
-        refusal(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR"),
-        "another podmux works on the state directory DIR: stop it, or give this one a directory of its own"
+        error_of(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR"),
+        "another podmux uses the state directory DIR; stop it, or name another with --state-dir"
     );
     state.put(Table::Posted, "a", "1").await;
     state.close().await;
@@ -77,34 +80,34 @@ async fn the_second_on_one_directory_is_refused_until_the_first_has_ended() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_refused_and_left_as_it_is() {
+async fn foreign_files_are_rejected_and_left_as_they_are() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("state.redb");
-    let refused = |bytes: &[u8]| {
+    let rejected = |bytes: &[u8]| {
         fs::write(&file, bytes).unwrap();
-        let said = refusal(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR");
+        let error = error_of(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR");
         assert_eq!(fs::read(&file).unwrap(), bytes);
-        said
+        error
     };
-    expect!["DIR/state.redb is not podmux's: it is empty; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(b""));
-    expect!["DIR/state.redb is not podmux's: it is no database; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(b"a few notes of mine\n"));
-    expect!["DIR/state.redb is not podmux's: it is no database; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(&[0; 8192]));
-    expect!["DIR/state.redb is damaged: it ends too early; it is left as it is: put back a copy of it, or move it away to begin anew"].assert_eq(&refused(b"redb\x1a\x0a\xa9\x0d\x0a"));
+    expect!["DIR/state.redb is not a podmux database: it is empty; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(b""));
+    expect!["DIR/state.redb is not a podmux database: it is not a database; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(b"a few notes of mine\n"));
+    expect!["DIR/state.redb is not a podmux database: it is not a database; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(&[0; 8192]));
+    expect!["DIR/state.redb is damaged: it is truncated; it is left as it is: restore a copy of it, or move it away to start with an empty state"].assert_eq(&rejected(b"redb\x1a\x0a\xa9\x0d\x0a"));
     let others = root.path().join("others");
     drop(redb::Database::create(&others).unwrap());
     let others = fs::read(others).unwrap();
-    expect!["DIR/state.redb is not podmux's: it is another program's database; it is left as it is: move it away, or name another state directory"].assert_eq(&refused(&others));
+    expect!["DIR/state.redb is not a podmux database: it belongs to another program; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&rejected(&others));
 
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    let said = refusal(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR");
-    expect!["DIR/state.redb is not podmux's: it is no file; it is left as it is: move it away, or name another state directory"].assert_eq(&said);
-    let said = refusal(State::open(Path::new("/dev/null")));
-    expect!["cannot use the state directory: /dev/null; move away what stands there, or name another with --state-dir: not a directory"].assert_eq(&said);
+    let error = error_of(State::open(root.path())).replace(root.path().to_str().unwrap(), "DIR");
+    expect!["DIR/state.redb is not a podmux database: it is not a file; it is left as it is: move it away, or name another directory with --state-dir"].assert_eq(&error);
+    let error = error_of(State::open(Path::new("/dev/null")));
+    expect!["cannot use the state directory: /dev/null; move that file away, or name another with --state-dir: not a directory"].assert_eq(&error);
 }
 
 #[tokio::test]
-async fn a_creation_that_was_cut_off_is_begun_anew() {
+async fn an_interrupted_creation_is_repeated() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("state.redb.new"), "redb, to about here").unwrap();
     let state = State::open(root.path()).unwrap();
@@ -112,7 +115,7 @@ async fn a_creation_that_was_cut_off_is_begun_anew() {
     state.close().await;
     assert!(!root.path().join("state.redb.new").exists());
 
-    // One that was killed between making the new file and giving it its name.
+    // The process was killed before it renamed the new file.
     let other = tempfile::tempdir().unwrap();
     fs::copy(root.path().join("state.redb"), other.path().join("state.redb.new")).unwrap();
     let state = State::open(other.path()).unwrap();
@@ -121,7 +124,7 @@ async fn a_creation_that_was_cut_off_is_begun_anew() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_killed_has_lost_nothing_that_was_acknowledged() {
+async fn a_killed_process_loses_no_acknowledged_commit() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     for n in 0..20 {
@@ -129,7 +132,7 @@ async fn a_process_that_was_killed_has_lost_nothing_that_was_acknowledged() {
         soon(state.db.commit(vec![set(Table::Posted, &key, "x"), erase(Table::Posted, &before)]))
             .await
             .unwrap();
-        // What a killed process leaves is what is in the file, and no more.
+        // A killed process leaves the content of the file.
         let copy = tempfile::tempdir().unwrap();
         fs::copy(root.path().join("state.redb"), copy.path().join("state.redb")).unwrap();
         let found = State::open(copy.path()).unwrap();
@@ -139,7 +142,7 @@ async fn a_process_that_was_killed_has_lost_nothing_that_was_acknowledged() {
     state.close().await;
 }
 
-/// Two formats of the future: one that renames, and one that says the same otherwise.
+/// Upgrade steps to two future formats: one renames keys, one changes values.
 fn rename(tables: &Tables) -> Vec<Change> {
     let rows = tables[&Table::Posted].iter();
     let rename = |(key, value): (&String, &Vec<u8>)| {
@@ -148,7 +151,7 @@ fn rename(tables: &Tables) -> Vec<Change> {
     rows.flat_map(rename).collect()
 }
 
-fn shout(tables: &Tables) -> Vec<Change> {
+fn upper_case(tables: &Tables) -> Vec<Change> {
     let rows = tables[&Table::Posted].iter();
     rows.map(|(key, value)| set(Table::Posted, key, value.to_ascii_uppercase())).collect()
 }
@@ -164,11 +167,11 @@ async fn an_older_format_is_upgraded_step_by_step_and_once() {
     let state = State::open_with(&disk, &[rename]).unwrap();
     assert_eq!(state.rows(Table::Posted), "new/web=abc");
     state.close().await;
-    let state = State::open_with(&disk, &[rename, shout]).unwrap();
+    let state = State::open_with(&disk, &[rename, upper_case]).unwrap();
     assert_eq!(state.rows(Table::Posted), "new/web=ABC");
     state.close().await;
-    // … which is done only once, and is what the file says now.
-    let state = State::open_with(&disk, &[rename, shout]).unwrap();
+    // … which happens only once.
+    let state = State::open_with(&disk, &[rename, upper_case]).unwrap();
     assert_eq!(state.rows(Table::Posted), "new/web=ABC");
     state.put(Table::Posted, "db", "def").await;
     state.close().await;
@@ -178,30 +181,30 @@ async fn an_older_format_is_upgraded_step_by_step_and_once() {
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "web", "abc").await;
     state.close().await;
-    let state = State::open_with(&disk, &[rename, shout]).unwrap();
+    let state = State::open_with(&disk, &[rename, upper_case]).unwrap();
     assert_eq!(state.rows(Table::Posted), "new/web=ABC");
     state.close().await;
 }
 
 #[tokio::test]
-async fn a_newer_format_is_refused_and_left_as_it_is() {
+async fn a_newer_format_is_rejected_and_left_as_it_is() {
     let disk = Disk::default();
-    State::open_with(&disk, &[rename, shout]).unwrap().close().await;
+    State::open_with(&disk, &[rename, upper_case]).unwrap().close().await;
     let before = disk.bytes();
     assert_eq!(
-        refusal(State::open_on(&disk)),
-        "disk was written by a newer podmux: format 3, and this one knows up to 1; run the newer one"
+        error_of(State::open_on(&disk)),
+        "disk was written by a newer podmux: format 3, this one supports up to 1; run the newer one"
     );
     assert!(disk.bytes() == before);
-    State::open_with(&disk, &[rename, shout]).unwrap().close().await;
+    State::open_with(&disk, &[rename, upper_case]).unwrap().close().await;
 }
 
 #[tokio::test]
-async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
+async fn a_commit_is_one_sync_and_waiting_commits_share_one() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "first", "x").await;
-    // The seal of the commit before may come between, and the file may grow.
+    // The seal of the previous commit may add a sync, and so may a growing file.
     let mut least = usize::MAX;
     for n in 0..30 {
         let before = disk.platter().syncs;
@@ -211,8 +214,9 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
     assert_eq!(least, 1);
     state.close().await;
 
-    // 100 wait before anybody writes.
-    let (db, writer, _) = db::open_on(disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
+    // 100 commits wait before the writer runs.
+    let (db, writer, _) =
+        db::open_on(&Host::default(), disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
     let before = disk.platter().syncs;
     let key = |n| format!("key{n:03}");
     let mut waiting: Vec<_> = (0..100)
@@ -239,23 +243,24 @@ async fn one_commit_is_one_sync_and_those_that_wait_share_it() {
 }
 
 #[tokio::test]
-async fn what_shares_a_write_is_bounded_in_number_and_size_and_so_is_what_waits() {
+async fn the_commits_of_a_write_and_the_queue_are_bounded() {
     for (commits, size, syncs) in [(1_200, 1, 4), (100, 100_000, 10)] {
         let disk = Disk::default();
-        let (db, writer, _) = db::open_on(disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
+        let (db, writer, _) =
+            db::open_on(&Host::default(), disk.clone(), Path::new("disk"), db::UPGRADES).unwrap();
         let before = disk.platter().syncs;
         let commit = |n: usize| {
             let (db, change) = (db.clone(), set(Table::Posted, &format!("{n}"), vec![b'x'; size]));
             tokio::spawn(async move { db.commit(vec![change]).await })
         };
         let waiting: Vec<_> = (0..commits).map(commit).collect();
-        let room = commits.min(1_000);
-        while db.waiting() < room {
+        let places = commits.min(1_000);
+        while db.waiting() < places {
             tokio::task::yield_now().await;
         }
-        // Every task has been polled by then: this one is the last in the queue.
+        // This task is the last in the queue, so all commits have been polled.
         tokio::spawn(async {}).await.unwrap();
-        assert_eq!(db.waiting(), room);
+        assert_eq!(db.waiting(), places);
         let writer = tokio::task::spawn_blocking(|| writer.run());
         for commit in waiting {
             soon(commit).await.unwrap().unwrap();
@@ -268,7 +273,7 @@ async fn what_shares_a_write_is_bounded_in_number_and_size_and_so_is_what_waits(
 }
 
 #[tokio::test]
-async fn a_sequence_goes_on_without_a_gap_after_a_clean_stop_and_skips_after_another() {
+async fn a_sequence_has_no_gap_after_a_clean_stop_and_one_after_an_unclean_stop() {
     async fn numbers(sequence: &mut Sequence, count: u64) -> Vec<u64> {
         let mut numbers = Vec::new();
         for _ in 0..count {
@@ -301,8 +306,9 @@ async fn a_sequence_goes_on_without_a_gap_after_a_clean_stop_and_skips_after_ano
 }
 
 #[tokio::test]
-async fn without_a_writer_a_commit_is_refused() {
-    let (db, writer, _) = db::open_on(Disk::default(), Path::new("disk"), db::UPGRADES).unwrap();
+async fn without_a_writer_a_commit_fails() {
+    let (db, writer, _) =
+        db::open_on(&Host::default(), Disk::default(), Path::new("disk"), db::UPGRADES).unwrap();
     let waiting = tokio::spawn({
         let db = db.clone();
         async move { db.commit(vec![]).await }

@@ -1,4 +1,4 @@
-//! Damaged state: refused with a clear error and left as it is, or exactly what was acknowledged.
+//! Damaged files: rejected with an error and left as they are, or exactly the acknowledged commits.
 
 use std::env;
 
@@ -9,24 +9,24 @@ use crate::support::{
     state::{Dice, Disk, State, apply, no_rows, set},
 };
 
-/// Damaged copies of each file: `PODMUX_DAMAGE` of them, or 400.
+/// The number of damaged copies of each file: `PODMUX_DAMAGE`, or 400.
 fn copies() -> u64 {
     env::var("PODMUX_DAMAGE").map_or(400, |copies| copies.parse().unwrap())
 }
 
 const PAGE: usize = 4096;
 
-/// Changes some of a file. Returns in words what was done.
+/// Damages a file. Returns a description.
 fn damage(file: &mut Vec<u8>, dice: &mut Dice) -> String {
     let pages = file.len() / PAGE;
-    // Half of it meets the beginning, where the header and the newest pages are.
+    // Half of the damage is near the beginning, where the header and the newest pages are.
     let near = |dice: &mut Dice, pages: usize| {
         let pages = if dice.roll(2) == 0 { pages.min(24) } else { pages };
         dice.roll(pages)
     };
     match dice.roll(5) {
         0 => {
-            // Often in the header, which is small and matters most.
+            // Often in the header, which is small and most important.
             let at =
                 if dice.roll(2) == 0 { dice.roll(320) } else { near(dice, pages) * PAGE + dice.roll(PAGE) };
             let bit = 1 << dice.roll(8);
@@ -61,8 +61,8 @@ fn damage(file: &mut Vec<u8>, dice: &mut Dice) -> String {
     }
 }
 
-/// A state with some history: rows of all sizes that came, changed and went.
-/// Returns the rows before the last commit and after it.
+/// Commits rows of all sizes, changes and removes them. Returns the rows before the last commit
+/// and after it.
 async fn write_history(state: &State) -> [Tables; 2] {
     let (mut dice, mut rows) = (Dice(7), [no_rows(), no_rows()]);
     for _ in 0..40 {
@@ -74,9 +74,9 @@ async fn write_history(state: &State) -> [Tables; 2] {
     rows
 }
 
-/// Opens damaged copies of a file. Returns how many were refused.
+/// Opens damaged copies of a file. Returns how many were rejected.
 async fn try_copies(file: &[u8], copies: u64, seed: u64, right: &[Tables]) -> u64 {
-    let mut refused = 0;
+    let mut rejected = 0;
     for copy in 0..copies {
         let mut bytes = file.to_vec();
         let what = damage(&mut bytes, &mut Dice(seed + copy));
@@ -84,7 +84,7 @@ async fn try_copies(file: &[u8], copies: u64, seed: u64, right: &[Tables]) -> u6
         match State::open_on(&disk) {
             Ok(state) => {
                 assert!(right.contains(&state.stored.tables), "copy {copy}, {what}: wrong data");
-                // It can be worked with: what is written is there next time, and so is the rest.
+                // The database works: a new row is there after a restart, and so are the others.
                 let mut rows = state.stored.tables.clone();
                 state.put(Table::LastGood, "new", vec![b'x'; 3 * PAGE]).await;
                 apply(&mut rows, &[set(Table::LastGood, "new", vec![b'x'; 3 * PAGE])]);
@@ -93,34 +93,39 @@ async fn try_copies(file: &[u8], copies: u64, seed: u64, right: &[Tables]) -> u6
                     State::open_on(&disk).unwrap_or_else(|error| panic!("copy {copy}, {what}: {error}"));
                 assert!(again.stored.tables == rows, "copy {copy}, {what}: wrong data later");
             }
-            Err(OpenError::Io(..) | OpenError::InUse(_)) => panic!("copy {copy}, {what}: not called damaged"),
+            Err(OpenError::Io(..) | OpenError::InUse(_)) => {
+                panic!("copy {copy}, {what}: not reported as damaged")
+            }
             Err(error) => {
-                refused += 1;
-                assert!(disk.bytes() == bytes, "copy {copy}, {what}: written over");
-                // That is said only where redb panicked.
-                assert!(!error.to_string().contains("no sound structure"), "copy {copy}, {what}: {error}");
+                rejected += 1;
+                assert!(disk.bytes() == bytes, "copy {copy}, {what}: overwritten");
+                // The error of a panic in redb.
+                assert!(
+                    !error.to_string().contains("its structure is invalid"),
+                    "copy {copy}, {what}: {error}"
+                );
             }
         }
     }
-    refused
+    rejected
 }
 
 #[tokio::test]
-async fn a_damaged_file_that_was_closed_is_refused_or_right() {
+async fn a_damaged_closed_file_is_rejected_or_right() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     let rows = write_history(&state).await;
     state.close().await;
-    let refused = try_copies(&disk.bytes(), copies(), 1_000, &rows[1..]).await;
-    assert!((copies() / 4..copies()).contains(&refused), "{refused} refused");
+    let rejected = try_copies(&disk.bytes(), copies(), 1_000, &rows[1..]).await;
+    assert!((copies() / 4..copies()).contains(&rejected), "{rejected} rejected");
 }
 
 #[tokio::test]
-async fn a_damaged_file_of_a_killed_process_is_refused_or_right() {
+async fn a_damaged_file_of_a_killed_process_is_rejected_or_right() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     let mut rows = write_history(&state).await;
-    // A commit after which there is no seal yet: nothing but it was synced.
+    // A commit without its seal: only the commit was synced.
     let mut dice = Dice(8);
     let (last, syncs) = loop {
         let before = disk.platter().syncs;
@@ -133,7 +138,7 @@ async fn a_damaged_file_of_a_killed_process_is_refused_or_right() {
             break (platter.bytes.clone(), platter.syncs);
         }
     };
-    // The seal follows when nobody writes.
+    // The seal follows while there are no commits.
     soon(async {
         while disk.platter().syncs == syncs {
             tokio::task::yield_now().await;
@@ -144,22 +149,22 @@ async fn a_damaged_file_of_a_killed_process_is_refused_or_right() {
     state.close().await;
     assert!(last != sealed);
 
-    let refused = try_copies(&sealed, copies(), 2_000, &rows[1..]).await;
-    assert!((copies() / 4..copies()).contains(&refused), "{refused} refused");
-    // Killed before the seal: damage to the last commit cannot be told from a power cut in it.
-    let refused = try_copies(&last, copies(), 3_000, &rows).await;
-    assert!((copies() / 4..copies()).contains(&refused), "{refused} refused");
+    let rejected = try_copies(&sealed, copies(), 2_000, &rows[1..]).await;
+    assert!((copies() / 4..copies()).contains(&rejected), "{rejected} rejected");
+    // Killed before the seal: damage to the last commit looks like a power cut during it.
+    let rejected = try_copies(&last, copies(), 3_000, &rows).await;
+    assert!((copies() / 4..copies()).contains(&rejected), "{rejected} rejected");
 }
 
 #[tokio::test]
-async fn a_damaged_file_in_a_directory_is_refused_and_not_touched() {
+async fn a_damaged_file_in_a_directory_is_rejected_and_left_as_it_is() {
     let root = tempfile::tempdir().unwrap();
     let state = State::open(root.path()).unwrap();
     let rows = write_history(&state).await;
     state.close().await;
     let path = root.path().join("state.redb");
     let file = std::fs::read(&path).unwrap();
-    let mut refused = 0;
+    let mut rejected = 0;
     for copy in 0..20 {
         let mut bytes = file.clone();
         let what = damage(&mut bytes, &mut Dice(4_000 + copy));
@@ -170,11 +175,11 @@ async fn a_damaged_file_in_a_directory_is_refused_and_not_touched() {
                 state.close().await;
             }
             Err(error) => {
-                refused += 1;
+                rejected += 1;
                 assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
                 assert!(std::fs::read(&path).unwrap() == bytes, "copy {copy}, {what}: {error}");
             }
         }
     }
-    assert!(refused > 0);
+    assert!(rejected > 0);
 }

@@ -1,4 +1,4 @@
-//! A disk that fails: what is refused is not there, what was acknowledged is, and when it is well again all goes on.
+//! A failing disk: failed commits leave nothing, acknowledged ones stay, and commits work again when it recovers.
 
 use std::{fs, process::Command};
 
@@ -7,12 +7,12 @@ use podmux::db::{DbError, OpenError, Table, Tables};
 use crate::support::{
     files::soon,
     namespace::inside,
-    state::{Cut, Deed, Dice, Disk, EIO, ENOSPC, Fault, State, apply, no_rows, set},
+    state::{Cut, Dice, Disk, EIO, ENOSPC, Fault, Operation, State, apply, no_rows, set},
 };
 
 const PAGE: usize = 4096;
 
-/// What a file says that a killed process, or a power cut, left behind.
+/// The content of a file after a kill or a power cut.
 async fn found(file: Vec<u8>) -> Tables {
     let state = State::open_on(&Disk::with(file)).unwrap();
     let tables = state.stored.tables.clone();
@@ -20,11 +20,11 @@ async fn found(file: Vec<u8>) -> Tables {
     tables
 }
 
-/// Commits through a fault. Returns how many were refused.
+/// Commits during a fault. Returns how many failed.
 async fn commit_through(fault: Fault) -> usize {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
-    let (mut dice, mut rows, mut refused) = (Dice(11), no_rows(), 0);
+    let (mut dice, mut rows, mut failures) = (Dice(11), no_rows(), 0);
     for n in 0..24 {
         if n == 6 {
             disk.platter().fault = Some(fault);
@@ -35,50 +35,52 @@ async fn commit_through(fault: Fault) -> usize {
                 apply(&mut rows, &changes);
                 continue;
             }
-            Err(DbError::Full(_)) if fault.errno == ENOSPC => refused += 1,
-            Err(DbError::Io(_)) if fault.errno == EIO => refused += 1,
+            Err(DbError::Full(_)) if fault.errno == ENOSPC => failures += 1,
+            Err(DbError::Io(_)) if fault.errno == EIO => failures += 1,
             Err(error) => panic!("{fault:?}: {error:?}"),
         }
         let (bytes, synced, failed) = {
             let platter = disk.platter();
             (platter.bytes.clone(), platter.synced.clone(), platter.failed)
         };
-        // A disk that takes nothing cannot be made to forget either.
+        // If the disk accepts no writes, the commit cannot be undone.
         let lasting = failed && fault.times > 1;
         assert!(lasting || found(bytes).await == rows, "{fault:?}, commit {n}: killed");
         assert!(found(synced).await == rows, "{fault:?}, commit {n}: power cut");
     }
     disk.platter().fault = None;
-    let changes = [set(Table::Posted, "well", "again")];
+    let changes = [set(Table::Posted, "works", "again")];
     soon(state.db.commit(changes.to_vec())).await.unwrap();
     apply(&mut rows, &changes);
-    assert!(found(disk.bytes()).await == rows, "{fault:?}: killed at last");
+    assert!(found(disk.bytes()).await == rows, "{fault:?}: killed after it");
     state.close().await;
     assert!(found(disk.bytes()).await == rows, "{fault:?}: closed");
-    refused
+    failures
 }
 
 #[tokio::test]
-async fn a_failing_disk_refuses_what_it_meets_and_nothing_else() {
-    let mut refused = 0;
-    for (deed, most) in [(Deed::Write, 25), (Deed::Sync, 6), (Deed::Resize, 2), (Deed::Any, 30)] {
+async fn a_failing_disk_fails_only_the_commits_of_that_time() {
+    let mut failures = 0;
+    for (operation, most) in
+        [(Operation::Write, 25), (Operation::Sync, 6), (Operation::Resize, 2), (Operation::Any, 30)]
+    {
         for from in 0..most {
             for (times, errno) in [(1, EIO), (7, ENOSPC)] {
-                refused += commit_through(Fault { deed, from, times, errno }).await;
+                failures += commit_through(Fault { operation, from, times, errno }).await;
             }
         }
     }
-    assert!(refused > 100, "{refused} refused");
+    assert!(failures > 100, "{failures} failed");
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_for_long_is_tried_again() {
-    let fault = Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno: ENOSPC };
+async fn a_disk_that_fails_for_long_is_retried() {
+    let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
     assert_eq!(commit_through(fault).await, 18);
 }
 
 #[tokio::test]
-async fn a_power_cut_in_the_middle_of_a_commit_leaves_all_of_it_or_nothing() {
+async fn a_power_cut_during_a_commit_leaves_all_of_it_or_nothing() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     let (mut dice, mut rows, mut tried) = (Dice(13), no_rows(), 0);
@@ -101,7 +103,7 @@ async fn a_power_cut_in_the_middle_of_a_commit_leaves_all_of_it_or_nothing() {
     state.close().await;
 }
 
-/// A file of which some pages were written and some were not.
+/// A file with some pages written and some not.
 fn mixed(cut: &Cut, dice: &mut Dice) -> Vec<u8> {
     let Cut { synced, bytes } = cut;
     let mut file = if dice.roll(2) == 0 { synced.clone() } else { bytes.clone() };
@@ -116,7 +118,7 @@ fn mixed(cut: &Cut, dice: &mut Dice) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
+async fn a_disk_that_fails_at_the_start_is_an_error_and_loses_nothing() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "a", "1").await;
@@ -125,7 +127,7 @@ async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
     for file in [killed, disk.bytes()] {
         for from in 0..40 {
             let disk = Disk::with(file.clone());
-            disk.platter().fault = Some(Fault { deed: Deed::Any, from, times: 1, errno: EIO });
+            disk.platter().fault = Some(Fault { operation: Operation::Any, from, times: 1, errno: EIO });
             match State::open_on(&disk) {
                 Ok(state) => state.close().await,
                 Err(OpenError::Io(_, error)) => assert_eq!(error.raw_os_error(), Some(EIO)),
@@ -139,9 +141,9 @@ async fn a_disk_that_fails_at_the_start_refuses_the_start_and_loses_nothing() {
     }
 }
 
-/// A node has its pods however full its disk is, and keeps them until there is room.
+/// A node with a full disk restores its pods.
 #[tokio::test]
-async fn a_disk_that_is_full_at_the_start_gives_what_is_there() {
+async fn a_disk_that_is_full_at_the_start_restores_the_state() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
     state.put(Table::Posted, "a", "1").await;
@@ -149,24 +151,25 @@ async fn a_disk_that_is_full_at_the_start_gives_what_is_there() {
     state.close().await;
     let mut without_database = 0;
     for file in [killed, disk.bytes()] {
-        for (deed, from) in [(Deed::Any, 0..24), (Deed::Write, 0..16), (Deed::Resize, 0..2)]
-            .into_iter()
-            .flat_map(|(deed, many)| many.map(move |from| (deed, from)))
+        for (operation, from) in
+            [(Operation::Any, 0..24), (Operation::Write, 0..16), (Operation::Resize, 0..2)]
+                .into_iter()
+                .flat_map(|(operation, many)| many.map(move |from| (operation, from)))
         {
             let disk = Disk::with(file.clone());
-            let fault = Fault { deed, from, times: usize::MAX, errno: ENOSPC };
+            let fault = Fault { operation, from, times: usize::MAX, errno: ENOSPC };
             disk.platter().fault = Some(fault);
             let state = State::open_on(&disk).unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
             assert_eq!(state.rows(Table::Posted), "a=1");
             without_database += usize::from(disk.platter().failed);
-            let refused = match soon(state.db.commit(vec![set(Table::Posted, "b", "2")])).await {
+            let failed = match soon(state.db.commit(vec![set(Table::Posted, "b", "2")])).await {
                 Ok(()) => false,
                 Err(DbError::Full(_)) => true,
                 Err(error) => panic!("{fault:?}: {error:?}"),
             };
             let mut rows = no_rows();
             apply(&mut rows, &[set(Table::Posted, "a", "1")]);
-            if !refused {
+            if !failed {
                 apply(&mut rows, &[set(Table::Posted, "b", "2")]);
             }
             let synced = disk.platter().synced.clone();
@@ -175,15 +178,15 @@ async fn a_disk_that_is_full_at_the_start_gives_what_is_there() {
             state.put(Table::Posted, "c", "3").await;
             apply(&mut rows, &[set(Table::Posted, "c", "3")]);
             state.close().await;
-            assert!(found(disk.bytes()).await == rows, "{fault:?}: room again");
+            assert!(found(disk.bytes()).await == rows, "{fault:?}: space again");
         }
     }
-    assert!(without_database > 10, "{without_database} began without a database");
+    assert!(without_database > 10, "{without_database} started without a database");
 }
 
 #[tokio::test]
-async fn a_full_file_system_refuses_until_there_is_room() {
-    let here = "db_faults::a_full_file_system_refuses_until_there_is_room";
+async fn a_full_file_system_fails_commits_until_there_is_space() {
+    let here = "db_faults::a_full_file_system_fails_commits_until_there_is_space";
     if !inside("-Urm", here) {
         return;
     }
@@ -193,25 +196,25 @@ async fn a_full_file_system_refuses_until_there_is_room() {
     assert!(mounted.unwrap().success());
     let directory = root.path().join("state");
     let state = State::open(&directory).unwrap();
-    let (mut taken, mut refused) = (0, 0);
-    while refused == 0 {
-        let key = format!("big{taken:03}");
+    let (mut written, mut failures) = (0, 0);
+    while failures == 0 {
+        let key = format!("big{written:03}");
         match soon(state.db.commit(vec![set(Table::LastGood, &key, vec![b'x'; 200_000])])).await {
-            Ok(()) => taken += 1,
+            Ok(()) => written += 1,
             Err(error) => {
                 assert!(matches!(error, DbError::Full(_)), "{error:?}");
-                refused += 1;
+                failures += 1;
             }
         }
     }
-    assert!(taken > 3, "{taken} taken");
-    // All or nothing: the small row is refused with the large one, and taken alone.
+    assert!(written > 3, "{written} written");
+    // A commit is atomic: the small row fails with the large one.
     let both = vec![set(Table::Posted, "small", "x"), set(Table::LastGood, "big", vec![b'x'; 8_000_000])];
     assert!(matches!(soon(state.db.commit(both)).await, Err(DbError::Full(_))));
     let copy = tempfile::tempdir().unwrap();
     fs::copy(directory.join("state.redb"), copy.path().join("state.redb")).unwrap();
     let killed = State::open(copy.path()).unwrap();
-    assert_eq!(killed.stored.tables[&Table::LastGood].len(), taken);
+    assert_eq!(killed.stored.tables[&Table::LastGood].len(), written);
     assert_eq!(killed.rows(Table::Posted), "");
     killed.close().await;
 
@@ -221,6 +224,6 @@ async fn a_full_file_system_refuses_until_there_is_room() {
     state.close().await;
     let state = State::open(&directory).unwrap();
     assert_eq!(state.rows(Table::Posted), "small=y");
-    assert_eq!(state.stored.tables[&Table::LastGood].len(), taken);
+    assert_eq!(state.stored.tables[&Table::LastGood].len(), written);
     state.close().await;
 }

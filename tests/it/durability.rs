@@ -1,6 +1,6 @@
-//! A 2xx is a promise: the agent is killed at random moments while 32 clients write to it.
+//! The durability of a 2xx: the agent is killed at random times while 32 clients write to it.
 //!
-//! `PODMUX_KILLS=1000` does a thousand rounds where CI does a hundred.
+//! `PODMUX_KILLS=1000` does a thousand rounds; CI does a hundred.
 
 use std::{
     collections::BTreeMap,
@@ -21,44 +21,43 @@ use crate::support::{
 };
 
 const WRITERS: usize = 32;
-/// Names of each writer: few, so that they are created, replaced and deleted all the time.
+/// The names of each writer: few, so that pods are created, replaced and deleted often.
 const NAMES: usize = 6;
 
-/// What a writer believes: the pods that it was promised, each with its content.
+/// The pods of a writer, each with its content.
 type Pods = BTreeMap<String, u64>;
 
-/// A writer between two lives of the agent.
+/// A writer between two runs of the agent.
 #[derive(Clone, Default)]
 struct Writer {
-    promised: Pods,
-    /// What the set would be if the write that was not answered was made.
-    perhaps: Option<Pods>,
+    acknowledged: Pods,
+    /// The pods if the write without an answer was performed.
+    unanswered: Option<Pods>,
     contents: u64,
     answered: u64,
 }
 
 impl Writer {
-    /// Writes until the agent is gone.
+    /// Writes until the agent is killed.
     fn work(&mut self, number: usize, socket: &Path, rng: &mut TestRng) {
         let Ok(mut connection) = Connection::unix(socket) else { return };
         loop {
-            let mut next = self.promised.clone();
+            let mut next = self.acknowledged.clone();
             let (method, path, body) = self.choose(number, &mut next, rng);
-            self.perhaps = Some(next.clone());
+            self.unanswered = Some(next.clone());
             let Ok(answer) = connection.ask(method, &path, body.to_string().as_bytes()) else { return };
             match answer.code {
-                200 | 201 => self.promised = next,
-                // The agent has got its end already, or the pod was not there.
+                200 | 201 => self.acknowledged = next,
+                // The agent is stopping, or the pod does not exist.
                 404 | 503 => {}
                 other => panic!("{method} {path}: {other} {}", answer.text()),
             }
             self.answered += 1;
-            self.perhaps = None;
+            self.unanswered = None;
         }
     }
 
-    /// A write, and what it makes of the pods: one pod, two that belong
-    /// together, or one that goes.
+    /// A write and its effect on the pods: one pod, two pods in one request, or a deletion.
     fn choose(&mut self, number: usize, next: &mut Pods, rng: &mut TestRng) -> (&'static str, String, Value) {
         let name = |rng: &mut TestRng| format!("w{number}-{}", rng.next_u32() as usize % NAMES);
         self.contents += 1;
@@ -81,18 +80,18 @@ impl Writer {
         }
     }
 
-    /// Takes note of what is there after the agent came back.
+    /// Checks the pods after a restart of the agent.
     fn check(&mut self, number: usize, there: &Pods) {
         let prefix = format!("w{number}-");
         let mine: Pods =
             there.iter().filter(|pod| pod.0.starts_with(&prefix)).map(|(n, c)| (n.clone(), *c)).collect();
-        let perhaps = self.perhaps.take();
+        let unanswered = self.unanswered.take();
         assert!(
-            mine == self.promised || Some(&mine) == perhaps.as_ref(),
-            "promised {:?}, perhaps {perhaps:?}, and there is {mine:?}",
-            self.promised
+            mine == self.acknowledged || Some(&mine) == unanswered.as_ref(),
+            "acknowledged {:?}, unanswered {unanswered:?}, and there is {mine:?}",
+            self.acknowledged
         );
-        self.promised = mine;
+        self.acknowledged = mine;
     }
 }
 
@@ -115,8 +114,8 @@ fn start(dir: &Path, socket: &Path) -> (Process, Connection) {
     (agent, connection)
 }
 
-/// The pods that are there, and where the update stream is.
-fn look(connection: &mut Connection) -> (Pods, u64) {
+/// The pods and the number of the last update.
+fn list(connection: &mut Connection) -> (Pods, u64) {
     let list = connection.ask("GET", "/pods", b"").unwrap().json();
     let pods = list["items"].as_array().unwrap().iter().map(|pod| {
         let text = |pointer: &str| pod.pointer(pointer).unwrap().as_str().unwrap().to_owned();
@@ -126,7 +125,7 @@ fn look(connection: &mut Connection) -> (Pods, u64) {
 }
 
 #[test]
-fn nothing_that_was_promised_is_lost_when_the_agent_is_killed() {
+fn no_acknowledged_write_is_lost_when_the_agent_is_killed() {
     let rounds: u32 = env::var("PODMUX_KILLS").map_or(100, |rounds| rounds.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
     let (state, socket): (PathBuf, PathBuf) = (dir.path().join("state"), dir.path().join("s"));
@@ -135,12 +134,12 @@ fn nothing_that_was_promised_is_lost_when_the_agent_is_killed() {
     let mut last_seq = 0;
     for round in 0..rounds {
         let (agent, mut connection) = start(&state, &socket);
-        let (there, seq) = look(&mut connection);
+        let (there, seq) = list(&mut connection);
         assert!(round == 0 || seq >= last_seq, "{seq} after {last_seq}: a number never names two updates");
         for (number, writer) in writers.iter_mut().enumerate() {
             writer.check(number, &there);
         }
-        // A moment within which anything may be under way.
+        // Long enough for every kind of operation to be in progress.
         let life = Duration::from_micros(u64::from(rng.next_u32() % 60_000));
         thread::scope(|scope| {
             for (number, writer) in writers.iter_mut().enumerate() {
@@ -152,7 +151,7 @@ fn nothing_that_was_promised_is_lost_when_the_agent_is_killed() {
                 });
             }
             thread::sleep(life);
-            last_seq = look(&mut connection).1;
+            last_seq = list(&mut connection).1;
             agent.signal(Signal::KILL);
         });
         agent.ends();

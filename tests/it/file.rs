@@ -1,4 +1,4 @@
-//! The file source, as the kubelet's own tests see it, and what they leave out.
+//! The file source: the kubelet's own tests, and cases that they do not cover.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -6,11 +6,11 @@ use crate::support::files::{Place, pod};
 
 // TestExtractFromBadDataFile
 #[tokio::test]
-async fn a_file_that_is_no_manifest_gives_nothing_and_is_named() {
+async fn a_file_that_is_not_a_manifest_is_rejected() {
     let place = Place::directory();
     place.write("bad.yaml", "not a pod\n");
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     let rejections = source.rejections();
     assert_eq!(rejections.len(), 1);
     assert!(
@@ -21,30 +21,30 @@ async fn a_file_that_is_no_manifest_gives_nothing_and_is_named() {
 
 // TestExtractFromEmptyDir
 #[tokio::test]
-async fn an_empty_directory_counts_as_seen() {
+async fn an_empty_directory_is_synced() {
     let mut source = Place::directory().start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
 }
 
 // TestExtractFromNonExistentFile, TestUpdateOnNonExistentFile
 #[tokio::test]
-async fn a_path_that_is_missing_counts_as_seen() {
+async fn a_missing_path_is_synced() {
     let place = Place::missing();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     let status = source.status(|status| status.last_scan.is_some()).await;
     assert!(status.error.unwrap().contains("does not exist"));
 }
 
 // TestReadPodsFromFileExistAlready
 #[tokio::test]
-async fn what_is_there_at_the_start_is_one_add() {
+async fn manifests_at_the_start_are_one_add() {
     let place = Place::directory();
     place.write("b.yaml", &pod("b", "i:1"));
     place.write("a.json", r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i:2"}]}}"#);
     let mut source = place.start();
-    source.hear("ADD: a=i:2 b=i:1").await;
-    source.hear_nothing().await;
+    source.receives("ADD: a=i:2 b=i:1").await;
+    source.receives_nothing().await;
 }
 
 // TestReadPodsFromFileExistAlready, path to a file
@@ -53,29 +53,29 @@ async fn the_path_may_be_one_manifest() {
     let place = Place::missing();
     fs::write(place.path(), pod("a", "i:1")).unwrap();
     let mut source = place.start();
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
 }
 
-/// `TestWatchFileAdded` and `TestWatchFileChanged`: a directory or a file, plain or through a link.
+/// `TestWatchFileAdded` and `TestWatchFileChanged`: a directory or a file, plain or through a symbolic link.
 async fn added_and_changed(directory: bool, link: bool) {
     let place = if directory { Place::directory() } else { Place::missing() };
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     let path = if directory { place.at("web.yaml") } else { place.path() };
     let real = if link { place.beside("real.yaml") } else { path.clone() };
     fs::write(&real, pod("web", "i:1")).unwrap();
     if link {
         symlink(&real, &path).unwrap();
     }
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     fs::write(&real, pod("web", "i:2")).unwrap();
     if link && directory {
         // The target is outside the tree: a scan finds it, as with the kubelet.
         source.handle.rescan();
     }
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
     fs::remove_file(&path).unwrap();
-    source.hear("REMOVE: web=i:2").await;
+    source.receives("REMOVE: web=i:2").await;
 }
 
 #[tokio::test]
@@ -105,27 +105,27 @@ async fn of_two_files_with_one_pod_name_the_first_by_name_wins_and_the_other_tak
     place.write("a.yaml", &pod("web", "i:1"));
     place.write("b.yaml", &pod("web", "i:2"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     let rejections = source.rejections();
     assert_eq!(rejections.len(), 1);
     assert!(rejections[0].contains("b.yaml: the pod in"), "{rejections:?}");
     fs::remove_file(place.at("a.yaml")).unwrap();
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
     assert_eq!(source.rejections(), [""; 0]);
 }
 
 // Untested upstream: file rename
 #[tokio::test]
-async fn a_renamed_file_is_nothing_at_all() {
+async fn a_renamed_file_gives_no_update() {
     for names in [["a.yaml", "b.yaml"], ["b.yaml", "a.yaml"]] {
         let place = Place::directory();
         place.write(names[0], &pod("web", "i:1"));
         let mut source = place.start();
-        source.hear("ADD: web=i:1").await;
+        source.receives("ADD: web=i:1").await;
         fs::rename(place.at(names[0]), place.at(names[1])).unwrap();
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         place.write(names[1], &pod("web", "i:2"));
-        source.hear("UPDATE: web=i:2").await;
+        source.receives("UPDATE: web=i:2").await;
         assert_eq!(source.rejections(), [""; 0]);
     }
 }
@@ -136,58 +136,58 @@ async fn a_name_edited_inside_a_file_is_another_pod() {
     let place = Place::directory();
     place.write("a.yaml", &pod("old", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: old=i:1").await;
+    source.receives("ADD: old=i:1").await;
     place.write("a.yaml", &pod("new", "i:1"));
-    source.hear("REMOVE: old=i:1").await;
-    source.hear("ADD: new=i:1").await;
+    source.receives("REMOVE: old=i:1").await;
+    source.receives("ADD: new=i:1").await;
 }
 
 #[tokio::test]
-async fn the_same_bytes_written_again_are_nothing() {
+async fn writing_the_same_bytes_gives_no_update() {
     let place = Place::directory();
     place.write("a.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     place.write("a.yaml", &pod("web", "i:1"));
     place.sh("touch manifests/a.yaml; chmod 600 manifests/a.yaml").await;
-    source.hear_nothing().await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
-async fn a_thousand_files_at_once_are_all_told() {
+async fn a_thousand_files_at_once_are_all_published() {
     let place = Place::directory();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     for index in 0..1000 {
         place.write(&format!("{index}.yaml"), &pod(&format!("p{index}"), "i:1"));
     }
     let mut told = 0;
     while told < 1000 {
-        let line = source.heard().await;
+        let line = source.next_update().await;
         assert!(line.starts_with("ADD: "), "{line}");
         told += line.matches('=').count();
     }
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     place.sh("rm manifests/[0-9]*.yaml").await;
     while told > 0 {
-        let line = source.heard().await;
+        let line = source.next_update().await;
         assert!(line.starts_with("REMOVE: "), "{line}");
         told -= line.matches('=').count();
     }
 }
 
 #[tokio::test]
-async fn a_rescan_finds_what_no_event_told() {
+async fn a_rescan_finds_changes_without_events() {
     let place = Place::directory();
     fs::create_dir(place.beside("outside")).unwrap();
     fs::write(place.beside("outside/web.yaml"), pod("web", "i:1")).unwrap();
     symlink(place.beside("outside/web.yaml"), place.at("web.yaml")).unwrap();
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     fs::write(place.beside("outside/web.yaml"), pod("web", "i:2")).unwrap();
     assert!(source.handle.rescanned().await);
     let merged = source.mux.merged().borrow().clone();
     let (_, entry) = merged.iter().next().unwrap();
     assert!(String::from_utf8_lossy(entry.pod().text()).contains("i:2"), "rescanned means merged");
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with manifests and with watching them: what was good stays, and it is said once.
+//! Faults of manifests and watches: the pods stay, and each fault is logged once.
 
 use std::{
     fs,
@@ -25,103 +25,103 @@ use crate::support::{
 
 // Untested upstream: manifest valid, invalid, valid
 #[test]
-fn the_last_good_pods_stay_while_a_manifest_is_bad_and_it_is_said_once() {
+fn a_rejected_manifest_keeps_its_pods_and_is_logged_once() {
     logged(|log| async move {
         let place = Place::directory();
         let path = place.at("web.yaml");
         place.write("web.yaml", &pod("web", "i:1"));
         let mut source = place.start();
-        source.hear("ADD: web=i:1").await;
+        source.receives("ADD: web=i:1").await;
 
         let bad = pod("web", "i:2").replace("image: i:2", "image: 7");
         for _ in 0..3 {
             place.write("web.yaml", &bad);
-            source.hear_nothing().await;
+            source.receives_nothing().await;
         }
-        let said = log.lines_with("the manifest was refused");
+        let said = log.lines_with("manifest rejected");
         assert_eq!(said.len(), 1, "{said:?}");
-        let place_in_file = format!("{}:8:12: spec.containers[0].image: ", path.display());
-        assert!(said[0].contains(&place_in_file), "{said:?}");
+        assert!(said[0].contains(&format!("path={} ", path.display())), "{said:?}");
+        assert!(said[0].contains("error=8:12: spec.containers[0].image: "), "{said:?}");
         assert_eq!(source.rejections().len(), 1);
 
         place.write("web.yaml", "{");
-        source.hear_nothing().await;
-        assert_eq!(log.lines_with("the manifest was refused").len(), 2, "another fault is said");
+        source.receives_nothing().await;
+        assert_eq!(log.lines_with("manifest rejected").len(), 2, "another error is logged");
 
         place.write("web.yaml", &pod("web", "i:1"));
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         place.write("web.yaml", &pod("web", "i:3"));
-        source.hear("UPDATE: web=i:3").await;
+        source.receives("UPDATE: web=i:3").await;
         assert_eq!(log.lines_with("recovered").len(), 1);
         assert_eq!(source.rejections(), [""; 0]);
     });
 }
 
 #[tokio::test]
-async fn the_pods_of_a_bad_manifest_go_if_that_is_wanted() {
+async fn on_invalid_remove_removes_the_pods_of_a_rejected_manifest() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     place.write("x.yaml", &pod("x", "i:1"));
     let mut source = place.start_with(|settings| settings.on_invalid = OnInvalid::Remove);
-    source.hear("ADD: web=i:1 x=i:1").await;
+    source.receives("ADD: web=i:1 x=i:1").await;
     place.write("web.yaml", "{");
-    source.hear("REMOVE: web=i:1").await;
+    source.receives("REMOVE: web=i:1").await;
     assert_eq!(source.rejections().len(), 1);
     place.write("web.yaml", &pod("web", "i:2"));
-    source.hear("ADD: web=i:2").await;
-    source.hear_nothing().await;
+    source.receives("ADD: web=i:2").await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
-async fn a_bad_manifest_that_is_removed_takes_its_last_good_pods_with_it() {
+async fn removing_a_rejected_manifest_removes_its_pods() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     place.write("web.yaml", "{");
     source.status(|status| status.rejected == 1).await;
     fs::remove_file(place.at("web.yaml")).unwrap();
-    source.hear("REMOVE: web=i:1").await;
+    source.receives("REMOVE: web=i:1").await;
     assert_eq!(source.rejections(), [""; 0]);
 }
 
 // Untested upstream: manifest valid → invalid → valid. TestInvalidPodFiltered
 #[tokio::test]
-async fn a_manifest_that_is_read_but_not_valid_keeps_its_pods() {
+async fn a_manifest_that_fails_validation_keeps_its_pods() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     place.write("web.yaml", &pod("web", "i:2").replace("name: c", "name: C"));
     source.status(|status| status.rejected == 1).await;
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     let rejections = source.rejections();
     assert!(rejections[0].contains("spec.containers[0].name: Invalid value"), "{rejections:?}");
     place.write("web.yaml", &pod("web", "i:3"));
-    source.hear("UPDATE: web=i:3").await;
+    source.receives("UPDATE: web=i:3").await;
     assert_eq!(source.rejections(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_manifest_over_the_bound_is_not_read() {
+async fn a_manifest_over_the_size_limit_is_rejected() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     let mut text = pod("web", "i:2");
     text.push_str(&"#".repeat(MAX_MANIFEST - text.len()));
     place.write("web.yaml", &text);
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
     text.push('#');
     place.write("web.yaml", &text.replace("i:2", "i:3"));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     let rejections = source.rejections();
     assert!(rejections[0].contains("web.yaml: 10485761 bytes are too many"), "{rejections:?}");
 }
 
 // Untested upstream: sub-directory, fifo, dangling symlink
 #[test]
-fn what_is_no_regular_file_is_skipped_without_blocking_and_noted_once() {
+fn special_and_leftover_files_are_skipped_and_logged_once() {
     logged(|log| async move {
         let place = Place::directory();
         place
@@ -136,8 +136,8 @@ fn what_is_no_regular_file_is_skipped_without_blocking_and_noted_once() {
         }
         place.write("web", &pod("web", "i:1"));
         let mut source = place.start();
-        source.hear("ADD: web=i:1").await;
-        source.hear_nothing().await;
+        source.receives("ADD: web=i:1").await;
+        source.receives_nothing().await;
         for what in [
             "a directory",
             "a fifo",
@@ -145,15 +145,14 @@ fn what_is_no_regular_file_is_skipped_without_blocking_and_noted_once() {
             "a socket",
             "a dangling symbolic link",
             "a device",
-            "left behind",
+            "an editor's or backup file",
         ] {
             let expected = match what {
                 "a fifo" => 2,
-                "left behind" => 8,
+                "an editor's or backup file" => 8,
                 _ => 1,
             };
-            let said = log.lines_with(&format!("skipped: {what}")).len()
-                + log.lines_with(&format!("backup {what}")).len();
+            let said = log.lines_with(&format!("reason={what}")).len();
             assert_eq!(said, expected, "{what}");
         }
         assert_eq!(source.rejections(), [""; 0]);
@@ -161,25 +160,25 @@ fn what_is_no_regular_file_is_skipped_without_blocking_and_noted_once() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_becomes_something_else_is_gone() {
+async fn a_manifest_replaced_by_a_fifo_is_removed() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     place.sh("rm manifests/web.yaml; mkfifo manifests/web.yaml").await;
-    source.hear("REMOVE: web=i:1").await;
+    source.receives("REMOVE: web=i:1").await;
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_text_is_a_name() {
+async fn a_name_that_is_not_utf_8_is_accepted() {
     let place = Place::directory();
     let name = std::ffi::OsStr::from_bytes(b"\xff.yaml");
     fs::write(place.path().join(name), "{").unwrap();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     assert!(source.rejections()[0].contains("/\\xff.yaml: "), "{:?}", source.rejections());
     fs::write(place.path().join(name), pod("web", "i:1")).unwrap();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
 }
 
 #[tokio::test]
@@ -187,51 +186,51 @@ async fn a_manifest_that_becomes_a_loop_of_links_keeps_its_pods() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     place.sh("ln -s web.yaml tmp; mv -T tmp manifests/web.yaml").await;
     source.status(|status| status.rejected == 1).await;
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert!(source.rejections()[0].contains("web.yaml: Too many levels of symbolic links"));
     fs::remove_file(place.at("web.yaml")).unwrap();
     place.write("web.yaml", &pod("web", "i:2"));
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
 }
 
 #[test]
-fn a_manifest_that_may_not_be_read_keeps_its_pods() {
-    // As root, nothing is forbidden; in a user namespace that maps nobody, it is.
-    if !inside("-U", "file_faults::a_manifest_that_may_not_be_read_keeps_its_pods") {
+fn an_unreadable_manifest_keeps_its_pods() {
+    // Root may read everything, unless it is in a user namespace without a mapping.
+    if !inside("-U", "file_faults::an_unreadable_manifest_keeps_its_pods") {
         return;
     }
     logged(|log| async move {
         let place = Place::directory();
         place.write("web.yaml", &pod("web", "i:1"));
         let mut source = place.start();
-        source.hear("ADD: web=i:1").await;
+        source.receives("ADD: web=i:1").await;
         place
             .sh("cp manifests/web.yaml new; sed -i s/i:1/i:2/ new; chmod 0 new; mv new manifests/web.yaml")
             .await;
         source.status(|status| status.rejected == 1).await;
-        source.hear_nothing().await;
-        let said = log.lines_with("cannot be read");
+        source.receives_nothing().await;
+        let said = log.lines_with("manifest rejected");
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("Permission denied"), "{said:?}");
         place.sh("chmod 600 manifests/web.yaml").await;
-        source.hear("UPDATE: web=i:2").await;
+        source.receives("UPDATE: web=i:2").await;
         assert_eq!(log.lines_with("recovered").len(), 1);
     });
 }
 
 #[test]
-fn a_directory_that_may_not_be_read_keeps_its_pods() {
-    if !inside("-U", "file_faults::a_directory_that_may_not_be_read_keeps_its_pods") {
+fn an_unreadable_directory_keeps_its_pods() {
+    if !inside("-U", "file_faults::an_unreadable_directory_keeps_its_pods") {
         return;
     }
     logged(|log| async move {
         let place = Place::directory();
         place.write("web.yaml", &pod("web", "i:1"));
         let mut source = place.start_with(|settings| settings.missing_grace = Duration::ZERO);
-        source.hear("ADD: web=i:1").await;
+        source.receives("ADD: web=i:1").await;
         place.sh("chmod 0 manifests").await;
         let status = source.status(|status| status.error.is_some()).await;
         assert!(status.error.unwrap().contains("Permission denied"));
@@ -239,63 +238,63 @@ fn a_directory_that_may_not_be_read_keeps_its_pods() {
         assert_eq!(source.mux.merged().borrow().len(), 1);
         place.sh("chmod 700 manifests").await;
         source.status(|status| status.error.is_none()).await;
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         assert_eq!(log.lines_with("Permission denied").len(), 1);
     });
 }
 
 #[test]
-fn warnings_are_said_once() {
+fn warnings_are_logged_once() {
     logged(|log| async move {
         let place = Place::directory();
         let text = pod("web", "i:1").replace("spec:", "spec:\n  nosuch: 1");
         place.write("web.yaml", &text);
         let mut source = place.start();
-        source.hear("ADD: web=i:1").await;
+        source.receives("ADD: web=i:1").await;
         place.write("web.yaml", &text);
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         let said = log.lines_with("nosuch");
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("web.yaml:6:3: warning: "), "{said:?}");
+        assert!(said[0].contains("web.yaml warning=6:3: "), "{said:?}");
     });
 }
 
 #[test]
-fn two_files_with_one_pod_are_said_once_and_a_rename_is_not_said() {
+fn a_conflict_of_two_files_is_logged_once_and_a_rename_is_none() {
     logged(|log| async move {
         let place = Place::directory();
         place.write("a.yaml", &pod("web", "i:1"));
         let mut source = place.start();
-        source.hear("ADD: web=i:1").await;
+        source.receives("ADD: web=i:1").await;
         place.sh("mv manifests/a.yaml manifests/b.yaml").await;
-        source.hear_nothing().await;
-        assert_eq!(log.lines_with("a pod was refused"), [""; 0]);
+        source.receives_nothing().await;
+        assert_eq!(log.lines_with("conflict found"), [""; 0]);
         place.write("c.yaml", &pod("web", "i:2"));
-        source.hear_nothing().await;
-        source.hear_nothing().await;
-        let said = log.lines_with("a pod was refused");
+        source.receives_nothing().await;
+        source.receives_nothing().await;
+        let said = log.lines_with("conflict found");
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("c.yaml") && said[0].contains("b.yaml; rename one of them"), "{said:?}");
         place.sh("rm manifests/b.yaml").await;
-        source.hear("UPDATE: web=i:2").await;
-        source.hear_nothing().await;
-        assert_eq!(log.lines_with("recovered").len(), 1);
+        source.receives("UPDATE: web=i:2").await;
+        source.receives_nothing().await;
+        assert_eq!(log.lines_with("conflict resolved").len(), 1);
     });
 }
 
 // Untested upstream: queue overflow
 #[tokio::test]
-async fn events_lost_to_an_overflow_are_made_up_for_by_a_scan() {
-    if !inside("-Urm", "file_faults::events_lost_to_an_overflow_are_made_up_for_by_a_scan") {
+async fn a_scan_replaces_events_lost_to_an_overflow() {
+    if !inside("-Urm", "file_faults::a_scan_replaces_events_lost_to_an_overflow") {
         return;
     }
     let place = Place::directory();
     place.write("old.yaml", &pod("old", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: old=i:1").await;
+    source.receives("ADD: old=i:1").await;
     let bound: usize =
         fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
-    // While this process is stopped, its queue takes two events of each file at least, and none of the last ones.
+    // While this process is stopped, its queue overflows before the last events.
     fs::write(place.beside("new.yaml"), pod("new", "i:1")).unwrap();
     let script = format!(
         "kill -STOP {}
@@ -309,19 +308,16 @@ async fn events_lost_to_an_overflow_are_made_up_for_by_a_scan() {
         std::process::id(),
     );
     let mut child = Command::new("sh").args(["-ec", &script]).current_dir(place.root.path()).spawn().unwrap();
-    // Neither waits for the other.
-    let mut heard = [source.heard().await, source.heard().await];
-    heard.sort();
-    assert_eq!(heard, ["ADD: new=i:1", "REMOVE: old=i:1"]);
+    // Their order is not defined.
+    let mut updates = [source.next_update().await, source.next_update().await];
+    updates.sort();
+    assert_eq!(updates, ["ADD: new=i:1", "REMOVE: old=i:1"]);
     assert!(child.wait().unwrap().success());
 }
 
 #[test]
-fn without_a_watch_everything_is_scanned_each_second_and_the_watch_is_taken_up_again() {
-    if !inside(
-        "-Ur",
-        "file_faults::without_a_watch_everything_is_scanned_each_second_and_the_watch_is_taken_up_again",
-    ) {
+fn without_watches_the_source_scans_every_second_until_they_recover() {
+    if !inside("-Ur", "file_faults::without_watches_the_source_scans_every_second_until_they_recover") {
         return;
     }
     for limit in ["max_inotify_instances", "max_inotify_watches"] {
@@ -333,21 +329,21 @@ fn without_a_watch_everything_is_scanned_each_second_and_the_watch_is_taken_up_a
             place.write("web.yaml", &pod("web", "i:1"));
             let mut source =
                 place.start_with(|settings| settings.check_frequency = Duration::from_millis(2500));
-            source.hear("ADD: web=i:1").await;
+            source.receives("ADD: web=i:1").await;
             let status = source.status(|status| status.noticing != Noticing::Starting).await;
             let Noticing::Polling { why } = status.noticing else { panic!("{status:?}") };
             assert!(why.contains("raise fs.inotify.max_user_"), "{why}");
             place.write("web.yaml", &pod("web", "i:2"));
-            source.hear("UPDATE: web=i:2").await;
+            source.receives("UPDATE: web=i:2").await;
             place.sh("mv manifests/web.yaml manifests/renamed.yaml").await;
             place.write("other.yaml", &pod("other", "i:1"));
-            source.hear("ADD: other=i:1").await;
-            assert_eq!(log.lines_with("cannot watch for changes").len(), 1);
+            source.receives("ADD: other=i:1").await;
+            assert_eq!(log.lines_with("watch failed").len(), 1);
 
             fs::write(&limit, usual).unwrap();
             source.status(|status| status.noticing == Noticing::Watching).await;
-            assert_eq!(log.lines_with("recovered: watching").len(), 1);
-            source.hear_nothing().await;
+            assert_eq!(log.lines_with("watch recovered").len(), 1);
+            source.receives_nothing().await;
             source.end().await;
         });
     }
@@ -358,18 +354,18 @@ async fn it_stops_at_once_when_idle_and_while_it_waits() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
-    source.calm().await;
+    source.receives("ADD: web=i:1").await;
+    source.is_idle().await;
     source.end().await;
 
     let mut source = place.start_with(|settings| settings.quiet = Duration::from_hours(1));
     fs::remove_file(place.at("web.yaml")).unwrap();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     source.end().await;
 }
 
 #[tokio::test]
-async fn it_stops_in_the_middle_of_a_scan_and_pushes_no_half_of_it() {
+async fn it_stops_during_a_scan_and_publishes_no_partial_listing() {
     let place = Place::directory();
     for index in 0..1000 {
         place.write(&format!("{index}.yaml"), &pod(&format!("p{index}"), "i:1"));
@@ -380,21 +376,21 @@ async fn it_stops_in_the_middle_of_a_scan_and_pushes_no_half_of_it() {
     let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
     let stop = CancellationToken::new();
     let source = tokio::spawn(source.run(stop.clone()));
-    // The scan begins with the source, on another thread.
+    // The scan starts with the source, on another thread.
     tokio::task::yield_now().await;
     stop.cancel();
     soon(source).await.unwrap();
-    assert!(!soon(handle.rescanned()).await, "it has ended");
+    assert!(!soon(handle.rescanned()).await, "the source has ended");
     soon(turn).await.unwrap();
-    assert_eq!(soon(mux.updates(Notify::Incremental).next()).await, None, "nothing was pushed");
+    assert_eq!(soon(mux.updates(Notify::Incremental).next()).await, None, "nothing was published");
 }
 
 #[tokio::test]
-async fn a_fifo_that_takes_a_manifests_place_between_the_look_and_the_opening_does_not_block() {
+async fn a_fifo_that_replaces_a_manifest_before_it_is_opened_does_not_block() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     let (manifest, fifo) = (place.at("web.yaml"), place.at("fifo.tmp"));
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
     let exchange = move || {
@@ -404,11 +400,11 @@ async fn a_fifo_that_takes_a_manifests_place_between_the_look_and_the_opening_do
     };
     spawn_blocking(exchange).await.unwrap();
     place.write("other.yaml", &pod("other", "i:1"));
-    while source.heard().await != "ADD: other=i:1" {}
+    while source.next_update().await != "ADD: other=i:1" {}
 }
 
 #[tokio::test]
-async fn it_goes_on_without_its_handle() {
+async fn it_runs_without_its_handle() {
     let place = Place::directory();
     let (mux, turn) = Mux::new(&[SourceName::File]);
     tokio::spawn(turn.run());

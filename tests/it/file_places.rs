@@ -1,4 +1,4 @@
-//! What may happen to the path itself: missing, removed, made again, replaced, mounted over.
+//! Changes of the source's path: missing, removed, recreated, replaced, mounted over.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -14,81 +14,81 @@ async fn two(place: &Place, grace: Duration) -> Running {
     place.write("a.yaml", &pod("a", "i:1"));
     place.write("b.yaml", &pod("b", "i:1"));
     let mut source = place.start_with(|settings| settings.missing_grace = grace);
-    source.hear("ADD: a=i:1 b=i:1").await;
+    source.receives("ADD: a=i:1 b=i:1").await;
     source
 }
 
 #[tokio::test]
-async fn a_missing_directory_is_taken_up_when_it_appears() {
+async fn a_missing_directory_is_read_when_it_appears() {
     let place = Place::missing();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     fs::create_dir(place.path()).unwrap();
     place.write("a.yaml", &pod("a", "i:1"));
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
     let status = source.status(|status| status.error.is_none()).await;
     assert_eq!(status.files, 1);
 }
 
 #[tokio::test]
-async fn so_is_one_whose_parents_are_missing_too() {
+async fn a_missing_directory_with_missing_parents_is_read_when_it_appears() {
     let place = Place::missing();
     let mut source = Running::start(crate::support::files::settings(&place.beside("x/y/z")));
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     fs::create_dir_all(place.beside("x/y/z")).unwrap();
     fs::write(place.beside("x/y/z/a.yaml"), pod("a", "i:1")).unwrap();
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
 }
 
 #[tokio::test]
-async fn a_directory_that_was_moved_into_place_is_taken_up_with_what_it_has() {
+async fn a_directory_moved_into_place_is_read() {
     let place = Place::missing();
     fs::create_dir(place.beside("ready")).unwrap();
     fs::write(place.beside("ready/a.yaml"), pod("a", "i:1")).unwrap();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     fs::rename(place.beside("ready"), place.path()).unwrap();
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
     place.write("a.yaml", &pod("a", "i:2"));
-    source.hear("UPDATE: a=i:2").await;
+    source.receives("UPDATE: a=i:2").await;
 }
 
 // Untested upstream: directory deleted and recreated
 #[tokio::test]
-async fn a_directory_removed_and_made_again_within_the_grace_loses_nothing() {
+async fn a_directory_recreated_within_the_grace_keeps_its_pods() {
     let place = Place::missing();
     let mut source = two(&place, Duration::from_mins(1)).await;
     place.sh("rm -r manifests").await;
     let status = source.status(|status| status.error.is_some()).await;
-    assert!(status.error.unwrap().contains("has vanished"));
+    assert!(status.error.unwrap().contains("the path no longer exists"));
     assert_eq!(source.mux.merged().borrow().len(), 2);
     place.sh("mkdir manifests").await;
     source.status(|status| status.error.is_none()).await;
     place.write("a.yaml", &pod("a", "i:1"));
     place.write("b.yaml", &pod("b", "i:2"));
-    source.hear("UPDATE: b=i:2").await;
-    source.hear_nothing().await;
+    source.receives("UPDATE: b=i:2").await;
+    source.receives_nothing().await;
     place.write("a.yaml", &pod("a", "i:3"));
-    source.hear("UPDATE: a=i:3").await;
+    source.receives("UPDATE: a=i:3").await;
 }
 
 #[tokio::test]
-async fn a_directory_moved_away_for_longer_than_the_quiet_time_and_back_is_nothing_at_all() {
+async fn a_directory_moved_away_and_back_within_the_grace_gives_no_update() {
     let place = Place::missing();
     let mut source = two(&place, Duration::from_mins(1)).await;
     place.sh("mv manifests aside; sleep 0.3; mv aside manifests").await;
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert_eq!(source.mux.merged().borrow().len(), 3);
 }
 
 #[tokio::test]
-async fn a_directory_that_stays_away_is_believed_after_the_grace() {
+async fn a_directory_that_stays_missing_is_removed_after_the_grace() {
     let place = Place::missing();
     let mut source = two(&place, SHORT).await;
     place.sh("rm -r manifests").await;
-    source.hear_removed("a=i:1 b=i:1").await;
+    source.receives_removals("a=i:1 b=i:1").await;
     fs::create_dir(place.path()).unwrap();
-    source.hear_nothing().await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
@@ -98,10 +98,10 @@ async fn a_directory_swapped_for_another_is_followed() {
     fs::create_dir(place.beside("new")).unwrap();
     fs::write(place.beside("new/a.yaml"), pod("a", "i:2")).unwrap();
     place.sh("mv manifests old; mv new manifests").await;
-    source.hear("UPDATE: a=i:2").await;
-    source.hear("REMOVE: b=i:1").await;
+    source.receives("UPDATE: a=i:2").await;
+    source.receives("REMOVE: b=i:1").await;
     fs::write(place.beside("old/b.yaml"), pod("b", "i:9")).unwrap();
-    source.hear_nothing().await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
@@ -113,14 +113,14 @@ async fn a_link_to_the_directory_swapped_for_another_is_followed() {
     }
     symlink("v1", place.path()).unwrap();
     let mut source = place.start();
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
     fs::write(place.beside("v1/a.yaml"), pod("a", "i:1.1")).unwrap();
-    source.hear("UPDATE: a=i:1.1").await;
+    source.receives("UPDATE: a=i:1.1").await;
     place.sh("ln -s v2 tmp; mv -T tmp manifests").await;
-    source.hear("UPDATE: a=i:2").await;
+    source.receives("UPDATE: a=i:2").await;
     fs::write(place.beside("v2/a.yaml"), pod("a", "i:3")).unwrap();
-    source.hear("UPDATE: a=i:3").await;
-    source.hear_nothing().await;
+    source.receives("UPDATE: a=i:3").await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
@@ -129,45 +129,45 @@ async fn a_directory_replaced_by_a_file_and_back() {
     let mut source = two(&place, SHORT).await;
     fs::write(place.beside("file"), pod("c", "i:1")).unwrap();
     place.sh("rm -r manifests; mv file manifests").await;
-    source.hear("ADD: c=i:1").await;
-    source.hear_removed("a=i:1 b=i:1").await;
+    source.receives("ADD: c=i:1").await;
+    source.receives_removals("a=i:1 b=i:1").await;
     fs::write(place.path(), pod("c", "i:2")).unwrap();
-    source.hear("UPDATE: c=i:2").await;
+    source.receives("UPDATE: c=i:2").await;
     place.sh("rm manifests; mkdir manifests").await;
-    source.hear("REMOVE: c=i:2").await;
-    source.hear_nothing().await;
+    source.receives("REMOVE: c=i:2").await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
-async fn the_one_file_is_gone_after_the_quiet_time_not_the_grace() {
+async fn a_single_file_is_removed_after_the_quiet_time_not_the_grace() {
     let place = Place::missing();
     fs::write(place.path(), pod("a", "i:1")).unwrap();
     let mut source = place.start_with(|settings| settings.missing_grace = Duration::from_hours(1));
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
     fs::remove_file(place.path()).unwrap();
-    source.hear("REMOVE: a=i:1").await;
+    source.receives("REMOVE: a=i:1").await;
     fs::write(place.path(), pod("a", "i:2")).unwrap();
-    source.hear("ADD: a=i:2").await;
+    source.receives("ADD: a=i:2").await;
 }
 
 #[tokio::test]
-async fn the_one_file_is_saved_as_vim_does() {
+async fn vim_saves_a_single_file() {
     let place = Place::missing();
     fs::write(place.path(), pod("a", "i:1")).unwrap();
     fs::write(place.beside("new"), pod("a", "i:2")).unwrap();
     let mut source = place.start_with(|settings| settings.quiet = Duration::from_secs(1));
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
     place.sh("mv manifests manifests~; cat new > manifests; rm manifests~").await;
-    source.hear("UPDATE: a=i:2").await;
+    source.receives("UPDATE: a=i:2").await;
     assert!(source.handle.rescanned().await);
     source.status(|status| status.waiting == 0).await;
     fs::write(place.path(), pod("a", "i:3")).unwrap();
-    source.hear("UPDATE: a=i:3").await;
+    source.receives("UPDATE: a=i:3").await;
 }
 
 #[tokio::test]
-async fn a_mount_over_the_directory_kills_nothing_and_is_followed() {
-    if !inside("-Urm", "file_places::a_mount_over_the_directory_kills_nothing_and_is_followed") {
+async fn a_mount_over_the_directory_keeps_the_pods_and_is_followed() {
+    if !inside("-Urm", "file_places::a_mount_over_the_directory_keeps_the_pods_and_is_followed") {
         return;
     }
     let place = Place::missing();
@@ -177,13 +177,13 @@ async fn a_mount_over_the_directory_kills_nothing_and_is_followed() {
     assert!(source.handle.rescanned().await);
     assert_eq!(source.mux.merged().borrow().len(), 2);
     place.write("c.yaml", &pod("c", "i:1"));
-    source.hear("ADD: c=i:1").await;
+    source.receives("ADD: c=i:1").await;
     place.write("a.yaml", &pod("a", "i:2"));
-    source.hear("UPDATE: a=i:2").await;
-    // An unmount does; the files below are the old ones, and c is kept for the grace.
+    source.receives("UPDATE: a=i:2").await;
+    // An unmount gives one. The files below it are the old ones, and c is kept for the grace time.
     place.sh("umount manifests").await;
-    source.hear("UPDATE: a=i:1").await;
+    source.receives("UPDATE: a=i:1").await;
     assert_eq!(source.mux.merged().borrow().len(), 3);
     place.write("b.yaml", &pod("b", "i:3"));
-    source.hear("UPDATE: b=i:3").await;
+    source.receives("UPDATE: b=i:3").await;
 }

@@ -1,4 +1,4 @@
-//! Every way in which people and programs save a file ends in exactly one right update.
+//! Each way to save a file gives exactly one correct update.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,23 +14,23 @@ use crate::support::{
     logs::logged,
 };
 
-/// A directory in which `web.yaml` gives web=i:1. The quiet time is long enough
-/// for a machine that stalls in the middle of a save.
+/// A directory with `web.yaml` (web=i:1). The quiet time is long enough for a machine that stalls
+/// during a save.
 async fn web() -> (Place, Running) {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let mut source = place.start_with(|settings| settings.quiet = Duration::from_millis(600));
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     (place, source)
 }
 
-/// Runs a script that turns i:1 into i:2; exactly one UPDATE comes of it.
+/// Runs a script that turns i:1 into i:2, and asserts that it gives exactly one UPDATE.
 async fn is_one_update(script: &str) {
     let (place, mut source) = web().await;
     fs::write(place.beside("new.yaml"), pod("web", "i:2")).unwrap();
     place.sh(script).await;
-    source.hear("UPDATE: web=i:2").await;
-    source.hear_nothing().await;
+    source.receives("UPDATE: web=i:2").await;
+    source.receives_nothing().await;
     assert_eq!(source.rejections(), [""; 0]);
 }
 
@@ -96,7 +96,7 @@ async fn a_hard_link_in_its_place() {
 }
 
 #[tokio::test]
-async fn removed_and_written_anew() {
+async fn removed_and_written_again() {
     is_one_update("rm manifests/web.yaml; sleep 0.2; cat new.yaml > manifests/web.yaml").await;
 }
 
@@ -117,38 +117,38 @@ async fn an_emacs_save_with_lock_and_backup() {
 async fn moved_out_and_in_again() {
     let (place, mut source) = web().await;
     place.sh("mv manifests/web.yaml aside.yaml").await;
-    source.hear("REMOVE: web=i:1").await;
+    source.receives("REMOVE: web=i:1").await;
     place.sh("mv aside.yaml manifests/web.yaml").await;
-    source.hear("ADD: web=i:1").await;
-    source.hear_nothing().await;
+    source.receives("ADD: web=i:1").await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
 async fn disabled_by_renaming_it() {
     let (place, mut source) = web().await;
     place.sh("mv manifests/web.yaml manifests/web.yaml.bak").await;
-    source.hear("REMOVE: web=i:1").await;
-    source.hear_nothing().await;
+    source.receives("REMOVE: web=i:1").await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
-async fn a_file_that_is_never_closed_is_believed_when_scans_meet_it_just_the_same() {
+async fn a_file_that_is_never_closed_is_read_when_two_scans_agree() {
     let place = Place::directory();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     let mut file = File::create(place.at("web.yaml")).unwrap();
     file.write_all(pod("web", "i:1").as_bytes()).unwrap();
-    source.hear_nothing_yet().await;
-    // The scan so far may have met it before the word of its creation came.
+    source.receives_nothing_yet().await;
+    // A scan may have met it before the event of its creation arrived.
     assert!(source.handle.rescanned().await);
     source.handle.rescan();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     drop(file);
-    source.hear_nothing().await;
+    source.receives_nothing().await;
 }
 
-/// Writes a manifest byte by byte over about a second, with a pause that is
-/// shorter than the quiet time, and keeps it open.
+/// Writes a manifest byte by byte over about a second, with pauses that are shorter than the
+/// quiet time, and keeps it open.
 async fn trickle(file: &mut File, text: &str, source: &Running) {
     for (index, chunk) in text.as_bytes().chunks(8).enumerate() {
         file.write_all(chunk).unwrap();
@@ -161,35 +161,35 @@ async fn trickle(file: &mut File, text: &str, source: &Running) {
 async fn a_slow_writer_of_a_new_file() {
     let place = Place::directory();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     let mut file = File::create(place.at("web.yaml")).unwrap();
     for chunk in pod("web", "i:1").as_bytes().chunks(8) {
         file.write_all(chunk).unwrap();
         sleep(Duration::from_millis(60)).await;
     }
     place.write("other.yaml", &pod("other", "i:1"));
-    source.hear("ADD: other=i:1").await;
+    source.receives("ADD: other=i:1").await;
     assert_eq!(source.rejections(), [""; 0]);
     drop(file);
-    source.hear("ADD: web=i:1").await;
-    source.hear_nothing().await;
+    source.receives("ADD: web=i:1").await;
+    source.receives_nothing().await;
 }
 
 #[test]
-fn a_slow_writer_over_an_old_file_while_everything_is_scanned() {
+fn a_slow_writer_over_an_old_file_during_scans() {
     logged(|log| async move {
         let (place, mut source) = web().await;
         let mut file = OpenOptions::new().write(true).truncate(true).open(place.at("web.yaml")).unwrap();
         trickle(&mut file, &pod("web", "i:2"), &source).await;
         drop(file);
-        source.hear("UPDATE: web=i:2").await;
-        source.hear_nothing().await;
-        assert_eq!(log.lines_with("refused"), [""; 0], "no half of it was believed");
+        source.receives("UPDATE: web=i:2").await;
+        source.receives_nothing().await;
+        assert_eq!(log.lines_with("rejected"), [""; 0], "no part of it was read");
     });
 }
 
 #[tokio::test]
-async fn a_slow_writer_that_began_before_the_source() {
+async fn a_slow_writer_that_started_before_the_source() {
     let place = Place::directory();
     place.write("a.yaml", &pod("a", "i:1"));
     let text = pod("web", "i:1");
@@ -197,7 +197,7 @@ async fn a_slow_writer_that_began_before_the_source() {
     let mut file = File::create(place.at("web.yaml")).unwrap();
     file.write_all(begin.as_bytes()).unwrap();
     let writer = tokio::spawn(async move {
-        // For longer than the first listing waits.
+        // Longer than the first listing waits.
         for _ in 0..40 {
             file.write_all(b" ").unwrap();
             sleep(Duration::from_millis(40)).await;
@@ -205,12 +205,12 @@ async fn a_slow_writer_that_began_before_the_source() {
         file
     });
     let mut source = place.start();
-    source.hear("ADD: a=i:1").await;
+    source.receives("ADD: a=i:1").await;
     let mut file = writer.await.unwrap();
     assert_eq!(source.rejections(), [""; 0]);
     file.write_all(rest.as_bytes()).unwrap();
     drop(file);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
 }
 
 // Untested upstream: truncate, then write
@@ -220,13 +220,13 @@ async fn truncated_then_written() {
     place.write("web.yaml", "");
     source.status(|status| status.rejected == 1).await;
     place.write("web.yaml", &pod("web", "i:2"));
-    source.hear("UPDATE: web=i:2").await;
-    source.hear_nothing().await;
+    source.receives("UPDATE: web=i:2").await;
+    source.receives_nothing().await;
     assert_eq!(source.rejections(), [""; 0]);
 }
 
-/// A `ConfigMap` volume as the kubelet writes it: the manifests are links through
-/// `..data`, which is swapped for another directory.
+/// A `ConfigMap` volume as the kubelet writes it: the manifests are links through `..data`, which
+/// is replaced by a link to another directory.
 fn config_map(place: &Place, version: &str, image: &str) {
     fs::create_dir(place.at(version)).unwrap();
     for name in ["one", "two"] {
@@ -244,47 +244,47 @@ async fn a_config_map_swap() {
         symlink(format!("..data/{name}"), place.at(name)).unwrap();
     }
     let mut source = place.start();
-    source.hear("ADD: one=i:1 two=i:1").await;
+    source.receives("ADD: one=i:1 two=i:1").await;
     for version in 2..5 {
         let (new, old) = (format!("..v{version}"), format!("..v{}", version - 1));
         config_map(&place, &new, &format!("i:{version}"));
         fs::remove_dir_all(place.at(&old)).unwrap();
-        source.hear(&format!("UPDATE: one=i:{version} two=i:{version}")).await;
-        source.hear_nothing().await;
+        source.receives(&format!("UPDATE: one=i:{version} two=i:{version}")).await;
+        source.receives_nothing().await;
     }
 }
 
 #[tokio::test]
-async fn a_links_target_inside_the_tree_is_watched() {
+async fn a_link_target_inside_the_directory_is_watched() {
     let place = Place::directory();
     fs::create_dir(place.at("sub")).unwrap();
     fs::write(place.at("sub/real"), pod("web", "i:1")).unwrap();
     symlink("sub/real", place.at("web.yaml")).unwrap();
     let mut source = place.start();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     fs::write(place.at("sub/real"), pod("web", "i:2")).unwrap();
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
     fs::remove_file(place.at("sub/real")).unwrap();
-    source.hear("REMOVE: web=i:2").await;
+    source.receives("REMOVE: web=i:2").await;
     fs::write(place.at("sub/real"), pod("web", "i:3")).unwrap();
-    source.hear("ADD: web=i:3").await;
+    source.receives("ADD: web=i:3").await;
     place.sh("rm -r manifests/sub").await;
-    source.hear("REMOVE: web=i:3").await;
+    source.receives("REMOVE: web=i:3").await;
     place.sh("mkdir manifests/sub").await;
-    source.hear_nothing_of_events().await;
+    source.receives_nothing_from_events().await;
     fs::write(place.at("sub/real"), pod("web", "i:4")).unwrap();
-    source.hear("ADD: web=i:4").await;
+    source.receives("ADD: web=i:4").await;
 }
 
 #[tokio::test]
-async fn a_link_made_after_the_start_is_followed_too() {
+async fn a_link_created_after_the_start_is_followed() {
     let place = Place::directory();
     fs::create_dir(place.at("sub")).unwrap();
     fs::write(place.at("sub/real"), pod("web", "i:1")).unwrap();
     let mut source = place.start();
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     symlink("sub/real", place.at("web.yaml")).unwrap();
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     fs::write(place.at("sub/real"), pod("web", "i:2")).unwrap();
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
 }

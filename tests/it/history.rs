@@ -151,7 +151,8 @@ async fn a_stream_that_goes_on_from_an_earlier_run_begins_with_everything() {
 #[tokio::test(start_paused = true)]
 async fn readers_are_answered_though_the_disk_gives_no_numbers() {
     let dir = tempfile::tempdir().unwrap();
-    let (db, _nobody_writes, stored) = podmux::db::open(&dir.path().join("state")).unwrap();
+    let (db, _nobody_writes, stored) =
+        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
     let mut stream = Stream::numbered(Bounds::default(), Sequence::durable("/updates", db, &stored));
     assert_eq!(stream.want("a").await, 0, "the stream rests");
     assert_eq!(stream.reader.snapshot().await.unwrap().merged.len(), 1, "what was merged is shown");

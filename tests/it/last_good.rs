@@ -1,4 +1,4 @@
-//! Last good over a restart: what is missing, unreadable or broken at the start removes nothing.
+//! Last-known-good pods of files after a restart: missing, unreadable or invalid manifests remove nothing.
 
 use std::{fs, time::Duration};
 
@@ -17,17 +17,17 @@ use crate::support::{
     logs::logged,
     namespace::inside,
     process::{Process, podmux},
-    state::{Deed, Disk, ENOSPC, Fault, State},
+    state::{Disk, ENOSPC, Fault, Operation, State},
 };
 
-/// A file source and a database that outlive their process.
+/// A directory and a database that outlive a run.
 struct Node {
     place: Place,
     disk: Disk,
     change: fn(&mut FileSettings),
 }
 
-/// One run of it.
+/// One run of the source.
 struct Run {
     source: Running,
     state: State,
@@ -38,14 +38,14 @@ impl Node {
         Self { place, disk: Disk::default(), change: |_| () }
     }
 
-    /// A directory with a few manifests that an earlier run took.
+    /// A directory with manifests that an earlier run has saved.
     async fn that_ran() -> Self {
         let node = Self::new(Place::directory());
         for name in ["a", "b", "c"] {
             node.place.write(&format!("{name}.yaml"), &pod(name, "i:1"));
         }
         let mut run = node.start();
-        run.source.hear("ADD: a=i:1 b=i:1 c=i:1").await;
+        run.source.receives("ADD: a=i:1 b=i:1 c=i:1").await;
         run.end().await;
         node
     }
@@ -55,16 +55,16 @@ impl Node {
         Run { source: source.go(), state }
     }
 
-    /// Starts it, and hears what was restored before it looks at anything.
+    /// Starts the source, which publishes the restored pods before it scans.
     async fn restore(&self, expected: &str) -> Run {
         let Run { mut source, state } = self.hold();
-        source.hear(expected).await;
+        source.receives(expected).await;
         Run { source: source.go(), state }
     }
 
     fn hold(&self) -> Run {
         let mut settings = settings(&self.place.path());
-        // What is removed in a test is not removed because time has passed.
+        // The grace time does not end during a test.
         settings.missing_grace = Duration::from_hours(1);
         (self.change)(&mut settings);
         let mut state = State::open_on(&self.disk).unwrap();
@@ -73,7 +73,7 @@ impl Node {
         Run { source: Running::hold(settings, |source| source.with_last_good(good)), state }
     }
 
-    /// The rows that are stored, as their keys without the directory.
+    /// The keys of the stored rows without the directory.
     async fn rows(&self) -> Vec<String> {
         let state = State::open_on(&self.disk).unwrap();
         let prefix = format!("file/{}/", self.place.path().display());
@@ -85,15 +85,15 @@ impl Node {
 }
 
 impl Run {
-    /// Waits for these updates, in whatever order. That a source has been seen
-    /// without any news (`ADD:`) is none.
-    async fn hear(&mut self, expected: &[&str]) {
-        let mut heard = Vec::new();
-        while heard.len() < expected.len() {
-            heard.extend(Some(self.source.heard().await).filter(|line| line != "ADD:"));
+    /// Asserts that the next updates are these, in any order. The empty ADD of the first sync is
+    /// ignored.
+    async fn receives(&mut self, expected: &[&str]) {
+        let mut updates = Vec::new();
+        while updates.len() < expected.len() {
+            updates.extend(Some(self.source.next_update().await).filter(|line| line != "ADD:"));
         }
-        heard.sort();
-        assert_eq!(heard, expected);
+        updates.sort();
+        assert_eq!(updates, expected);
     }
 
     async fn end(self) {
@@ -103,19 +103,19 @@ impl Run {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_missing_at_the_start_keeps_its_pods_for_the_grace() {
+async fn a_directory_missing_at_the_start_keeps_its_pods_for_the_grace() {
     let node = Node::that_ran().await;
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-    assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
+    assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
     let status = run.source.status(|status| status.waiting == 3).await;
-    assert!(status.error.unwrap().contains("has vanished; what it gave is kept for 3600s"));
+    assert!(status.error.unwrap().contains("the path no longer exists; its pods are kept for 3600s"));
 
-    // It is mounted at last, with one change.
+    // The directory returns with one change.
     fs::write(node.place.beside("away").join("b.yaml"), pod("b", "i:2")).unwrap();
     fs::rename(node.place.beside("away"), node.place.path()).unwrap();
-    run.hear(&["UPDATE: b=i:2"]).await;
-    run.source.hear_nothing().await;
+    run.receives(&["UPDATE: b=i:2"]).await;
+    run.source.receives_nothing().await;
     run.end().await;
 }
 
@@ -125,12 +125,12 @@ async fn a_directory_that_stays_missing_loses_its_pods_after_the_grace() {
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     node.change = |settings| settings.missing_grace = Duration::from_millis(200);
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-    run.hear(&["REMOVE: c=i:1 b=i:1 a=i:1"]).await;
+    run.receives(&["REMOVE: c=i:1 b=i:1 a=i:1"]).await;
     run.end().await;
     assert_eq!(node.rows().await, [""; 0]);
-    // The next run knows nothing of it: the source has seen that there is nothing.
+    // The next run restores nothing.
     let mut run = node.start();
-    run.source.hear("ADD:").await;
+    run.source.receives("ADD:").await;
     run.end().await;
 }
 
@@ -140,72 +140,72 @@ async fn an_empty_directory_may_be_a_bare_mount_point() {
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     fs::create_dir(node.place.path()).unwrap();
     let run = node.start();
-    assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
+    assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
     run.end().await;
-    // Nor does another one with other files take them at once: that is a check time later.
+    // Another directory with manifests replaces it only after the check frequency.
     node.place.write("z.yaml", &pod("z", "i:1"));
     node.change = |settings| settings.check_frequency = Duration::from_millis(300);
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-    run.hear(&["ADD: z=i:1", "REMOVE: c=i:1 b=i:1 a=i:1"]).await;
+    run.receives(&["ADD: z=i:1", "REMOVE: c=i:1 b=i:1 a=i:1"]).await;
     run.end().await;
 }
 
 #[tokio::test]
-async fn a_file_that_went_away_meanwhile_is_removed_and_one_that_changed_is_updated() {
+async fn changes_between_two_runs_are_updates() {
     let node = Node::that_ran().await;
     fs::remove_file(node.place.at("a.yaml")).unwrap();
     node.place.write("b.yaml", &pod("b", "i:2"));
     node.place.write("d.yaml", &pod("d", "i:1"));
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-    run.hear(&["ADD: d=i:1", "REMOVE: a=i:1", "UPDATE: b=i:2"]).await;
+    run.receives(&["ADD: d=i:1", "REMOVE: a=i:1", "UPDATE: b=i:2"]).await;
     run.end().await;
     assert_eq!(node.rows().await, ["b.yaml", "c.yaml", "d.yaml"]);
 }
 
 #[tokio::test]
-async fn a_manifest_that_is_half_written_at_boot_kills_nothing() {
+async fn a_half_written_manifest_at_the_start_keeps_its_pods() {
     let node = Node::that_ran().await;
     let whole = pod("b", "i:2");
     node.place.write("b.yaml", &whole[..whole.len() - 30]);
     node.place.write("c.yaml", "");
     let run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-    assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
+    assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
     let status = run.source.status(|status| status.rejected == 2).await;
     assert_eq!(status.waiting, 0);
     assert_eq!(run.source.rejections().len(), 2);
     run.end().await;
-    // Also if it is still broken the next time, and the time after it is whole.
+    // Also if it is still invalid at the next start.
     let run = node.start();
-    assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
+    assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
     run.end().await;
     node.place.write("b.yaml", &whole);
     let run = node.start();
-    assert_eq!(run.source.wanted().await, "a=i:1 b=i:2 c=i:1");
+    assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:2 c=i:1");
     run.end().await;
 }
 
 #[tokio::test]
-async fn a_broken_manifest_loses_its_pods_if_that_is_wanted() {
+async fn on_invalid_remove_removes_restored_pods_of_a_rejected_manifest() {
     let mut node = Node::that_ran().await;
     node.place.write("b.yaml", "{");
     node.change = |settings| settings.on_invalid = OnInvalid::Remove;
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-    run.hear(&["REMOVE: b=i:1"]).await;
+    run.receives(&["REMOVE: b=i:1"]).await;
     run.end().await;
     assert_eq!(node.rows().await, ["a.yaml", "c.yaml"]);
 }
 
 #[test]
-fn what_may_not_be_read_at_the_start_keeps_its_pods() {
-    // As root, nothing is forbidden; in a user namespace that maps nobody, it is.
-    if !inside("-U", "last_good::what_may_not_be_read_at_the_start_keeps_its_pods") {
+fn unreadable_files_at_the_start_keep_their_pods() {
+    // Root may read everything, unless it is in a user namespace without a mapping.
+    if !inside("-U", "last_good::unreadable_files_at_the_start_keep_their_pods") {
         return;
     }
     logged(|_| async move {
         let node = Node::that_ran().await;
         node.place.sh("chmod 0 manifests/b.yaml").await;
         let run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-        assert_eq!(run.source.wanted().await, "a=i:1 b=i:1 c=i:1");
+        assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
         run.source.status(|status| status.rejected == 1).await;
         run.end().await;
 
@@ -215,21 +215,21 @@ fn what_may_not_be_read_at_the_start_keeps_its_pods() {
         assert!(status.error.unwrap().contains("Permission denied"));
         node.place.sh("chmod 700 manifests; chmod 600 manifests/b.yaml").await;
         run.source.status(|status| status.error.is_none()).await;
-        run.source.calm().await;
-        run.source.hear("ADD:").await;
-        run.source.hear_nothing().await;
+        run.source.is_idle().await;
+        run.source.receives("ADD:").await;
+        run.source.receives_nothing().await;
         run.end().await;
     });
 }
 
 #[tokio::test]
-async fn only_what_changed_is_written() {
+async fn only_changes_are_written() {
     let node = Node::that_ran().await;
     let Run { source, state } = node.hold();
     let before = node.disk.platter().syncs;
     let source = source.go();
-    source.calm().await;
-    // It ends when all that was to be written is.
+    source.is_idle().await;
+    // It ends when all changes are written.
     source.end().await;
     assert_eq!(node.disk.platter().syncs, before);
     state.close().await;
@@ -237,7 +237,7 @@ async fn only_what_changed_is_written() {
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     let before = node.disk.platter().syncs;
     node.place.write("b.yaml", &pod("b", "i:2"));
-    run.hear(&["UPDATE: b=i:2"]).await;
+    run.receives(&["UPDATE: b=i:2"]).await;
     soon(async {
         while node.disk.platter().syncs == before {
             tokio::task::yield_now().await;
@@ -258,17 +258,17 @@ async fn the_pods_of_another_node_name_are_not_restored() {
     node.change = |settings| settings.preparation.node = NodeName::new("other").unwrap();
     fs::remove_file(node.place.at("c.yaml")).unwrap();
     let mut run = node.start();
-    run.source.hear("ADD: a-other=i:1 b-other=i:1").await;
+    run.source.receives("ADD: a-other=i:1 b-other=i:1").await;
     run.end().await;
     assert_eq!(node.rows().await, ["a.yaml", "b.yaml"]);
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     let run = node.start();
-    assert_eq!(run.source.wanted().await, "a-other=i:1 b-other=i:1");
+    assert_eq!(run.source.merged_pods().await, "a-other=i:1 b-other=i:1");
     run.end().await;
 }
 
 #[tokio::test]
-async fn only_what_is_under_the_path_is_restored() {
+async fn only_manifests_below_the_path_are_restored() {
     let mut node = Node::that_ran().await;
     // The same state with another directory, and with one of the files as the path.
     fs::rename(node.place.path(), node.place.beside("single.yaml.d")).unwrap();
@@ -276,48 +276,48 @@ async fn only_what_is_under_the_path_is_restored() {
     fs::copy(node.place.beside("single.yaml.d").join("b.yaml"), node.place.at("b.yaml")).unwrap();
     node.change = |settings| settings.path.push("b.yaml");
     let run = node.start();
-    assert_eq!(run.source.wanted().await, "b=i:1");
+    assert_eq!(run.source.merged_pods().await, "b=i:1");
     run.end().await;
     assert_eq!(node.rows().await, ["b.yaml"]);
-    // A file that is missing is gone, not a directory.
+    // A missing file is removed after the quiet time, as a directory is not.
     fs::remove_file(node.place.at("b.yaml")).unwrap();
     let mut run = node.restore("ADD: b=i:1").await;
-    run.hear(&["REMOVE: b=i:1"]).await;
+    run.receives(&["REMOVE: b=i:1"]).await;
     run.end().await;
 }
 
 #[test]
-fn a_full_disk_stops_no_pod_and_what_could_not_be_kept_is_tried_again() {
+fn a_full_disk_delays_no_update_and_saving_is_retried() {
     logged(|log| async move {
         let node = Node::that_ran().await;
         let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-        run.source.calm().await;
-        let fault = Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno: ENOSPC };
+        run.source.is_idle().await;
+        let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
         node.disk.platter().fault = Some(fault);
         node.place.write("b.yaml", &pod("b", "i:2"));
-        run.hear(&["UPDATE: b=i:2"]).await;
+        run.receives(&["UPDATE: b=i:2"]).await;
         let status = run.source.status(|status| status.unkept.is_some()).await;
         let unkept = status.unkept.unwrap();
         assert_eq!(&*unkept, "no space left for the state: No space left on device (os error 28)");
         node.place.write("a.yaml", &pod("a", "i:2"));
-        run.source.hear("UPDATE: a=i:2").await;
-        assert_eq!(log.lines_with("cannot be kept for the next start").len(), 1);
+        run.source.receives("UPDATE: a=i:2").await;
+        assert_eq!(log.lines_with("saving last-known-good pods failed").len(), 1);
 
         node.disk.platter().fault = None;
         node.place.write("c.yaml", &pod("c", "i:2"));
-        run.source.hear("UPDATE: c=i:2").await;
+        run.source.receives("UPDATE: c=i:2").await;
         run.source.status(|status| status.unkept.is_none()).await;
-        assert_eq!(log.lines_with("recovered: what is good is kept").len(), 1);
+        assert_eq!(log.lines_with("saving last-known-good pods recovered").len(), 1);
         run.end().await;
         fs::rename(node.place.path(), node.place.beside("away")).unwrap();
         let run = node.start();
-        assert_eq!(run.source.wanted().await, "a=i:2 b=i:2 c=i:2");
+        assert_eq!(run.source.merged_pods().await, "a=i:2 b=i:2 c=i:2");
         run.end().await;
     });
 }
 
 #[tokio::test]
-async fn many_manifests_are_kept_in_small_commits() {
+async fn many_manifests_are_saved_in_small_commits() {
     let node = Node::new(Place::directory());
     for n in 0..300 {
         node.place.write(&format!("{n:03}.yaml"), &pod(&format!("pod{n:03}"), "i:1"));
@@ -325,21 +325,21 @@ async fn many_manifests_are_kept_in_small_commits() {
     let Run { source, state } = node.hold();
     let before = node.disk.platter().syncs;
     let source = source.go();
-    source.calm().await;
+    source.is_idle().await;
     source.end().await;
-    // 64 rows at most in each.
+    // A commit has at most 64 rows.
     let syncs = node.disk.platter().syncs - before;
     assert!(syncs >= 300 / 64, "{syncs} syncs");
     state.close().await;
     assert_eq!(node.rows().await.len(), 300);
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     let run = node.start();
-    assert_eq!(run.source.wanted().await.split(' ').count(), 300);
+    assert_eq!(run.source.merged_pods().await.split(' ').count(), 300);
     run.end().await;
 }
 
 #[tokio::test]
-async fn a_row_that_nobody_understands_is_left_out() {
+async fn a_row_of_an_unknown_format_is_dropped() {
     let node = Node::that_ran().await;
     let state = State::open_on(&node.disk).unwrap();
     let key = format!("file/{}/b.yaml", node.place.path().display());
@@ -348,13 +348,13 @@ async fn a_row_that_nobody_understands_is_left_out() {
     state.close().await;
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     let run = node.start();
-    assert_eq!(run.source.wanted().await, "a=i:1 c=i:1");
+    assert_eq!(run.source.merged_pods().await, "a=i:1 c=i:1");
     run.end().await;
     assert_eq!(node.rows().await, ["a.yaml", "c.yaml", "url/http://example.com"]);
 }
 
 #[test]
-fn a_node_that_boots_without_its_directory_has_its_pods() {
+fn a_node_that_boots_without_its_directory_restores_its_pods() {
     let place = Place::directory();
     place.write("web.yaml", &pod("web", "i:1"));
     let (manifests, state) = (place.path(), place.beside("state"));
@@ -372,11 +372,11 @@ fn a_node_that_boots_without_its_directory_has_its_pods() {
     fs::rename(manifests, place.beside("away")).unwrap();
     let agent = start();
     has_web(&agent);
-    agent.logs("has vanished; what it gave is kept for 60s");
-    // Nor does a second agent get at it.
+    agent.logs("the path no longer exists; its pods are kept for 60s");
+    // A second agent cannot use the state directory.
     let (code, log) = start().ends();
     assert_eq!(code, 2, "{log}");
-    assert!(log.contains("another podmux works on the state directory"), "{log}");
+    assert!(log.contains("another podmux uses the state directory"), "{log}");
     agent.signal(Signal::KILL);
     agent.ends();
 

@@ -1,10 +1,11 @@
-//! Last good of a source that keeps its origins whole: one commit, with what is about it, or nothing.
+//! Last-known-good pods of an atomic source: the listing and its details are one commit.
 
 use std::{path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use podmux::{
     db::{self, Table, UPGRADES},
+    host::Host,
     pod::{NodeName, Origin, Pod, Prepared, SourceName},
     source::last_good::LastGood,
 };
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{
     files::soon,
     logs::logged,
-    state::{Deed, Disk, EIO, Fault, State},
+    state::{Disk, EIO, Fault, Operation, State},
 };
 
 fn pod(name: &str, image: &str) -> Arc<Pod> {
@@ -30,25 +31,25 @@ fn put(good: &mut LastGood, name: &str, image: &str) {
 
 fn good_of(state: &mut State, node: &str) -> LastGood {
     let node = NodeName::new(node).unwrap();
-    LastGood::new(SourceName::Api, node, state.db.clone(), &mut state.stored).whole()
+    LastGood::new(SourceName::Api, node, state.db.clone(), &mut state.stored).atomic()
 }
 
-/// What is about the listing, and its pods as `name=image`.
-type Left = (Option<Value>, Vec<String>);
+/// The details of the listing, and its pods as `name=image`.
+type Saved = (Option<Value>, Vec<String>);
 
-fn take(good: &mut LastGood) -> Left {
-    let about = good.restored_about();
+fn take(good: &mut LastGood) -> Saved {
+    let details = good.restored_details();
     let line = |(origin, pods): (Origin, Vec<Prepared>)| {
         let [pod] = &pods[..] else { panic!("{origin}: {pods:?}") };
         assert_eq!(origin.as_str(), pod.key().as_str());
         let image = pod.object()["spec"]["containers"][0]["image"].as_str().unwrap();
         format!("{}={image}", pod.key().name())
     };
-    (about, good.restored().map(line).collect())
+    (details, good.restored().map(line).collect())
 }
 
-/// What the next run on this node has of it.
-async fn left(disk: &Disk, node: &str) -> Left {
+/// What the next run on a node restores.
+async fn left(disk: &Disk, node: &str) -> Saved {
     let mut state = State::open_on(disk).unwrap();
     let mut good = good_of(&mut state, node);
     let left = take(&mut good);
@@ -57,12 +58,12 @@ async fn left(disk: &Disk, node: &str) -> Left {
     left
 }
 
-/// The same of a file that a power cut, or a killed process, left behind.
-async fn left_in(file: Vec<u8>) -> Left {
+/// What the next run restores from a file, as after a power cut or a kill.
+async fn left_in(file: Vec<u8>) -> Saved {
     left(&Disk::with(file), "node").await
 }
 
-/// How many rows there are.
+/// The number of rows.
 async fn rows(disk: &Disk) -> usize {
     let state = State::open_on(disk).unwrap();
     let rows = state.stored.tables[&Table::LastGood].len();
@@ -70,20 +71,20 @@ async fn rows(disk: &Disk) -> usize {
     rows
 }
 
-/// Notes what a listing of this version has: so many pods, all with the version as their image.
+/// Puts a listing of this version: so many pods, all with the version as their image.
 fn note(good: &mut LastGood, pods: usize, version: &str) {
     for n in 0..pods {
         put(good, &format!("p{n:04}"), version);
     }
-    good.about(json!({"version": version}));
+    good.set_details(json!({"version": version}));
 }
 
-fn listing(pods: usize, version: &str) -> Left {
+fn listing(pods: usize, version: &str) -> Saved {
     let pods = (0..pods).map(|n| format!("p{n:04}={version}")).collect();
     (Some(json!({"version": version})), pods)
 }
 
-/// A disk with a listing that an earlier run left.
+/// A disk with a listing of an earlier run.
 async fn that_ran(pods: usize, version: &str) -> Disk {
     let disk = Disk::default();
     let mut state = State::open_on(&disk).unwrap();
@@ -95,8 +96,8 @@ async fn that_ran(pods: usize, version: &str) -> Disk {
 }
 
 #[tokio::test]
-async fn a_listing_is_on_disk_whole_and_with_what_is_about_it_or_not_at_all() {
-    // More pods than a chunk of other sources takes.
+async fn a_listing_and_its_details_are_saved_in_one_commit() {
+    // More pods than a chunk of a source that is not atomic has.
     let disk = that_ran(150, "1").await;
     assert_eq!(left(&disk, "node").await, listing(150, "1"));
     let mut state = State::open_on(&disk).unwrap();
@@ -121,7 +122,7 @@ async fn a_listing_is_on_disk_whole_and_with_what_is_about_it_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn the_pods_of_a_large_listing_all_come_back() {
+async fn all_pods_of_a_large_listing_are_restored() {
     let disk = that_ran(5_000, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     let mut good = good_of(&mut state, "node");
@@ -134,19 +135,20 @@ async fn the_pods_of_a_large_listing_all_come_back() {
 }
 
 #[tokio::test]
-async fn only_one_commit_is_under_way_and_it_goes_on_when_nobody_waits() {
+async fn one_commit_is_in_progress_at_a_time_and_continues_when_not_polled() {
     let disk = Disk::default();
-    let (db, writer, mut stored) = db::open_on(disk.clone(), Path::new("disk"), UPGRADES).unwrap();
+    let (db, writer, mut stored) =
+        db::open_on(&Host::default(), disk.clone(), Path::new("disk"), UPGRADES).unwrap();
     let node = NodeName::new("node").unwrap();
-    let mut good = LastGood::new(SourceName::Api, node, db.clone(), &mut stored).whole();
-    // Nobody writes yet: no commit ends.
+    let mut good = LastGood::new(SourceName::Api, node, db.clone(), &mut stored).atomic();
+    // Without a writer no commit ends.
     for version in ["1", "2", "3"] {
         note(&mut good, 3, version);
         good.begin().await;
         assert_eq!(db.waiting(), 1);
     }
     let writing = tokio::task::spawn_blocking(|| writer.run());
-    // The one that was under way, and one with all that was noted meanwhile.
+    // The commit in progress, and one with all changes since.
     soon(good.write()).await;
     assert_eq!(left_in(disk.bytes()).await, listing(3, "1"));
     soon(good.write()).await;
@@ -157,14 +159,14 @@ async fn only_one_commit_is_under_way_and_it_goes_on_when_nobody_waits() {
 }
 
 #[tokio::test]
-async fn a_listing_may_be_empty_and_what_is_about_it_may_change_alone() {
+async fn a_listing_may_be_empty_and_its_details_may_change_alone() {
     let disk = that_ran(0, "1").await;
     assert_eq!(left(&disk, "node").await, listing(0, "1"));
     let disk = that_ran(2, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     let mut good = good_of(&mut state, "node");
-    good.about(json!({"version": "7"}));
-    good.about(json!({"version": "8"}));
+    good.set_details(json!({"version": "7"}));
+    good.set_details(json!({"version": "8"}));
     soon(good.finish()).await;
     state.close().await;
     let (_, pods) = listing(2, "1");
@@ -172,12 +174,12 @@ async fn a_listing_may_be_empty_and_what_is_about_it_may_change_alone() {
 }
 
 #[tokio::test]
-async fn a_pod_that_went_goes_with_the_same_commit() {
+async fn a_removed_pod_is_in_the_same_commit() {
     let disk = that_ran(2, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     let mut good = good_of(&mut state, "node");
     good.forget(&Origin::from("default/p0001"));
-    good.about(json!({"version": "2"}));
+    good.set_details(json!({"version": "2"}));
     disk.platter().cuts = Some(Vec::new());
     soon(good.finish()).await;
     state.close().await;
@@ -191,25 +193,25 @@ async fn a_pod_that_went_goes_with_the_same_commit() {
 }
 
 #[tokio::test]
-async fn another_nodes_listing_is_neither_restored_nor_kept() {
+async fn the_listing_of_another_node_is_dropped() {
     let disk = that_ran(3, "1").await;
     assert_eq!(left(&disk, "other").await, (None, Vec::new()));
     assert_eq!(rows(&disk).await, 0);
 }
 
 #[tokio::test]
-async fn a_listing_that_is_discarded_leaves_nothing() {
-    // Before it was asked for.
+async fn a_cleared_listing_leaves_nothing() {
+    // Before it is restored.
     let disk = that_ran(300, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     let mut good = good_of(&mut state, "node");
-    good.forget_all();
+    good.clear();
     assert_eq!(take(&mut good), (None, Vec::new()));
     soon(good.finish()).await;
     state.close().await;
     assert_eq!(rows(&disk).await, 0);
 
-    // After it was, with more that was noted since, and some of it under way.
+    // After it is restored, with later changes, some of them in progress.
     let disk = that_ran(300, "1").await;
     let mut state = State::open_on(&disk).unwrap();
     state.put(Table::LastGood, "file/default/p0000", "{}").await;
@@ -218,33 +220,34 @@ async fn a_listing_that_is_discarded_leaves_nothing() {
     put(&mut good, "new", "1");
     good.begin().await;
     put(&mut good, "newer", "1");
-    good.forget_all();
+    good.clear();
     put(&mut good, "newest", "1");
     soon(good.finish()).await;
     state.close().await;
     assert_eq!(left(&disk, "node").await, (None, vec!["newest=1".to_owned()]));
-    // Another source's row is none of its.
+    // The row of another source stays.
     assert_eq!(rows(&disk).await, 2);
 }
 
 #[test]
-fn what_a_failing_disk_refused_is_written_with_what_was_noted_since() {
+fn a_failed_write_is_retried_with_later_changes() {
     logged(|log| async move {
         let disk = Disk::default();
         let mut state = State::open_on(&disk).unwrap();
         let mut good = good_of(&mut state, "node");
-        disk.platter().fault = Some(Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno: EIO });
+        disk.platter().fault =
+            Some(Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: EIO });
         note(&mut good, 3, "1");
         good.begin().await;
         put(&mut good, "p0001", "2");
         good.forget(&Origin::from("default/p0002"));
-        good.about(json!({"version": "2"}));
+        good.set_details(json!({"version": "2"}));
         soon(good.write()).await;
-        assert!(good.trouble().unwrap().contains("the state cannot be written"));
+        assert!(good.error().unwrap().contains("the state cannot be written"));
         disk.platter().fault = None;
-        // It is tried again by itself.
+        // The write is retried without another change.
         soon(good.write()).await;
-        assert_eq!((good.trouble(), log.lines_with("recovered: what is good").len()), (None, 1));
+        assert_eq!((good.error(), log.lines_with("saving last-known-good pods recovered").len()), (None, 1));
         let pods = vec!["p0000=1".to_owned(), "p0001=2".to_owned()];
         assert_eq!(left_in(disk.bytes()).await, (Some(json!({"version": "2"})), pods));
         soon(good.finish()).await;
@@ -253,7 +256,7 @@ fn what_a_failing_disk_refused_is_written_with_what_was_noted_since() {
 }
 
 #[tokio::test]
-async fn what_nobody_understands_about_a_listing_is_forgotten() {
+async fn details_of_an_unknown_format_are_dropped() {
     let disk = that_ran(1, "1").await;
     let state = State::open_on(&disk).unwrap();
     state.put(Table::LastGood, "api/", "{\"future\": true}").await;
@@ -264,10 +267,10 @@ async fn what_nobody_understands_about_a_listing_is_forgotten() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_without_a_state_directory() {
-    let mut good = LastGood::none(SourceName::Api, NodeName::new("node").unwrap()).whole();
+async fn nothing_is_saved_without_a_state_directory() {
+    let mut good = LastGood::none(SourceName::Api, NodeName::new("node").unwrap()).atomic();
     note(&mut good, 2, "1");
-    good.forget_all();
+    good.clear();
     assert_eq!(take(&mut good), (None, Vec::new()));
     soon(good.finish()).await;
 }

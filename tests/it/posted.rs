@@ -1,4 +1,4 @@
-//! The posted set: what writes do to it, what they are answered, how deletions end.
+//! Posted pods: writes, their results, and deletions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ impl Agent {
         tokio::spawn(turning.run());
         let never = CancellationToken::new();
         tokio::spawn(async { delivery.run(never).await.unwrap() });
-        // The first sight of the empty set.
+        // The first sync without pods.
         timeout(PATIENCE, diary.wait_for(|diary| !diary.attempts.is_empty())).await.unwrap().unwrap();
         Self { posts, diary, mux, stop }
     }
@@ -52,24 +52,24 @@ impl Agent {
         timeout(PATIENCE, self.posts.write(write, false)).await.unwrap()
     }
 
-    /// Writes, and says in a line what was answered.
-    async fn tell(&self, write: Write) -> String {
+    /// Writes, and returns the result as one line.
+    async fn result(&self, write: Write) -> String {
         answer(self.write(write).await)
     }
 
-    /// What the sink was told, once this was the last of it.
-    async fn told(&mut self, last: &str, expect: &Expect) {
+    /// Asserts what the sink has received when the last update begins with `last`.
+    async fn receives(&mut self, last: &str, expect: &Expect) {
         let lines = |diary: &Diary| -> Vec<String> {
             diary.attempts.iter().map(|(_, update)| update_line(&update.update)).collect()
         };
         let seen =
             self.diary.wait_for(|diary| lines(diary).last().is_some_and(|line| line.starts_with(last)));
-        let seen = timeout(PATIENCE, seen).await.expect("it is told").unwrap().clone();
+        let seen = timeout(PATIENCE, seen).await.expect("the sink receives it").unwrap().clone();
         expect.assert_eq(&lines(&seen).iter().map(|line| strip_uids(line) + "\n").collect::<String>());
     }
 }
 
-/// Random UIDs are not for reading.
+/// Removes random UIDs.
 fn strip_uids(line: &str) -> String {
     let words = line.split(' ').map(|word| word.split_once('#').map_or(word, |(key, _)| key));
     words.collect::<Vec<_>>().join(" ")
@@ -95,16 +95,16 @@ fn delete(key: &str, grace: Option<i64>) -> Write {
 }
 
 #[tokio::test]
-async fn what_is_posted_is_created_replaced_or_left() {
+async fn a_posted_pod_is_created_configured_or_unchanged() {
     let mut agent = Agent::start(Manners::Takes).await;
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#"), pod("b#")])).await,
+        agent.result(Write::Apply(vec![pod("a#"), pod("b#")])).await,
         "default/a created at 1, default/b created at 2"
     );
     let first = agent.posts.get(&PodKey::new("default", "a")).unwrap();
-    assert_eq!(agent.tell(Write::Apply(vec![pod("a#")])).await, "default/a unchanged at 1");
+    assert_eq!(agent.result(Write::Apply(vec![pod("a#")])).await, "default/a unchanged at 1");
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#=i:2"), pod("b#")])).await,
+        agent.result(Write::Apply(vec![pod("a#=i:2"), pod("b#")])).await,
         "default/a configured at 3, default/b unchanged at 2"
     );
     let second = agent.posts.get(&PodKey::new("default", "a")).unwrap();
@@ -112,7 +112,7 @@ async fn what_is_posted_is_created_replaced_or_left() {
     assert_eq!(first.creation_timestamp(), second.creation_timestamp());
     assert!(uuid::Uuid::parse_str(first.uid().as_str()).is_ok(), "a pod without a UID gets one");
     agent
-        .told(
+        .receives(
             "UPDATE",
             &expect![[r#"
         ADD http:
@@ -124,37 +124,40 @@ async fn what_is_posted_is_created_replaced_or_left() {
 }
 
 #[tokio::test]
-async fn kubernetes_own_verbs_have_their_own_obstacles() {
+async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
     let agent = Agent::start(Manners::Takes).await;
-    assert_eq!(agent.tell(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
-    assert_eq!(agent.tell(Write::Create(pod("a#"))).await, "default/a created at 1");
-    assert_eq!(agent.tell(Write::Create(pod("a#=i:2"))).await, "error: pods \"a\" already exists");
+    assert_eq!(agent.result(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
+    assert_eq!(agent.result(Write::Create(pod("a#"))).await, "default/a created at 1");
+    assert_eq!(agent.result(Write::Create(pod("a#=i:2"))).await, "error: pods \"a\" already exists");
     let versioned = |pod: podmux::pod::Prepared, version: &str| {
         let mut pod = pod;
         pod.set_metadata("resourceVersion", Some(version.into()));
         pod
     };
     assert_eq!(
-        agent.tell(Write::Replace(versioned(pod("a#=i:2"), "7"))).await,
+        agent.result(Write::Replace(versioned(pod("a#=i:2"), "7"))).await,
         "error: pods \"a\" was not written: its resourceVersion is 1, not 7; read it again"
     );
-    assert_eq!(agent.tell(Write::Replace(versioned(pod("a#=i:2"), "1"))).await, "default/a configured at 2");
-    let other = agent.tell(Write::Replace(pod("a#another"))).await;
-    assert!(other.starts_with("error: pods \"a\" was not written: its uid is "), "{other}");
-    assert_eq!(agent.tell(Write::Create(pod("b#u"))).await, "default/b created at 3");
     assert_eq!(
-        agent.tell(Write::Create(pod("c#u"))).await,
+        agent.result(Write::Replace(versioned(pod("a#=i:2"), "1"))).await,
+        "default/a configured at 2"
+    );
+    let other = agent.result(Write::Replace(pod("a#another"))).await;
+    assert!(other.starts_with("error: pods \"a\" was not written: its uid is "), "{other}");
+    assert_eq!(agent.result(Write::Create(pod("b#u"))).await, "default/b created at 3");
+    assert_eq!(
+        agent.result(Write::Create(pod("c#u"))).await,
         "error: pods \"c\" cannot have the UID of default/b"
     );
-    assert_eq!(agent.tell(delete("default/none", None)).await, "error: pods \"none\" not found");
+    assert_eq!(agent.result(delete("default/none", None)).await, "error: pods \"none\" not found");
 }
 
 #[tokio::test]
-async fn a_write_is_taken_whole_or_not_at_all() {
+async fn a_write_is_atomic() {
     let agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Create(pod("b#u"))).await.unwrap();
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#"), pod("c#u"), pod("d#u")])).await,
+        agent.result(Write::Apply(vec![pod("a#"), pod("c#u"), pod("d#u")])).await,
         "error: pods \"c\" cannot have the UID of default/b; pods \"d\" cannot have the UID of default/b"
     );
     assert_eq!(agent.posts.all().len(), 1);
@@ -162,37 +165,37 @@ async fn a_write_is_taken_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_dry_run_answers_and_changes_nothing() {
+async fn a_dry_run_changes_nothing() {
     let agent = Agent::start(Manners::Takes).await;
     let dry = agent.posts.write(Write::Apply(vec![pod("a#")]), true).await;
     assert_eq!(answer(dry), "default/a created");
     assert!(agent.posts.all().is_empty());
-    assert_eq!(agent.tell(Write::Apply(vec![pod("b#")])).await, "default/b created at 1");
+    assert_eq!(agent.result(Write::Apply(vec![pod("b#")])).await, "default/b created at 1");
     let dry = agent.posts.write(Write::Apply(vec![pod("b#=i:2")]), true).await;
-    assert_eq!(answer(dry), "default/b configured at 1", "at the version that it has");
+    assert_eq!(answer(dry), "default/b configured at 1", "with its own version");
 }
 
 #[tokio::test]
-async fn what_was_read_can_be_put_back_and_nothing_changes() {
+async fn writing_back_what_was_read_changes_nothing() {
     let agent = Agent::start(Manners::Takes).await;
     let hashed = |hash: &str| {
         let mut pod = pod("a#");
         pod.set_annotation("kubernetes.io/config.hash", Some(hash));
         pod
     };
-    agent.write(Write::Create(hashed("of what was written"))).await.unwrap();
+    agent.write(Write::Create(hashed("of the manifest"))).await.unwrap();
     let text = agent.posts.get(&PodKey::new("default", "a")).unwrap().text().clone();
     assert!(String::from_utf8_lossy(&text).contains("config.seen"));
     let mut read = podmux::pod::Prepared::from_json(&text).unwrap();
     read.set_annotation("kubernetes.io/config.hash", Some("with its defaults"));
-    assert_eq!(agent.tell(Write::Replace(read.clone())).await, "default/a unchanged at 1");
+    assert_eq!(agent.result(Write::Replace(read.clone())).await, "default/a unchanged at 1");
     read.set_metadata("resourceVersion", Some("0".into()));
     read.set_annotation("a", Some("b"));
-    assert_eq!(agent.tell(Write::Replace(read)).await, "default/a configured at 2", "0 is any version");
+    assert_eq!(agent.result(Write::Replace(read)).await, "default/a configured at 2", "0 is any version");
 }
 
 #[tokio::test]
-async fn what_is_not_the_authors_to_say_is_not_taken_from_them() {
+async fn fields_of_the_server_are_ignored() {
     let agent = Agent::start(Manners::Takes).await;
     let mut given = pod("a#%Running!");
     given.set_metadata("generation", Some(7.into()));
@@ -211,18 +214,18 @@ async fn what_is_not_the_authors_to_say_is_not_taken_from_them() {
 }
 
 #[tokio::test]
-async fn each_of_the_writes_that_share_a_commit_is_answered_with_its_own_state() {
+async fn writes_that_share_a_commit_return_their_own_results() {
     let agent = Agent::start(Manners::Takes).await;
     let images =
-        futures_of(&agent, (0..20).map(|number| Write::Apply(vec![pod(&format!("a#=i:{number}"))]))).await;
+        results_of(&agent, (0..20).map(|number| Write::Apply(vec![pod(&format!("a#=i:{number}"))]))).await;
     for (number, written) in images.into_iter().enumerate() {
         let spec = written.unwrap()[0].pod.typed().unwrap().spec.unwrap();
         assert_eq!(spec.containers[0].image.as_deref(), Some(&*format!("i:{number}")));
     }
 }
 
-/// All writes at once.
-async fn futures_of(
+/// The results of concurrent writes.
+async fn results_of(
     agent: &Agent,
     writes: impl Iterator<Item = Write>,
 ) -> Vec<Result<Vec<Written>, WriteError>> {
@@ -239,7 +242,7 @@ async fn futures_of(
 }
 
 #[tokio::test]
-async fn what_was_answered_is_merged() {
+async fn an_answered_write_is_merged() {
     let (_gate, hung) = watch::channel(false);
     let agent = Agent::start(Manners::HangsUntil(hung)).await;
     for index in 0..50 {
@@ -248,19 +251,19 @@ async fn what_was_answered_is_merged() {
         assert_eq!(
             agent.mux.merged().borrow().len(),
             index + 1,
-            "the next GET shows it, whatever the sink does"
+            "a GET after the answer shows it, even if the sink hangs"
         );
     }
 }
 
 #[tokio::test]
-async fn a_deleted_pod_goes_when_the_sink_has_let_it_go() {
+async fn a_deleted_pod_is_removed_when_the_sink_has_acknowledged_it() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
-    assert_eq!(agent.tell(delete("default/a", None)).await, "default/a terminating at 2");
-    // Long before its 30 s have run out.
+    assert_eq!(agent.result(delete("default/a", None)).await, "default/a terminating at 2");
+    // Before its grace period of 30 s is over.
     agent
-        .told(
+        .receives(
             "REMOVE",
             &expect![[r#"
         ADD http:
@@ -274,29 +277,29 @@ async fn a_deleted_pod_goes_when_the_sink_has_let_it_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_pod_goes_when_its_grace_has_run_out_whatever_the_sink_does() {
+async fn a_deleted_pod_is_removed_after_its_grace_period() {
     let (gate, hung) = watch::channel(false);
     let agent = Agent::start(Manners::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     let begun = tokio::time::Instant::now();
-    assert_eq!(agent.tell(delete("default/a", Some(7))).await, "default/a terminating at 2");
+    assert_eq!(agent.result(delete("default/a", Some(7))).await, "default/a terminating at 2");
     assert_eq!(
-        agent.tell(Write::Apply(vec![pod("a#")])).await,
+        agent.result(Write::Apply(vec![pod("a#")])).await,
         "error: pods \"a\" is being deleted; try again when it is gone"
     );
     assert_eq!(
-        agent.tell(Write::Create(pod("a#"))).await,
+        agent.result(Write::Create(pod("a#"))).await,
         "error: pods \"a\" already exists: it is being deleted; try again when it is gone"
     );
     assert_eq!(
-        agent.tell(Write::Replace(pod("a#"))).await,
+        agent.result(Write::Replace(pod("a#"))).await,
         "error: pods \"a\" is being deleted; try again when it is gone"
     );
     agent.mux.merged().wait_for(podmux::storage::Merged::is_empty).await.unwrap();
     let took = begun.elapsed();
     assert!((Duration::from_secs(5)..=Duration::from_secs(8)).contains(&took), "{took:?}");
     drop(gate);
-    assert_eq!(agent.tell(Write::Apply(vec![pod("a#")])).await, "default/a created at 3");
+    assert_eq!(agent.result(Write::Apply(vec![pod("a#")])).await, "default/a created at 3");
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,7 +318,7 @@ async fn a_second_deletion_may_only_shorten_the_first() {
 }
 
 #[tokio::test]
-async fn grace_0_erases_at_once() {
+async fn grace_0_removes_at_once() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     agent.diary.wait_for(|diary| diary.replica.pods.len() == 1).await.unwrap();
@@ -324,7 +327,7 @@ async fn grace_0_erases_at_once() {
     assert_eq!(gone[0].pod.deletion_grace_period_seconds(), Some(0), "as an API server answers");
     assert!(agent.mux.merged().borrow().is_empty());
     agent
-        .told(
+        .receives(
             "REMOVE",
             &expect![[r#"
         ADD http:
@@ -336,16 +339,16 @@ async fn grace_0_erases_at_once() {
 }
 
 #[tokio::test]
-async fn a_put_of_the_whole_set_deletes_what_it_no_longer_holds() {
+async fn replacing_all_pods_deletes_the_others() {
     let mut agent = Agent::start(Manners::Takes).await;
     agent.write(Write::Apply(vec![pod("a#"), pod("b#")])).await.unwrap();
     agent.diary.wait_for(|diary| diary.replica.pods.len() == 2).await.unwrap();
     assert_eq!(
-        agent.tell(Write::ReplaceAll(vec![pod("b#"), pod("c#")])).await,
+        agent.result(Write::ReplaceAll(vec![pod("b#"), pod("c#")])).await,
         "default/a terminating at 3, default/b unchanged at 2, default/c created at 4"
     );
     agent
-        .told(
+        .receives(
             "REMOVE",
             &expect![[r#"
         ADD http:
@@ -357,13 +360,13 @@ async fn a_put_of_the_whole_set_deletes_what_it_no_longer_holds() {
         )
         .await;
     assert_eq!(
-        agent.tell(Write::ReplaceAll(Vec::new())).await,
+        agent.result(Write::ReplaceAll(Vec::new())).await,
         "default/b terminating at 5, default/c terminating at 6"
     );
 }
 
 #[tokio::test]
-async fn a_pod_that_went_and_came_back_in_one_commit_has_another_life() {
+async fn a_pod_removed_and_created_in_one_commit_is_another_incarnation() {
     let (open, hung) = watch::channel(false);
     let mut agent = Agent::start(Manners::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#same")])).await.unwrap();
@@ -374,7 +377,7 @@ async fn a_pod_that_went_and_came_back_in_one_commit_has_another_life() {
     gone.unwrap();
     back.unwrap();
     agent
-        .told(
+        .receives(
             "ADD http: default/a",
             &expect![[r#"
         ADD http:
@@ -387,7 +390,7 @@ async fn a_pod_that_went_and_came_back_in_one_commit_has_another_life() {
 }
 
 #[tokio::test]
-async fn after_the_stop_writes_are_refused() {
+async fn writes_after_the_stop_fail() {
     let agent = Agent::start(Manners::Takes).await;
     agent.stop.cancel();
     agent.mux.merged().wait_for(|_| false).await.unwrap_err();

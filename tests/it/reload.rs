@@ -151,14 +151,14 @@ async fn the_urls_certificates_may_come_to_stand_elsewhere() {
         format!("manifestUrl: {}\nmanifestUrlCaFile: {ca}\nhttpCheckFrequency: 1h", web.at("/pods"))
     };
     let agent = Agent::start(&settings(old.ca_file.to_str().unwrap()));
-    agent.process.logs("the manifests cannot be fetched");
+    agent.process.logs("source failed");
     agent.configure(&settings(new.ca_file.to_str().unwrap()));
     agent.reload("the settings are read");
     agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
     // A file that cannot be read costs nothing but a line.
     web.say(Reply::ok(pod("other", "i:1")));
     agent.configure(&settings("/no/such/file"));
-    let line = agent.reload("the URL is asked with the certificates from before");
+    let line = agent.reload("certificates not reloaded");
     assert!(line.contains("/no/such/file"), "{line}");
     agent.process.holds("the other pod", |held| held.pods.contains_key("default/other-node1"));
     agent.ends();

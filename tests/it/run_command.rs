@@ -197,7 +197,7 @@ fn sighup_changes_how_invalid_manifests_are_treated() {
     let agent = Process::start(&mut podmux_run(manifests.path(), &args));
     agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
     fs::write(manifests.path().join("web.yaml"), "kind: [").unwrap();
-    agent.logs("the manifest was refused");
+    agent.logs("manifest rejected");
     agent.signal(Signal::HUP);
     agent.logs("the settings are read");
     write("onInvalidManifest: remove");
@@ -265,7 +265,7 @@ fn the_journal_is_told_levels_and_notes_the_time_by_itself() {
     let lines: Vec<&str> = log.lines().collect();
     let begins = |text: &str| lines.iter().any(|line| line.starts_with(text));
     assert!(begins("<6>podmux::agent: started version="), "{log}");
-    assert!(begins("<4>podmux::source::file::worker: the manifest was refused"), "{log}");
+    assert!(begins("<4>podmux::source::file::worker: manifest rejected"), "{log}");
     assert!(begins("<6>podmux::agent: stopped"), "{log}");
     for line in lines {
         assert!(line.starts_with('<') && line.as_bytes()[2] == b'>', "{line}");

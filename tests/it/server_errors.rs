@@ -12,7 +12,7 @@ use crate::support::{
     files::soon,
     script::pod,
     server::{Reply, Setup, TestServer, manifest},
-    state::{Deed, Disk, EIO, ENOSPC, Fault},
+    state::{Disk, EIO, ENOSPC, Fault, Operation},
 };
 
 /// Compares an answer with the golden file of this name.
@@ -296,7 +296,7 @@ async fn a_disk_that_takes_nothing_refuses_writes_and_reads_go_on() {
     let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
     assert_eq!(server.ask("POST /pods", &[], manifest("kept")).await.code, 201);
     let fail = |errno| {
-        disk.platter().fault = Some(Fault { deed: Deed::Any, from: 0, times: usize::MAX, errno });
+        disk.platter().fault = Some(Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno });
     };
     fail(ENOSPC);
     golden("507-full", &server.ask("POST /pods", &[], manifest("web")).await);

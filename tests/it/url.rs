@@ -1,4 +1,4 @@
-//! The url source: what a URL says is what there is, and it is asked no more than needed.
+//! The url source: polling, conditional requests, and the listings that follow.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::{
 /// An empty list.
 pub const NO_PODS: &str = r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#;
 
-/// A poll an hour, and nothing special.
+/// A poll each hour, without other settings.
 fn hourly() -> Tuning {
     Tuning {
         check_frequency: Duration::from_hours(1),
@@ -27,7 +27,7 @@ fn hourly() -> Tuning {
     }
 }
 
-/// What is served at a URL, prepared.
+/// The pods of a source whose URL serves manifests.
 async fn pods_at(manifests: &Value) -> Vec<Value> {
     let web = Web::start(Reply::ok(manifests.to_string())).await;
     let mut source = Polled::start(&web.at("/pods"));
@@ -116,7 +116,7 @@ async fn a_pod_at_a_url() {
 async fn a_list_of_pods_at_a_url() {
     let items = [upstream_pod("foo", "111", "Always"), upstream_pod("bar", "222", "IfNotPresent")];
     let pods = pods_at(&json!({"apiVersion": "v1", "kind": "PodList", "items": items})).await;
-    // Alone they come out as they do together.
+    // Each pod alone gives the same.
     let mut alone = Vec::new();
     for item in [&items[1], &items[0]] {
         alone.extend(pods_at(item).await);
@@ -128,15 +128,15 @@ async fn a_list_of_pods_at_a_url() {
 
 // TestURLWithHeader
 #[tokio::test]
-async fn the_headers_go_with_every_request() {
+async fn every_request_has_the_headers() {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut settings = settings(&web.at("/pods?zone=1"));
     settings.headers.insert("Metadata-Flavor", HeaderValue::from_static("Google"));
     settings.headers.append("X-Two", HeaderValue::from_static("one"));
     settings.headers.append("X-Two", HeaderValue::from_static("two"));
     let mut source = Polled::start_with(settings, |source| source);
-    source.hear("ADD: web=i:1").await;
-    source.hear_nothing().await;
+    source.receives("ADD: web=i:1").await;
+    source.receives_nothing().await;
     for seen in web.seen() {
         assert_eq!((&*seen.method, &*seen.path), ("GET", "/pods?zone=1"));
         assert_eq!(seen.header("metadata-flavor"), "Google");
@@ -144,7 +144,7 @@ async fn the_headers_go_with_every_request() {
         assert!(seen.header("user-agent").starts_with("podmux/"));
         assert_eq!(seen.header("accept"), "application/yaml, application/json, */*;q=0.5");
     }
-    // A header of the user's own stands for ours.
+    // A header of the user replaces the source's own.
     let headers = [(http::header::USER_AGENT, HeaderValue::from_static("me"))].into_iter().collect();
     source.handle.retune(Tuning { headers, ..hourly() });
     let seen = web.asked(3).await;
@@ -157,69 +157,69 @@ async fn a_url_is_polled_at_once_and_then_every_frequency() {
     let mut settings = settings(&web.url);
     settings.check_frequency = Duration::from_millis(10);
     let mut source = Polled::start_with(settings, |source| source);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     web.asked(5).await;
     web.say(Reply::ok(pod("web", "i:2")));
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
     assert_eq!(source.status().detail, "polling every 10ms");
-    // It stops doing so when it is told another one.
+    // Another frequency takes effect at once.
     source.handle.retune(hourly());
     source.poll().await;
     assert_eq!(source.status().detail, "polling every 3600s");
     let asked = web.seen().len();
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert_eq!(web.seen().len(), asked + 1);
 }
 
 #[tokio::test]
-async fn what_the_url_says_is_all_that_there_is() {
+async fn the_body_replaces_all_pods() {
     let both = format!("{}---\n{}", pod("a", "i:1"), pod("b", "i:1"));
     let web = Web::start(Reply::ok(both)).await;
     let mut source = Polled::start(&web.url);
-    source.hear("ADD: a=i:1 b=i:1").await;
+    source.receives("ADD: a=i:1 b=i:1").await;
     web.say(Reply::ok(format!("{}---\n{}", pod("b", "i:2"), pod("c", "i:1"))));
     source.poll().await;
-    source.hear("REMOVE: a=i:1").await;
-    source.hear("ADD: c=i:1").await;
-    source.hear("UPDATE: b=i:2").await;
+    source.receives("REMOVE: a=i:1").await;
+    source.receives("ADD: c=i:1").await;
+    source.receives("UPDATE: b=i:2").await;
     web.say(Reply::ok(NO_PODS));
     source.poll().await;
-    source.hear("REMOVE: c=i:1 b=i:2").await;
+    source.receives("REMOVE: c=i:1 b=i:2").await;
     assert!(source.status().last_success.is_some());
     assert_eq!(source.status().failing, None);
     source.end().await;
 }
 
 #[tokio::test]
-async fn an_explicit_empty_list_at_the_start_is_an_answer() {
+async fn an_empty_list_at_the_start_is_synced() {
     let web = Web::start(Reply::ok(NO_PODS)).await;
     let mut source = Polled::start(&web.url);
-    source.hear("ADD:").await;
+    source.receives("ADD:").await;
     assert_eq!(source.state(), SourceState::Synced);
     web.say(Reply::ok(r#"{"apiVersion": "v1", "kind": "List", "items": []}"#));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
 }
 
 #[tokio::test]
-async fn the_same_again_is_not_even_pushed() {
+async fn the_same_body_publishes_no_listing() {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut source = Polled::start(&web.url);
-    source.hear("ADD: web=i:1").await;
-    source.push_nothing().await;
-    // Other bytes that say the same.
+    source.receives("ADD: web=i:1").await;
+    source.publishes_nothing().await;
+    // Other bytes with the same pods.
     web.say(Reply::ok(format!("# a comment\n{}", pod("web", "i:1"))));
-    source.push_nothing().await;
+    source.publishes_nothing().await;
     web.say(Reply::new(503, "busy"));
-    source.push_nothing().await;
+    source.publishes_nothing().await;
     web.say(Reply::ok(format!("# a comment\n{}", pod("web", "i:1"))));
-    source.push_nothing().await;
+    source.publishes_nothing().await;
     assert_eq!(source.status().failing, None);
 }
 
 #[tokio::test]
-async fn a_server_that_knows_etags_is_asked_for_changes_only() {
+async fn requests_are_conditional_if_the_server_supports_it() {
     let web = Web::start(Reply::ok("")).await;
-    // As web servers do it.
+    // As web servers behave.
     let versioned = |version: &'static str, body: String| {
         move |seen: &crate::support::web::Seen| {
             if seen.header("if-none-match") == version {
@@ -231,43 +231,43 @@ async fn a_server_that_knows_etags_is_asked_for_changes_only() {
     };
     web.play(versioned("\"1\"", pod("web", "i:1")));
     let mut source = Polled::start(&web.url);
-    source.hear("ADD: web=i:1").await;
-    source.push_nothing().await;
-    assert_eq!(web.seen()[0].header("if-none-match"), "", "nothing is known at first");
+    source.receives("ADD: web=i:1").await;
+    source.publishes_nothing().await;
+    assert_eq!(web.seen()[0].header("if-none-match"), "", "the first request is not conditional");
     assert_eq!(web.seen()[1].header("if-none-match"), "\"1\"");
     assert_eq!(web.seen()[1].header("if-modified-since"), "", "the ETag is enough");
     web.play(versioned("\"2\"", pod("web", "i:2")));
     source.poll().await;
-    source.hear("UPDATE: web=i:2").await;
-    source.push_nothing().await;
+    source.receives("UPDATE: web=i:2").await;
+    source.publishes_nothing().await;
     assert_eq!(web.seen()[3].header("if-none-match"), "\"2\"");
-    // The same body under another ETag: that is the one to ask for from now on.
+    // The same body with another ETag, which replaces the known one.
     web.play(versioned("\"3\"", pod("web", "i:2")));
-    source.push_nothing().await;
-    source.push_nothing().await;
+    source.publishes_nothing().await;
+    source.publishes_nothing().await;
     assert_eq!(web.seen()[5].header("if-none-match"), "\"3\"");
-    // No ETag any more, but a date.
+    // A date without an ETag.
     web.say(Reply::ok(pod("web", "i:3")).header("Last-Modified", "Fri, 20 Nov 2026 09:00:00 GMT"));
     source.poll().await;
-    source.hear("UPDATE: web=i:3").await;
+    source.receives("UPDATE: web=i:3").await;
     web.say(Reply::new(304, ""));
-    source.push_nothing().await;
+    source.publishes_nothing().await;
     assert_eq!(web.seen()[7].header("if-none-match"), "");
     assert_eq!(web.seen()[7].header("if-modified-since"), "Fri, 20 Nov 2026 09:00:00 GMT");
     assert_eq!(source.status().failing, None);
 }
 
 #[tokio::test]
-async fn a_304_to_no_question_is_an_error() {
+async fn a_304_to_an_unconditional_request_is_an_error() {
     let web = Web::start(Reply::new(304, "")).await;
     let source = Polled::start(&web.url);
     source.poll().await;
-    assert_eq!(source.error(), "the server answered 304 Not Modified without being asked for changes only");
+    assert_eq!(source.error(), "the server answered 304 Not Modified to an unconditional request");
     assert_eq!(source.state(), SourceState::Waiting);
 }
 
 #[tokio::test]
-async fn a_good_body_that_comes_back_after_a_broken_one_is_taken_although_it_is_known() {
+async fn a_known_body_is_accepted_again_after_a_rejected_one() {
     let web = Web::start(Reply::ok("")).await;
     let good = |seen: &crate::support::web::Seen| {
         if seen.header("if-none-match") == "\"good\"" {
@@ -277,17 +277,17 @@ async fn a_good_body_that_comes_back_after_a_broken_one_is_taken_although_it_is_
     };
     web.play(good);
     let mut source = Polled::start(&web.url);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     web.say(Reply::ok("{").header("ETag", "\"broken\""));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert_eq!(source.rejections().len(), 1);
     web.play(good);
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert_eq!((source.status().failing, source.rejections().len()), (None, 0));
 }
 
 #[tokio::test]
-async fn a_pinned_body_is_the_only_one_that_is_taken() {
+async fn only_a_body_with_the_pinned_digest_is_accepted() {
     use sha2::{Digest as _, Sha256};
     let (one, two) = (pod("web", "i:1"), pod("web", "i:2"));
     let hash = |text: &str| -> [u8; 32] { Sha256::digest(text).into() };
@@ -295,16 +295,16 @@ async fn a_pinned_body_is_the_only_one_that_is_taken() {
     let mut settings = settings(&web.url);
     settings.sha256 = Some(hash(&one));
     let mut source = Polled::start_with(settings, |source| source);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     web.say(Reply::ok(two.clone()).header("ETag", "\"2\""));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     let hex = |text: &str| hash(text).map(|byte| format!("{byte:02x}")).concat();
-    let error = format!("the body's SHA-256 is {}, and only {} is taken", hex(&two), hex(&one));
+    let error = format!("the body's SHA-256 is {}, only {} is accepted", hex(&two), hex(&one));
     assert!(source.error().starts_with(&error), "{}", source.error());
     assert_eq!(web.seen()[1].header("if-none-match"), "\"1\"");
-    // Another pin is another wish; what is known is no answer to it.
+    // The known body does not match the new digest, so the request is not conditional.
     source.handle.retune(Tuning { sha256: Some(hash(&two)), ..hourly() });
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
     assert_eq!(web.seen()[2].header("if-none-match"), "");
 }
 
@@ -315,12 +315,12 @@ async fn redirects_are_followed_and_lose_the_headers_with_the_host() {
     let mut settings = settings(&first.url);
     settings.headers.insert("Authorization", HeaderValue::from_static("Bearer s3cret"));
     let mut source = Polled::start_with(settings, |source| source);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     assert_eq!(first.seen()[0].header("authorization"), "Bearer s3cret");
     assert_eq!((&*other.seen()[0].path, other.seen()[0].header("authorization")), ("/pods", ""));
 
     first.say(Reply::to(302, "/round"));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     let host = first.url.strip_prefix("http://").unwrap();
     assert_eq!(source.error(), format!("more than 10 redirects, the last one to {host}"));
 }
@@ -329,8 +329,8 @@ async fn redirects_are_followed_and_lose_the_headers_with_the_host() {
 async fn sighup_polls_at_once() {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut source = Polled::start(&web.url);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     web.say(Reply::ok(pod("web", "i:2")));
     source.handle.rescan();
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
 }

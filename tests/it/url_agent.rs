@@ -62,7 +62,7 @@ async fn the_agent_polls_reloads_and_keeps_secrets() {
 
 /// To the kubelet's annotation both are `http`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_tells_a_polled_pod_from_a_posted_one_whatever_its_manifest_says() {
+async fn get_pods_distinguishes_polled_and_posted_pods() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     // As it comes out of a cluster.
@@ -93,7 +93,7 @@ async fn a_list_tells_a_polled_pod_from_a_posted_one_whatever_its_manifest_says(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_starts_while_the_url_is_down_has_its_pods() {
+async fn a_node_that_starts_while_the_url_is_down_restores_its_pods() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;

@@ -1,4 +1,4 @@
-//! What goes wrong with a URL: what was good stays, it is said once, and no secret is in it.
+//! Faults of a URL: the pods stay, each fault is logged once, and no secret is logged.
 
 use std::{fs, time::Duration};
 
@@ -17,20 +17,20 @@ use crate::{
     url::NO_PODS,
 };
 
-/// A source that has a pod from a web server.
+/// A web server and a synced source with one pod.
 async fn at_work() -> (Web, Polled) {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut source = Polled::start(&web.at("/pods"));
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     (web, source)
 }
 
 // TestURLErrorNotExistNoUpdate
 #[tokio::test]
-async fn a_url_that_is_not_there_says_nothing() {
+async fn an_unreachable_url_publishes_nothing() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut source = Polled::start(&format!("http://{free}/_not_found_"));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert_eq!(source.state(), SourceState::Waiting);
     let refused = format!("{free} refused the connection: nothing listens there");
     assert!(source.error().starts_with(&refused), "{}", source.error());
@@ -43,7 +43,7 @@ async fn a_url_that_is_not_there_says_nothing() {
 async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
     let web = Web::start(Reply::new(404, "not found")).await;
     let mut waiting = Polled::start(&web.at("/_not_found_"));
-    waiting.hear_nothing().await;
+    waiting.receives_nothing().await;
     assert_eq!(waiting.state(), SourceState::Waiting);
     let expected = "200 with the manifests is expected";
     assert_eq!(
@@ -57,117 +57,117 @@ async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
         (204, "204 No Content"),
         (206, "206 Partial Content"),
         (302, "302 Found"),
-        (401, "401 Unauthorized (does --manifest-url-header say who this is?)"),
-        (403, "403 Forbidden (does --manifest-url-header say who this is?)"),
+        (401, "401 Unauthorized (does --manifest-url-header carry the right credentials?)"),
+        (403, "403 Forbidden (does --manifest-url-header carry the right credentials?)"),
         (500, "500 Internal Server Error"),
         (503, "503 Service Unavailable"),
     ] {
         let body = if status == 204 { String::new() } else { pod("web", "i:2") };
         web.say(Reply::new(status, body));
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         assert_eq!(source.error(), format!("the server answered {said}; {expected}"));
     }
     assert_eq!(source.status().failing.unwrap().attempts, 8);
-    assert_eq!(source.rejections(), [""; 0], "the manifests are not at fault");
+    assert_eq!(source.rejections(), [""; 0], "the manifest is not rejected");
 }
 
 // Untested upstream: HTTP empty body, same body after empty
 #[tokio::test]
-async fn an_empty_body_is_an_error_and_the_same_body_after_it_is_nothing_new() {
+async fn an_empty_body_is_an_error_and_the_same_body_after_it_publishes_nothing() {
     let (web, mut source) = at_work().await;
     web.say(Reply::ok(""));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     let error = source.error();
-    assert!(error.starts_with("the body is empty, which does not mean that there are no pods"), "{error}");
+    assert!(error.starts_with("the body is empty; to remove all pods, serve an empty list: "), "{error}");
     let list = error.split_once("serve an empty list: ").unwrap().1.to_owned();
     web.say(Reply::ok(pod("web", "i:1")));
-    source.push_nothing().await;
+    source.publishes_nothing().await;
     assert_eq!(source.status().failing, None);
-    // What the error advises is what works.
+    // The list in the error removes all pods.
     web.say(Reply::ok(list.clone()));
     source.poll().await;
-    source.hear("REMOVE: web=i:1").await;
+    source.receives("REMOVE: web=i:1").await;
     assert_eq!(list, NO_PODS);
 }
 
 // Untested upstream: broken then unchanged
 #[test]
-fn a_broken_body_is_reported_each_time_and_said_once() {
+fn a_rejected_body_is_counted_each_time_and_logged_once() {
     logged(|log| async move {
         let (web, mut source) = at_work().await;
         let bad = pod("web", "i:2").replace("image: i:2", "image: 7");
         web.say(Reply::ok(bad.clone()).header("ETag", "\"bad\""));
         for attempts in 1..=3 {
-            source.hear_nothing().await;
+            source.receives_nothing().await;
             let failing = source.status().failing.unwrap();
             assert_eq!(failing.attempts, attempts);
             assert!(failing.error.starts_with("8:12: spec.containers[0].image: "), "{}", failing.error);
         }
-        assert_eq!(web.seen().last().unwrap().header("if-none-match"), "", "it is fetched anew");
+        assert_eq!(web.seen().last().unwrap().header("if-none-match"), "", "the request is not conditional");
         assert_eq!(source.rejections().len(), 1);
         assert!(source.rejections()[0].starts_with(&format!("{}: 8:12: ", web.at("/pods"))));
-        let said = log.lines_with("the manifests were refused");
+        let said = log.lines_with("manifest rejected");
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("pods_kept=1"), "{said:?}");
         assert_eq!(log.lines_with("recovered").len(), 0);
 
         web.say(Reply::ok(pod("web", "i:2")));
         source.poll().await;
-        source.hear("UPDATE: web=i:2").await;
+        source.receives("UPDATE: web=i:2").await;
         assert_eq!((source.status().failing, source.rejections().len()), (None, 0));
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         assert_eq!(log.lines_with("recovered").len(), 1);
         assert!(log.lines_with("recovered")[0].contains("failed=3"));
-        // The next outage is said again.
+        // The next outage is logged again.
         web.say(Reply::ok(bad));
-        source.hear_nothing().await;
-        assert_eq!(log.lines_with("the manifests were refused").len(), 2);
+        source.receives_nothing().await;
+        assert_eq!(log.lines_with("manifest rejected").len(), 2);
     });
 }
 
 // Untested upstream: log throttle
 #[test]
-fn an_outage_is_said_once_for_each_of_a_few_errors() {
+fn each_of_a_few_errors_of_an_outage_is_logged_once() {
     logged(|log| async move {
         let (web, mut source) = at_work().await;
         for _ in 0..3 {
             for status in 500..=511 {
                 web.say(Reply::new(status, "busy"));
-                source.hear_nothing().await;
+                source.receives_nothing().await;
             }
         }
         assert_eq!(source.status().failing.unwrap().attempts, 36);
-        let said = log.lines_with("the manifests cannot be fetched");
+        let said = log.lines_with("source failed");
         assert_eq!(said.len(), 8, "{said:?}");
         assert!(said[0].contains("500 Internal Server Error") && said[7].contains("507"), "{said:?}");
         web.say(Reply::ok(pod("web", "i:1")));
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         assert_eq!(log.lines_with("recovered").len(), 1);
     });
 }
 
 #[tokio::test]
-async fn a_broken_body_before_any_good_one_leaves_the_source_waiting() {
+async fn a_rejected_body_before_the_first_sync_leaves_the_source_waiting() {
     let web = Web::start(Reply::ok("{")).await;
     let mut source = Polled::start(&web.url);
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert_eq!((source.state(), source.rejections().len()), (SourceState::Waiting, 0));
     assert!(source.status().failing.is_some());
     assert!(source.status().failing.is_some());
     web.say(Reply::ok(pod("web", "i:1")));
     source.poll().await;
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
 }
 
 // Untested upstream: list with one bad item
 #[tokio::test]
-async fn of_a_list_with_a_bad_item_nothing_is_taken() {
+async fn a_list_with_an_invalid_item_is_rejected() {
     let (web, mut source) = at_work().await;
     let bad = pod("b", "i:2").replace("name: c\n", "name: 7\n");
     web.say(Reply::ok(
         [pod("web", "i:2"), bad, pod("c", "i:2").replace("kind: Pod", "kind: Job")].join("---\n"),
     ));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert!(source.error().contains("spec.containers[0].name"), "{}", source.error());
     assert!(source.error().ends_with("(and 1 more error)"), "{}", source.error());
 }
@@ -175,7 +175,7 @@ async fn of_a_list_with_a_bad_item_nothing_is_taken() {
 // TestExtractInvalidPods: no version, bad version, bad volume name, duplicate
 // volume names, empty container name, bad container name
 #[tokio::test]
-async fn invalid_pods_are_refused() {
+async fn invalid_pods_are_rejected() {
     let (web, mut source) = at_work().await;
     let pod = |version: &str, spec: &str| {
         format!("{version}kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - image: i:2\n{spec}")
@@ -204,65 +204,65 @@ async fn invalid_pods_are_refused() {
         (pod(v1, "    name: _INVALID_\n"), "8:11: spec.containers[0].name: Invalid value: \"_INVALID_\""),
     ] {
         web.say(Reply::ok(manifest));
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         assert!(source.error().starts_with(said), "{} instead of {said}", source.error());
     }
 }
 
 // Untested upstream: over 10 MiB
 #[tokio::test]
-async fn a_body_of_more_than_10_mib_is_refused_whether_its_length_is_known_or_not() {
+async fn a_body_over_10_mib_is_an_error_with_and_without_content_length() {
     let (web, mut source) = at_work().await;
     let too_much = format!("sent too much: {MAX_MANIFEST} bytes are taken at most");
     let mebibyte = Step::Send(Bytes::from(format!("#{}\n", " ".repeat(1024 * 1024 - 2))));
     let eleven: Vec<Step> = vec![mebibyte.clone(); 11];
     for length in [Some(11 * 1024 * 1024), None] {
         web.say(Reply::steps(length, eleven.clone()));
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         assert!(source.error().ends_with(&too_much), "{}", source.error());
     }
-    // Ten are fine.
+    // 10 MiB are accepted.
     let mut ten = eleven[..9].to_vec();
     let manifest = pod("web", "i:2");
     ten.push(Step::Send(format!("{manifest}#{}", " ".repeat(1024 * 1024 - manifest.len() - 1)).into()));
     web.say(Reply::steps(None, ten));
     source.poll().await;
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
 }
 
 #[tokio::test]
-async fn a_slow_body_and_a_mute_server_are_given_up_in_time() {
+async fn a_slow_body_and_a_silent_server_time_out() {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut settings = settings(&web.url);
     settings.timeout = Duration::from_millis(300);
-    // A busy machine may be that slow itself; the next poll will do.
+    // A busy machine may be that slow itself, then the next poll succeeds.
     settings.check_frequency = Duration::from_millis(20);
     let mut source = Polled::start_with(settings, |source| source);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     let trickle = [Step::Send("#".into()), Step::Pause(Duration::from_millis(20))];
     for reply in [Reply::mute(), Reply::steps(None, trickle.iter().cycle().take(200_000).cloned().collect())]
     {
         web.say(reply);
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         let error = source.error();
         assert!(error.ends_with("did not answer completely within 300ms"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_body_that_is_cut_off_is_not_taken() {
+async fn a_truncated_body_is_an_error() {
     let (web, mut source) = at_work().await;
-    // What came is a manifest, but not the one that was meant.
+    // The received part is a valid manifest.
     for length in [Some(1000), None] {
         web.say(Reply::steps(length, vec![Step::Send(pod("web", "i:2").into()), Step::Break]));
-        source.hear_nothing().await;
+        source.receives_nothing().await;
         let error = source.error();
         assert!(error.ends_with("closed the connection before its answer was complete"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn it_stops_in_the_middle_of_a_request() {
+async fn it_stops_during_a_request() {
     let (web, source) = at_work().await;
     web.say(Reply::mute());
     source.handle.rescan();
@@ -287,7 +287,7 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     settings.ca_file = Some(directory.path().join("trusted.pem"));
     settings.identity = Some(Identity { cert_file, key_file });
     settings.check_frequency = Duration::from_millis(20);
-    // Nobody asks for anything: what is mended is found by the next poll.
+    // Repaired files are found by the next poll without a reload.
     let mut source = Polled::start_with(settings, |source| source);
     source
         .fails(&format!("cannot read {}: No such file", directory.path().join("trusted.pem").display()))
@@ -298,47 +298,47 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     source.fails("name the file of the right CA").await;
     trust(&ours);
     source.fails("did not accept the client certificate").await;
-    // The same files with another certificate in them.
+    // The files have the same names.
     ours.client("node");
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
 }
 
 #[tokio::test]
-async fn sighup_reads_certificates_anew_even_if_all_is_well() {
+async fn sighup_reloads_certificates() {
     let directory = tempfile::tempdir().unwrap();
     let ours = Authority::new(directory.path(), "ours");
     let web = Web::start_tls(ours.server("localhost", None), Reply::ok(pod("web", "i:1"))).await;
     let mut settings = settings(&web.url);
     settings.ca_file = Some(ours.ca_file.clone());
     let mut source = Polled::start_with(settings, |source| source);
-    source.hear("ADD: web=i:1").await;
-    // Whoever takes a CA away wants it to be trusted no more.
+    source.receives("ADD: web=i:1").await;
+    // A CA that was removed is no longer trusted.
     fs::copy(Authority::new(directory.path(), "other").ca_file, &ours.ca_file).unwrap();
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert!(source.error().contains("name the file of the right CA"), "{}", source.error());
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_leave_those_from_before_whatever_fails_meanwhile() {
+async fn invalid_certificates_leave_the_previous_ones_in_use() {
     let directory = tempfile::tempdir().unwrap();
     let ours = Authority::new(directory.path(), "ours");
     let web = Web::start_tls(ours.server("localhost", None), Reply::ok(pod("web", "i:1"))).await;
     let mut settings = settings(&web.url);
     settings.ca_file = Some(ours.ca_file.clone());
     let mut source = Polled::start_with(settings, |source| source);
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     fs::write(&ours.ca_file, "no certificate").unwrap();
     web.say(Reply::new(503, "later"));
-    source.hear_nothing().await;
+    source.receives_nothing().await;
     assert!(source.error().contains("503"), "{}", source.error());
     web.say(Reply::ok(pod("web", "i:2")));
     source.poll().await;
-    source.hear("UPDATE: web=i:2").await;
+    source.receives("UPDATE: web=i:2").await;
 }
 
 #[test]
-fn no_secret_is_ever_said() {
+fn no_secret_is_logged() {
     logged(|log| async move {
         let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
         let host = web.url.strip_prefix("http://").unwrap();
@@ -347,7 +347,7 @@ fn no_secret_is_ever_said() {
         assert!(!format!("{settings:?}").contains("s3cret"));
         assert!(format!("{settings:?}").contains("x-token"));
         let mut source = Polled::start_with(settings, |source| source);
-        source.hear("ADD: web=i:1").await;
+        source.receives("ADD: web=i:1").await;
         let seen = &web.seen()[0];
         assert_eq!((&*seen.path, seen.header("x-token")), ("/pods?token=s3cret", "s3cret"));
         assert_eq!(seen.header("authorization"), "Basic dXNlcjpzM2NyZXQ=");
@@ -363,7 +363,7 @@ fn no_secret_is_ever_said() {
         ];
         for reply in replies {
             web.say(reply);
-            source.hear_nothing().await;
+            source.receives_nothing().await;
             let shown = format!("{:?} {:?} {:?}", source.status(), source.rejections(), source.handle);
             assert!(!shown.contains("s3cret"), "{shown}");
         }
@@ -373,13 +373,13 @@ fn no_secret_is_ever_said() {
 }
 
 #[test]
-fn warnings_are_said_when_a_body_is_new() {
+fn warnings_are_logged_for_each_new_body() {
     logged(|log| async move {
         let (web, mut source) = at_work().await;
         web.say(Reply::ok(pod("web", "i:2").replace("spec:", "spce: {}\nspec:")));
         source.poll().await;
-        source.hear("UPDATE: web=i:2").await;
-        source.hear_nothing().await;
+        source.receives("UPDATE: web=i:2").await;
+        source.receives_nothing().await;
         let said = log.lines_with("unknown field");
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains(&format!("{}:5:1: warning: spce: ", web.at("/pods"))), "{said:?}");
@@ -387,27 +387,27 @@ fn warnings_are_said_when_a_body_is_new() {
 }
 
 #[test]
-fn a_pod_with_the_uid_of_another_is_said_once() {
+fn a_conflict_of_uids_is_logged_once() {
     logged(|log| async move {
         let (web, mut source) = at_work().await;
         let with_uid = |name: &str| pod(name, "i:1").replace("metadata:", "metadata:\n  uid: same");
         web.say(Reply::ok([pod("web", "i:1"), with_uid("a"), with_uid("b")].join("---\n")));
         source.poll().await;
-        source.hear("ADD: a=i:1").await;
-        source.hear_nothing().await;
-        let said = log.lines_with("a pod was refused");
+        source.receives("ADD: a=i:1").await;
+        source.receives_nothing().await;
+        let said = log.lines_with("conflict found");
         assert_eq!(said.len(), 1, "{said:?}");
         assert_eq!(source.rejections().len(), 1);
         web.say(Reply::ok([pod("web", "i:1"), with_uid("b")].join("---\n")));
         source.poll().await;
-        source.hear("REMOVE: a=i:1").await;
-        source.hear("ADD: b=i:1").await;
-        assert_eq!(log.lines_with("no other pod stands in its way").len(), 1);
+        source.receives("REMOVE: a=i:1").await;
+        source.receives("ADD: b=i:1").await;
+        assert_eq!(log.lines_with("conflict resolved").len(), 1);
     });
 }
 
 #[tokio::test]
-async fn a_poll_that_is_asked_for_while_one_is_under_way_is_another_one() {
+async fn a_poll_requested_during_a_poll_is_another_poll() {
     let web = Web::start(Reply::mute()).await;
     let mut settings = settings(&web.url);
     settings.timeout = Duration::from_secs(2);
@@ -415,6 +415,6 @@ async fn a_poll_that_is_asked_for_while_one_is_under_way_is_another_one() {
     web.asked(1).await;
     web.say(Reply::ok(pod("web", "i:1")));
     source.poll().await;
-    source.hear("ADD: web=i:1").await;
+    source.receives("ADD: web=i:1").await;
     source.end().await;
 }

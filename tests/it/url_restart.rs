@@ -1,4 +1,4 @@
-//! What a URL gave is kept over a restart, and believed until the URL says otherwise.
+//! The pods of a URL are restored after a restart, and stay until the URL changes them.
 
 use std::path::Path;
 
@@ -14,17 +14,17 @@ use podmux::{
 use crate::support::{
     files::{pod, soon},
     polled::{Polled, settings},
-    state::{Deed, Disk, EIO, Fault, State},
+    state::{Disk, EIO, Fault, Operation, State},
     web::{Reply, Web},
 };
 
 /// A source with a state directory.
-struct Kept {
+struct Saved {
     source: Polled,
     state: State,
 }
 
-impl Kept {
+impl Saved {
     fn start(directory: &Path, settings: UrlSettings) -> Self {
         let mut state = State::open(directory).unwrap();
         let node = NodeName::new("node").unwrap();
@@ -44,76 +44,76 @@ fn two() -> String {
 }
 
 #[tokio::test]
-async fn the_last_good_pods_are_there_at_once_and_go_only_when_the_url_says_so() {
+async fn restored_pods_stay_until_the_url_changes_them() {
     let directory = tempfile::tempdir().unwrap();
     let web = Web::start(Reply::ok(two()).header("ETag", "\"1\"")).await;
-    let mut first = Kept::start(directory.path(), settings(&web.url));
-    first.source.hear("ADD: a=i:1 b=i:1").await;
+    let mut first = Saved::start(directory.path(), settings(&web.url));
+    first.source.receives("ADD: a=i:1 b=i:1").await;
     first.end().await;
 
     web.say(Reply::new(503, "busy"));
-    let mut second = Kept::start(directory.path(), settings(&web.url));
-    second.source.hear("ADD: a=i:1 b=i:1").await;
-    second.source.hear_nothing().await;
+    let mut second = Saved::start(directory.path(), settings(&web.url));
+    second.source.receives("ADD: a=i:1 b=i:1").await;
+    second.source.receives_nothing().await;
     assert_eq!(second.source.state(), SourceState::Restored);
-    // A broken body says nothing about what is wanted, but it shows.
+    // A rejected body changes no pods, but the rejection is visible.
     web.say(Reply::ok("{"));
-    second.source.hear_nothing().await;
+    second.source.receives_nothing().await;
     assert_eq!((second.source.state(), second.source.rejections().len()), (SourceState::Restored, 1));
     assert!(web.seen().iter().all(|seen| seen.header("if-none-match").is_empty()));
 
     web.say(Reply::ok(format!("{}---\n{}", pod("b", "i:2"), pod("c", "i:1"))));
     second.source.poll().await;
-    second.source.hear("REMOVE: a=i:1").await;
-    second.source.hear("ADD: c=i:1").await;
-    second.source.hear("UPDATE: b=i:2").await;
+    second.source.receives("REMOVE: a=i:1").await;
+    second.source.receives("ADD: c=i:1").await;
+    second.source.receives("UPDATE: b=i:2").await;
     assert_eq!((second.source.state(), second.source.rejections().len()), (SourceState::Synced, 0));
     second.end().await;
 
-    // What was kept last is what the URL said last, and the same again is no change.
-    let mut third = Kept::start(directory.path(), settings(&web.url));
-    third.source.hear("ADD: b=i:2 c=i:1").await;
-    // As the kubelet says that a source has been seen.
-    third.source.hear("ADD:").await;
-    third.source.hear_nothing().await;
+    // The last accepted body is restored, and the same body is no change.
+    let mut third = Saved::start(directory.path(), settings(&web.url));
+    third.source.receives("ADD: b=i:2 c=i:1").await;
+    // The first sync without changes.
+    third.source.receives("ADD:").await;
+    third.source.receives_nothing().await;
     assert_eq!(third.source.state(), SourceState::Synced);
     third.end().await;
 }
 
 #[tokio::test]
-async fn an_empty_list_is_no_good_to_go_back_to() {
+async fn nothing_is_restored_after_an_empty_list() {
     let directory = tempfile::tempdir().unwrap();
     let web = Web::start(Reply::ok(two())).await;
-    let mut first = Kept::start(directory.path(), settings(&web.url));
-    first.source.hear("ADD: a=i:1 b=i:1").await;
+    let mut first = Saved::start(directory.path(), settings(&web.url));
+    first.source.receives("ADD: a=i:1 b=i:1").await;
     web.say(Reply::ok(crate::url::NO_PODS));
     first.source.poll().await;
-    first.source.hear("REMOVE: b=i:1 a=i:1").await;
+    first.source.receives("REMOVE: b=i:1 a=i:1").await;
     first.end().await;
     web.say(Reply::new(503, "busy"));
-    let mut second = Kept::start(directory.path(), settings(&web.url));
-    second.source.hear_nothing().await;
+    let mut second = Saved::start(directory.path(), settings(&web.url));
+    second.source.receives_nothing().await;
     assert_eq!(second.source.state(), SourceState::Waiting);
     second.end().await;
 }
 
 #[tokio::test]
-async fn what_another_url_gave_is_forgotten_and_a_password_makes_no_other_url() {
+async fn pods_of_another_url_are_dropped_and_a_password_makes_no_other_url() {
     let directory = tempfile::tempdir().unwrap();
     let web = Web::start(Reply::ok(two())).await;
     let at = |user: &str, path: &str| settings(&web.at(path).replace("http://", &format!("http://{user}")));
-    let mut first = Kept::start(directory.path(), at("me:one@", "/pods?node=1"));
-    first.source.hear("ADD: a=i:1 b=i:1").await;
+    let mut first = Saved::start(directory.path(), at("me:one@", "/pods?node=1"));
+    first.source.receives("ADD: a=i:1 b=i:1").await;
     first.end().await;
 
     web.say(Reply::new(503, "busy"));
-    let mut again = Kept::start(directory.path(), at("me:two@", "/pods?node=1"));
-    again.source.hear("ADD: a=i:1 b=i:1").await;
+    let mut again = Saved::start(directory.path(), at("me:two@", "/pods?node=1"));
+    again.source.receives("ADD: a=i:1 b=i:1").await;
     again.end().await;
 
     for path in ["/pods?node=2", "/pods?node=1"] {
-        let mut other = Kept::start(directory.path(), at("me:two@", path));
-        other.source.hear_nothing().await;
+        let mut other = Saved::start(directory.path(), at("me:two@", path));
+        other.source.receives_nothing().await;
         assert_eq!(other.source.state(), SourceState::Waiting, "{path}");
         other.end().await;
     }
@@ -125,8 +125,8 @@ async fn no_secret_of_a_url_is_in_the_state_directory() {
     let web = Web::start(Reply::ok(two())).await;
     let mut settings = settings(&web.at("/?token=s3cret").replace("http://", "http://me:s3cret@"));
     settings.headers.insert("X-Token", http::HeaderValue::from_static("s3cret"));
-    let mut kept = Kept::start(directory.path(), settings);
-    kept.source.hear("ADD: a=i:1 b=i:1").await;
+    let mut kept = Saved::start(directory.path(), settings);
+    kept.source.receives("ADD: a=i:1 b=i:1").await;
     kept.end().await;
     let mut read = 0;
     for file in std::fs::read_dir(directory.path()).unwrap() {
@@ -138,17 +138,18 @@ async fn no_secret_of_a_url_is_in_the_state_directory() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_shows_and_stops_nothing() {
+async fn a_failing_disk_is_in_the_status_and_delays_no_update() {
     let web = Web::start(Reply::ok(two())).await;
     let disk = Disk::default();
     let mut state = State::open_on(&disk).unwrap();
     let node = NodeName::new("node").unwrap();
     let good = LastGood::new(SourceName::Url, node, state.db.clone(), &mut state.stored);
-    disk.platter().fault = Some(Fault { deed: Deed::Sync, from: 0, times: usize::MAX, errno: EIO });
+    disk.platter().fault = Some(Fault { operation: Operation::Sync, from: 0, times: usize::MAX, errno: EIO });
     let mut source = Polled::start_with(settings(&web.url), |source: UrlSource| source.with_last_good(good));
-    source.hear("ADD: a=i:1 b=i:1").await;
-    let shows =
-        |status: &podmux::source::SourceStatus| status.detail.contains("cannot be kept for the next start");
+    source.receives("ADD: a=i:1 b=i:1").await;
+    let shows = |status: &podmux::source::SourceStatus| {
+        status.detail.contains("last-known-good pods cannot be saved")
+    };
     soon(source.handle.watch().wait_for(shows)).await.unwrap();
     source.end().await;
 }

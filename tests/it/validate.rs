@@ -238,14 +238,14 @@ fn a_directory_is_walked_as_the_file_source_does() {
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         ./web: good: default/web-node
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ! podmux: ./#web.yaml#: skipped: what an editor or a backup left behind
+        ! podmux: ./#web.yaml#: skipped: an editor's or backup file
         ! podmux: ./.hidden.yaml: skipped: hidden
-        ! podmux: ./4913: skipped: what an editor or a backup left behind
+        ! podmux: ./4913: skipped: an editor's or backup file
         ! podmux: ./dangling: skipped: a dangling symbolic link
         ! podmux: ./fifo: skipped: a fifo
         ! podmux: ./sub: skipped: a directory
-        ! podmux: ./web.yaml.bak: skipped: what an editor or a backup left behind
-        ! podmux: ./web.yaml~: skipped: what an editor or a backup left behind
+        ! podmux: ./web.yaml.bak: skipped: an editor's or backup file
+        ! podmux: ./web.yaml~: skipped: an editor's or backup file
         ! podmux: 2 good, 2 bad
         exit 1
     "#]]

@@ -383,7 +383,7 @@ impl DeleteOptions {
 /// Why a write was not taken, as a `Status`.
 fn unwritten(error: &WriteError) -> ApiError {
     match error {
-        WriteError::Refused(obstacles) => refused(obstacles),
+        WriteError::Rejected(obstacles) => refused(obstacles),
         WriteError::Storage(DbError::Full(_)) => ApiError::new(
             StatusCode::INSUFFICIENT_STORAGE,
             "InsufficientStorage",

@@ -178,15 +178,15 @@ impl ApiSource {
     /// kubeconfig, so it may block.
     #[must_use]
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
-        let mut good = last_good.whole();
+        let mut good = last_good.atomic();
         let named = self.connector.identity();
         match (&named, &self.settings.kubeconfig) {
             (Ok(server), _) => self.teller.target(&server.url),
             (Err(_), Kubeconfig::File(path)) => self.teller.target(&path.display().to_string()),
             (Err(_), Kubeconfig::InCluster(_)) => {}
         }
-        let Some(kept) = good.restored_about().and_then(Kept::read) else {
-            good.forget_all();
+        let Some(kept) = good.restored_details().and_then(Kept::read) else {
+            good.clear();
             self.store.keep(good);
             return self;
         };
@@ -198,7 +198,7 @@ impl ApiSource {
                 source = "api",
                 before, now, "the pods that were kept are those of another API server: they are not restored"
             );
-            good.forget_all();
+            good.clear();
             self.store.keep(good);
             return self;
         }

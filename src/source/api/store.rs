@@ -225,13 +225,13 @@ impl UndeltaStore {
     /// Notes what the listing is, for the next start.
     pub(super) fn note(&mut self, kept: Option<&Kept>) {
         if let Some(kept) = kept {
-            self.good.about(kept.about());
+            self.good.set_details(kept.about());
         }
     }
 
     /// Why the listing cannot be kept for the next start, if it cannot.
     pub(super) fn trouble(&self) -> Option<Arc<str>> {
-        self.good.trouble()
+        self.good.error()
     }
 
     /// Writes some of what is to be kept. Cancel-safe; waits while there is nothing.

@@ -1,9 +1,9 @@
-//! What to do about each file: when it is read, when it is waited for, when it is gone. Pure: time is passed in.
+//! The state of each manifest file: when it is read, when its pods are removed. Pure: time is passed in.
 //!
-//! An event tells what a writer did, a stat only what is there. So a file that
-//! was closed after writing or moved into place is read at once, and one that a
-//! scan finds changed is read when two stats a quiet time apart agree. Nothing
-//! is gone before its patience has run out.
+//! An event says what a writer did, a stat only what is there now. So a file that was closed
+//! after writing or moved into place is read at once. A file that a scan finds changed is
+//! read when two stats, a quiet time apart, agree. The pods of a missing file are removed
+//! when its grace time has passed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,48 +14,36 @@ use std::{
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// What stat says of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    pub(super) device: u64,
-    pub(super) inode: u64,
-    pub(super) size: u64,
-    /// Seconds and nanoseconds since 1970, as are those below.
-    pub(super) modified: (i64, i64),
-    pub(super) changed: (i64, i64),
+use crate::host::Stamp;
+
+/// Whether two stamps are of the same content. Attributes may have changed in between.
+fn same_content(a: &Stamp, b: &Stamp) -> bool {
+    let content = |stamp: &Stamp| (stamp.identity, stamp.size, stamp.modified);
+    content(a) == content(b)
 }
 
-impl Stamp {
-    /// Whether both were taken of the same content, as far as a stat can tell.
-    fn agrees(&self, other: &Self) -> bool {
-        let content = |stamp: &Self| (stamp.device, stamp.inode, stamp.size, stamp.modified);
-        content(self) == content(other)
-    }
-
-    /// Whether a stat one quiet time ago would have said the same. The inode's
-    /// change time tells it, which no tool can set; where the clock and the
-    /// file system disagree, a file in the future has not rested.
-    fn rested(&self, wall: Timestamp, quiet: Duration) -> bool {
-        let changed = i128::from(self.changed.0) * 1_000_000_000 + i128::from(self.changed.1);
-        wall.as_nanosecond() - changed > i128::try_from(quiet.as_nanos()).unwrap_or(i128::MAX)
-    }
+/// Whether a stat one quiet time ago would have been the same. The inode's change time
+/// shows this, which no tool can set. A change time in the future is not stable: the clock
+/// and the file system disagree.
+fn is_stable(stamp: &Stamp, wall: Timestamp, quiet: Duration) -> bool {
+    let changed = i128::from(stamp.changed.0) * 1_000_000_000 + i128::from(stamp.changed.1);
+    wall.as_nanosecond() - changed > i128::try_from(quiet.as_nanos()).unwrap_or(i128::MAX)
 }
 
-/// Which directory it is. The time of birth tells it from a later one that was
-/// given the same inode number, on file systems that keep it.
+/// Identifies a directory. The time of birth distinguishes it from a later one with the
+/// same inode number, on file systems that record it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
-    pub(super) device: u64,
-    pub(super) inode: u64,
+    /// The device and the inode.
+    pub(super) inode: (u64, u64),
     pub(super) born: Option<SystemTime>,
 }
 
-/// What stands at the source's path.
+/// What is at the source's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// It could not be found out: nothing is held to be gone.
+pub(super) enum Target {
+    /// It cannot be looked at: no file counts as removed.
     Unknown,
-    /// Nothing.
     Missing,
     /// One manifest.
     File,
@@ -63,122 +51,120 @@ pub(super) enum Place {
     Directory(Identity),
 }
 
-/// What stands under a name.
+/// What is under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    /// Nothing, or nothing that could be a manifest.
+pub(super) enum Found {
+    /// Nothing, or nothing that can be a manifest.
     Nothing,
     /// A regular file, perhaps through a symbolic link.
     File(Stamp),
-    /// Something that could not be looked at, and why.
+    /// It cannot be looked at: the error.
     Unreadable(String),
 }
 
-/// Why a name is looked at.
+/// Why a name is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// It was closed after writing, moved here or linked here: it is complete.
+pub(super) enum Cause {
+    /// It was closed after writing, or moved or linked into place: it is complete.
     Complete,
-    /// It was created, and whoever did it is probably still writing.
+    /// It was created. Its creator is probably still writing to it.
     Created,
     /// Its attributes changed, or something on the way to it.
     Touched,
-    /// A scan of everything met it.
+    /// A scan met it.
     Scan,
-    /// It was to be looked at again now.
+    /// Its delay has passed.
     Due,
 }
 
-/// What a look leads to.
+/// What to do after a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Todo {
+pub(super) enum Action {
     Nothing,
-    /// Read it, and say with [`Entries::read`] how that went.
+    /// Read the file and report the result with [`Entries::read`].
     Read,
-    /// Tell that it cannot be read.
-    Refuse(String),
-    /// Tell that it is gone.
+    /// Reject the file as unreadable.
+    Reject(String),
+    /// Remove the pods of the file.
     Remove,
 }
 
-/// How reading went.
+/// How reading a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// The whole of it, as it was at this stat.
-    Whole(Stamp),
+    /// It was read as it was at this stat.
+    Complete(Stamp),
     /// It was written to meanwhile.
     Torn(Stamp),
-    /// It was not there any more.
     Vanished,
-    /// It could not be read.
     Failed,
 }
 
-/// One moment on both clocks.
+/// The time on both clocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct Time {
     pub(super) now: Instant,
     pub(super) wall: Timestamp,
 }
 
-/// How long is waited.
+/// The delays of a source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    /// For a file to come back, or to come to rest.
+pub(super) struct Delays {
+    /// For a file to return, or to become stable.
     pub(super) quiet: Duration,
-    /// Between two scans of everything.
+    /// Between two scans.
     pub(super) check: Duration,
-    /// For a directory to come back.
+    /// For a directory to return.
     pub(super) grace: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Restored from an earlier run, and not met yet in this one.
+    /// Restored from an earlier run and not found yet in this one.
     Restored,
-    /// Read. The stat is kept if the file had come to rest by then; without it
-    /// a second write in the same tick of the clock could not be told from the first.
+    /// Read. The stamp is kept if the file was stable by then. Without it, a second write
+    /// in the same tick of the file system's clock would go unnoticed.
     Read(Option<Stamp>),
-    /// Could not be read.
+    /// It could not be read.
     Failed,
-    /// Perhaps being written: is looked at again when due.
-    Unsettled { stamp: Stamp, due: Instant },
-    /// Created and not closed. A scan believes it only if the scan before met it
-    /// just the same: its closing may have been missed, or never come.
+    /// It may be being written: it is checked again when due.
+    Unstable { stamp: Stamp, due: Instant },
+    /// Created and not closed. A scan reads it only if the scan before met the same
+    /// content: the event of its closing may be lost or never come.
     Open { met: Option<Stamp> },
-    /// Not there since then. What it gave is kept until its patience runs out.
-    Gone { since: Instant },
+    /// Missing since then. Its pods are kept until its grace time has passed.
+    Missing { since: Instant },
 }
 
 #[derive(Debug)]
 struct Entry {
     state: State,
-    /// The directory in which it was last seen.
-    home: Option<Identity>,
+    /// The directory in which it was last found.
+    directory: Option<Identity>,
 }
 
-/// All that is known of the files. The path itself, where it is a file, goes by the empty name.
+/// All known files, by name. If the source's path is a file, its name is empty.
 #[derive(Debug)]
 pub(super) struct Entries {
-    patience: Patience,
-    place: Place,
-    /// Whether the directory has anything in it.
+    delays: Delays,
+    target: Target,
+    /// Whether the directory contains a manifest.
     populated: bool,
-    /// Whether everything has been scanned once.
+    /// Whether a scan has completed.
     scanned: bool,
-    /// Whether a file that was restored has been met: then the directory is the
-    /// one that the earlier run knew. One without any may be a bare mount point.
+    /// Whether a restored file has been found: then the directory is the one of the earlier
+    /// run. A directory without any may be a bare mount point.
     recognised: bool,
     by_name: BTreeMap<OsString, Entry>,
-    /// The names that are unsettled or gone.
+    /// The names that are unstable or missing.
     pending: BTreeSet<OsString>,
 }
 
 impl Entries {
-    pub(super) fn new(patience: Patience) -> Self {
+    pub(super) fn new(delays: Delays) -> Self {
         Self {
-            patience,
-            place: Place::Unknown,
+            delays,
+            target: Target::Unknown,
             populated: false,
             scanned: false,
             recognised: false,
@@ -187,129 +173,128 @@ impl Entries {
         }
     }
 
-    /// Says that an earlier run knew a file. It is waited for as for one that was
-    /// there just now.
+    /// Adds a file of an earlier run. It has the same grace time as one that was there just now.
     pub(super) fn restore(&mut self, name: &OsStr) {
         self.set(name, State::Restored);
     }
 
-    /// Says how long it is between two scans from now on.
+    /// Sets the time between two scans.
     pub(super) fn set_check(&mut self, check: Duration) {
-        self.patience.check = check;
+        self.delays.check = check;
     }
 
-    /// Says what stands at the path now.
-    pub(super) fn set_place(&mut self, place: Place) {
-        if self.place == place {
+    /// Sets what is at the source's path.
+    pub(super) fn set_target(&mut self, target: Target) {
+        if self.target == target {
             return;
         }
-        if matches!(place, Place::Missing | Place::File) {
-            // If a directory comes back, it may have been given the inode of this one.
-            self.by_name.values_mut().for_each(|entry| entry.home = None);
+        if matches!(target, Target::Missing | Target::File) {
+            // A directory that returns may have the inode of this one.
+            self.by_name.values_mut().for_each(|entry| entry.directory = None);
         }
         self.populated = false;
-        self.place = place;
+        self.target = target;
     }
 
-    /// Whether everything has been scanned once.
+    /// Whether a scan has completed.
     pub(super) fn is_scanned(&self) -> bool {
         self.scanned
     }
 
-    /// How many files there are.
+    /// The number of files.
     pub(super) fn len(&self) -> usize {
-        self.by_name.len() - self.pending.iter().filter(|name| self.is_gone(name)).count()
+        self.by_name.len() - self.pending.iter().filter(|name| self.is_missing(name)).count()
     }
 
-    /// How many names are waited for: perhaps being written, or perhaps coming back.
+    /// The number of files that are unstable or missing.
     pub(super) fn waiting(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether a file is not there now, though what it gave may be kept for a while.
-    pub(super) fn is_gone(&self, name: &OsStr) -> bool {
-        matches!(self.by_name.get(name), Some(Entry { state: State::Gone { .. }, .. }))
+    /// Whether a file is missing, though its pods may be kept for a while.
+    pub(super) fn is_missing(&self, name: &OsStr) -> bool {
+        matches!(self.by_name.get(name), Some(Entry { state: State::Missing { .. }, .. }))
     }
 
-    /// Whether some file is still waited for to come to rest.
-    pub(super) fn is_unsettled(&self) -> bool {
-        let unsettled =
-            |name| matches!(self.by_name.get(name), Some(Entry { state: State::Unsettled { .. }, .. }));
-        self.pending.iter().any(unsettled)
+    /// Whether a file is unstable.
+    pub(super) fn is_unstable(&self) -> bool {
+        let unstable =
+            |name| matches!(self.by_name.get(name), Some(Entry { state: State::Unstable { .. }, .. }));
+        self.pending.iter().any(unstable)
     }
 
-    /// Judges a look at one name.
-    pub(super) fn look(&mut self, name: &OsStr, seen: Seen, why: Why, moment: Moment) -> Todo {
-        match seen {
-            Seen::Nothing => self.miss(name, moment.now),
-            Seen::Unreadable(error) => {
-                self.settle_in(name, State::Failed);
-                Todo::Refuse(error)
+    /// Decides what to do about a name.
+    pub(super) fn check(&mut self, name: &OsStr, found: Found, cause: Cause, time: Time) -> Action {
+        match found {
+            Found::Nothing => self.miss(name, time.now),
+            Found::Unreadable(error) => {
+                self.set_present(name, State::Failed);
+                Action::Reject(error)
             }
-            Seen::File(stamp) => {
+            Found::File(stamp) => {
                 let before = self.by_name.get(name).map(|entry| entry.state);
-                match self.judge(before, stamp, why, moment) {
-                    Judgement::Read => {
-                        // Until it has been read it is as before, or else it is not known yet.
-                        self.settle_in(name, before.unwrap_or(State::Read(None)));
-                        Todo::Read
+                match self.decide(before, stamp, cause, time) {
+                    Decision::Read => {
+                        // It keeps its state until it has been read; a new file is not known yet.
+                        self.set_present(name, before.unwrap_or(State::Read(None)));
+                        Action::Read
                     }
-                    Judgement::Is(state) => {
-                        self.settle_in(name, state);
-                        Todo::Nothing
+                    Decision::Is(state) => {
+                        self.set_present(name, state);
+                        Action::Nothing
                     }
                 }
             }
         }
     }
 
-    fn judge(&self, before: Option<State>, stamp: Stamp, why: Why, moment: Moment) -> Judgement {
-        use Judgement::{Is, Read};
-        let unsettled = State::Unsettled { stamp, due: moment.now + self.patience.quiet };
-        match (why, before) {
-            (Why::Complete, _) | (Why::Scan | Why::Touched, Some(State::Failed)) => Read,
-            (Why::Created, _) => Is(State::Open { met: None }),
-            (Why::Scan, None | Some(State::Restored))
-                if !self.scanned && stamp.rested(moment.wall, self.patience.quiet) =>
+    fn decide(&self, before: Option<State>, stamp: Stamp, cause: Cause, time: Time) -> Decision {
+        use Decision::{Is, Read};
+        let unstable = State::Unstable { stamp, due: time.now + self.delays.quiet };
+        match (cause, before) {
+            (Cause::Complete, _) | (Cause::Scan | Cause::Touched, Some(State::Failed)) => Read,
+            (Cause::Created, _) => Is(State::Open { met: None }),
+            (Cause::Scan, None | Some(State::Restored))
+                if !self.scanned && is_stable(&stamp, time.wall, self.delays.quiet) =>
             {
                 Read
             }
             (_, Some(same @ State::Read(Some(known)))) if known == stamp => Is(same),
-            (Why::Touched, Some(State::Read(Some(known)))) if known.agrees(&stamp) => {
+            (Cause::Touched, Some(State::Read(Some(known)))) if same_content(&known, &stamp) => {
                 Is(State::Read(Some(stamp)))
             }
-            (Why::Touched, Some(open @ State::Open { .. })) => Is(open),
-            (Why::Scan, Some(State::Open { met: Some(met) })) if met.agrees(&stamp) => Read,
-            (Why::Scan, Some(State::Open { .. })) => Is(State::Open { met: Some(stamp) }),
-            (Why::Scan | Why::Touched, Some(waiting @ State::Unsettled { .. })) => Is(waiting),
-            (Why::Due, Some(State::Unsettled { stamp: then, .. })) if then.agrees(&stamp) => Read,
-            _ => Is(unsettled),
+            (Cause::Touched, Some(open @ State::Open { .. })) => Is(open),
+            (Cause::Scan, Some(State::Open { met: Some(met) })) if same_content(&met, &stamp) => Read,
+            (Cause::Scan, Some(State::Open { .. })) => Is(State::Open { met: Some(stamp) }),
+            (Cause::Scan | Cause::Touched, Some(waiting @ State::Unstable { .. })) => Is(waiting),
+            (Cause::Due, Some(State::Unstable { stamp: then, .. })) if same_content(&then, &stamp) => Read,
+            _ => Is(unstable),
         }
     }
 
-    /// Says how reading went.
-    pub(super) fn read(&mut self, name: &OsStr, reading: Reading, moment: Moment) {
+    /// Notes how reading a file ended.
+    pub(super) fn read(&mut self, name: &OsStr, reading: Reading, time: Time) {
         let waited_for = match self.by_name.get(name) {
-            Some(Entry { state: State::Unsettled { stamp, due }, .. }) if *due <= moment.now => Some(*stamp),
+            Some(Entry { state: State::Unstable { stamp, due }, .. }) if *due <= time.now => Some(*stamp),
             _ => None,
         };
         match reading {
-            Reading::Whole(stamp) => {
-                let rested = stamp.rested(moment.wall, self.patience.quiet)
-                    || waited_for.is_some_and(|then| then.agrees(&stamp));
-                self.set(name, State::Read(rested.then_some(stamp)));
+            Reading::Complete(stamp) => {
+                let stable = is_stable(&stamp, time.wall, self.delays.quiet)
+                    || waited_for.is_some_and(|then| same_content(&then, &stamp));
+                self.set(name, State::Read(stable.then_some(stamp)));
             }
             Reading::Torn(stamp) => {
-                self.set(name, State::Unsettled { stamp, due: moment.now + self.patience.quiet });
+                self.set(name, State::Unstable { stamp, due: time.now + self.delays.quiet });
             }
-            // It is told as gone by the look that finds its patience at an end.
-            Reading::Vanished => self.set(name, State::Gone { since: moment.now }),
+            // The check after its grace time removes it.
+            Reading::Vanished => self.set(name, State::Missing { since: time.now }),
             Reading::Failed => self.set(name, State::Failed),
         }
     }
 
-    /// Says that events may have been lost: whoever was writing may be done.
-    pub(super) fn doubt(&mut self) {
+    /// Notes that events may be lost, among them that an open file was closed.
+    pub(super) fn events_lost(&mut self) {
         for entry in self.by_name.values_mut() {
             if matches!(entry.state, State::Open { .. }) {
                 entry.state = State::Read(None);
@@ -317,24 +302,24 @@ impl Entries {
         }
     }
 
-    /// Ends a scan of everything: whatever it did not meet is not there.
+    /// Ends a scan: the files that it did not meet are missing.
     pub(super) fn scanned(&mut self, met: &BTreeSet<OsString>, now: Instant) {
-        if let (false, true, Place::Directory(here)) = (self.scanned, self.recognised, self.place) {
+        if let (false, true, Target::Directory(here)) = (self.scanned, self.recognised, self.target) {
             for entry in self.by_name.values_mut() {
-                entry.home.get_or_insert(here);
+                entry.directory.get_or_insert(here);
             }
         }
         self.scanned = true;
         let missed: Vec<OsString> =
             self.by_name.keys().filter(|name| !met.contains(*name)).cloned().collect();
         for name in missed {
-            if !self.is_gone(&name) {
-                self.set(&name, State::Gone { since: now });
+            if !self.is_missing(&name) {
+                self.set(&name, State::Missing { since: now });
             }
         }
     }
 
-    /// The names to look at again by now.
+    /// The names that are due.
     pub(super) fn due(&self, now: Instant) -> Vec<OsString> {
         let due = |name: &&OsString| self.due_at(name).is_some_and(|due| due <= now);
         self.pending.iter().filter(due).cloned().collect()
@@ -348,66 +333,65 @@ impl Entries {
     fn due_at(&self, name: &OsStr) -> Option<Instant> {
         let entry = self.by_name.get(name)?;
         match entry.state {
-            State::Unsettled { due, .. } => Some(due),
-            State::Gone { since } => Some(since + self.patience_with(name, entry)?),
+            State::Unstable { due, .. } => Some(due),
+            State::Missing { since } => Some(since + self.grace_of(name, entry)?),
             State::Restored | State::Read(_) | State::Failed | State::Open { .. } => None,
         }
     }
 
-    /// How long a name may be missing. `None`: for as long as the path cannot be looked at.
+    /// How long a file may be missing. `None`: until the path can be looked at again.
     ///
-    /// A directory that vanished may be a mount on its way back, and an empty one
-    /// in its place the bare mount point. Another one that has files is taken at
-    /// its word by the time at which a scan would have found it in any case: it
-    /// may still be being filled.
-    fn patience_with(&self, name: &OsStr, entry: &Entry) -> Option<Duration> {
-        let Patience { quiet, check, grace } = self.patience;
-        match self.place {
-            Place::Unknown => None,
+    /// A vanished directory may be a mount that returns, and an empty one in its place the
+    /// bare mount point. Another directory that contains manifests replaces the old one after
+    /// the time in which a scan would have found it: it may still be being filled.
+    fn grace_of(&self, name: &OsStr, entry: &Entry) -> Option<Duration> {
+        let Delays { quiet, check, grace } = self.delays;
+        match self.target {
+            Target::Unknown => None,
             _ if name.is_empty() => Some(quiet),
-            Place::Directory(here) if entry.home == Some(here) => Some(quiet),
-            Place::Directory(_) if self.populated => Some(check.min(grace)),
-            Place::Directory(_) | Place::Missing | Place::File => Some(grace),
+            Target::Directory(here) if entry.directory == Some(here) => Some(quiet),
+            Target::Directory(_) if self.populated => Some(check.min(grace)),
+            Target::Directory(_) | Target::Missing | Target::File => Some(grace),
         }
     }
 
-    fn miss(&mut self, name: &OsStr, now: Instant) -> Todo {
-        let Some(entry) = self.by_name.get(name) else { return Todo::Nothing };
-        if !matches!(entry.state, State::Gone { .. }) {
-            self.set(name, State::Gone { since: now });
+    fn miss(&mut self, name: &OsStr, now: Instant) -> Action {
+        let Some(entry) = self.by_name.get(name) else { return Action::Nothing };
+        if !matches!(entry.state, State::Missing { .. }) {
+            self.set(name, State::Missing { since: now });
         }
         if self.due_at(name).is_some_and(|due| due <= now) {
             self.by_name.remove(name);
             self.pending.remove(name);
-            return Todo::Remove;
+            return Action::Remove;
         }
-        Todo::Nothing
+        Action::Nothing
     }
 
-    /// Sets the state of a file that is there.
-    fn settle_in(&mut self, name: &OsStr, state: State) {
+    /// Sets the state of a file that exists.
+    fn set_present(&mut self, name: &OsStr, state: State) {
         self.recognised |= matches!(self.by_name.get(name), Some(Entry { state: State::Restored, .. }));
         self.set(name, state);
-        if let (Place::Directory(here), Some(entry)) = (self.place, self.by_name.get_mut(name)) {
-            entry.home = Some(here);
+        if let (Target::Directory(here), Some(entry)) = (self.target, self.by_name.get_mut(name)) {
+            entry.directory = Some(here);
             self.populated = true;
         }
     }
 
     fn set(&mut self, name: &OsStr, state: State) {
-        if matches!(state, State::Unsettled { .. } | State::Gone { .. }) {
+        if matches!(state, State::Unstable { .. } | State::Missing { .. }) {
             self.pending.insert(name.to_owned());
         } else {
             self.pending.remove(name);
         }
         match self.by_name.get_mut(name) {
             Some(entry) => entry.state = state,
-            None => drop(self.by_name.insert(name.to_owned(), Entry { state, home: None })),
+            None => drop(self.by_name.insert(name.to_owned(), Entry { state, directory: None })),
         }
     }
 }
 
-enum Judgement {
+enum Decision {
     Read,
     Is(State),
 }

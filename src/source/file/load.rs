@@ -1,69 +1,62 @@
-//! Reading and decoding manifests: one, or many at once on all cores.
+//! Reading and decoding manifests: one, or many on several threads.
 
 use std::{
-    num::NonZero,
-    panic,
     path::{Path, PathBuf},
     sync::Arc,
-    thread::{ScopedJoinHandle, available_parallelism, scope},
 };
+
+use tokio::time::Instant;
 
 use super::{
-    disk::{self, Text},
-    entries::{Moment, Reading},
-    worker::{moment, too_large},
+    entries::{Reading, Time},
+    inspect::{self, Text},
 };
 use crate::{
-    manifest::{self, Manifest, Preparation},
-    pod::RejectionReason,
+    host::Host,
+    manifest::{self, MAX_MANIFEST, Manifest, Preparation},
+    pod::{Problem, InvalidManifest, RejectionReason, Stage},
 };
 
-/// How many threads read and decode at most: a node agent shares its node.
-const MAX_THREADS: usize = 4;
-/// A thread is worth its start from this many manifests on (about 2 ms of work).
+/// A further thread pays off from this many manifests on: about 2 ms of work.
 const WORTH_A_THREAD: usize = 16;
 
-/// What reading a manifest gave.
+/// A manifest that was read and decoded.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) reading: Reading,
     /// When it had been read.
-    pub(super) at: Moment,
-    /// Its pods, or why there are none; nothing if it is to be read again.
-    pub(super) verdict: Option<Result<Manifest, RejectionReason>>,
+    pub(super) at: Time,
+    /// Its pods, or why it is rejected. `None` if it must be read again.
+    pub(super) manifest: Option<Result<Manifest, RejectionReason>>,
 }
 
 /// Reads and decodes one manifest.
-pub(super) fn load(path: &Path, preparation: &Preparation) -> Loaded {
-    let text = disk::read(path);
-    let at = moment();
-    let refused = |refusal| RejectionReason::Invalid(Arc::new(refusal));
-    let (reading, verdict) = match text {
-        Text::Whole(text, stamp) => {
-            (Reading::Whole(stamp), Some(manifest::read(&text, preparation).map_err(refused)))
+pub(super) fn load(host: &Host, path: &Path, preparation: &Preparation) -> Loaded {
+    let text = inspect::read(&host.disk, path);
+    let at = time(host);
+    let rejected = |refusal| RejectionReason::Invalid(Arc::new(refusal));
+    let (reading, manifest) = match text {
+        Text::Complete(text, stamp) => {
+            (Reading::Complete(stamp), Some(manifest::read(&text, preparation).map_err(rejected)))
         }
-        Text::TooLarge(stamp) => (Reading::Whole(stamp), Some(Err(refused(too_large(stamp.size))))),
+        Text::TooLarge(stamp) => (Reading::Complete(stamp), Some(Err(rejected(too_large(stamp.size))))),
         Text::Torn(stamp) => (Reading::Torn(stamp), None),
         Text::Vanished => (Reading::Vanished, None),
         Text::Unreadable(error) => (Reading::Failed, Some(Err(RejectionReason::Unreadable(error.into())))),
     };
-    Loaded { reading, at, verdict }
+    Loaded { reading, at, manifest }
 }
 
-/// Reads and decodes many manifests, and gives what became of them in their order.
-pub(super) fn load_all(paths: &[PathBuf], preparation: &Preparation) -> Vec<Loaded> {
-    let cores = available_parallelism().map_or(1, NonZero::get);
-    let threads = cores.min(MAX_THREADS).min(paths.len() / WORTH_A_THREAD).max(1);
-    let load_part = |part: &[PathBuf]| part.iter().map(|path| load(path, preparation)).collect::<Vec<_>>();
-    if threads == 1 {
-        return load_part(paths);
-    }
-    scope(|scope| {
-        let parts = paths.chunks(paths.len().div_ceil(threads));
-        let working: Vec<_> = parts.map(|part| scope.spawn(|| load_part(part))).collect();
-        let join = |thread: ScopedJoinHandle<'_, Vec<Loaded>>| {
-            thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
-        };
-        working.into_iter().flat_map(join).collect()
-    })
+/// Reads and decodes many manifests. The results are in the order of the paths.
+pub(super) fn load_all(host: &Host, paths: &[PathBuf], preparation: &Preparation) -> Vec<Loaded> {
+    host.threads.map(paths, WORTH_A_THREAD, |path| load(host, path, preparation))
+}
+
+pub(super) fn time(host: &Host) -> Time {
+    Time { now: Instant::now(), wall: host.clock.now() }
+}
+
+pub(super) fn too_large(size: u64) -> InvalidManifest {
+    let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
+    InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
 }

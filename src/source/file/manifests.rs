@@ -1,4 +1,4 @@
-//! Manifests for whoever wants to look at them once, found and read as the source does.
+//! Listing and reading manifests once, as the source does. For `podmux validate`.
 
 use std::{
     io,
@@ -7,52 +7,54 @@ use std::{
 };
 
 use super::{
-    disk::{self, NameKind, Text},
-    worker::too_large,
+    inspect::{self, Text},
+    load::too_large,
+    names::{LEFTOVER, NameKind},
 };
-use crate::pod::RejectionReason;
+use crate::{host::Disk, pod::RejectionReason};
 
-/// What stands in a directory of manifests, each sorted by name.
+/// The content of a manifest directory, sorted by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// What the source reads.
+    /// The manifests.
     pub manifests: Vec<PathBuf>,
-    /// What it leaves alone, and what that is.
+    /// What the source skips, each with the reason.
     pub skipped: Vec<(PathBuf, &'static str)>,
 }
 
-/// Lists a directory. Nothing is opened, nothing blocks.
+/// Lists a manifest directory. Nothing is opened.
 ///
 /// # Errors
 /// If the directory cannot be read to its end.
 pub fn contents(directory: &Path) -> io::Result<Contents> {
+    let disk = Disk::default();
     let mut contents = Contents::default();
-    for name in disk::list(directory)? {
+    for name in inspect::list(&disk, directory)? {
         let path = directory.join(&name);
-        let other = match NameKind::of(&name) {
+        let skipped = match NameKind::of(&name) {
             NameKind::Hidden => Some("hidden"),
-            NameKind::Leftover => Some("what an editor or a backup left behind"),
-            NameKind::Manifest => disk::look(&path).other,
+            NameKind::Leftover => Some(LEFTOVER),
+            NameKind::Manifest => inspect::inspect(&disk, &path).other,
         };
-        match other {
-            Some(other) => contents.skipped.push((path, other)),
+        match skipped {
+            Some(reason) => contents.skipped.push((path, reason)),
             None => contents.manifests.push(path),
         }
     }
     Ok(contents)
 }
 
-/// Reads a manifest whole. Does not block, whatever stands at the path.
+/// Reads a whole manifest. It does not block, whatever is at the path.
 ///
 /// # Errors
-/// If it is no regular file, cannot be read, is too large, or is written to meanwhile.
+/// If it is not a regular file, cannot be read, is too large, or is written to meanwhile.
 pub fn read_manifest(path: &Path) -> Result<Vec<u8>, RejectionReason> {
-    let unreadable = |why: &str| RejectionReason::Unreadable(why.into());
-    match disk::read(path) {
-        Text::Whole(text, _) => Ok(text),
+    let unreadable = |error: &str| RejectionReason::Unreadable(error.into());
+    match inspect::read(&Disk::default(), path) {
+        Text::Complete(text, _) => Ok(text),
         Text::TooLarge(stamp) => Err(RejectionReason::Invalid(Arc::new(too_large(stamp.size)))),
-        Text::Torn(_) => Err(unreadable("it was written to while it was read")),
-        Text::Vanished => Err(unreadable("there is no such file any more")),
+        Text::Torn(_) => Err(unreadable("it was written to while it was read; try again")),
+        Text::Vanished => Err(unreadable("the file no longer exists")),
         Text::Unreadable(error) => Err(unreadable(&error)),
     }
 }

@@ -1,89 +1,44 @@
-//! Manifests in a directory, or one manifest file.
+//! The file source: manifests in a directory, or one manifest file.
 //!
-//! The kubelet's `pkg/kubelet/config/file.go` and `file_linux.go`, with three
-//! differences: what changes is told by looking at just that, nothing is told of
-//! a file that is still being written, and what was good is kept until it is
-//! good again or gone for certain.
+//! The kubelet's `pkg/kubelet/config/file.go` and `file_linux.go`, with three differences: a
+//! change is handled by checking only the changed file, a file that is still being written is
+//! not read, and the last-known-good pods of a file are kept until it is valid again or
+//! removed.
 
-mod disk;
+mod config;
 mod entries;
-mod links;
+mod inspect;
 mod load;
 mod manifests;
+mod names;
 mod watch;
 mod worker;
 
-use std::{
-    mem, panic,
-    path::{self, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{mem, path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
     sync::watch as level,
-    task,
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::manifests::{Contents, contents, read_manifest};
+pub use self::{
+    config::{FileSettings, OnInvalid},
+    manifests::{Contents, contents, read_manifest},
+};
 use self::{
-    watch::{Inbox, News},
+    watch::{ChangeQueue, Changes},
     worker::{Outcome, Worker},
 };
 use super::last_good::LastGood;
-use crate::{clock, manifest::Preparation, mux::SourceChannel, pod::SourceName};
+use crate::{host::Host, mux::SourceChannel, pod::SourceName};
 
-/// How often everything is scanned where no watch is to be had.
+/// The time between scans where nothing can be watched.
 const POLL: Duration = Duration::from_secs(1);
-/// The shortest time between scans that events call for: a flood of events may
-/// overflow the queue as fast as it is emptied.
+/// The shortest time between scans that events ask for: a flood of events may overflow the
+/// queue as fast as it is emptied.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What becomes of a manifest's pods when it is not valid any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnInvalid {
-    /// They stay until it is valid again or gone.
-    #[default]
-    Keep,
-    /// They are removed.
-    Remove,
-}
-
-/// The file source's settings.
-#[derive(Clone, Debug)]
-pub struct FileSettings {
-    /// A directory of manifests, or one manifest. It may be missing.
-    pub path: PathBuf,
-    /// The time between two scans of everything.
-    pub check_frequency: Duration,
-    /// For how long a file must be gone before it is told, and for how long one
-    /// that is perhaps being written must stay the same before it is read.
-    pub quiet: Duration,
-    /// For how long the pods of a directory that vanished are kept.
-    pub missing_grace: Duration,
-    /// What becomes of the pods of a manifest that is not valid any more.
-    pub on_invalid: OnInvalid,
-    /// For whom manifests are prepared.
-    pub preparation: Preparation,
-}
-
-impl FileSettings {
-    /// The kubelet's check frequency (20 s), a quiet time of 100 ms, a grace of a minute.
-    #[must_use]
-    pub fn new(path: impl Into<PathBuf>, preparation: Preparation) -> Self {
-        Self {
-            path: path.into(),
-            check_frequency: Duration::from_secs(20),
-            quiet: Duration::from_millis(100),
-            missing_grace: Duration::from_mins(1),
-            on_invalid: OnInvalid::Keep,
-            preparation,
-        }
-    }
-}
 
 /// How changes are noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,43 +79,43 @@ pub struct FileStatus {
     rescanned: u64,
 }
 
-/// What the source is asked for while it runs.
+/// What the handle asks for.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Requests {
     rescans: u64,
     check_frequency: Duration,
     on_invalid: OnInvalid,
 }
 
-/// The file source from outside. Cheap to clone.
+/// Controls a [`FileSource`] that runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct FileHandle {
-    asked: level::Sender<Asked>,
+    requests: level::Sender<Requests>,
     status: level::Receiver<FileStatus>,
 }
 
 impl FileHandle {
-    /// Asks for a scan of everything now (SIGHUP).
+    /// Starts a scan now (SIGHUP).
     pub fn rescan(&self) {
-        self.asked.send_modify(|asked| asked.rescans += 1);
+        self.requests.send_modify(|requests| requests.rescans += 1);
     }
 
-    /// Takes these settings over, and scans everything.
+    /// Applies these settings and starts a scan.
     pub fn retune(&self, check_frequency: Duration, on_invalid: OnInvalid) {
-        self.asked.send_modify(|asked| {
-            *asked = Asked { rescans: asked.rescans + 1, check_frequency, on_invalid };
+        self.requests.send_modify(|requests| {
+            *requests = Requests { rescans: requests.rescans + 1, check_frequency, on_invalid };
         });
     }
 
-    /// Asks for a scan of everything, and waits until what it found has been
-    /// merged. Returns false if the source ended before. Cancel-safe.
+    /// Starts a scan and waits until its result has been merged. Returns false if the source
+    /// ended before. Cancel-safe.
     pub async fn rescanned(&self) -> bool {
         self.rescan();
-        let asked = self.asked.borrow().rescans;
-        self.status.clone().wait_for(|status| status.rescanned >= asked).await.is_ok()
+        let rescans = self.requests.borrow().rescans;
+        self.status.clone().wait_for(|status| status.rescanned >= rescans).await.is_ok()
     }
 
-    /// How the source is doing. Closed when it has ended.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
     pub fn status(&self) -> level::Receiver<FileStatus> {
         self.status.clone()
@@ -170,64 +125,78 @@ impl FileHandle {
 /// The source of pods from files.
 #[derive(Debug)]
 pub struct FileSource {
+    host: Host,
     channel: SourceChannel,
-    inbox: Arc<Inbox>,
+    queue: Arc<ChangeQueue>,
+    /// `None` while a step runs.
     worker: Option<Box<Worker>>,
-    good: LastGood,
-    asked: level::Receiver<Asked>,
+    last_good: LastGood,
+    requests: level::Receiver<Requests>,
     status: level::Sender<FileStatus>,
 }
 
 impl FileSource {
-    /// A source that reads the settings' path into a channel. It does nothing before it is run.
+    /// A source that publishes the manifests at the settings' path into a channel. It does
+    /// nothing before it runs.
     #[must_use]
     pub fn new(settings: FileSettings, channel: SourceChannel) -> (Self, FileHandle) {
         let FileSettings { check_frequency, on_invalid, .. } = settings;
-        let (ask, asked) = level::channel(Asked { rescans: 0, check_frequency, on_invalid });
-        let (status, seen) = level::channel(FileStatus::default());
-        let inbox = Arc::new(Inbox::default());
-        // It fails for an empty path only, which then is looked at as it is, and is missing.
+        let (request, requests) = level::channel(Requests { rescans: 0, check_frequency, on_invalid });
+        let (status, published) = level::channel(FileStatus::default());
+        let queue = Arc::new(ChangeQueue::default());
+        // It fails for an empty path only, which is then missing.
         let absolute = path::absolute(&settings.path).unwrap_or_else(|_| settings.path.clone());
-        let good = LastGood::none(SourceName::File, settings.preparation.node.clone());
-        let worker = Some(Box::new(Worker::new(settings, absolute, inbox.clone())));
-        let source = Self { channel, inbox, worker, good, asked, status };
-        (source, FileHandle { asked: ask, status: seen })
+        let last_good = LastGood::none(SourceName::File, settings.preparation.node.clone());
+        let worker = Some(Box::new(Worker::new(settings, absolute, queue.clone())));
+        let host = Host::default();
+        let source = Self { host, channel, queue, worker, last_good, requests, status };
+        (source, FileHandle { requests: request, status: published })
     }
 
-    /// The same with what was good in an earlier run, which is pushed at once,
-    /// and kept up to date from now on.
-    ///
-    /// What is missing, unreadable or broken at the start is treated as if it
-    /// had become so just now.
+    /// Runs on this host.
     #[must_use]
-    pub fn with_last_good(mut self, mut good: LastGood) -> Self {
+    pub fn on(mut self, host: Host) -> Self {
         if let Some(worker) = &mut self.worker {
-            let (listing, others) = worker.restore(good.restored());
+            worker.set_host(host.clone());
+        }
+        self.host = host;
+        self
+    }
+
+    /// Publishes the last-known-good pods of an earlier run at once, and saves them from now on.
+    ///
+    /// A manifest that is missing, unreadable or invalid at the start is treated as if it had
+    /// become so just now.
+    #[must_use]
+    pub fn with_last_good(mut self, last_good: LastGood) -> Self {
+        let mut last_good = last_good.on(self.host.clone());
+        if let Some(worker) = &mut self.worker {
+            let (listing, others) = worker.restore(last_good.restored());
             for origin in &others {
-                good.forget(origin);
+                last_good.forget(origin);
             }
             if let Some(listing) = listing {
                 self.channel.publish(listing);
             }
         }
-        self.good = good;
+        self.last_good = last_good;
         self
     }
 
-    /// Scans, watches and pushes until `stop` is cancelled.
+    /// Scans, watches and publishes until `stop` is cancelled.
     ///
-    /// Files are touched on tokio's blocking threads only. If one of them hangs
-    /// (a dead NFS server), `run` still ends when it is stopped; the runtime
-    /// must then be shut down without waiting for that thread.
+    /// Files are accessed on blocking threads only. If one of these threads hangs (a dead NFS
+    /// server), `run` still ends when it is stopped. The runtime must then be shut down
+    /// without waiting for that thread.
     ///
     /// # Panics
     /// If a step panics, with its panic.
     pub async fn run(mut self, stop: CancellationToken) {
         self.work(stop).await;
-        let Self { channel, good, .. } = self;
-        // Nobody waits for what is written last.
+        let Self { channel, last_good, .. } = self;
+        // The mux must not wait for the last write.
         drop(channel);
-        good.finish().await;
+        last_good.finish().await;
     }
 
     async fn work(&mut self, stop: CancellationToken) {
@@ -237,47 +206,48 @@ impl FileSource {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = self.inbox.wait() => {}
-                Ok(()) = self.asked.changed() => {}
-                () = self.good.write() => {
-                    self.tell_good();
+                () = self.queue.wait() => {}
+                Ok(()) = self.requests.changed() => {}
+                () = self.last_good.write() => {
+                    self.publish_unkept();
                     continue;
                 }
                 () = time::sleep_until(schedule.next()) => {}
             }
             let began = Instant::now();
-            let Asked { rescans: asked, check_frequency, on_invalid } = *self.asked.borrow_and_update();
+            let Requests { rescans, check_frequency, on_invalid } = *self.requests.borrow_and_update();
             let scan =
-                schedule.next_scan <= began || asked > answering.unwrap_or(self.status.borrow().rescanned);
-            let news = self.inbox.take();
+                schedule.next_scan <= began || rescans > answering.unwrap_or(self.status.borrow().rescanned);
+            let changes = self.queue.take();
             if let Some(worker) = &mut self.worker {
                 worker.retune(check_frequency, on_invalid);
             }
-            if !scan && news.is_empty() && schedule.next() > began {
+            if !scan && changes.is_empty() && schedule.next() > began {
                 continue;
             }
-            let Some(outcome) = self.step(news, scan, &stop).await else { return };
+            let Some(outcome) = self.step(changes, scan, &stop).await else { return };
             schedule.update(&outcome, began, check_frequency);
             if scan {
-                answering = Some(asked);
+                answering = Some(rescans);
             }
-            let settled = outcome.settled;
-            self.tell(outcome).await;
-            if let Some(asked) = answering.take_if(|_| settled) {
+            let stable = outcome.stable;
+            self.publish(outcome).await;
+            if let Some(rescans) = answering.take_if(|_| stable) {
                 if stop.run_until_cancelled(self.channel.merged()).await.is_none() {
                     return;
                 }
-                self.status.send_if_modified(|status| mem::replace(&mut status.rescanned, asked) != asked);
+                self.status
+                    .send_if_modified(|status| mem::replace(&mut status.rescanned, rescans) != rescans);
             }
         }
     }
 
-    /// One step, off the reactor. `None` if it was stopped.
-    async fn step(&mut self, news: News, scan: bool, stop: &CancellationToken) -> Option<Outcome> {
+    /// One step, on a blocking thread. `None` if it was stopped.
+    async fn step(&mut self, changes: Changes, scan: bool, stop: &CancellationToken) -> Option<Outcome> {
         let mut worker = self.worker.take()?;
         let token = stop.clone();
-        let work = task::spawn_blocking(move || {
-            let outcome = worker.step(news, scan, &token);
+        let work = self.host.threads.blocking(move || {
+            let outcome = worker.step(changes, scan, &token);
             (worker, outcome)
         });
         match stop.run_until_cancelled(work).await? {
@@ -285,48 +255,44 @@ impl FileSource {
                 self.worker = Some(worker);
                 Some(outcome)
             }
-            Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
-            // The runtime is being shut down.
-            Err(_) => None,
+            Err(cancelled) => {
+                cancelled.resume_panic();
+                None
+            }
         }
     }
 
-    fn tell_good(&self) {
-        let unkept = self.good.trouble();
+    fn publish_unkept(&self) {
+        let unkept = self.last_good.error();
         self.status.send_if_modified(|status| mem::replace(&mut status.unkept, unkept.clone()) != unkept);
     }
 
-    async fn tell(&mut self, outcome: Outcome) {
-        for (origin, pods) in outcome.good {
-            self.good.put(&origin, pods);
+    async fn publish(&mut self, outcome: Outcome) {
+        for (origin, pods) in outcome.changed {
+            self.last_good.put(&origin, pods);
         }
-        // It is on its way to the disk before anybody hears of it.
-        self.good.begin().await;
+        // Begin to save before consumers act on the listing.
+        self.last_good.begin().await;
         if let Some(listing) = outcome.listing {
             self.channel.publish(listing);
         }
-        let since = || self.status.borrow().failing_since.unwrap_or_else(clock::now);
+        let since = || self.status.borrow().failing_since.unwrap_or_else(|| self.host.clock.now());
         let status = FileStatus {
-            failing_since: outcome.trouble.as_ref().map(|_| since()),
+            failing_since: outcome.error.as_ref().map(|_| since()),
             noticing: outcome.polling.map_or(Noticing::Watching, |why| Noticing::Polling { why }),
             last_scan: outcome.scanned.or(self.status.borrow().last_scan),
-            error: outcome.trouble,
+            error: outcome.error,
             files: outcome.files,
             waiting: outcome.waiting,
             rejected: outcome.rejected,
-            unkept: self.good.trouble(),
+            unkept: self.last_good.error(),
             rescanned: self.status.borrow().rescanned,
         };
-        self.status.send_if_modified(|before| {
-            *before != status && {
-                *before = status;
-                true
-            }
-        });
+        self.status.send_if_modified(|before| mem::replace(before, status.clone()) != status);
     }
 }
 
-/// When to look without being told.
+/// When to act without an event.
 #[derive(Debug)]
 struct Schedule {
     last_scan: Instant,

@@ -1,4 +1,7 @@
-//! The kernel's word that something changed: watches on directories, and the inbox in which events wait.
+//! Watching directories with inotify, and the queue of changes.
+//!
+//! This is the one part of the source that does not go through [`Disk`]: the kernel reports
+//! on its own file systems only. Where it cannot, the source scans each second.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -11,128 +14,125 @@ use notify::{
     Config, ErrorKind, Event, EventKind, EventKindMask, RecommendedWatcher, RecursiveMode, Watcher as _,
     event::{AccessKind, AccessMode, Flag, ModifyKind, RenameMode},
 };
-use tokio::sync::Notify as Wake;
+use tokio::sync::Notify;
 
-use super::{
-    disk::{self, NameKind},
-    entries::Identity,
-};
+use super::{entries::Identity, inspect, names::NameKind};
+use crate::host::Disk;
 
-/// How many paths with news may wait. Beyond it a scan of everything costs less
-/// than remembering more; the kernel's own queue has the same length by default.
-const MAX_WAITING: usize = 16_384;
+/// The most paths in the queue. Beyond it a scan costs less than more memory; the kernel's
+/// own queue has the same length by default.
+const MAX_QUEUED: usize = 16_384;
 
 /// What happened at a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    /// Closed after writing, or moved here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    /// It was closed after writing, or moved here.
     Complete,
     Created,
+    /// Its attributes changed.
     Touched,
-    /// Deleted, moved away or unmounted.
+    /// It was deleted, moved away or unmounted.
     Gone,
 }
 
-/// The news since they were last taken.
+/// The changes since the queue was last emptied.
 #[derive(Debug, Default)]
-pub(super) struct News {
-    /// The last thing that happened at each path.
-    pub(super) paths: HashMap<PathBuf, What>,
-    /// Whether something was lost, so that everything must be looked at.
+pub(super) struct Changes {
+    /// The last change at each path.
+    pub(super) paths: HashMap<PathBuf, Change>,
+    /// Whether changes were lost, so that a scan is needed.
     pub(super) lost: bool,
 }
 
-impl News {
+impl Changes {
     pub(super) fn is_empty(&self) -> bool {
         self.paths.is_empty() && !self.lost
     }
 }
 
-/// The paths that matter.
+/// The paths whose changes are queued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interest {
-    /// In this directory every manifest's name matters.
+    /// Every manifest in this directory,
     pub(super) directory: Option<PathBuf>,
-    /// These matter wherever they are.
+    /// and these paths.
     pub(super) paths: HashSet<PathBuf>,
 }
 
 impl Interest {
     fn covers(&self, path: &Path) -> bool {
         let listed = || path.parent().is_some() && path.parent() == self.directory.as_deref();
-        let manifest = || path.file_name().is_some_and(|name| NameKind::of(name) == NameKind::Manifest);
+        let manifest = || path.file_name().is_some_and(NameKind::is_manifest);
         self.paths.contains(path) || (listed() && manifest())
     }
 }
 
-/// Where events wait for the source. The watcher's thread puts them in and never waits itself.
+/// The queue between the watcher's thread, which never waits, and the source.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
-    waiting: Mutex<Waiting>,
-    wake: Wake,
+pub(super) struct ChangeQueue {
+    queued: Mutex<Queued>,
+    ready: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Queued {
     interest: Interest,
-    news: News,
+    changes: Changes,
 }
 
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Every edit is a single step, so a panic elsewhere has spoilt nothing.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+impl ChangeQueue {
+    fn lock(&self) -> MutexGuard<'_, Queued> {
+        // Every edit is a single step, so a panic elsewhere left the queue consistent.
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for news. Cancel-safe.
+    /// Waits for changes. Cancel-safe.
     pub(super) async fn wait(&self) {
-        self.wake.notified().await;
+        self.ready.notified().await;
     }
 
-    /// Takes the news.
-    pub(super) fn take(&self) -> News {
-        mem::take(&mut self.lock().news)
+    /// Empties the queue.
+    pub(super) fn take(&self) -> Changes {
+        mem::take(&mut self.lock().changes)
     }
 
     fn put(&self, event: notify::Result<Event>) {
-        let mut waiting = self.lock();
-        let Waiting { interest, news } = &mut *waiting;
+        let mut queued = self.lock();
+        let Queued { interest, changes } = &mut *queued;
         match event {
-            Ok(event) if event.flag() == Some(Flag::Rescan) => news.lost = true,
+            Ok(event) if event.flag() == Some(Flag::Rescan) => changes.lost = true,
             Ok(event) => {
-                let (Some(what), [path]) = (what(event.kind), event.paths.as_slice()) else { return };
+                let (Some(change), [path]) = (change(event.kind), event.paths.as_slice()) else { return };
                 if !interest.covers(path) {
                     return;
                 }
-                if news.paths.len() < MAX_WAITING || news.paths.contains_key(path) {
-                    // Attributes change while a file is written, and say nothing about that.
-                    if what == What::Touched {
-                        news.paths.entry(path.clone()).or_insert(what);
-                    } else {
-                        news.paths.insert(path.clone(), what);
-                    }
+                if changes.paths.len() >= MAX_QUEUED && !changes.paths.contains_key(path) {
+                    changes.lost = true;
+                } else if change == Change::Touched {
+                    // Attributes also change while a file is written.
+                    changes.paths.entry(path.clone()).or_insert(change);
                 } else {
-                    news.lost = true;
+                    changes.paths.insert(path.clone(), change);
                 }
             }
             Err(error) => {
-                tracing::debug!(source = "file", %error, "the watch failed in part; everything is looked at");
-                news.lost = true;
+                tracing::debug!(source = "file", %error, "watch failed in part, scanning");
+                changes.lost = true;
             }
         }
-        drop(waiting);
-        self.wake.notify_one();
+        drop(queued);
+        self.ready.notify_one();
     }
 }
 
-/// What an event says. A rename's second report, which names both ends, says nothing new.
-fn what(kind: EventKind) -> Option<What> {
+/// What an event reports. The second event of a rename, which names both paths, is redundant.
+fn change(kind: EventKind) -> Option<Change> {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write))
-        | EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Some(What::Complete),
-        EventKind::Create(_) => Some(What::Created),
-        EventKind::Modify(ModifyKind::Metadata(_)) => Some(What::Touched),
-        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Some(What::Gone),
+        | EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Some(Change::Complete),
+        EventKind::Create(_) => Some(Change::Created),
+        EventKind::Modify(ModifyKind::Metadata(_)) => Some(Change::Touched),
+        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Some(Change::Gone),
         _ => None,
     }
 }
@@ -140,58 +140,61 @@ fn what(kind: EventKind) -> Option<What> {
 /// The watches on directories.
 #[derive(Debug)]
 pub(super) struct Watch {
-    inbox: Arc<Inbox>,
+    queue: Arc<ChangeQueue>,
     watcher: Option<RecommendedWatcher>,
-    armed: BTreeMap<PathBuf, Identity>,
+    watched: BTreeMap<PathBuf, Identity>,
 }
 
 impl Watch {
-    pub(super) fn new(inbox: Arc<Inbox>) -> Self {
-        Self { inbox, watcher: None, armed: BTreeMap::new() }
+    pub(super) fn new(queue: Arc<ChangeQueue>) -> Self {
+        Self { queue, watcher: None, watched: BTreeMap::new() }
     }
 
-    /// Says which paths matter from now on.
-    pub(super) fn mind(&self, interest: Interest) {
-        self.inbox.lock().interest = interest;
+    /// Replaces the paths whose changes are queued.
+    pub(super) fn set_interest(&self, interest: Interest) {
+        self.queue.lock().interest = interest;
     }
 
-    /// Says that these matter as well.
-    pub(super) fn mind_also(&self, paths: Vec<PathBuf>) {
-        self.inbox.lock().interest.paths.extend(paths);
+    /// Adds paths whose changes are queued.
+    pub(super) fn add_interest(&self, paths: impl IntoIterator<Item = PathBuf>) {
+        self.queue.lock().interest.paths.extend(paths);
     }
 
-    /// Watches these directories and no others; those that are not there are left out.
+    /// Watches these directories and no others. Missing ones are left out.
     ///
     /// # Errors
-    /// Why there can be no watch, for reading.
-    pub(super) fn arm(&mut self, wanted: &BTreeSet<PathBuf>) -> Result<(), String> {
-        let outcome = self.try_arm(wanted);
+    /// Why watching is impossible, for people.
+    pub(super) fn set(&mut self, disk: &Disk, wanted: &BTreeSet<PathBuf>) -> Result<(), String> {
+        let outcome = self.try_set(disk, wanted);
         if outcome.is_err() {
-            // A watcher that may be half set up is worth nothing.
+            // The watcher may be half set up.
             self.watcher = None;
-            self.armed.clear();
+            self.watched.clear();
         }
         outcome
     }
 
-    fn try_arm(&mut self, wanted: &BTreeSet<PathBuf>) -> Result<(), String> {
+    fn try_set(&mut self, disk: &Disk, wanted: &BTreeSet<PathBuf>) -> Result<(), String> {
+        if !disk.has_watches() {
+            return Err("the file system has no watches".to_owned());
+        }
         let watcher = match &mut self.watcher {
             Some(watcher) => watcher,
-            none => none.insert(open(self.inbox.clone())?),
+            none => none.insert(open(self.queue.clone())?),
         };
-        let present: BTreeMap<PathBuf, Identity> =
-            wanted.iter().filter_map(|path| Some((path.clone(), disk::directory(path)?))).collect();
-        for (path, identity) in mem::take(&mut self.armed) {
+        let directory = |path: &PathBuf| Some((path.clone(), inspect::directory(disk, path)?));
+        let present: BTreeMap<PathBuf, Identity> = wanted.iter().filter_map(directory).collect();
+        for (path, identity) in mem::take(&mut self.watched) {
             if present.get(&path) != Some(&identity) {
-                // The kernel has often dropped it before us.
+                // The kernel may have dropped the watch already.
                 drop(watcher.unwatch(&path));
             }
         }
         for (path, identity) in present {
             match watcher.watch(&path, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(self.armed.insert(path, identity)),
+                Ok(()) => drop(self.watched.insert(path, identity)),
                 Err(error) if is_bearable(&error) => {
-                    tracing::debug!(source = "file", path = %path.display(), %error, "not watched");
+                    tracing::debug!(source = "file", path = %path.display(), %error, "directory not watched");
                 }
                 Err(error) => return Err(explain(&error)),
             }
@@ -199,40 +202,39 @@ impl Watch {
         Ok(())
     }
 
-    /// Says that what is at a path may be another directory than before, even
-    /// if it looks the same.
+    /// Drops the watch on a path, which may be another directory than before even if it
+    /// looks the same.
     pub(super) fn forget(&mut self, path: &Path) {
-        if let (Some(watcher), Some(_)) = (&mut self.watcher, self.armed.remove(path)) {
-            // The kernel may have dropped it before us.
+        if let (Some(watcher), Some(_)) = (&mut self.watcher, self.watched.remove(path)) {
+            // The kernel may have dropped the watch already.
             drop(watcher.unwatch(path));
         }
     }
 
-    /// Whether there is a directory that is not watched.
-    pub(super) fn misses(&self, path: &Path) -> bool {
-        !self.armed.contains_key(path) && disk::directory(path).is_some()
+    /// Whether a path is a directory that is not watched.
+    pub(super) fn misses(&self, disk: &Disk, path: &Path) -> bool {
+        !self.watched.contains_key(path) && inspect::directory(disk, path).is_some()
     }
 
-    /// How many directories are watched.
+    /// The number of watched directories.
     pub(super) fn len(&self) -> usize {
-        self.armed.len()
+        self.watched.len()
     }
 }
 
-/// A watcher that says nothing about opening, reading and writing: our own
-/// reads would come back as events, and a file that is being written is none of
-/// our business before it is closed.
-fn open(inbox: Arc<Inbox>) -> Result<RecommendedWatcher, String> {
+/// A watcher that does not report opening, reading and writing: the source's own reads would
+/// come back as events, and a file that is written matters when it is closed.
+fn open(queue: Arc<ChangeQueue>) -> Result<RecommendedWatcher, String> {
     let kinds = EventKindMask::CREATE
         | EventKindMask::REMOVE
         | EventKindMask::MODIFY_META
         | EventKindMask::MODIFY_NAME
         | EventKindMask::ACCESS_CLOSE;
     let config = Config::default().with_event_kinds(kinds);
-    RecommendedWatcher::new(move |event| inbox.put(event), config).map_err(|error| explain(&error))
+    RecommendedWatcher::new(move |event| queue.put(event), config).map_err(|error| explain(&error))
 }
 
-/// Whether a directory can do without its watch: it has just vanished, or may not be read.
+/// Whether a directory can go without its watch: it has vanished, or may not be read.
 fn is_bearable(error: &notify::Error) -> bool {
     match &error.kind {
         ErrorKind::PathNotFound => true,

@@ -1,4 +1,4 @@
-//! One step of the file source at a time, on a thread that may block: looks, reads, and edits the listing.
+//! The blocking half of the file source: checks paths, reads manifests and edits the listing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -15,124 +15,126 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    FileSettings, OnInvalid,
-    disk::{self, NameKind, Site},
-    entries::{Entries, Moment, Patience, Place, Todo, Why},
-    links::Links,
-    load::{Loaded, load, load_all},
-    watch::{Inbox, Interest, News, Watch, What},
+    config::{FileSettings, OnInvalid},
+    entries::{Action, Cause, Delays, Entries, Target},
+    inspect::{self, Resolved},
+    load::{Loaded, load, load_all, time},
+    names::{LEFTOVER, NameKind},
+    watch::{Change, ChangeQueue, Changes, Interest, Watch},
 };
 use crate::{
-    manifest::{MAX_MANIFEST, Manifest},
-    pod::{
-        InvalidManifest, Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, Problem, RejectionReason,
-        Severity, SourceName, Stage,
-    },
+    host::Host,
+    manifest::Manifest,
+    outage::Outage,
+    pod::{Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, RejectionReason, SourceName},
 };
 
-/// How often arming is tried again because the path changed meanwhile; the next scan does the rest.
-const MAX_ARMINGS: usize = 8;
-/// How many manifests are held at once between being read and being taken.
+/// How often the watches are set again because the path changed meanwhile. The next scan does the rest.
+const MAX_WATCH_ATTEMPTS: usize = 8;
+/// The most manifests in memory that are read and not in the listing yet.
 const READ_AT_ONCE: usize = 512;
-/// How many names it is remembered of that they were noted as skipped.
-const MAX_NOTED: usize = 1_000;
-/// For how many quiet times the first listing waits for files that are being written.
+/// The most skipped files that are logged.
+const MAX_SKIPPED_LOGGED: usize = 1_000;
+/// For how many quiet times the first listing waits for unstable files.
 const FIRST_WAITS: u32 = 10;
+/// The most directories with targets of links that are watched. A scan finds changes in the others.
+const MAX_LINKED_DIRECTORIES: usize = 256;
 
-/// How many directories with links' targets are watched. The targets in others are left to the scan.
-const MAX_TARGETS: usize = 256;
-
-/// What a step led to.
+/// The result of a step.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// The listing, if it is to be pushed.
+    /// The listing, if it must be published.
     pub(super) listing: Option<Listing>,
-    /// Whose pods are others now, for the last good: by absolute path.
-    pub(super) good: Vec<(Origin, Vec<Arc<Pod>>)>,
-    /// When some file is to be looked at again.
+    /// The pods of the files whose pods changed, by absolute path.
+    pub(super) changed: Vec<(Origin, Vec<Arc<Pod>>)>,
+    /// When a file must be checked again.
     pub(super) next_due: Option<Instant>,
-    /// Whether something calls for a scan of everything.
+    /// Whether a scan is needed.
     pub(super) wants_scan: bool,
-    /// Whether every file had come to rest.
-    pub(super) settled: bool,
-    /// When everything was scanned, if it was.
+    /// Whether no file is unstable.
+    pub(super) stable: bool,
+    /// When the step scanned, if it did.
     pub(super) scanned: Option<Timestamp>,
-    /// Why there is no watch, if there is none.
+    /// Why nothing can be watched.
     pub(super) polling: Option<Arc<str>>,
-    /// What is wrong with the path, if something is.
-    pub(super) trouble: Option<Arc<str>>,
-    /// How many files there are.
+    /// What is wrong with the path.
+    pub(super) error: Option<Arc<str>>,
+    /// The number of files.
     pub(super) files: usize,
-    /// How many files are waited for.
+    /// The number of unstable or missing files.
     pub(super) waiting: usize,
-    /// How many files or pods were not taken.
+    /// The number of rejected files and pods.
     pub(super) rejected: usize,
 }
 
-/// Everything that the source knows.
+/// The state of the source.
 #[derive(Debug)]
 pub(super) struct Worker {
+    host: Host,
     settings: FileSettings,
-    /// The settings' path, absolute.
+    /// The path of the settings, absolute.
     path: PathBuf,
     builder: ListingBuilder,
     entries: Entries,
-    links: Links,
+    /// For each manifest that is a symbolic link: the paths below the directory that it leads through.
+    links: BTreeMap<OsString, BTreeSet<PathBuf>>,
     watch: Watch,
-    site: Option<Site>,
-    polling: Option<Arc<str>>,
+    resolved: Option<Resolved>,
+    polling: Outage,
     watch_again_at: Option<Instant>,
     wants_scan: bool,
     scanned: Option<Timestamp>,
-    trouble: Option<Arc<str>>,
-    changed: bool,
-    good: Vec<(Origin, Vec<Arc<Pod>>)>,
+    outage: Outage,
+    /// Whether the listing changed since it was last published.
+    is_changed: bool,
+    changed: Vec<(Origin, Vec<Arc<Pod>>)>,
     began: Option<Instant>,
-    handed_out: bool,
+    published: bool,
     rejected: usize,
-    noted: HashSet<OsString>,
-    duplicates: BTreeMap<(Origin, Option<PodKey>), RejectionReason>,
+    skipped: HashSet<OsString>,
+    conflicts: BTreeMap<(Origin, Option<PodKey>), RejectionReason>,
 }
 
 impl Worker {
-    pub(super) fn new(settings: FileSettings, path: PathBuf, inbox: Arc<Inbox>) -> Self {
-        let patience = Patience {
-            quiet: settings.quiet,
-            check: settings.check_frequency,
-            grace: settings.missing_grace,
-        };
+    pub(super) fn new(settings: FileSettings, path: PathBuf, queue: Arc<ChangeQueue>) -> Self {
+        let delays =
+            Delays { quiet: settings.quiet, check: settings.check_frequency, grace: settings.missing_grace };
         Self {
+            host: Host::default(),
             path,
             builder: ListingBuilder::new(SourceName::File),
-            entries: Entries::new(patience),
-            links: Links::default(),
-            watch: Watch::new(inbox),
-            site: None,
-            polling: None,
+            entries: Entries::new(delays),
+            links: BTreeMap::new(),
+            watch: Watch::new(queue),
+            resolved: None,
+            polling: Outage::default(),
             watch_again_at: None,
             wants_scan: false,
             scanned: None,
-            trouble: None,
-            changed: false,
-            good: Vec::new(),
+            outage: Outage::default(),
+            is_changed: false,
+            changed: Vec::new(),
             began: None,
-            handed_out: false,
+            published: false,
             rejected: 0,
-            noted: HashSet::new(),
-            duplicates: BTreeMap::new(),
+            skipped: HashSet::new(),
+            conflicts: BTreeMap::new(),
             settings,
         }
     }
 
-    /// Takes what was good in an earlier run for what is there, until it has been
-    /// looked at. Gives the listing of it, if there is any, and the origins
-    /// that are none of this path's.
+    pub(super) fn set_host(&mut self, host: Host) {
+        self.host = host;
+    }
+
+    /// Adds the manifests of an earlier run. Returns their listing, if there are any, and the
+    /// origins that are not below this source's path.
     pub(super) fn restore(
         &mut self,
-        good: impl Iterator<Item = (Origin, Vec<Prepared>)>,
+        restored: impl Iterator<Item = (Origin, Vec<Prepared>)>,
     ) -> (Option<Listing>, Vec<Origin>) {
-        let (now, mut others) = (crate::clock::now(), Vec::new());
-        for (path, pods) in good {
+        let (now, mut others) = (self.host.clock.now(), Vec::new());
+        for (path, pods) in restored {
             match self.name_of(Path::new(path.as_str())) {
                 Some(name) => {
                     self.entries.restore(&name);
@@ -145,8 +147,8 @@ impl Worker {
         ((!listing.is_empty()).then_some(listing), others)
     }
 
-    /// Takes over what may change while the source runs. Manifests that are
-    /// invalid already are treated by the new rule at once.
+    /// Applies the settings that may change while the source runs, also to manifests that are
+    /// invalid already.
     pub(super) fn retune(&mut self, check_frequency: Duration, on_invalid: OnInvalid) {
         let before = mem::replace(&mut self.settings.on_invalid, on_invalid);
         self.settings.check_frequency = check_frequency;
@@ -156,217 +158,229 @@ impl Worker {
         }
         let origins: Vec<Origin> = self.builder.origins().cloned().collect();
         for origin in origins {
-            let Some(refusal) = self.builder.rejection(&origin) else { continue };
-            let reason = refusal.reason.clone();
+            let Some(rejection) = self.builder.rejection(&origin) else { continue };
+            let reason = rejection.reason.clone();
             if matches!(reason, RejectionReason::Invalid(_)) {
                 self.builder.remove(&origin);
-                self.note_good(self.name_at(&origin).to_owned().as_os_str());
+                self.note_changed(self.name_at(&origin).to_owned().as_os_str());
                 self.builder.reject(&origin, reason);
-                self.changed = true;
             }
         }
     }
 
-    /// Takes news in, scans everything if asked to or if the path leads
-    /// elsewhere than before, and looks again at what is due. Ends early when stopped.
-    pub(super) fn step(&mut self, news: News, scan: bool, stop: &CancellationToken) -> Outcome {
+    /// Handles changes, scans if asked to or if the path leads elsewhere than before, and
+    /// checks the files that are due. Ends early when stopped.
+    pub(super) fn step(&mut self, changes: Changes, scan: bool, stop: &CancellationToken) -> Outcome {
         self.began.get_or_insert_with(Instant::now);
-        self.wants_scan = news.lost;
-        let site = disk::inspect(&self.path);
-        // Whether the event that says that a file is complete may be among the lost ones.
-        let lossy = news.lost || self.is_replaced(&news);
-        let moved = self.site.as_ref() != Some(&site) || self.is_replaced(&news);
+        self.wants_scan = changes.lost;
+        let resolved = inspect::resolve(&self.host.disk, &self.path);
+        let replaced = self.is_replaced(&changes);
+        // The event that says that a file is complete may be among the lost ones.
+        let lossy = changes.lost || replaced;
+        let moved = self.resolved.as_ref() != Some(&resolved) || replaced;
         if moved || lossy {
-            self.entries.doubt();
+            self.entries.events_lost();
         }
-        for (path, what) in &news.paths {
-            if *what != What::Touched {
+        for (path, change) in &changes.paths {
+            if *change != Change::Touched {
                 self.watch.forget(path);
-            } else if site.real.as_ref() == Some(path) {
-                // It may have become readable.
-                self.wants_scan |= matches!(site.place, Place::Directory(_));
+            } else if resolved.real.as_ref() == Some(path) {
+                // The directory may have become readable.
+                self.wants_scan |= matches!(resolved.target, Target::Directory(_));
             }
         }
         if scan || moved {
-            self.scan(site, stop);
+            self.scan(resolved, stop);
         }
-        let mut paths: Vec<(PathBuf, What)> = news.paths.into_iter().collect();
-        paths.sort_by(|(a, _), (b, _)| a.cmp(b));
-        for (path, what) in paths {
-            if stop.is_cancelled() {
-                break;
-            }
-            self.heed(&path, if lossy && what == What::Created { What::Touched } else { what });
-        }
-        let kept = self.entries.waiting();
+        self.handle(&changes, lossy, stop);
+        let waiting = self.entries.waiting();
         for name in self.entries.due(Instant::now()) {
             if stop.is_cancelled() {
                 break;
             }
-            self.look(&name, Why::Due);
+            self.check_and_load(&name, Cause::Due);
         }
-        self.tell_removal(kept);
+        self.log_removal(waiting);
         self.outcome()
     }
 
     fn outcome(&mut self) -> Outcome {
         Outcome {
             listing: self.listing(),
-            good: mem::take(&mut self.good),
+            changed: mem::take(&mut self.changed),
             next_due: self.entries.next_due(),
             wants_scan: self.wants_scan,
             scanned: self.scanned.take(),
-            settled: !self.entries.is_unsettled(),
-            polling: self.polling.clone(),
-            trouble: self.trouble.clone(),
+            stable: !self.entries.is_unstable(),
+            polling: self.polling.error(),
+            error: self.outage.error(),
             files: self.entries.len(),
             waiting: self.entries.waiting(),
             rejected: self.rejected,
         }
     }
 
-    /// The listing, if it changed. The first one waits a little for files that are just being written.
+    /// The listing, if it changed. The first one waits a little for unstable files.
     fn listing(&mut self) -> Option<Listing> {
         if !self.entries.is_scanned() {
             return None;
         }
-        if !self.handed_out {
+        if !self.published {
             let until = self.began? + self.settings.quiet * FIRST_WAITS;
-            if self.entries.is_unsettled() && Instant::now() < until {
+            if self.entries.is_unstable() && Instant::now() < until {
                 return None;
             }
-        } else if !self.changed {
+        } else if !self.is_changed {
             return None;
         }
-        self.handed_out = true;
-        self.changed = false;
+        self.published = true;
+        self.is_changed = false;
         let listing = self.builder.listing();
         self.rejected = listing.rejections().count();
-        self.tell_duplicates(&listing);
+        self.log_conflicts(&listing);
         Some(listing)
     }
 
     /// Whether the directory may be another one now, even if it looks the same.
-    fn is_replaced(&self, news: &News) -> bool {
-        let directory = self.site.as_ref().and_then(|site| site.real.as_ref());
-        let what = directory.and_then(|directory| news.paths.get(directory));
-        let is_directory = matches!(self.site, Some(Site { place: Place::Directory(_), .. }));
-        is_directory && what.is_some_and(|what| *what != What::Touched)
+    fn is_replaced(&self, changes: &Changes) -> bool {
+        let Some(Resolved { target: Target::Directory(_), real: Some(real), .. }) = &self.resolved else {
+            return false;
+        };
+        changes.paths.get(real).is_some_and(|change| *change != Change::Touched)
     }
 
-    /// Looks at everything.
-    fn scan(&mut self, site: Site, stop: &CancellationToken) {
-        let was_missing = matches!(self.site, Some(Site { place: Place::Missing, .. }));
-        let site = self.arm(site);
+    /// Checks every file.
+    fn scan(&mut self, resolved: Resolved, stop: &CancellationToken) {
+        let was_missing = matches!(self.resolved, Some(Resolved { target: Target::Missing, .. }));
+        let resolved = self.set_watches(resolved);
         self.wants_scan = false;
-        self.scanned = Some(crate::clock::now());
-        self.site = Some(site.clone());
-        self.entries.set_place(site.place);
-        let names = match (site.place, &site.real) {
-            (Place::File, _) => BTreeSet::from([OsString::new()]),
-            (Place::Directory(_), Some(directory)) => match disk::list(directory) {
+        self.scanned = Some(self.host.clock.now());
+        self.resolved = Some(resolved.clone());
+        self.entries.set_target(resolved.target);
+        let names = match (resolved.target, &resolved.real) {
+            (Target::File, _) => BTreeSet::from([OsString::new()]),
+            (Target::Directory(_), Some(directory)) => match inspect::list(&self.host.disk, directory) {
                 Ok(names) => self.manifests(names),
-                // Gone since it was looked at just now: the next step sees that.
+                // It vanished just now: the next step resolves the path again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.wants_scan = true;
                     return;
                 }
                 Err(error) => {
-                    self.entries.set_place(Place::Unknown);
-                    return self.tell_trouble(Some(error.to_string()));
+                    self.entries.set_target(Target::Unknown);
+                    return self.log_error(Some(error.to_string()));
                 }
             },
-            (Place::Unknown, _) => return self.tell_trouble(site.trouble),
+            (Target::Unknown, _) => return self.log_error(resolved.error),
             _ => BTreeSet::new(),
         };
-        if site.place != Place::Missing {
-            self.tell_trouble(None);
+        if resolved.target != Target::Missing {
+            self.log_error(None);
         } else if !was_missing {
-            self.tell_trouble(Some(self.missing()));
+            self.log_error(Some(self.missing()));
         }
-        self.links.keep(&names);
-        if self.look_at_all(&names, stop) {
+        self.links.retain(|name, _| names.contains(name));
+        if self.check_all(&names, stop) {
             self.entries.scanned(&names, Instant::now());
         }
     }
 
     fn missing(&self) -> String {
         if self.builder.origins().next().is_none() {
-            return "does not exist; it is taken up when it appears".to_owned();
+            return "the path does not exist; its manifests are read when it appears".to_owned();
         }
-        format!("has vanished; what it gave is kept for {:?}", self.settings.missing_grace)
+        format!("the path no longer exists; its pods are kept for {:?}", self.settings.missing_grace)
     }
 
     fn manifests(&mut self, mut names: BTreeSet<OsString>) -> BTreeSet<OsString> {
-        names.retain(|name| match NameKind::of(name) {
-            NameKind::Manifest => true,
-            NameKind::Hidden => false,
-            NameKind::Leftover => {
-                self.note(name, "what an editor or a backup left behind");
-                false
+        names.retain(|name| {
+            let kind = NameKind::of(name);
+            if kind == NameKind::Leftover {
+                self.log_skipped(name, LEFTOVER);
             }
+            kind == NameKind::Manifest
         });
         names
     }
 
-    /// Watches what the path depends on. What is found between two looks that
-    /// agree, with the watch in between, is not missed later.
-    fn arm(&mut self, mut site: Site) -> Site {
+    /// Watches what the path depends on. The path is resolved again after that, so that no
+    /// change before the watch is missed.
+    fn set_watches(&mut self, mut resolved: Resolved) -> Resolved {
         let now = Instant::now();
         if self.watch_again_at.is_some_and(|at| now < at) {
-            return site;
+            return resolved;
         }
-        for _ in 0..MAX_ARMINGS {
-            let mut wanted: BTreeSet<PathBuf> = self.links.directories().take(MAX_TARGETS).collect();
-            wanted.extend(site.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned));
-            let directory = site.real.clone().filter(|_| matches!(site.place, Place::Directory(_)));
+        for _ in 0..MAX_WATCH_ATTEMPTS {
+            let hops: BTreeSet<&PathBuf> = self.links.values().flatten().collect();
+            let parents: BTreeSet<&Path> = hops.iter().filter_map(|hop| hop.parent()).collect();
+            let mut wanted: BTreeSet<PathBuf> =
+                parents.into_iter().take(MAX_LINKED_DIRECTORIES).map(Path::to_owned).collect();
+            wanted.extend(resolved.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned));
+            let directory = resolved.real.clone().filter(|_| matches!(resolved.target, Target::Directory(_)));
             wanted.extend(directory.clone());
-            // What is watched matters itself too: it may be moved or removed.
-            let paths =
-                self.links.paths().chain(&site.hops).chain(&site.real).chain(&wanted).cloned().collect();
-            self.watch.mind(Interest { directory, paths });
-            if let Err(error) = self.watch.arm(&wanted) {
+            // A watched directory may itself be moved or removed.
+            let paths = hops.into_iter().chain(&resolved.hops).chain(&resolved.real).chain(&wanted);
+            self.watch.set_interest(Interest { directory, paths: paths.cloned().collect() });
+            if let Err(error) = self.watch.set(&self.host.disk, &wanted) {
                 self.watch_again_at = Some(now + self.settings.check_frequency);
-                self.entries.doubt();
-                self.tell_polling(Some(error));
-                return site;
+                self.entries.events_lost();
+                self.log_polling(Some(&error));
+                return resolved;
             }
-            let after = disk::inspect(&self.path);
-            if after == site {
+            let after = inspect::resolve(&self.host.disk, &self.path);
+            if after == resolved {
                 break;
             }
-            site = after;
+            resolved = after;
         }
         self.watch_again_at = None;
-        self.tell_polling(None);
-        site
+        self.log_polling(None);
+        resolved
     }
 
-    /// Looks at what one event speaks of.
-    fn heed(&mut self, path: &Path, what: What) {
-        let Some(site) = &self.site else { return };
-        let mut names = self.links.through(path);
-        match (site.place, &site.real) {
-            (Place::File, Some(file)) if file == path => names.push(OsString::new()),
-            (Place::Directory(_), Some(directory)) if path.parent() == Some(directory) => {
-                let manifest = |name: &&OsStr| NameKind::of(name) == NameKind::Manifest;
-                names.extend(path.file_name().filter(manifest).map(OsStr::to_owned));
+    /// Checks the files that changes concern.
+    fn handle(&mut self, changes: &Changes, lossy: bool, stop: &CancellationToken) {
+        let mut checks = BTreeSet::new();
+        for (path, change) in &changes.paths {
+            let change = if lossy && *change == Change::Created { Change::Touched } else { *change };
+            checks.extend(self.name_in_place(path).map(|name| (path, name, change)));
+        }
+        for (name, hops) in &self.links {
+            for path in hops {
+                if let Some((path, change)) = changes.paths.get_key_value(path) {
+                    let change = if lossy && *change == Change::Created { Change::Touched } else { *change };
+                    checks.insert((path, name.clone(), change));
+                }
             }
-            _ => {}
         }
-        let why = match what {
-            What::Created if disk::is_being_made(path) => Why::Created,
-            What::Created | What::Complete => Why::Complete,
-            What::Touched | What::Gone => Why::Touched,
-        };
-        for name in names {
-            self.look(&name, why);
+        for (path, name, change) in checks {
+            if stop.is_cancelled() {
+                break;
+            }
+            let cause = match change {
+                Change::Created if inspect::is_being_written(&self.host.disk, path) => Cause::Created,
+                Change::Created | Change::Complete => Cause::Complete,
+                Change::Touched | Change::Gone => Cause::Touched,
+            };
+            self.check_and_load(&name, cause);
         }
     }
 
-    /// Looks at every name, and reads on all cores what is to be read. Returns
-    /// false if it was stopped before the end.
-    fn look_at_all(&mut self, names: &BTreeSet<OsString>, stop: &CancellationToken) -> bool {
+    /// The name of the manifest at a path, if the source reads that path.
+    fn name_in_place(&self, path: &Path) -> Option<OsString> {
+        let resolved = self.resolved.as_ref()?;
+        match (resolved.target, resolved.real.as_deref()?) {
+            (Target::File, file) if file == path => Some(OsString::new()),
+            (Target::Directory(_), directory) if path.parent() == Some(directory) => {
+                path.file_name().filter(|name| NameKind::is_manifest(name)).map(OsStr::to_owned)
+            }
+            _ => None,
+        }
+    }
+
+    /// Checks every name, and reads manifests on several threads. Returns false if it was
+    /// stopped before the end.
+    fn check_all(&mut self, names: &BTreeSet<OsString>, stop: &CancellationToken) -> bool {
         let mut names = names.iter().peekable();
         while names.peek().is_some() {
             let (mut to_read, mut paths) = (Vec::new(), Vec::new());
@@ -374,134 +388,133 @@ impl Worker {
                 if stop.is_cancelled() {
                     return false;
                 }
-                if let Some(path) = self.judge(name, Why::Scan) {
+                if let Some(path) = self.check(name, Cause::Scan) {
                     to_read.push(name);
                     paths.push(path);
                 }
             }
-            for (name, loaded) in to_read.into_iter().zip(load_all(&paths, &self.settings.preparation)) {
-                self.take(name, loaded);
+            let loaded = load_all(&self.host, &paths, &self.settings.preparation);
+            for (name, loaded) in to_read.into_iter().zip(loaded) {
+                self.apply(name, loaded);
             }
         }
         true
     }
 
-    /// Looks at one name and does what follows.
-    fn look(&mut self, name: &OsStr, why: Why) {
-        if let Some(path) = self.judge(name, why) {
-            let loaded = load(&path, &self.settings.preparation);
-            self.take(name, loaded);
+    /// Checks one name, and reads its manifest if needed.
+    fn check_and_load(&mut self, name: &OsStr, cause: Cause) {
+        if let Some(path) = self.check(name, cause) {
+            let loaded = load(&self.host, &path, &self.settings.preparation);
+            self.apply(name, loaded);
         }
     }
 
-    /// Looks at one name and does what follows but for reading, to which it
-    /// gives the path: the one way in which files are found, whatever gave the occasion.
-    fn judge(&mut self, name: &OsStr, why: Why) -> Option<PathBuf> {
+    /// Checks one name. Returns its path if its manifest must be read. Every way to notice a
+    /// change ends here.
+    fn check(&mut self, name: &OsStr, cause: Cause) -> Option<PathBuf> {
         let path = self.path_of(name);
-        let mut look = disk::look(&path);
-        if !look.is_link {
-            self.links.forget(name);
+        let mut inspected = inspect::inspect(&self.host.disk, &path);
+        if !inspected.is_link {
+            self.links.remove(name);
         } else if !name.is_empty() && self.follow(name, &path) {
-            // Its target may have changed before it was watched.
-            look = disk::look(&path);
+            // The target may have changed before it was watched.
+            inspected = inspect::inspect(&self.host.disk, &path);
         }
-        if let Some(other) = look.other {
-            self.note(name, other);
+        if let Some(other) = inspected.other {
+            self.log_skipped(name, other);
         }
-        match self.entries.look(name, look.seen, why, moment()) {
-            Todo::Nothing => {}
-            Todo::Read => return Some(path),
-            Todo::Refuse(error) => self.refuse(name, RejectionReason::Unreadable(error.into())),
-            Todo::Remove => self.remove(name),
+        match self.entries.check(name, inspected.found, cause, time(&self.host)) {
+            Action::Nothing => {}
+            Action::Read => return Some(path),
+            Action::Reject(error) => self.reject(name, RejectionReason::Unreadable(error.into())),
+            Action::Remove => self.remove(name),
         }
         None
     }
 
-    /// Finds out where a link leads and watches that, as far as it is in the
-    /// tree. Returns whether anything was not watched before.
+    /// Resolves a link and watches its way below the directory. Returns whether a path or
+    /// directory is watched now that was not watched before.
     fn follow(&mut self, name: &OsStr, path: &Path) -> bool {
         let Some(root) = path.parent() else { return false };
-        let in_tree = |part: &&Path| part.starts_with(root) && *part != root && *part != path;
-        let hops: BTreeSet<PathBuf> = disk::route(path)
-            .hops
-            .iter()
-            .flat_map(|hop| {
-                hop.ancestors().take_while(|part| *part != root).filter(in_tree).map(Path::to_owned)
-            })
-            .collect();
-        let unwatched = self.watch.len() < MAX_TARGETS
-            && hops.iter().filter_map(|hop| hop.parent()).any(|directory| self.watch.misses(directory));
-        let fresh = self.links.set(name, hops);
-        let moved = !fresh.is_empty();
-        self.watch.mind_also(fresh);
-        if let (true, Some(site)) = (unwatched, self.site.clone()) {
-            self.arm(site);
+        let mut hops = Vec::new();
+        // A link that leads nowhere has hops, too.
+        drop(inspect::follow(&self.host.disk, path, &mut hops));
+        let inside = |part: &&Path| part.starts_with(root) && *part != root && *part != path;
+        let ancestors = |hop: &'_ PathBuf| {
+            let parts = hop.ancestors().take_while(|part| *part != root).filter(inside);
+            parts.map(Path::to_owned).collect::<Vec<_>>()
+        };
+        let hops: BTreeSet<PathBuf> = hops.iter().flat_map(ancestors).collect();
+        let unwatched = self.watch.len() < MAX_LINKED_DIRECTORIES
+            && hops
+                .iter()
+                .filter_map(|hop| hop.parent())
+                .any(|directory| self.watch.misses(&self.host.disk, directory));
+        let moved = self.links.get(name) != Some(&hops);
+        if moved {
+            self.watch.add_interest(hops.iter().cloned());
+            self.links.insert(name.to_owned(), hops);
+        }
+        if let (true, Some(resolved)) = (unwatched, self.resolved.clone()) {
+            self.set_watches(resolved);
         }
         moved || unwatched
     }
 
-    /// Does what follows from reading a manifest.
-    fn take(&mut self, name: &OsStr, loaded: Loaded) {
+    fn apply(&mut self, name: &OsStr, loaded: Loaded) {
         self.entries.read(name, loaded.reading, loaded.at);
-        match loaded.verdict {
+        match loaded.manifest {
             Some(Ok(manifest)) => self.accept(name, manifest),
-            Some(Err(reason)) => self.refuse(name, reason),
+            Some(Err(reason)) => self.reject(name, reason),
             None => {}
         }
     }
 
     fn accept(&mut self, name: &OsStr, manifest: Manifest) {
         let origin = self.origin(name);
-        let mended = self.builder.rejection(&origin).is_some();
+        let recovered = self.builder.rejection(&origin).is_some();
         let pods = manifest.pods.len();
-        if self.builder.put(&origin, manifest.pods, crate::clock::now()) {
-            self.changed = true;
-            self.note_good(name);
+        if self.builder.put(&origin, manifest.pods, self.host.clock.now()) {
+            self.note_changed(name);
         } else if self.entries.is_scanned() {
             return;
         }
         for warning in manifest.warnings {
-            warn!(source = "file", path = %origin, "{origin}:{warning}");
+            warn!(source = "file", path = %origin, %warning, "manifest warning");
         }
-        if mended {
-            info!(source = "file", path = %origin, pods, "recovered: the manifest is good again");
+        if recovered {
+            info!(source = "file", path = %origin, pods, "manifest recovered");
         } else {
-            debug!(source = "file", path = %origin, pods, "the manifest was taken");
+            debug!(source = "file", path = %origin, pods, "manifest accepted");
         }
     }
 
-    fn refuse(&mut self, name: &OsStr, reason: RejectionReason) {
+    fn reject(&mut self, name: &OsStr, reason: RejectionReason) {
         let origin = self.origin(name);
-        let news = self.builder.rejection(&origin).is_none_or(|before| before.reason != reason);
-        if !news {
+        if self.builder.rejection(&origin).is_some_and(|before| before.reason == reason) {
             return;
         }
-        let text = match &reason {
-            RejectionReason::Invalid(refusal) if is_positioned(refusal) => format!("{origin}:{refusal}"),
-            reason => format!("{origin}: {reason}"),
-        };
-        let invalid = matches!(reason, RejectionReason::Invalid(_));
-        if invalid && self.settings.on_invalid == OnInvalid::Remove {
+        if matches!(reason, RejectionReason::Invalid(_)) && self.settings.on_invalid == OnInvalid::Remove {
             self.builder.remove(&origin);
-            self.note_good(name);
+            self.note_changed(name);
         }
+        let error = reason.to_string();
         self.builder.reject(&origin, reason);
-        self.changed = true;
-        let kept = self.builder.pods_of(&origin);
-        let what = if invalid { "the manifest was refused" } else { "the manifest cannot be read" };
-        warn!(source = "file", path = %origin, pods_kept = kept, error = %text, "{what}");
+        self.is_changed = true;
+        let pods_kept = self.builder.pods_of(&origin);
+        warn!(source = "file", path = %origin, pods_kept, %error, "manifest rejected");
     }
 
     fn remove(&mut self, name: &OsStr) {
         let origin = self.origin(name);
         if self.builder.remove(&origin) {
-            self.changed = true;
-            self.note_good(name);
-            debug!(source = "file", path = %origin, "the manifest is gone");
+            self.note_changed(name);
+            debug!(source = "file", path = %origin, "manifest removed");
         }
     }
 
-    /// The manifest's path as the source was given it, with bytes that are no text written as `\xff`.
+    /// The manifest's path below the path of the settings. Bytes that are not UTF-8 are
+    /// written as `\xff`.
     fn origin(&self, name: &OsStr) -> Origin {
         let given = &self.settings.path;
         let path = if name.is_empty() { given.clone() } else { given.join(name) };
@@ -518,112 +531,100 @@ impl Worker {
         if path == self.settings.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
     }
 
-    /// Notes for the last good what a file gives now. A path that is no text is not kept.
-    fn note_good(&mut self, name: &OsStr) {
+    /// Notes that the pods of a file changed. A path that is not UTF-8 is not kept for the
+    /// next start.
+    fn note_changed(&mut self, name: &OsStr) {
+        self.is_changed = true;
         let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
         if let Some(path) = path.to_str() {
-            self.good.push((Origin::from(path), self.builder.found(&self.origin(name)).to_vec()));
+            self.changed.push((Origin::from(path), self.builder.found(&self.origin(name)).to_vec()));
         }
     }
 
-    /// The name under which a file goes that has this absolute path.
+    /// The name of the manifest with this absolute path.
     fn name_of(&self, path: &Path) -> Option<OsString> {
         let name = path.file_name().filter(|_| path.parent() == Some(&self.path));
         match name {
-            Some(name) if NameKind::of(name) == NameKind::Manifest => Some(name.to_owned()),
+            Some(name) if NameKind::is_manifest(name) => Some(name.to_owned()),
             _ if path == self.path => Some(OsString::new()),
             _ => None,
         }
     }
 
     fn path_of(&self, name: &OsStr) -> PathBuf {
-        let real = self.site.as_ref().and_then(|site| site.real.as_ref()).unwrap_or(&self.path);
+        let real = self.resolved.as_ref().and_then(|resolved| resolved.real.as_ref()).unwrap_or(&self.path);
         if name.is_empty() { real.clone() } else { real.join(name) }
     }
 }
 
-/// What is said to people: loud once, then quiet, then "recovered".
+/// The log.
 impl Worker {
-    fn tell_trouble(&mut self, trouble: Option<String>) {
+    fn log_error(&mut self, error: Option<String>) {
         let path = self.settings.path.display();
-        match (&self.trouble, &trouble) {
-            (before, Some(now)) if before.as_deref() != Some(now) => {
-                warn!(source = "file", %path, "{path} {now}");
+        match error {
+            Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
+                warn!(source = "file", %path, %error, "source failed");
             }
-            (Some(_), None) => info!(source = "file", %path, "recovered: {path} can be read"),
-            _ => {}
+            Some(error) => debug!(source = "file", %path, %error, "source failed"),
+            None if self.outage.recovered().is_some() => info!(source = "file", %path, "source recovered"),
+            None => {}
         }
-        self.trouble = trouble.map(Arc::from);
     }
 
-    /// Tells that a directory that stayed away has lost what it gave.
-    fn tell_removal(&mut self, kept: usize) {
-        let removed = kept.saturating_sub(self.entries.waiting());
-        if removed > 0 && matches!(self.site, Some(Site { place: Place::Missing, .. })) {
+    /// Logs that the pods of a vanished directory were removed after the grace time.
+    fn log_removal(&self, waiting: usize) {
+        let files = waiting.saturating_sub(self.entries.waiting());
+        if files > 0 && matches!(self.resolved, Some(Resolved { target: Target::Missing, .. })) {
             let path = self.settings.path.display();
-            warn!(source = "file", %path, files = removed, "{path} did not come back; what it gave is removed");
+            warn!(source = "file", %path, files, "path still missing, its pods are removed");
         }
     }
 
-    fn tell_polling(&mut self, why: Option<String>) {
-        match (&self.polling, &why) {
-            (before, Some(now)) if before.as_deref() != Some(now) => {
-                warn!(source = "file", error = %now, "cannot watch for changes; everything is looked at each second");
+    fn log_polling(&mut self, error: Option<&str>) {
+        match error {
+            Some(error) if self.polling.failed(error, self.host.clock.now()) => {
+                warn!(source = "file", %error, "watch failed, scanning every second");
             }
-            (Some(_), None) => info!(source = "file", "recovered: watching for changes again"),
-            _ => {}
-        }
-        self.polling = why.map(Arc::from);
-    }
-
-    fn note(&mut self, name: &OsStr, what: &str) {
-        if self.noted.len() < MAX_NOTED && self.noted.insert(name.to_owned()) {
-            info!(source = "file", path = %self.origin(name), "skipped: {what}");
+            Some(error) => debug!(source = "file", %error, "watch failed, scanning every second"),
+            None if self.polling.recovered().is_some() => info!(source = "file", "watch recovered"),
+            None => {}
         }
     }
 
-    /// Tells of pods that another one shadows. A file that was renamed is there
-    /// twice for a moment; that is no duplicate.
-    fn tell_duplicates(&mut self, listing: &Listing) {
-        let mut duplicates = BTreeMap::new();
+    fn log_skipped(&mut self, name: &OsStr, reason: &str) {
+        if self.skipped.len() < MAX_SKIPPED_LOGGED && self.skipped.insert(name.to_owned()) {
+            info!(source = "file", path = %self.origin(name), %reason, "file skipped");
+        }
+    }
+
+    /// Logs pods that conflict with another pod of the source. While a file is renamed, both
+    /// of its names are known for a moment; that is not a conflict.
+    fn log_conflicts(&mut self, listing: &Listing) {
+        let mut conflicts = BTreeMap::new();
         for rejection in listing.rejections() {
             let (RejectionReason::DuplicateName { winner } | RejectionReason::DuplicateUid { winner, .. }) =
                 &rejection.reason
             else {
                 continue;
             };
-            if self.is_gone(winner) || self.is_gone(&rejection.origin) {
+            if self.is_missing(winner) || self.is_missing(&rejection.origin) {
                 continue;
             }
             let key = (rejection.origin.clone(), rejection.pod.clone());
-            if self.duplicates.get(&key) != Some(&rejection.reason) {
+            if self.conflicts.get(&key) != Some(&rejection.reason) {
                 let pod = rejection.pod.as_ref().map(tracing::field::display);
-                warn!(source = "file", path = %rejection.origin, pod, error = %rejection.reason, "a pod was refused");
+                warn!(source = "file", path = %rejection.origin, pod, error = %rejection.reason, "conflict found");
             }
-            duplicates.insert(key, rejection.reason.clone());
+            conflicts.insert(key, rejection.reason.clone());
         }
-        for (path, pod) in self.duplicates.keys().filter(|key| !duplicates.contains_key(key)) {
+        for (path, pod) in self.conflicts.keys().filter(|key| !conflicts.contains_key(key)) {
             let pod = pod.as_ref().map(tracing::field::display);
-            info!(source = "file", %path, pod, "recovered: no other pod stands in its way");
+            info!(source = "file", %path, pod, "conflict resolved");
         }
-        self.duplicates = duplicates;
+        self.conflicts = conflicts;
     }
 
-    fn is_gone(&self, origin: &Origin) -> bool {
-        self.entries.is_gone(self.name_at(origin))
+    fn is_missing(&self, origin: &Origin) -> bool {
+        self.entries.is_missing(self.name_at(origin))
     }
-}
-
-pub(super) fn moment() -> Moment {
-    Moment { now: Instant::now(), wall: crate::clock::now() }
-}
-
-fn is_positioned(refusal: &InvalidManifest) -> bool {
-    let mut errors = refusal.problems.iter().filter(|problem| problem.severity == Severity::Error);
-    errors.next().is_some_and(|problem| problem.position.is_some())
-}
-
-pub(super) fn too_large(size: u64) -> InvalidManifest {
-    let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
-    InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
 }

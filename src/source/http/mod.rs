@@ -1,12 +1,12 @@
-//! The posted set: pods that were given over HTTP, kept until they are deleted.
+//! The http source: pods that clients post, kept until they are deleted.
 //!
-//! A write is answered when it is on disk and merged, whatever a sink does. The
-//! source is an actor: it takes what writes have come in, settles them one after
-//! the other on a copy of the set, commits all that they changed at once and only
-//! then lets the copy be the set.
+//! A write is answered when it is on disk and merged; it never waits for a sink. The source is
+//! an actor: it applies the waiting writes one after the other to a copy of the set, commits
+//! all their changes at once, and then replaces the set with the copy.
 
 mod record;
 mod set;
+mod write;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,252 +21,123 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
-use uuid::Uuid;
+use tracing::{debug, info, warn};
 
-use self::set::{Set, Step};
-use super::{SourceFailing, SourceStatus};
+use self::set::{Posted, Set, Step};
+pub use self::{
+    record::LoadError,
+    write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
+};
+use super::status::{SourceFailing, SourceStatus};
 use crate::{
-    clock,
     db::{Change, Db, DbError, Stored, Table},
     error_chain::chain,
+    host::Host,
     mux::SourceChannel,
-    pod::{ListingBuilder, NodeName, Origin, Pod, PodKey, Prepared, SourceName},
+    outage::Outage,
+    pod::{ListingBuilder, NodeName, Origin, Pod, PodKey, SourceName},
     storage::Delivered,
 };
 
-/// How many writes may wait while a commit is under way; the next one waits for its turn to ask.
-const WRITES: usize = 1024;
+/// The most writes that wait during a commit. A further one waits for a free place.
+const MAX_WAITING: usize = 1024;
+/// The delay before the removal of a pod that could not be stored is retried.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest wait for a deadline: the clocks may be set in between.
+const RECHECK: Duration = Duration::from_hours(1);
 
-/// What a write asks for.
-#[derive(Clone, Debug)]
-pub enum Write {
-    /// Each pod is created or replaced (`POST /pods`).
-    Apply(Vec<Prepared>),
-    /// These are all pods from now on; those that are not among them are
-    /// deleted gracefully (`PUT /pods`).
-    ReplaceAll(Vec<Prepared>),
-    /// A pod is created (`POST` on Kubernetes' paths).
-    Create(Prepared),
-    /// A pod is replaced (`PUT` on Kubernetes' paths). A resourceVersion or a
-    /// UID in its metadata is a precondition.
-    Replace(Prepared),
-    /// A pod is deleted.
-    Delete {
-        /// Which.
-        key: PodKey,
-        /// How long it may take to end, in seconds; the pod's own grace if
-        /// absent. Negative is 1, as at an API server. 0 erases it at once.
-        grace: Option<i64>,
-        /// What must be true of it.
-        preconditions: Preconditions,
-    },
-}
-
-/// What must be true of a pod for it to be deleted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Preconditions {
-    /// It has this UID.
-    pub uid: Option<String>,
-    /// It is at this version.
-    pub resource_version: Option<String>,
-}
-
-/// What became of one pod of a write.
-#[derive(Clone, Debug)]
-pub struct Written {
-    /// What was done.
-    pub outcome: Outcome,
-    /// The pod as it is now, or as it was last if it is gone.
-    pub pod: Arc<Pod>,
-}
-
-/// What was done to a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is new.
-    Created,
-    /// It was replaced.
-    Configured,
-    /// It is as it was, to the last field.
-    Unchanged,
-    /// It is being deleted, and is there until its grace has run out or every
-    /// sink has let it go.
-    Terminating,
-    /// It is gone.
-    Deleted,
-}
-
-impl Outcome {
-    /// The word that people see: kubectl's `created`, `configured`, `unchanged`,
-    /// and `terminating` and `deleted`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Configured => "configured",
-            Self::Unchanged => "unchanged",
-            Self::Terminating => "terminating",
-            Self::Deleted => "deleted",
-        }
-    }
-}
-
-/// Why nothing of a write was taken.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum WriteError {
-    /// Some of its pods cannot be taken as things stand.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Refused(Vec<Obstacle>),
-    /// It could not be made durable.
-    #[error("not stored")]
-    Storage(#[source] DbError),
-    /// The agent is stopping.
-    #[error("the agent is stopping")]
-    Stopping,
-}
-
-/// Why one pod of a write cannot be taken as things stand.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("pods \"{}\" {what}", .key.name())]
-pub struct Obstacle {
-    /// Which pod.
-    pub key: PodKey,
-    /// Why not.
-    pub what: ObstacleKind,
-}
-
-/// What stands in a write's way.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ObstacleKind {
-    /// There is one of that name.
-    #[error("already exists")]
-    AlreadyExists,
-    /// There is none of that name.
-    #[error("not found")]
-    NotFound,
-    /// There is one of that name, and it is being deleted.
-    #[error("already exists: it is being deleted; try again when it is gone")]
-    NotGoneYet,
-    /// It is being deleted, and is not changed any more.
-    #[error("is being deleted; try again when it is gone")]
-    Terminating,
-    /// Another posted pod has its UID.
-    #[error("cannot have the UID of {0}")]
-    UidInUse(PodKey),
-    /// A precondition does not hold.
-    #[error("was not written: {0}")]
-    Precondition(String),
-}
-
-/// A write and who waits for what became of it.
+/// A write and the way to answer it.
 #[derive(Debug)]
-struct Asked {
+struct Request {
     write: Write,
     dry_run: bool,
     answer: oneshot::Sender<Result<Vec<Written>, WriteError>>,
 }
 
-/// The stored set cannot be read, though the database vouches for it: another
-/// program wrote it, or a fault in this one.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stored pod {key} cannot be read: {what}")]
-pub struct LoadError {
-    /// Which.
-    pub key: String,
-    /// What is wrong with it.
-    pub what: String,
-}
-
-/// The posted set from outside. Cheap to clone.
+/// The posted pods: writes, reads and the status of the source. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Posts {
-    writes: mpsc::Sender<Asked>,
+    requests: mpsc::Sender<Request>,
     posted: watch::Receiver<OrdMap<PodKey, Arc<Pod>>>,
     status: watch::Receiver<SourceStatus>,
 }
 
 impl Posts {
-    /// Makes a write, all of it or nothing. `Ok` means that it is durable and
-    /// merged; it never waits for a sink. What a dry run answers is what the
-    /// write would have answered; nothing is changed.
+    /// Performs a write, all of it or nothing. `Ok` means that it is durable and merged. It
+    /// never waits for a sink. A dry run returns the same result and changes nothing.
     ///
     /// # Cancel safety
     /// Once polled the write may happen even if the future is dropped.
     ///
     /// # Errors
-    /// Why nothing of it was taken.
+    /// Why it failed. Nothing has changed then.
     pub async fn write(&self, write: Write, dry_run: bool) -> Result<Vec<Written>, WriteError> {
-        let (answer, wait) = oneshot::channel();
-        let asked = Asked { write, dry_run, answer };
-        self.writes.send(asked).await.map_err(|_| WriteError::Stopping)?;
-        wait.await.map_err(|_| WriteError::Stopping)?
+        let (answer, result) = oneshot::channel();
+        let request = Request { write, dry_run, answer };
+        self.requests.send(request).await.map_err(|_| WriteError::Stopping)?;
+        result.await.map_err(|_| WriteError::Stopping)?
     }
 
-    /// The posted pod of a key, shadowed by another source's or not.
+    /// The posted pod with a key, whether it has a conflict with another source or not.
     #[must_use]
     pub fn get(&self, key: &PodKey) -> Option<Arc<Pod>> {
         self.posted.borrow().get(key).cloned()
     }
 
-    /// How the source is doing.
+    /// The status of the source.
     #[must_use]
     pub fn status(&self) -> SourceStatus {
         self.status.borrow().clone()
     }
 
-    /// How the source is doing, whenever that changes. Closed when it has ended.
+    /// The status of the source and its changes. Closed when the source has ended.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
     }
 
-    /// The posted pods, shadowed ones included. O(1).
+    /// All posted pods, also those that have a conflict with another source. O(1).
     #[must_use]
     pub fn all(&self) -> OrdMap<PodKey, Arc<Pod>> {
         self.posted.borrow().clone()
     }
 }
 
-/// How long the erasure of a pod waits when it could not be stored.
-const ERASE_AGAIN: Duration = Duration::from_secs(1);
-/// The longest wait for a deadline: the clocks may be set in between.
-const LOOK_AGAIN: Duration = Duration::from_hours(1);
-
-/// What a write has come to before anything is durable.
-enum Settled {
-    Not(WriteError),
-    Dry(Vec<Written>),
-    /// Its steps end here among those of all writes.
-    Taken(usize),
+/// The result of a write before it is durable.
+enum Applied {
+    Rejected(WriteError),
+    DryRun(Vec<Written>),
+    /// The index of the end of its steps among those of all writes.
+    Until(usize),
 }
 
 /// The source of posted pods.
 #[derive(Debug)]
 pub struct HttpSource {
+    host: Host,
     channel: SourceChannel,
     db: Option<Db>,
     builder: ListingBuilder,
     set: Set,
-    /// When those that are being deleted must be gone, on the clock that nobody sets.
+    /// When the grace periods of pods end, on the monotonic clock.
     deadlines: HashMap<PodKey, Instant>,
     /// What each sink has acknowledged.
     sinks: watch::Receiver<Vec<Delivered>>,
-    writes: mpsc::Receiver<Asked>,
+    outage: Outage,
+    requests: mpsc::Receiver<Request>,
     posted: watch::Sender<OrdMap<PodKey, Arc<Pod>>>,
     status: watch::Sender<SourceStatus>,
 }
 
 impl HttpSource {
-    /// The source of what was posted in earlier runs, which it pushes at once,
-    /// and of what is posted from now on. Without a database the set lives as
-    /// long as the process.
+    /// A source that publishes the pods of earlier runs at once. Without a database the posted
+    /// pods live as long as the process.
     ///
-    /// `sinks` says what each sink has acknowledged: a pod that is deleted
-    /// gracefully is erased when all have acknowledged that.
+    /// `sinks` is what each sink has acknowledged: a pod that is being deleted is removed when
+    /// all sinks have acknowledged its DELETE.
     ///
     /// # Errors
-    /// If the stored set cannot be read.
+    /// If a stored pod cannot be decoded.
     pub fn new(
         node: &NodeName,
         db: Option<Db>,
@@ -276,91 +147,106 @@ impl HttpSource {
     ) -> Result<(Self, Posts), LoadError> {
         let nothing = BTreeMap::new();
         let set = record::load(stored.tables.get(&Table::Posted).unwrap_or(&nothing), node)?;
-        let (ask, writes) = mpsc::channel(WRITES);
-        let (posted, seen) = watch::channel(OrdMap::new());
+        let (request, requests) = mpsc::channel(MAX_WAITING);
+        let (posted, all) = watch::channel(OrdMap::new());
         let target = if db.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
-        let (status, status_seen) =
+        let (status, published) =
             watch::channel(SourceStatus { target: target.to_owned(), ..Default::default() });
         let mut source = Self {
+            host: Host::default(),
             channel,
             db,
             builder: ListingBuilder::new(SourceName::Http),
             set: Set::default(),
             deadlines: HashMap::new(),
             sinks,
-            writes,
+            outage: Outage::default(),
+            requests,
             posted,
             status,
         };
-        let found: Vec<Step> = set.pods.values().map(restored).collect();
-        source.adopt(set, &found);
-        Ok((source, Posts { writes: ask, posted: seen, status: status_seen }))
+        let restored: Vec<Step> = set.pods.values().map(restored).collect();
+        source.publish(set, &restored);
+        Ok((source, Posts { requests: request, posted: all, status: published }))
     }
 
-    /// Takes writes until it is told to stop. Those that have not been begun by
-    /// then are refused.
+    /// Runs on this host.
+    #[must_use]
+    pub fn on(mut self, host: Host) -> Self {
+        self.host = host;
+        self.deadlines.clear();
+        for key in self.set.terminating.clone() {
+            self.note_deadline(&key);
+        }
+        self
+    }
+
+    /// Performs writes until `stop` is cancelled. The writes that wait then fail.
     pub async fn run(mut self, stop: CancellationToken) {
-        let (mut asked, mut open) = (Vec::new(), true);
+        let (mut waiting, mut open) = (Vec::new(), true);
         loop {
             let due = self.deadlines.values().min().copied();
-            let wake = due.unwrap_or_else(|| Instant::now() + LOOK_AGAIN);
+            let wake = due.unwrap_or_else(|| Instant::now() + RECHECK);
             let deleting = !self.set.terminating.is_empty();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Ok(()) = self.sinks.changed(), if deleting => self.erase_released().await,
-                () = sleep_until(wake), if deleting => self.erase_released().await,
-                count = self.writes.recv_many(&mut asked, WRITES), if open => {
+                Ok(()) = self.sinks.changed(), if deleting => self.remove_released().await,
+                () = sleep_until(wake), if deleting => self.remove_released().await,
+                count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
                     open = count > 0;
-                    self.write(mem::take(&mut asked)).await;
+                    self.perform(mem::take(&mut waiting)).await;
                 }
             }
         }
     }
 
-    /// Settles what was asked, one after the other, and commits all of it at once.
-    async fn write(&mut self, asked: Vec<Asked>) {
-        let now = clock::now();
+    /// Applies writes one after the other, and commits all of them at once.
+    async fn perform(&mut self, requests: Vec<Request>) {
+        let now = self.host.clock.now();
+        let uid = || self.host.random.uuid().to_string();
         let mut next = self.set.clone();
         let (mut steps, mut answers) = (Vec::new(), Vec::new());
-        for Asked { write, dry_run, answer } in asked {
+        for Request { write, dry_run, answer } in requests {
             let mut trial = next.clone();
-            let settled = match trial.take(write, now, || Uuid::new_v4().to_string()) {
-                Err(obstacles) => Settled::Not(WriteError::Refused(obstacles)),
-                Ok(taken) if dry_run => Settled::Dry(taken.iter().map(untold).collect()),
-                Ok(taken) => {
+            let applied = match trial.apply(write, now, &uid) {
+                Err(obstacles) => Applied::Rejected(WriteError::Rejected(obstacles)),
+                Ok(trial_steps) if dry_run => {
+                    Applied::DryRun(trial_steps.iter().map(dry_run_result).collect())
+                }
+                Ok(new_steps) => {
                     next = trial;
-                    steps.extend(taken);
-                    Settled::Taken(steps.len())
+                    steps.extend(new_steps);
+                    Applied::Until(steps.len())
                 }
             };
-            answers.push((settled, answer));
+            answers.push((applied, answer));
         }
-        // Until this is done nobody is answered: a refusal, too, may be owed to
-        // a write that is not durable yet.
+        // No write is answered before the commit: a rejection may depend on a write that is not
+        // durable yet.
         let mut done = self.commit(&next, steps.iter().filter_map(record::change).collect()).await;
         if done.is_ok() && !steps.is_empty() {
-            self.adopt(next, &steps);
+            self.publish(next, &steps);
             done = self.channel.merged().await.then_some(()).ok_or(DbError::Ended);
         }
-        let written = if done.is_ok() { told(&steps, &self.posted.borrow()) } else { Vec::new() };
+        let written = if done.is_ok() { results(&steps, &self.posted.borrow()) } else { Vec::new() };
         let (mut written, mut begin) = (written.into_iter(), 0);
-        for (settled, answer) in answers {
-            let result = match (settled, &done) {
+        for (applied, answer) in answers {
+            let result = match (applied, &done) {
                 (_, Err(DbError::Ended)) => Err(WriteError::Stopping),
                 (_, Err(error)) => Err(WriteError::Storage(error.clone())),
-                (Settled::Not(error), Ok(())) => Err(error),
-                (Settled::Dry(written), Ok(())) => Ok(written),
-                (Settled::Taken(end), Ok(())) => {
+                (Applied::Rejected(error), Ok(())) => Err(error),
+                (Applied::DryRun(written), Ok(())) => Ok(written),
+                (Applied::Until(end), Ok(())) => {
                     Ok(written.by_ref().take(end - mem::replace(&mut begin, end)).collect())
                 }
             };
-            // Who asked may have gone away; that changes nothing.
+            // The caller may have gone away.
             let _ = answer.send(result);
         }
     }
 
-    /// Stores changes, with the version that the set has come to.
+    /// Stores changes and the version of the set.
     async fn commit(&mut self, next: &Set, mut changes: Vec<Change>) -> Result<(), DbError> {
         let Some(db) = &self.db else { return Ok(()) };
         if changes.is_empty() {
@@ -368,36 +254,40 @@ impl HttpSource {
         }
         changes.push(record::version(next.version));
         let done = db.commit(changes).await;
-        let now = clock::now();
-        self.status.send_modify(|status| match &done {
+        let now = self.host.clock.now();
+        match &done {
             Ok(()) => {
-                if let Some(failing) = status.failing.take() {
-                    info!(source = "http", since = %failing.since, "recovered: pods can be stored again");
+                if let Some(failed) = self.outage.recovered() {
+                    info!(source = "http", failed, "storing posted pods recovered");
                 }
-                status.last_success = Some(now);
             }
             Err(error) => {
                 let error = chain(error);
-                let before = status.failing.take();
-                if before.as_ref().is_none_or(|before| *before.error != *error) {
-                    warn!(source = "http", error, "what was posted cannot be stored and is refused");
+                if self.outage.failed(&error, now) {
+                    warn!(source = "http", %error, "storing posted pods failed");
+                } else {
+                    debug!(source = "http", %error, "storing posted pods failed");
                 }
-                let (since, attempts) = before.map_or((now, 0), |before| (before.since, before.attempts));
-                let attempts = attempts + 1;
-                status.failing = Some(SourceFailing { since, attempts, error: error.into(), quotes: false });
+            }
+        }
+        self.status.send_modify(|status| {
+            status.failing = SourceFailing::of(&self.outage, false);
+            if done.is_ok() {
+                status.last_success = Some(now);
             }
         });
         done
     }
 
-    /// Lets a set be the set, and pushes it.
-    fn adopt(&mut self, set: Set, steps: &[Step]) {
+    /// Replaces the set and publishes it.
+    fn publish(&mut self, set: Set, steps: &[Step]) {
         self.set = set;
         for Step { key, outcome, posted, .. } in steps {
             let origin = Origin::from(key.as_str());
             if *outcome == Outcome::Deleted {
                 self.builder.remove(&origin);
-                // Handed out without it, so that one of its name has a new life.
+                // A listing without the pod, so that a later one with its name is another
+                // incarnation.
                 self.builder.listing();
             } else {
                 self.builder.put(&origin, vec![posted.pod.clone()], posted.seen);
@@ -416,9 +306,9 @@ impl HttpSource {
         self.channel.publish(listing);
     }
 
-    /// The deadline as the API writes it is a time of day, which somebody may
-    /// set. What counts is what was left of it when it was noted, which is never
-    /// more than the grace.
+    /// Notes when the grace period of a pod ends. Its deletionTimestamp is wall-clock time,
+    /// which may be set. So the time that is left is measured once, and it is never longer than
+    /// the grace period.
     fn note_deadline(&mut self, key: &PodKey) {
         let posted = self.set.pods.get(key);
         let Some((deadline, grace)) = posted.and_then(|posted| Some((posted.deadline()?, posted.grace()?)))
@@ -426,48 +316,44 @@ impl HttpSource {
             self.deadlines.remove(key);
             return;
         };
-        let left = Duration::try_from(deadline.duration_since(clock::now())).unwrap_or_default();
+        let left = Duration::try_from(deadline.duration_since(self.host.clock.now())).unwrap_or_default();
         let left = left.min(Duration::from_secs(u64::try_from(grace).unwrap_or_default()));
         let now = Instant::now();
-        let until = now.checked_add(left).unwrap_or(now + LOOK_AGAIN);
+        let until = now.checked_add(left).unwrap_or(now + RECHECK);
         let known = self.deadlines.entry(key.clone()).or_insert(until);
         *known = until.min(*known);
     }
 
-    /// Erases the pods whose grace has run out, and those that every sink has let go.
-    async fn erase_released(&mut self) {
+    /// Removes the pods whose grace period is over, and those that every sink has released.
+    async fn remove_released(&mut self) {
         let now = Instant::now();
         let sinks = self.sinks.borrow_and_update().clone();
         let released = |key: &&PodKey| {
             self.deadlines.get(*key).is_none_or(|deadline| *deadline <= now)
-                || sinks.iter().all(|told| self.let_go(told, key))
+                || sinks.iter().all(|delivered| self.is_released(delivered, key))
         };
         let released: Vec<PodKey> = self.set.terminating.iter().filter(released).cloned().collect();
         if released.is_empty() {
             return;
         }
         let mut next = self.set.clone();
-        let steps: Vec<Step> = released
-            .iter()
-            .filter_map(|key| {
-                let posted = next.erase(key)?;
-                Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted, before: None })
-            })
-            .collect();
-        if self.commit(&next, released.iter().map(record::erasure).collect()).await.is_err() {
-            for key in released {
-                self.deadlines.insert(key, now + ERASE_AGAIN);
-            }
+        let removed = |key: &PodKey| {
+            let posted = next.remove(key)?;
+            Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted, before: None })
+        };
+        let steps: Vec<Step> = released.iter().filter_map(removed).collect();
+        if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
+            self.deadlines.extend(released.into_iter().map(|key| (key, now + RETRY)));
             return;
         }
-        self.adopt(next, &steps);
+        self.publish(next, &steps);
     }
 
-    /// Whether a sink has acknowledged that a pod is being deleted, or knows
-    /// another source's pod under its name.
-    fn let_go(&self, told: &Delivered, key: &PodKey) -> bool {
+    /// Whether a sink has acknowledged the DELETE of a pod, or has another source's pod with
+    /// its name.
+    fn is_released(&self, delivered: &Delivered, key: &PodKey) -> bool {
         let uid = self.set.pods.get(key).map(|posted| posted.pod.uid());
-        told.get(key).is_some_and(|entry| {
+        delivered.get(key).is_some_and(|entry| {
             let pod = entry.pod();
             entry.source() != SourceName::Http
                 || (Some(pod.uid().as_str()) == uid && pod.deletion_timestamp().is_some())
@@ -475,27 +361,29 @@ impl HttpSource {
     }
 }
 
-/// A pod of an earlier run, as a step of this one.
-fn restored(posted: &Arc<set::Posted>) -> Step {
+/// The step that publishes a pod of an earlier run.
+fn restored(posted: &Arc<Posted>) -> Step {
     Step { key: posted.pod.key().clone(), outcome: Outcome::Unchanged, posted: posted.clone(), before: None }
 }
 
-/// What a dry run answers: at the version that the pod has, for it gets no other.
-fn untold(step: &Step) -> Written {
-    let mut posted = set::Posted::clone(&step.posted);
+/// The result of a step of a dry run. The pod keeps its version.
+fn dry_run_result(step: &Step) -> Written {
+    let mut posted = Posted::clone(&step.posted);
     posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
-    Written { outcome: step.outcome, pod: Arc::new(posted.pod.published_by(SourceName::Http, posted.seen)) }
+    Written { outcome: step.outcome, pod: pod_of(&posted) }
 }
 
-/// What writes answer, for each step the pod as it was after it.
-fn told(steps: &[Step], now: &OrdMap<PodKey, Arc<Pod>>) -> Vec<Written> {
-    // Nearly always that is the pod as it is now.
+/// The results of steps, each with the pod as it was after the step.
+fn results(steps: &[Step], now: &OrdMap<PodKey, Arc<Pod>>) -> Vec<Written> {
     let last: HashMap<&PodKey, usize> = steps.iter().enumerate().map(|(at, step)| (&step.key, at)).collect();
-    let pod = |(at, step): (usize, &Step)| {
+    let result = |(at, step): (usize, &Step)| {
+        // The current pod is the result of the last step of its key.
         let now = now.get(&step.key).filter(|_| last.get(&step.key) == Some(&at)).cloned();
-        let posted = &step.posted;
-        let pod = now.unwrap_or_else(|| Arc::new(posted.pod.published_by(SourceName::Http, posted.seen)));
-        Written { outcome: step.outcome, pod }
+        Written { outcome: step.outcome, pod: now.unwrap_or_else(|| pod_of(&step.posted)) }
     };
-    steps.iter().enumerate().map(pod).collect()
+    steps.iter().enumerate().map(result).collect()
+}
+
+fn pod_of(posted: &Posted) -> Arc<Pod> {
+    Arc::new(posted.pod.published_by(SourceName::Http, posted.seen))
 }

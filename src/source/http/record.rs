@@ -1,4 +1,4 @@
-//! How the posted set stands in the database.
+//! The posted pods as rows of the database.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,40 +6,51 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{
-    LoadError,
     set::{Posted, Set, Step},
+    write::Outcome,
 };
 use crate::{
     db::{Change, Table},
     pod::{NodeName, PodKey, Prepared},
-    source::http::Outcome,
 };
 
-/// The key of the version counter; a pod's key has a slash.
+/// The key of the version counter. The key of a pod contains a slash.
 const VERSION: &str = "version";
 
-/// What a step changes in the database.
+/// A stored pod that cannot be decoded, though its checksum is right: another program wrote
+/// it, or this one has a bug.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored pod {key} cannot be read: {what}")]
+pub struct LoadError {
+    /// The key of its row.
+    pub key: String,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// The change of the database for a step.
 pub(super) fn change(step: &Step) -> Option<Change> {
-    let value = match step.outcome {
-        Outcome::Unchanged => return None,
-        Outcome::Deleted => None,
-        Outcome::Created | Outcome::Configured | Outcome::Terminating => Some(value(&step.posted).into()),
-    };
-    Some(Change { table: Table::Posted, key: step.key.as_str().to_owned(), value })
-}
-
-/// Erases a pod.
-pub(super) fn erasure(key: &PodKey) -> Change {
-    Change { table: Table::Posted, key: key.as_str().to_owned(), value: None }
-}
-
-/// Notes the last version that was given.
-pub(super) fn version(version: u64) -> Change {
-    Change {
-        table: Table::Posted,
-        key: VERSION.to_owned(),
-        value: Some(version.to_string().into_bytes().into()),
+    match step.outcome {
+        Outcome::Unchanged => None,
+        Outcome::Deleted => Some(removal(&step.key)),
+        Outcome::Created | Outcome::Configured | Outcome::Terminating => {
+            Some(row(step.key.as_str(), Some(value(&step.posted))))
+        }
     }
+}
+
+/// Removes a pod.
+pub(super) fn removal(key: &PodKey) -> Change {
+    row(key.as_str(), None)
+}
+
+/// Sets the version counter.
+pub(super) fn version(version: u64) -> Change {
+    row(VERSION, Some(version.to_string().into_bytes()))
+}
+
+fn row(key: &str, value: Option<Vec<u8>>) -> Change {
+    Change { table: Table::Posted, key: key.to_owned(), value: value.map(Into::into) }
 }
 
 fn value(posted: &Posted) -> Vec<u8> {
@@ -48,7 +59,7 @@ fn value(posted: &Posted) -> Vec<u8> {
     format!(r#"{{"seen":"{}","pod":{pod}}}"#, posted.seen).into_bytes()
 }
 
-/// Reads the set back. The pods are bound to this node, whatever it was called before.
+/// Loads the posted pods and binds them to this node, whatever its earlier name was.
 pub(super) fn load(table: &BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<Set, LoadError> {
     let mut set = Set::default();
     for (key, value) in table {
@@ -64,10 +75,10 @@ pub(super) fn load(table: &BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result
         let pod = record.get("pod").cloned().unwrap_or_default();
         let mut pod = Prepared::from_value(pod).map_err(|error| bad(&error.to_string()))?;
         if pod.key().as_str() != key {
-            return Err(bad("another pod's name is in it"));
+            return Err(bad("it contains the name of another pod"));
         }
         pod.set_node(node);
-        set.insert(Arc::new(Posted { pod, seen: seen.ok_or_else(|| bad("no time in it"))? }));
+        set.insert(Arc::new(Posted { pod, seen: seen.ok_or_else(|| bad("it contains no time"))? }));
     }
     Ok(set)
 }

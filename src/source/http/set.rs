@@ -1,4 +1,4 @@
-//! The set itself, pure: what a write makes of it. Time and chance are passed in.
+//! The posted pods and what writes do to them. Pure: time and randomness are passed in.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use imbl::{OrdMap, OrdSet};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{Obstacle, ObstacleKind, Outcome, Preconditions, Write};
+use super::write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write};
 use crate::pod::{PodKey, Prepared, SEEN, SOURCE, Uid, identity::HASH};
 
-/// The grace of a pod that says none: the API's default for `terminationGracePeriodSeconds`.
+/// The API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
-/// The longest grace, in seconds. The API has no bound; a time must still be a time.
+/// The longest grace period, in seconds. The API has no bound, but the deadline must be a valid time.
 const LONGEST_GRACE: i64 = 100 * 365 * 24 * 3600;
-/// Fields of the metadata that a client may send and only the source gives.
+/// Fields of the metadata that only the source sets. They are removed from what a client sends.
 const SERVER_FIELDS: [&str; 5] =
     ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "selfLink"];
-/// What the source says of itself; a pod that was read here has it when it comes back.
+/// The source's own annotations. A pod that a client read here and sends back has them.
 const MARKS: [&str; 2] = [SOURCE, SEEN];
 
 /// A posted pod.
@@ -36,50 +36,50 @@ impl Posted {
         self.pod.uid()
     }
 
-    /// When it must be gone, if it is being deleted.
+    /// The deletionTimestamp, if it is being deleted.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.text("deletionTimestamp").parse().ok()
     }
 
-    /// How long it was given to end.
+    /// The grace period of its deletion, in seconds.
     pub(super) fn grace(&self) -> Option<i64> {
         self.pod.metadata("deletionGracePeriodSeconds").and_then(Value::as_i64)
     }
 }
 
-/// What a write makes of one pod.
+/// The effect of a write on one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step {
     pub(super) key: PodKey,
     pub(super) outcome: Outcome,
-    /// The pod as it is then; as it was last if it is gone.
+    /// The pod after the write, or before it if it is deleted.
     pub(super) posted: Arc<Posted>,
-    /// The version that it had before, if it was there.
+    /// Its resourceVersion before the write, if it existed.
     pub(super) before: Option<String>,
 }
 
-/// The posted pods. O(1) to clone, so a write is tried on a copy. An edit copies
-/// a node of the map with all that is in it: pointers, not pods.
+/// The posted pods. O(1) to clone, so a write is tried on a copy. An edit copies a node of the
+/// map: pointers, not pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Set {
     pub(super) pods: OrdMap<PodKey, Arc<Posted>>,
-    /// Those that are being deleted.
+    /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
     by_uid: OrdMap<Uid, PodKey>,
-    /// The version that the last change was given.
+    /// The resourceVersion of the last change.
     pub(super) version: u64,
 }
 
 impl Set {
-    /// Does what a write asks for.
+    /// Applies a write.
     ///
     /// # Errors
-    /// Everything that stands in its way; the set is of no use then.
-    pub(super) fn take(
+    /// All its obstacles. The set is then partly changed and must be dropped.
+    pub(super) fn apply(
         &mut self,
         write: Write,
         now: Timestamp,
-        uid: fn() -> String,
+        uid: &dyn Fn() -> String,
     ) -> Result<Vec<Step>, Vec<Obstacle>> {
         let mut trial = Trial { set: self, now, uid, steps: Vec::new(), obstacles: Vec::new() };
         match write {
@@ -93,7 +93,7 @@ impl Set {
         if obstacles.is_empty() { Ok(steps) } else { Err(obstacles) }
     }
 
-    /// Puts a pod in, under its own version.
+    /// Inserts or replaces a pod with the version that it has.
     pub(super) fn insert(&mut self, posted: Arc<Posted>) {
         let key = posted.pod.key().clone();
         self.by_uid.insert(Uid::from(posted.uid()), key.clone());
@@ -103,8 +103,8 @@ impl Set {
         self.pods.insert(key, posted);
     }
 
-    /// Takes a pod out for good.
-    pub(super) fn erase(&mut self, key: &PodKey) -> Option<Arc<Posted>> {
+    /// Removes a pod.
+    pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Posted>> {
         let posted = self.pods.remove(key)?;
         self.by_uid.remove(&Uid::from(posted.uid()));
         self.terminating.remove(key);
@@ -112,17 +112,17 @@ impl Set {
     }
 }
 
-/// One write under way.
+/// A write in progress.
 struct Trial<'a> {
     set: &'a mut Set,
     now: Timestamp,
-    uid: fn() -> String,
+    uid: &'a dyn Fn() -> String,
     steps: Vec<Step>,
     obstacles: Vec<Obstacle>,
 }
 
 impl Trial<'_> {
-    fn refuse(&mut self, key: &PodKey, what: ObstacleKind) {
+    fn reject(&mut self, key: &PodKey, what: ObstacleKind) {
         self.obstacles.push(Obstacle { key: key.clone(), what });
     }
 
@@ -138,7 +138,7 @@ impl Trial<'_> {
     }
 
     fn apply(&mut self, mut pod: Prepared) {
-        // Whoever applies what was read before does not ask for that version.
+        // A pod that was read earlier may be applied: its version is no precondition.
         pod.set_metadata("resourceVersion", None);
         if self.set.pods.contains_key(pod.key()) {
             self.replace(pod);
@@ -153,7 +153,7 @@ impl Trial<'_> {
             let gone = self.set.pods.keys().filter(|key| !kept.contains(key));
             gone.filter(|key| !self.set.terminating.contains(*key)).cloned().collect::<Vec<_>>()
         };
-        // What goes first sets its UID free, if it goes at once.
+        // A pod that is deleted at once frees its UID.
         for key in gone {
             self.delete(&key, None, &Preconditions::default());
         }
@@ -164,17 +164,17 @@ impl Trial<'_> {
         let key = pod.key().clone();
         match self.set.pods.get(&key) {
             Some(posted) if posted.deadline().is_some() => {
-                return self.refuse(&key, ObstacleKind::NotGoneYet);
+                return self.reject(&key, ObstacleKind::NotGoneYet);
             }
-            Some(_) => return self.refuse(&key, ObstacleKind::AlreadyExists),
+            Some(_) => return self.reject(&key, ObstacleKind::AlreadyExists),
             None => {}
         }
         if pod.uid().is_empty() {
             pod.set_metadata("uid", Some((self.uid)().into()));
         } else if let Some(holder) = self.set.by_uid.get(&Uid::from(pod.uid())).cloned() {
-            return self.refuse(&key, ObstacleKind::UidInUse(holder));
+            return self.reject(&key, ObstacleKind::UidInUse(holder));
         }
-        take_over(&mut pod);
+        strip(&mut pod);
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
         pod.set_metadata("generation", Some(1.into()));
         self.store(Outcome::Created, Posted { pod, seen: self.now }, None);
@@ -183,23 +183,23 @@ impl Trial<'_> {
     fn replace(&mut self, mut pod: Prepared) {
         let key = pod.key().clone();
         let Some(old) = self.set.pods.get(&key).cloned() else {
-            return self.refuse(&key, ObstacleKind::NotFound);
+            return self.reject(&key, ObstacleKind::NotFound);
         };
-        let said = |field: &str| pod.metadata(field).and_then(Value::as_str).map(str::to_owned);
+        let given = |field: &str| pod.metadata(field).and_then(Value::as_str).map(str::to_owned);
         // As at an API server, 0 is any version.
-        let version = said("resourceVersion").filter(|version| version != "0");
-        let asked = Preconditions { uid: said("uid"), resource_version: version };
-        if !self.holds(&old, &asked) {
+        let version = given("resourceVersion").filter(|version| version != "0");
+        let preconditions = Preconditions { uid: given("uid"), resource_version: version };
+        if !self.check(&old, &preconditions) {
             return;
         }
         if old.deadline().is_some() {
-            return self.refuse(&key, ObstacleKind::Terminating);
+            return self.reject(&key, ObstacleKind::Terminating);
         }
-        take_over(&mut pod);
+        strip(&mut pod);
         for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
-        if alike(&pod, &old.pod) {
+        if equals(&pod, &old.pod) {
             return self.step(Outcome::Unchanged, old.clone(), Some(&old));
         }
         if pod.object().get("spec") != old.pod.object().get("spec") {
@@ -210,9 +210,9 @@ impl Trial<'_> {
 
     fn delete(&mut self, key: &PodKey, grace: Option<i64>, preconditions: &Preconditions) {
         let Some(old) = self.set.pods.get(key).cloned() else {
-            return self.refuse(key, ObstacleKind::NotFound);
+            return self.reject(key, ObstacleKind::NotFound);
         };
-        if !self.holds(&old, preconditions) {
+        if !self.check(&old, preconditions) {
             return;
         }
         let own = || {
@@ -234,7 +234,7 @@ impl Trial<'_> {
             next_generation(&mut posted.pod);
         }
         if grace == 0 {
-            self.set.erase(key);
+            self.set.remove(key);
             self.set.version += 1;
             posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
             return self.step(Outcome::Deleted, Arc::new(posted), Some(&old));
@@ -242,15 +242,15 @@ impl Trial<'_> {
         self.store(Outcome::Terminating, posted, Some(&old));
     }
 
-    /// Whether a write's preconditions hold; refuses it if not.
-    fn holds(&mut self, old: &Posted, asked: &Preconditions) -> bool {
-        let fields = [("uid", &asked.uid), ("resourceVersion", &asked.resource_version)];
-        let wrong = fields.into_iter().find_map(|(field, asked)| {
-            let (asked, is) = (asked.as_deref().filter(|asked| !asked.is_empty())?, old.text(field));
-            (asked != is).then(|| format!("its {field} is {is}, not {asked}; read it again"))
+    /// Checks a write's preconditions, and rejects it if one fails.
+    fn check(&mut self, old: &Posted, wanted: &Preconditions) -> bool {
+        let fields = [("uid", &wanted.uid), ("resourceVersion", &wanted.resource_version)];
+        let failed = fields.into_iter().find_map(|(field, wanted)| {
+            let (wanted, is) = (wanted.as_deref().filter(|wanted| !wanted.is_empty())?, old.text(field));
+            (wanted != is).then(|| format!("its {field} is {is}, not {wanted}; read it again"))
         });
-        if let Some(why) = wrong {
-            self.refuse(&old.pod.key().clone(), ObstacleKind::Precondition(why));
+        if let Some(error) = failed {
+            self.reject(&old.pod.key().clone(), ObstacleKind::Precondition(error));
             return false;
         }
         true
@@ -265,8 +265,8 @@ impl Trial<'_> {
     }
 }
 
-/// Takes out of a pod what is not its author's to say.
-fn take_over(pod: &mut Prepared) {
+/// Removes what only the source sets from a pod.
+fn strip(pod: &mut Prepared) {
     for field in SERVER_FIELDS {
         pod.set_metadata(field, None);
     }
@@ -276,9 +276,9 @@ fn take_over(pod: &mut Prepared) {
     pod.reset_status();
 }
 
-/// Whether a pod says the same as one that is stored. The hash is over what was
-/// written, defaults left out; a pod that was read here comes back with them.
-fn alike(pod: &Prepared, stored: &Prepared) -> bool {
+/// Whether a pod equals a stored one. Their hashes may differ: they are made before defaults
+/// are set, and a pod that a client read here and sends back has them.
+fn equals(pod: &Prepared, stored: &Prepared) -> bool {
     pod == stored || {
         let mut pod = pod.clone();
         pod.set_annotation(HASH, stored.annotation(HASH));
@@ -286,13 +286,13 @@ fn alike(pod: &Prepared, stored: &Prepared) -> bool {
     }
 }
 
-/// Counts a change of what is wanted: of the spec, or that it is to end.
+/// Counts a change of the spec, or the deletion.
 fn next_generation(pod: &mut Prepared) {
     let generation = pod.metadata("generation").and_then(Value::as_i64).unwrap_or(1);
     pod.set_metadata("generation", Some((generation + 1).into()));
 }
 
-/// A time as the API writes it: whole seconds, UTC.
+/// A time in the API's format: whole seconds, UTC.
 fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,6 +1,6 @@
-//! One request for the manifests, and what may be wrong with the answer.
+//! One request for the manifests, and its errors.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -8,21 +8,22 @@ use http::{
     header::{ACCEPT, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, USER_AGENT},
 };
 use sha2::{Digest as _, Sha256};
-use tokio::task;
 use tracing::warn;
 
-use super::{super::hex, UrlSettings};
+use super::config::UrlSettings;
 use crate::{
     client::{Client, ClientError, ClientSettings},
     error_chain::chain,
+    hex::hex,
+    host::Threads,
     manifest::MAX_MANIFEST,
     pod::InvalidManifest,
 };
 
-/// Who asks.
+/// The `User-Agent` header.
 const AGENT: &str = concat!("podmux/", env!("CARGO_PKG_VERSION"));
-/// What is wanted. Anything is read, whatever it says it is.
-const WANTED: &str = "application/yaml, application/json, */*;q=0.5";
+/// The `Accept` header. The content type of the answer is ignored.
+const ACCEPTED: &str = "application/yaml, application/json, */*;q=0.5";
 
 /// Why a URL gave no pods.
 #[derive(Debug, thiserror::Error)]
@@ -33,34 +34,34 @@ pub(super) enum UrlError {
     Request(#[source] http::Error),
     #[error("the server answered {}{}; 200 with the manifests is expected", .0, hint(*.0))]
     Status(StatusCode),
-    #[error("the server answered {} without being asked for changes only", StatusCode::NOT_MODIFIED)]
-    NotAsked,
+    #[error("the server answered {} to an unconditional request", StatusCode::NOT_MODIFIED)]
+    NotConditional,
     #[error(
-        "the body is empty, which does not mean that there are no pods; to say so, serve an empty list: {{\"apiVersion\": \"v1\", \"kind\": \"PodList\", \"items\": []}}"
+        "the body is empty; to remove all pods, serve an empty list: {{\"apiVersion\": \"v1\", \"kind\": \"PodList\", \"items\": []}}"
     )]
     Empty,
     #[error(
-        "the body's SHA-256 is {found}, and only {wanted} is taken; if the new one is meant, pin that (--manifest-url-sha256)"
+        "the body's SHA-256 is {found}, only {pinned} is accepted; to accept this body, change --manifest-url-sha256"
     )]
-    Pin { found: String, wanted: String },
+    Pin { found: String, pinned: String },
     #[error("{0}")]
-    Refused(Arc<InvalidManifest>),
+    Rejected(Arc<InvalidManifest>),
 }
 
 fn hint(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (does --manifest-url-header say who this is?)",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            " (does --manifest-url-header carry the right credentials?)"
+        }
         StatusCode::NOT_FOUND => " (is the path right?)",
         _ => "",
     }
 }
 
-/// What a server can be asked to compare with.
+/// The validators of a body, for conditional requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Validators {
-    /// Its own word for a body.
     pub(super) etag: Option<HeaderValue>,
-    /// When the body was changed last, by the server's clock.
     pub(super) last_modified: Option<HeaderValue>,
 }
 
@@ -70,23 +71,21 @@ impl Validators {
         Self { etag: value(ETAG), last_modified: value(LAST_MODIFIED) }
     }
 
-    /// The header that asks for changes only: the one for the server's own word, which is exact, if there is that.
-    fn question(&self) -> Option<(HeaderName, HeaderValue)> {
+    /// The header of a conditional request. The entity tag is exact, so it is preferred.
+    fn condition(&self) -> Option<(HeaderName, HeaderValue)> {
         let etag = self.etag.clone().map(|etag| (IF_NONE_MATCH, etag));
         etag.or_else(|| Some((IF_MODIFIED_SINCE, self.last_modified.clone()?)))
     }
 }
 
-/// What an answer says.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Nothing has changed.
     Unchanged,
-    /// These are the manifests.
     Body(Fetched),
 }
 
-/// A body that is what it should be, as far as can be told without reading it.
+/// A body that is not empty and has the pinned digest.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) body: Bytes,
@@ -94,54 +93,54 @@ pub(super) struct Fetched {
     pub(super) validators: Validators,
 }
 
-/// Asks the server.
+/// Sends requests, and reloads certificates.
 #[derive(Debug, Default)]
 pub(super) struct Fetcher {
     client: Option<Client>,
-    /// Whether another was asked for, and could not be made yet.
+    /// Whether the certificates must be reloaded.
     stale: bool,
-    /// Why not, if that was so the last time: it is said once.
+    /// The last error of reloading. It is logged once.
     warned: Option<String>,
 }
 
 impl Fetcher {
-    /// Has certificates read anew before the next request. While they cannot be
-    /// used, those from before are.
+    /// Reloads certificates before the next request. The previous ones stay in use while the
+    /// new ones are invalid.
     pub(super) fn refresh(&mut self) {
         (self.stale, self.warned) = (true, None);
     }
 
-    /// Fetches once. After an error certificates are read anew: a fresh one may
-    /// be what mends it. While they cannot be used, those from before still are.
+    /// Fetches once. After an error certificates are reloaded: a new one may repair it.
     pub(super) async fn fetch(
         &mut self,
+        threads: &Threads,
         settings: &UrlSettings,
         known: Option<&Validators>,
     ) -> Result<Answer, UrlError> {
-        let client = self.ready(settings).await?;
-        let answer = ask(&client, settings, known).await;
+        let client = self.ready(threads, settings).await?;
+        let answer = request(&client, settings, known).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
         answer
     }
 
-    /// A client of the certificates as they are, or else the one from before.
-    async fn ready(&mut self, settings: &UrlSettings) -> Result<Client, ClientError> {
+    /// A client with the current certificates, or else with the previous ones.
+    async fn ready(&mut self, threads: &Threads, settings: &UrlSettings) -> Result<Client, ClientError> {
         let before = match self.client.take() {
             Some(client) if !self.stale => return Ok(client),
             before => before,
         };
-        match (client(settings).await, before) {
+        match (client(threads, settings).await, before) {
             (Ok(client), _) => {
                 (self.stale, self.warned) = (false, None);
                 Ok(client)
             }
             (Err(error), None) => Err(error),
             (Err(error), Some(before)) => {
-                let why = chain(&error);
-                if self.warned.as_ref() != Some(&why) {
-                    warn!(source = "url", error = why, "the URL is asked with the certificates from before");
-                    self.warned = Some(why);
+                let error = chain(&error);
+                if self.warned.as_ref() != Some(&error) {
+                    warn!(source = "url", %error, "certificates not reloaded, the previous ones stay in use");
+                    self.warned = Some(error);
                 }
                 Ok(before)
             }
@@ -149,7 +148,7 @@ impl Fetcher {
     }
 }
 
-async fn client(settings: &UrlSettings) -> Result<Client, ClientError> {
+async fn client(threads: &Threads, settings: &UrlSettings) -> Result<Client, ClientError> {
     let settings = ClientSettings {
         ca_file: settings.ca_file.clone(),
         identity: settings.identity.clone(),
@@ -158,12 +157,12 @@ async fn client(settings: &UrlSettings) -> Result<Client, ClientError> {
         timeout: settings.timeout,
         follow_redirects: true,
     };
-    // Its files may stand on a network that hangs.
-    let made = task::spawn_blocking(|| Client::new(settings)).await;
-    made.unwrap_or_else(|error| Err(ClientError::Roots(error.into())))
+    // The certificates may be on a network file system that hangs.
+    let made = threads.blocking(|| Client::new(settings)).await;
+    made.unwrap_or_else(|error| Err(ClientError::Roots(io::Error::other(error))))
 }
 
-async fn ask(
+async fn request(
     client: &Client,
     settings: &UrlSettings,
     known: Option<&Validators>,
@@ -171,19 +170,19 @@ async fn ask(
     let mut request = Request::get(&settings.url).body(Bytes::new()).map_err(UrlError::Request)?;
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-    headers.insert(ACCEPT, HeaderValue::from_static(WANTED));
+    headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
     headers.extend(settings.headers.clone());
-    let question = known.and_then(Validators::question);
-    let asked = question.is_some();
-    if let Some((name, value)) = question {
+    let condition = known.and_then(Validators::condition);
+    let is_conditional = condition.is_some();
+    if let Some((name, value)) = condition {
         headers.insert(name, value);
     }
 
     let answer = client.send(request).await?;
     match answer.status() {
         StatusCode::OK => {}
-        StatusCode::NOT_MODIFIED if asked => return Ok(Answer::Unchanged),
-        StatusCode::NOT_MODIFIED => return Err(UrlError::NotAsked),
+        StatusCode::NOT_MODIFIED if is_conditional => return Ok(Answer::Unchanged),
+        StatusCode::NOT_MODIFIED => return Err(UrlError::NotConditional),
         status => return Err(UrlError::Status(status)),
     }
     let validators = Validators::of(answer.headers());
@@ -193,7 +192,7 @@ async fn ask(
     }
     let sha256: [u8; 32] = Sha256::digest(&body).into();
     match settings.sha256 {
-        Some(wanted) if wanted != sha256 => Err(UrlError::Pin { found: hex(&sha256), wanted: hex(&wanted) }),
+        Some(pinned) if pinned != sha256 => Err(UrlError::Pin { found: hex(&sha256), pinned: hex(&pinned) }),
         _ => Ok(Answer::Body(Fetched { body, sha256, validators })),
     }
 }

@@ -1,93 +1,43 @@
-//! Manifests at a URL, which is polled.
+//! The url source: manifests at a URL, which is polled.
 //!
-//! The kubelet's `pkg/kubelet/config/http.go`, with three differences: an empty
-//! body is an error and not the wish for no pods, what a body says is remembered
-//! only when it could be read, and a server that tells versions apart is asked
-//! for changes only.
+//! The kubelet's `pkg/kubelet/config/http.go`, with three differences: an empty body is an
+//! error and does not mean that there are no pods, a body is remembered only if it was
+//! decoded, and the requests are conditional if the server supports that.
 
+mod config;
 mod fetch;
 
-use std::{fmt, mem, panic, path::PathBuf, sync::Arc, time::Duration};
+use std::{mem, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Uri};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch as level,
-    task,
     time::{self, Instant},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+pub use self::config::UrlSettings;
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
-use super::{SourceStatus, dice, hex, last_good::LastGood, outage::Outage};
+use super::{
+    last_good::LastGood,
+    status::{SourceFailing, SourceStatus},
+};
 use crate::{
     client::{Identity, shown},
-    clock,
     error_chain::chain,
-    manifest::{self, Manifest, Preparation},
+    hex::hex,
+    host::Host,
+    manifest::{self, Manifest},
     mux::SourceChannel,
-    pod::{InvalidManifest, Listing, ListingBuilder, Origin, RejectionReason, SourceName},
+    outage::Outage,
+    pod::{Listing, ListingBuilder, Origin, InvalidManifest, RejectionReason, SourceName},
 };
 
-/// A poll may come by a tenth of the frequency earlier or later, so that the
-/// nodes of a fleet that were started together do not ask together for ever.
+/// The check frequency varies by up to a tenth, so that the nodes of a fleet that were started
+/// together do not always poll together.
 const JITTER: f64 = 0.1;
-
-/// The url source's settings.
-#[derive(Clone)]
-pub struct UrlSettings {
-    /// What is polled: an `http` or `https` URL, perhaps with user and password.
-    pub url: Uri,
-    /// What every request says besides.
-    pub headers: HeaderMap,
-    /// The CAs that are trusted, as PEM, in place of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Who this node is, where the server wants to know.
-    pub identity: Option<Identity>,
-    /// The only body that is taken, by its SHA-256.
-    pub sha256: Option<[u8; 32]>,
-    /// The time between the end of one poll and the beginning of the next.
-    pub check_frequency: Duration,
-    /// How long a poll may take, redirects and the whole body included.
-    pub timeout: Duration,
-    /// For whom manifests are prepared.
-    pub preparation: Preparation,
-}
-
-impl UrlSettings {
-    /// The kubelet's check frequency (20 s) and time limit (10 s), and nothing special.
-    #[must_use]
-    pub fn new(url: Uri, preparation: Preparation) -> Self {
-        Self {
-            url,
-            headers: HeaderMap::new(),
-            ca_file: None,
-            identity: None,
-            sha256: None,
-            check_frequency: Duration::from_secs(20),
-            timeout: Duration::from_secs(10),
-            preparation,
-        }
-    }
-}
-
-impl fmt::Debug for UrlSettings {
-    /// Without what may be secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<&str> = self.headers.keys().map(http::HeaderName::as_str).collect();
-        f.debug_struct("UrlSettings")
-            .field("url", &shown(&self.url))
-            .field("headers", &headers)
-            .field("ca_file", &self.ca_file)
-            .field("identity", &self.identity)
-            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
-            .field("check_frequency", &self.check_frequency)
-            .field("timeout", &self.timeout)
-            .field("preparation", &self.preparation)
-            .finish()
-    }
-}
 
 /// What may change while the source runs: see [`UrlSettings`].
 #[derive(Clone)]
@@ -104,61 +54,61 @@ pub struct Tuning {
     pub sha256: Option<[u8; 32]>,
 }
 
-/// What the source is asked for while it runs.
+/// What the handle asks for.
 #[derive(Clone, Debug)]
-struct Asked {
-    fetches: u64,
+struct Requests {
+    polls: u64,
     settings: UrlSettings,
 }
 
-/// The url source from outside. Cheap to clone.
+/// Controls a [`UrlSource`] that runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct UrlHandle {
-    asked: level::Sender<Asked>,
-    /// The last of the asked fetches that is done with.
-    fetched: level::Receiver<u64>,
+    requests: level::Sender<Requests>,
+    /// The number of requested polls that are complete.
+    polled: level::Receiver<u64>,
     status: level::Receiver<SourceStatus>,
 }
 
 impl UrlHandle {
-    /// Asks for a poll now, with certificates read anew (SIGHUP).
+    /// Polls now and reloads certificates (SIGHUP).
     pub fn rescan(&self) {
-        self.asked.send_modify(|asked| asked.fetches += 1);
+        self.requests.send_modify(|requests| requests.polls += 1);
     }
 
-    /// Takes these settings over, and polls, with certificates read anew.
+    /// Applies these settings, polls now and reloads certificates.
     pub fn retune(&self, tuning: Tuning) {
         let Tuning { check_frequency, headers, ca_file, identity, sha256 } = tuning;
-        self.asked.send_modify(|asked| {
-            asked.fetches += 1;
-            let settings = &mut asked.settings;
+        self.requests.send_modify(|requests| {
+            requests.polls += 1;
+            let settings = &mut requests.settings;
             (settings.check_frequency, settings.headers) = (check_frequency, headers);
             (settings.ca_file, settings.identity, settings.sha256) = (ca_file, identity, sha256);
         });
     }
 
-    /// Asks for a poll, and waits until what it gave has been merged. Returns
-    /// false if the source ended before. Cancel-safe.
+    /// Polls and waits until the result has been merged. Returns false if the source ended
+    /// before. Cancel-safe.
     pub async fn rescanned(&self) -> bool {
         self.rescan();
-        let asked = self.asked.borrow().fetches;
-        self.fetched.clone().wait_for(|fetched| *fetched >= asked).await.is_ok()
+        let polls = self.requests.borrow().polls;
+        self.polled.clone().wait_for(|polled| *polled >= polls).await.is_ok()
     }
 
-    /// How the source is doing.
+    /// The status of the source.
     #[must_use]
     pub fn status(&self) -> SourceStatus {
         self.status.borrow().clone()
     }
 
-    /// How the source is doing, whenever that changes. Closed when it has ended.
+    /// The status of the source and its changes. Closed when the source has ended.
     #[must_use]
     pub fn watch(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
 }
 
-/// What the pods in use were made of, in this run.
+/// The body of which the current pods were decoded in this run.
 #[derive(Clone, Debug)]
 struct Known {
     sha256: [u8; 32],
@@ -168,34 +118,36 @@ struct Known {
 /// The source of pods from a URL.
 #[derive(Debug)]
 pub struct UrlSource {
+    host: Host,
     channel: SourceChannel,
     settings: UrlSettings,
-    /// The URL without its secrets: what it is called everywhere.
+    /// The URL without its secrets.
     origin: Origin,
     fetcher: Fetcher,
     builder: ListingBuilder,
     known: Option<Known>,
     last_good: LastGood,
-    /// What was pushed last.
-    pushed: Option<Listing>,
+    /// The listing that was published last.
+    published: Option<Listing>,
     outage: Outage,
-    asked: level::Receiver<Asked>,
-    fetched: level::Sender<u64>,
+    requests: level::Receiver<Requests>,
+    polled: level::Sender<u64>,
     status: level::Sender<SourceStatus>,
 }
 
 impl UrlSource {
-    /// A source that polls the settings' URL into a channel. It does nothing before it is run.
+    /// A source that polls the settings' URL into a channel. It does nothing before it runs.
     #[must_use]
     pub fn new(settings: UrlSettings, channel: SourceChannel) -> (Self, UrlHandle) {
         let target = shown(&settings.url);
         let origin = Origin::from(&*target);
         let status = SourceStatus { target, detail: polling(&settings), ..SourceStatus::default() };
-        let (status, seen) = level::channel(status);
-        let (fetched, done) = level::channel(0);
+        let (status, published_status) = level::channel(status);
+        let (polled, complete) = level::channel(0);
         let last_good = LastGood::none(SourceName::Url, settings.preparation.node.clone());
-        let (ask, asked) = level::channel(Asked { fetches: 0, settings: settings.clone() });
+        let (request, requests) = level::channel(Requests { polls: 0, settings: settings.clone() });
         let source = Self {
+            host: Host::default(),
             channel,
             settings,
             origin,
@@ -203,29 +155,35 @@ impl UrlSource {
             builder: ListingBuilder::new(SourceName::Url),
             known: None,
             last_good,
-            pushed: None,
+            published: None,
             outage: Outage::default(),
-            asked,
-            fetched,
+            requests,
+            polled,
             status,
         };
-        (source, UrlHandle { asked: ask, fetched: done, status: seen })
+        (source, UrlHandle { requests: request, polled: complete, status: published_status })
     }
 
-    /// The same with what was good in an earlier run, which is pushed at once,
-    /// and kept up to date from now on.
-    ///
-    /// Whether the URL still says so is asked without conditions: the pods may
-    /// have been prepared by an earlier release.
+    /// Runs on this host.
     #[must_use]
-    pub fn with_last_good(mut self, mut last_good: LastGood) -> Self {
-        let (ours, mut others) = (kept_under(&self.settings.url), Vec::new());
+    pub fn on(mut self, host: Host) -> Self {
+        self.host = host;
+        self
+    }
+
+    /// Publishes the last-known-good pods of an earlier run at once, and saves them from now on.
+    ///
+    /// The first request is not conditional: an earlier release may have prepared the pods.
+    #[must_use]
+    pub fn with_last_good(mut self, last_good: LastGood) -> Self {
+        let mut last_good = last_good.on(self.host.clone());
+        let (own, mut others) = (saved_origin(&self.settings.url), Vec::new());
         for (url, pods) in last_good.restored() {
-            if url == ours {
-                self.builder.put(&self.origin, pods, clock::now());
+            if url == own {
+                self.builder.put(&self.origin, pods, self.host.clock.now());
                 let listing = self.builder.restored_listing();
                 self.channel.publish(listing.clone());
-                self.pushed = Some(listing);
+                self.published = Some(listing);
             } else {
                 others.push(url);
             }
@@ -237,16 +195,15 @@ impl UrlSource {
         self
     }
 
-    /// Polls and pushes until `stop` is cancelled, which also ends a poll that
-    /// is under way. Nothing but what was restored is pushed before the first
-    /// good answer.
+    /// Polls and publishes until `stop` is cancelled, which also ends a poll in progress.
+    /// Before the first success only restored pods are published.
     ///
     /// # Panics
     /// If decoding a body panics, with its panic.
     pub async fn run(mut self, stop: CancellationToken) {
         self.work(stop).await;
         let Self { channel, last_good, .. } = self;
-        // Nobody waits for what is written last.
+        // The mux must not wait for the last write.
         drop(channel);
         last_good.finish().await;
     }
@@ -257,188 +214,182 @@ impl UrlSource {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Ok(()) = self.asked.changed() => {}
+                Ok(()) = self.requests.changed() => {}
                 () = self.last_good.write() => {
-                    self.tell_detail();
+                    self.publish_detail();
                     continue;
                 }
                 () = time::sleep_until(next) => {}
             }
-            let Asked { fetches, settings } = self.asked.borrow_and_update().clone();
-            let is_asked = fetches > *self.fetched.borrow();
+            let Requests { polls, settings } = self.requests.borrow_and_update().clone();
+            let is_requested = polls > *self.polled.borrow();
             self.settings = settings;
             let poll = async {
-                if is_asked {
-                    // Whoever asks may have put other certificates in place.
+                if is_requested {
+                    // The certificates may have been replaced.
                     self.fetcher.refresh();
                 }
                 self.poll().await;
-                if is_asked {
+                if is_requested {
                     self.channel.merged().await;
                 }
             };
             if stop.run_until_cancelled(poll).await.is_none() {
                 return;
             }
-            self.fetched.send_if_modified(|fetched| mem::replace(fetched, fetches) != fetches);
-            next = Instant::now() + jittered(self.settings.check_frequency, dice());
+            self.polled.send_if_modified(|polled| mem::replace(polled, polls) != polls);
+            next = Instant::now() + jittered(self.settings.check_frequency, self.host.random.fraction());
         }
     }
 
-    /// Asks once, and does what follows.
     async fn poll(&mut self) {
-        match self.ask().await {
-            Ok(()) => self.tell_success(),
-            Err(error) => self.tell_failure(&error),
+        match self.fetch().await {
+            Ok(()) => self.report_success(),
+            Err(error) => self.report_failure(&error),
         }
     }
 
-    async fn ask(&mut self) -> Result<(), UrlError> {
+    async fn fetch(&mut self) -> Result<(), UrlError> {
         let validators = self.validators().cloned();
-        match self.fetcher.fetch(&self.settings, validators.as_ref()).await? {
+        match self.fetcher.fetch(&self.host.threads, &self.settings, validators.as_ref()).await? {
             Answer::Unchanged => {}
-            Answer::Body(Fetched { sha256, validators, .. }) if self.is_taken(&sha256) => {
+            Answer::Body(Fetched { sha256, validators, .. }) if self.is_current(&sha256) => {
                 self.known = Some(Known { sha256, validators });
             }
             Answer::Body(Fetched { body, sha256, validators }) => {
                 let preparation = self.settings.preparation.clone();
-                let decoding = task::spawn_blocking(move || manifest::read(&body, &preparation));
+                let decoding = self.host.threads.blocking(move || manifest::read(&body, &preparation));
                 match decoding.await {
                     Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, validators }).await,
-                    Ok(Err(refusal)) => return Err(self.refuse(refusal)),
-                    Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
-                    // The runtime is being shut down.
-                    Err(_) => {}
+                    Ok(Err(rejection)) => return Err(self.reject(rejection)),
+                    Err(cancelled) => cancelled.resume_panic(),
                 }
             }
         }
         Ok(())
     }
 
-    /// What a change is asked against. Nothing while a refusal stands: the good
-    /// body that takes it back may be the one that is known.
+    /// The validators for a conditional request. `None` while the last body is rejected: the
+    /// next valid body may be the one that is known.
     fn validators(&self) -> Option<&Validators> {
         let pinned = |known: &&Known| self.settings.sha256.is_none_or(|pin| pin == known.sha256);
         let known = self.known.as_ref().filter(pinned);
         known.filter(|_| self.builder.rejection(&self.origin).is_none()).map(|known| &known.validators)
     }
 
-    /// Whether this body is what the pods in use were made of, and nothing came between.
-    fn is_taken(&self, sha256: &[u8; 32]) -> bool {
+    /// Whether the current pods were decoded from this body, and no other body was rejected since.
+    fn is_current(&self, sha256: &[u8; 32]) -> bool {
         let same = self.known.as_ref().is_some_and(|known| known.sha256 == *sha256);
         same && self.builder.rejection(&self.origin).is_none()
     }
 
-    /// Whether the mux has heard what the URL says in this run.
+    /// Whether a listing of this run has been published.
     fn is_live(&self) -> bool {
-        self.pushed.as_ref().is_some_and(|listing| !listing.is_restored())
+        self.published.as_ref().is_some_and(|listing| !listing.is_restored())
     }
 
     async fn accept(&mut self, manifest: Manifest, known: Known) {
         let origin = &self.origin;
         let pods = manifest.pods.len();
-        let changed = self.builder.put(origin, manifest.pods, clock::now());
+        let changed = self.builder.put(origin, manifest.pods, self.host.clock.now());
         self.known = Some(known);
         if changed {
             for warning in manifest.warnings {
-                warn!(source = "url", path = %origin, "{origin}:{warning}");
+                warn!(source = "url", path = %origin, %warning, "manifest warning");
             }
-            debug!(source = "url", path = %origin, pods, "the manifests were taken");
-            self.last_good.put(&kept_under(&self.settings.url), self.builder.found(origin).to_vec());
-            // It is on its way to the disk before anybody hears of it.
+            debug!(source = "url", path = %origin, pods, "manifest accepted");
+            self.last_good.put(&saved_origin(&self.settings.url), self.builder.found(origin).to_vec());
+            // Begin to save before consumers act on the listing.
             self.last_good.begin().await;
         }
         if changed || !self.is_live() {
-            self.push();
+            self.publish();
         }
     }
 
-    /// Nothing of a body is taken, and what the one before gave is kept. That
-    /// shows among the listing's rejections, if there is a listing.
-    fn refuse(&mut self, refusal: InvalidManifest) -> UrlError {
-        let refusal = Arc::new(refusal);
-        let news = self.builder.reject(&self.origin, RejectionReason::Invalid(refusal.clone()));
-        if news && let Some(pushed) = &self.pushed {
-            if pushed.is_restored() {
+    /// Rejects a body as a whole and keeps the pods of the previous one. The rejection is part
+    /// of the listing, if there is a listing.
+    fn reject(&mut self, rejection: InvalidManifest) -> UrlError {
+        let rejection = Arc::new(rejection);
+        let changed = self.builder.reject(&self.origin, RejectionReason::Invalid(rejection.clone()));
+        if changed && let Some(published) = &self.published {
+            if published.is_restored() {
                 let listing = self.builder.restored_listing();
                 self.channel.publish(listing.clone());
-                self.pushed = Some(listing);
+                self.published = Some(listing);
             } else {
-                self.push();
+                self.publish();
             }
         }
-        UrlError::Refused(refusal)
+        UrlError::Rejected(rejection)
     }
 
-    fn push(&mut self) {
+    fn publish(&mut self) {
         let listing = self.builder.listing();
-        self.tell_duplicates(&listing);
+        self.log_conflicts(&listing);
         self.channel.publish(listing.clone());
-        self.pushed = Some(listing);
+        self.published = Some(listing);
     }
 }
 
-/// What is said to people: loud once, then quiet, then "recovered".
+/// The status and the log.
 impl UrlSource {
-    fn tell_success(&mut self) {
+    fn report_success(&mut self) {
         let path = &self.origin;
-        let mut failed = None;
         let detail = self.detail();
         self.status.send_modify(|status| {
-            failed = self.outage.over(status);
-            status.last_success = Some(clock::now());
+            status.failing = None;
+            status.last_success = Some(self.host.clock.now());
             status.detail = detail;
         });
-        if let Some(failed) = failed {
+        if let Some(failed) = self.outage.recovered() {
             let pods = self.builder.pods_of(path);
-            info!(source = "url", %path, pods, failed, "recovered: {path} gives manifests again");
+            info!(source = "url", %path, pods, failed, "source recovered");
         }
     }
 
-    fn tell_detail(&self) {
+    fn publish_detail(&self) {
         let detail = self.detail();
         self.status.send_if_modified(|status| mem::replace(&mut status.detail, detail.clone()) != detail);
     }
 
-    /// How it works just now.
+    /// What the source is doing, for people.
     fn detail(&self) -> String {
         let polling = polling(&self.settings);
-        self.last_good.trouble().map_or(polling.clone(), |trouble| {
-            format!("{polling}; what is good cannot be kept for the next start: {trouble}")
+        self.last_good.error().map_or(polling.clone(), |error| {
+            format!("{polling}; last-known-good pods cannot be saved: {error}")
         })
     }
 
-    fn tell_failure(&mut self, error: &UrlError) {
+    fn report_failure(&mut self, error: &UrlError) {
         let path = &self.origin;
-        let text = chain(error);
+        let rejected = matches!(error, UrlError::Rejected(_));
+        let error = chain(error);
+        let is_new = self.outage.failed(&error, self.host.clock.now());
         let detail = self.detail();
-        let mut is_news = false;
         self.status.send_modify(|status| {
-            is_news = self.outage.failed(status, &text, matches!(error, UrlError::Refused(_)));
+            status.failing = SourceFailing::of(&self.outage, rejected);
             status.detail = detail;
         });
         let pods_kept = self.builder.pods_of(path);
-        let what = match error {
-            UrlError::Refused(_) => "the manifests were refused",
-            _ => "the manifests cannot be fetched",
-        };
-        if is_news {
-            warn!(source = "url", %path, pods_kept, error = %text, "{what}");
+        let message = if rejected { "manifest rejected" } else { "source failed" };
+        if is_new {
+            warn!(source = "url", %path, pods_kept, %error, "{message}");
         } else {
-            debug!(source = "url", %path, pods_kept, error = %text, "{what}");
+            debug!(source = "url", %path, pods_kept, %error, "{message}");
         }
     }
 
-    /// Tells of pods that have the UID of another one.
-    fn tell_duplicates(&self, listing: &Listing) {
-        let (refused, recovered) = listing.duplicates_since(self.pushed.as_ref());
-        for rejection in refused {
+    /// Logs pods that conflict with another pod of the source.
+    fn log_conflicts(&self, listing: &Listing) {
+        let (found, resolved) = listing.duplicates_since(self.published.as_ref());
+        for rejection in found {
             let pod = rejection.pod.as_ref().map(tracing::field::display);
-            warn!(source = "url", path = %rejection.origin, pod, error = %rejection.reason, "a pod was refused");
+            warn!(source = "url", path = %rejection.origin, pod, error = %rejection.reason, "conflict found");
         }
-        for rejection in recovered {
+        for rejection in resolved {
             let pod = rejection.pod.as_ref().map(tracing::field::display);
-            info!(source = "url", path = %rejection.origin, pod, "recovered: no other pod stands in its way");
+            info!(source = "url", path = %rejection.origin, pod, "conflict resolved");
         }
     }
 }
@@ -447,14 +398,14 @@ fn polling(settings: &UrlSettings) -> String {
     format!("polling every {:?}", settings.check_frequency)
 }
 
-/// Under which name the last good of a URL is kept: without its secrets, but
-/// another query is another name.
-fn kept_under(url: &Uri) -> Origin {
+/// The name under which the pods of a URL are saved: the URL without its secrets. The query is
+/// hashed, since another query is another name.
+fn saved_origin(url: &Uri) -> Origin {
     let digest = |query: &str| format!("?sha256={}", hex(&Sha256::digest(query)));
     Origin::from(&*format!("{}{}", shown(url), url.query().map(digest).unwrap_or_default()))
 }
 
-/// A time that is longer or shorter by up to [`JITTER`] of it, as the dice (0 … 1) say.
-fn jittered(time: Duration, dice: f64) -> Duration {
-    time.mul_f64(1.0 - JITTER + 2.0 * JITTER * dice)
+/// A time that is longer or shorter by up to [`JITTER`] of it, for a fraction from 0 to 1.
+fn jittered(time: Duration, fraction: f64) -> Duration {
+    time.mul_f64(1.0 - JITTER + 2.0 * JITTER * fraction)
 }

@@ -1,4 +1,4 @@
-//! A directory of manifests under a real file source, a real mux and one consumer.
+//! A file source with a directory, a mux and one consumer.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// No step of these tests waits for anything but the machine and the quiet time.
+/// Waits for a future at most a minute: it waits only for the machine and the quiet time.
 pub async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_mins(1), future).await.expect("nothing happened for a minute")
 }
@@ -34,26 +34,26 @@ pub fn pod(name: &str, image: &str) -> String {
     )
 }
 
-/// The settings of a test: nothing happens by the check timer, so what is seen
-/// came from an event, a timer of its own or a rescan that was asked for.
+/// The settings of a test. The check timer never fires, so every update comes from an event, a
+/// delay of a file or a requested rescan.
 pub fn settings(path: &Path) -> FileSettings {
     let node = NodeName::new("node").unwrap();
     let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
     FileSettings { check_frequency: Duration::from_hours(1), ..FileSettings::new(path, preparation) }
 }
 
-/// A place for manifests: `manifests` in a fresh directory, there or not.
+/// The path `manifests` in a temporary directory. It may be missing.
 pub struct Place {
     pub root: TempDir,
 }
 
 impl Place {
-    /// Nothing there yet.
+    /// The path is missing.
     pub fn missing() -> Self {
         Self { root: tempfile::tempdir().unwrap() }
     }
 
-    /// An empty directory.
+    /// The path is an empty directory.
     pub fn directory() -> Self {
         let place = Self::missing();
         fs::create_dir(place.path()).unwrap();
@@ -68,7 +68,7 @@ impl Place {
         self.path().join(name)
     }
 
-    /// A path beside the place, on the same file system and not watched.
+    /// A path beside it, on the same file system and not watched.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
@@ -77,17 +77,17 @@ impl Place {
         fs::write(self.at(name), text).unwrap();
     }
 
-    /// Runs a shell script in the place's parent, while the source does its work.
+    /// Runs a shell script in the parent directory while the source runs.
     pub async fn sh(&self, script: &str) {
         sh(self.root.path(), script).await;
     }
 
-    /// Starts a source on it.
+    /// Starts a source.
     pub fn start(&self) -> Running {
         self.start_with(|_| ())
     }
 
-    /// Starts a source on it with other settings.
+    /// Starts a source with other settings.
     pub fn start_with(&self, change: impl FnOnce(&mut FileSettings)) -> Running {
         let mut settings = settings(&self.path());
         change(&mut settings);
@@ -103,7 +103,7 @@ pub async fn sh(directory: &Path, script: &str) {
     assert!(status.success(), "{script}: {status}");
 }
 
-/// A source at work.
+/// A running source.
 pub struct Running {
     pub handle: FileHandle,
     pub updates: Updates,
@@ -112,7 +112,7 @@ pub struct Running {
     pub source: JoinHandle<()>,
     path: PathBuf,
     markers: usize,
-    /// Dropped when the source may run.
+    /// Dropped to start the source.
     gate: Option<oneshot::Sender<()>>,
 }
 
@@ -121,7 +121,7 @@ impl Running {
         Self::hold(settings, |source| source).go()
     }
 
-    /// A source that is given more than its settings, and does not run yet.
+    /// Prepares a source that does not run yet.
     pub fn hold(settings: FileSettings, more: impl FnOnce(FileSource) -> FileSource) -> Self {
         let (mux, turn) = Mux::new(&[SourceName::File]);
         let path = settings.path.clone();
@@ -141,27 +141,27 @@ impl Running {
         Self { handle, updates, mux, stop, source, path, markers: 0, gate: Some(gate) }
     }
 
-    /// Lets a source run that was held.
+    /// Starts the source.
     pub fn go(mut self) -> Self {
         self.gate = None;
         self
     }
 
     /// The next update, as `OP: name=image …`.
-    pub async fn heard(&mut self) -> String {
-        line(&soon(self.updates.next()).await.expect("the mux goes on"))
+    pub async fn next_update(&mut self) -> String {
+        line(&soon(self.updates.next()).await.expect("the mux runs"))
     }
 
-    /// Waits for the next update, which must be this one.
-    pub async fn hear(&mut self, expected: &str) {
-        assert_eq!(self.heard().await, expected);
+    /// Asserts that the next update is this one.
+    pub async fn receives(&mut self, expected: &str) {
+        assert_eq!(self.next_update().await, expected);
     }
 
     /// Waits until these pods, and no others, have been removed, in one update or several.
-    pub async fn hear_removed(&mut self, expected: &str) {
+    pub async fn receives_removals(&mut self, expected: &str) {
         let mut removed: Vec<String> = Vec::new();
         while removed.len() < expected.split(' ').count() {
-            let line = self.heard().await;
+            let line = self.next_update().await;
             let pods = line.strip_prefix("REMOVE: ").unwrap_or_else(|| panic!("{line}"));
             removed.extend(pods.split(' ').map(str::to_owned));
         }
@@ -169,54 +169,54 @@ impl Running {
         assert_eq!(removed.join(" "), expected);
     }
 
-    /// The pods that are wanted once everything has been looked at, as `name=image …`.
-    pub async fn wanted(&self) -> String {
+    /// The merged pods after a rescan, as `name=image …`.
+    pub async fn merged_pods(&self) -> String {
         assert!(soon(self.handle.rescanned()).await);
         let merged = self.mux.merged().borrow().clone();
         merged.iter().map(|(_, entry)| describe(entry.pod())).collect::<String>().trim_start().to_owned()
     }
 
-    /// Waits until the status is as it should be.
+    /// Waits for a status.
     pub async fn status(&self, is: impl FnMut(&FileStatus) -> bool) -> FileStatus {
-        soon(self.handle.status().wait_for(is)).await.expect("the source goes on").clone()
+        soon(self.handle.status().wait_for(is)).await.expect("the source runs").clone()
     }
 
-    /// Waits until everything has been looked at once more and nothing is waited for.
-    pub async fn calm(&self) {
+    /// Rescans, and waits until no file is unstable or missing.
+    pub async fn is_idle(&self) {
         assert!(soon(self.handle.rescanned()).await);
         self.status(|status| status.waiting == 0).await;
     }
 
-    /// Asserts that there is nothing to hear, also when everything has been
-    /// looked at once more: the next update is one that is made here.
-    pub async fn hear_nothing(&mut self) {
-        self.calm().await;
-        self.hear_nothing_yet().await;
+    /// Asserts that there is no update, also after a rescan: the next update is of a marker that
+    /// is written here.
+    pub async fn receives_nothing(&mut self) {
+        self.is_idle().await;
+        self.receives_nothing_yet().await;
     }
 
-    /// The same while something is still waited for.
-    pub async fn hear_nothing_yet(&mut self) {
+    /// The same while files are unstable or missing.
+    pub async fn receives_nothing_yet(&mut self) {
         assert!(soon(self.handle.rescanned()).await);
-        self.hear_nothing_of_events().await;
+        self.receives_nothing_from_events().await;
     }
 
-    /// The same as far as events go: they come in order, so those of the past
-    /// are done with when a later one has been told.
-    pub async fn hear_nothing_of_events(&mut self) {
+    /// The same without a rescan: events come in order, so the earlier ones are handled when a
+    /// later one is.
+    pub async fn receives_nothing_from_events(&mut self) {
         self.markers += 1;
         let name = format!("marker{}", self.markers);
         let path = self.path.join(format!("zz-{name}.yaml"));
         fs::write(&path, pod(&name, "m")).unwrap();
-        self.hear(&format!("ADD: {name}=m")).await;
+        self.receives(&format!("ADD: {name}=m")).await;
     }
 
-    /// Stops it, and waits for its end.
+    /// Stops the source and waits for its end.
     pub async fn end(self) {
         self.stop.cancel();
         soon(self.source).await.unwrap();
     }
 
-    /// What was refused, as `path: reason`.
+    /// The rejections, as `path: reason`.
     pub fn rejections(&self) -> Vec<String> {
         let merged = self.mux.merged().borrow().clone();
         merged.rejections().map(|rejection| format!("{}: {}", rejection.origin, rejection.reason)).collect()

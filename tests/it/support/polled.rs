@@ -1,4 +1,4 @@
-//! A web server under a real url source, a real mux and one consumer.
+//! A url source with a mux and one consumer.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::files::{line, soon};
 
-/// The settings of a test: after the first poll nothing happens by itself.
+/// The settings of a test. After the first poll there are only requested ones.
 pub fn settings(url: &str) -> UrlSettings {
     let node = NodeName::new("node").unwrap();
     let url: Uri = url.parse().unwrap();
@@ -26,7 +26,7 @@ pub fn settings(url: &str) -> UrlSettings {
     UrlSettings { check_frequency: Duration::from_hours(1), ..UrlSettings::new(url, preparation) }
 }
 
-/// A source at work.
+/// A running source.
 pub struct Polled {
     pub handle: UrlHandle,
     pub updates: Updates,
@@ -50,28 +50,28 @@ impl Polled {
         Self { handle, updates, mux, stop, source }
     }
 
-    /// Waits for the next update, which must be this one.
-    pub async fn hear(&mut self, expected: &str) {
-        let update = soon(self.updates.next()).await.expect("the mux goes on");
+    /// Asserts that the next update is this one.
+    pub async fn receives(&mut self, expected: &str) {
+        let update = soon(self.updates.next()).await.expect("the mux runs");
         assert_eq!(line(&update), expected);
     }
 
-    /// Polls once more; when that has been merged, there must be nothing to hear.
-    pub async fn hear_nothing(&mut self) {
+    /// Polls, and asserts that there is no update.
+    pub async fn receives_nothing(&mut self) {
         self.poll().await;
         let update = self.updates.try_next();
         assert_eq!(update.as_ref().map(line), None);
     }
 
-    /// Polls once more; not even a listing must come of it.
-    pub async fn push_nothing(&self) {
+    /// Polls, and asserts that no listing is published.
+    pub async fn publishes_nothing(&self) {
         let mut merged = self.mux.merged();
         merged.mark_unchanged();
         self.poll().await;
-        assert!(!merged.has_changed().unwrap(), "a listing was pushed");
+        assert!(!merged.has_changed().unwrap(), "a listing was published");
     }
 
-    /// Polls once more, and waits until what came of it has been merged.
+    /// Polls, and waits until the result is merged.
     pub async fn poll(&self) {
         assert!(soon(self.handle.rescanned()).await);
     }
@@ -80,31 +80,31 @@ impl Polled {
         self.handle.status()
     }
 
-    /// How it fails.
+    /// The error of the source.
     pub fn error(&self) -> String {
-        self.status().failing.expect("it works").error.to_string()
+        self.status().failing.expect("the source fails").error.to_string()
     }
 
-    /// Waits until it fails so.
+    /// Waits for an error.
     pub async fn fails(&self, wanted: &str) {
         let fails = |status: &SourceStatus| {
             status.failing.as_ref().is_some_and(|failing| failing.error.contains(wanted))
         };
-        soon(self.handle.watch().wait_for(fails)).await.expect("the source goes on");
+        soon(self.handle.watch().wait_for(fails)).await.expect("the source runs");
     }
 
-    /// What the mux has heard of it.
+    /// The state of the source in the merged view.
     pub fn state(&self) -> SourceState {
         self.mux.merged().borrow().state(SourceName::Url).unwrap()
     }
 
-    /// What was refused, as `origin: reason`.
+    /// The rejections, as `origin: reason`.
     pub fn rejections(&self) -> Vec<String> {
         let merged = self.mux.merged().borrow().clone();
         merged.rejections().map(|rejection| format!("{}: {}", rejection.origin, rejection.reason)).collect()
     }
 
-    /// Stops it, and waits for its end.
+    /// Stops the source and waits for its end.
     pub async fn end(self) {
         self.stop.cancel();
         soon(self.source).await.unwrap();

@@ -1,4 +1,4 @@
-//! A database at work, in a directory or on a disk that can be made to fail.
+//! A database in a directory or on a disk that can fail.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use podmux::db::{self, Change, Db, OpenError, StorageBackend, Stored, Table, Tables, UPGRADES, Upgrade};
+use podmux::{
+    db::{self, Change, Db, OpenError, StorageBackend, Stored, Table, Tables, UPGRADES, Upgrade},
+    host::Host,
+};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::files::soon;
@@ -21,7 +24,7 @@ pub struct State {
 
 impl State {
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
-        db::open(directory).map(Self::start)
+        db::open(&Host::default(), directory).map(Self::start)
     }
 
     pub fn open_on(disk: &Disk) -> Result<Self, OpenError> {
@@ -29,26 +32,26 @@ impl State {
     }
 
     pub fn open_with(disk: &Disk, upgrades: &[Upgrade]) -> Result<Self, OpenError> {
-        db::open_on(disk.clone(), Path::new("disk"), upgrades).map(Self::start)
+        db::open_on(&Host::default(), disk.clone(), Path::new("disk"), upgrades).map(Self::start)
     }
 
     fn start((db, writer, stored): (Db, db::Writer, Stored)) -> Self {
         Self { db, stored, writer: spawn_blocking(|| writer.run()) }
     }
 
-    /// Commits one value that must be taken.
+    /// Commits one value.
     pub async fn put(&self, table: Table, key: &str, value: impl Into<Vec<u8>>) {
         soon(self.db.commit(vec![set(table, key, value)])).await.unwrap();
     }
 
-    /// The rows of a table that was stored when it was opened, as `key=value …`.
+    /// The rows of a table when the database was opened, as `key=value …`.
     pub fn rows(&self, table: Table) -> String {
         let rows = self.stored.tables[&table].iter();
         let rows = rows.map(|(key, value)| format!("{key}={}", String::from_utf8_lossy(value)));
         rows.collect::<Vec<_>>().join(" ")
     }
 
-    /// Closes it cleanly.
+    /// Closes the database cleanly.
     pub async fn close(self) {
         drop(self.db);
         soon(self.writer).await.unwrap();
@@ -63,7 +66,7 @@ pub fn erase(table: Table, key: &str) -> Change {
     Change { table, key: key.to_owned(), value: None }
 }
 
-/// Does to a model what a commit does.
+/// Applies a commit to a model.
 pub fn apply(tables: &mut Tables, changes: &[Change]) {
     for Change { table, key, value } in changes {
         let rows = tables.entry(*table).or_default();
@@ -79,7 +82,7 @@ pub fn no_rows() -> Tables {
     [Table::Posted, Table::LastGood, Table::Streams].map(|table| (table, BTreeMap::new())).into()
 }
 
-/// Numbers that are the same in each run (`SplitMix64`).
+/// Random numbers with a fixed seed (`SplitMix64`).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -111,46 +114,48 @@ impl Dice {
     }
 }
 
-/// A disk in memory. It survives its database, and can be copied and made to fail.
+/// A disk in memory that can fail. It outlives its database.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Mutex<Platter>>);
 
 #[derive(Debug, Default)]
 pub struct Platter {
-    /// What is read: the page cache.
+    /// The page cache, which is read.
     pub bytes: Vec<u8>,
-    /// What is left after a power cut.
+    /// The content after a power cut.
     pub synced: Vec<u8>,
     pub writes: usize,
     pub syncs: usize,
     pub resizes: usize,
     pub fault: Option<Fault>,
-    /// Whether the last deed failed.
+    /// Whether the last operation failed.
     pub failed: bool,
-    /// If it is wanted: what was synced and what was not, each time before a sync.
+    /// The contents before each sync, if they are recorded.
     pub cuts: Option<Vec<Cut>>,
 }
 
-/// What a power cut meets: some of what was written since the last sync is on the disk.
+/// The contents before a sync. After a power cut some of the later writes are on the disk.
 #[derive(Clone, Debug)]
 pub struct Cut {
     pub synced: Vec<u8>,
     pub bytes: Vec<u8>,
 }
 
-/// How a disk fails.
+/// A fault of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// From which deed on, and how many of them.
-    pub deed: Deed,
+    /// The operation that fails,
+    pub operation: Operation,
+    /// after so many of them,
     pub from: usize,
+    /// so many times.
     pub times: usize,
     /// The error: `libc`'s number.
     pub errno: i32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Operation {
     Write,
     Sync,
     Resize,
@@ -170,22 +175,22 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    /// What a copy of the file has now.
+    /// A copy of the content.
     pub fn bytes(&self) -> Vec<u8> {
         self.platter().bytes.clone()
     }
 }
 
 impl Platter {
-    fn fail(&mut self, deed: Deed) -> io::Result<()> {
-        match deed {
-            Deed::Write => self.writes += 1,
-            Deed::Sync => self.syncs += 1,
-            Deed::Resize | Deed::Any => self.resizes += 1,
+    fn fail(&mut self, operation: Operation) -> io::Result<()> {
+        match operation {
+            Operation::Write => self.writes += 1,
+            Operation::Sync => self.syncs += 1,
+            Operation::Resize | Operation::Any => self.resizes += 1,
         }
         self.failed = false;
         match &mut self.fault {
-            Some(fault) if fault.deed != deed && fault.deed != Deed::Any => {}
+            Some(fault) if fault.operation != operation && fault.operation != Operation::Any => {}
             Some(fault) if fault.from > 0 => fault.from -= 1,
             Some(fault) if fault.times > 0 => {
                 fault.times -= 1;
@@ -213,7 +218,7 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut platter = self.platter();
-        platter.fail(Deed::Resize)?;
+        platter.fail(Operation::Resize)?;
         platter.bytes.resize(usize::try_from(len).unwrap(), 0);
         Ok(())
     }
@@ -224,7 +229,7 @@ impl StorageBackend for Disk {
             let cut = Cut { synced: platter.synced.clone(), bytes: platter.bytes.clone() };
             platter.cuts.get_or_insert_default().push(cut);
         }
-        platter.fail(Deed::Sync)?;
+        platter.fail(Operation::Sync)?;
         let written = platter.bytes.clone();
         platter.synced = written;
         Ok(())
@@ -237,8 +242,8 @@ impl StorageBackend for Disk {
         if platter.bytes.len() < end {
             platter.bytes.resize(end, 0);
         }
-        let failed = platter.fail(Deed::Write);
-        // A write that fails may have written a part.
+        let failed = platter.fail(Operation::Write);
+        // A failed write may have written a part.
         let written = if failed.is_ok() { data.len() } else { data.len() / 2 };
         platter.bytes[offset..offset + written].copy_from_slice(&data[..written]);
         failed

@@ -1,4 +1,4 @@
-//! A web server that does what a test tells it, over real connections.
+//! A web server with scripted answers, over real connections.
 
 use std::{
     collections::VecDeque,
@@ -39,30 +39,30 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::files::soon;
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub method: String,
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// The certificate that the client showed, as DER; empty if it showed none.
+    /// The client certificate as DER; empty if there is none.
     pub certificate: Bytes,
 }
 
 impl Seen {
-    /// A header's value, or nothing.
+    /// The value of a header, or the empty text.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
-/// What is done for a bit of a body.
+/// One step of sending a body.
 #[derive(Clone, Debug)]
 pub enum Step {
     Send(Bytes),
     Pause(Duration),
-    /// The connection is closed under the reader.
+    /// The connection is closed.
     Break,
     Hang,
 }
@@ -93,12 +93,12 @@ impl Reply {
         Self::new(status, "moved").header("Location", location)
     }
 
-    /// A body in bits; without a length it is sent in chunks.
+    /// A body in parts. Without a length it is sent in chunks.
     pub fn steps(length: Option<u64>, steps: Vec<Step>) -> Self {
         Self { steps, length, ..Self::ok("") }
     }
 
-    /// The request is taken and never answered.
+    /// The request is read and never answered.
     pub fn mute() -> Self {
         Self { mute: true, ..Self::ok("") }
     }
@@ -114,7 +114,7 @@ type Script = Box<dyn FnMut(&Seen) -> Reply + Send>;
 
 /// The server. It ends with the test.
 pub struct Web {
-    /// Where it is, without a slash at the end.
+    /// The URL without a trailing slash.
     pub url: String,
     script: Arc<Mutex<Script>>,
     seen: watch::Receiver<Vec<Seen>>,
@@ -122,7 +122,7 @@ pub struct Web {
 }
 
 impl Web {
-    /// On a port of the loopback.
+    /// On a port of the loopback interface.
     pub async fn start(reply: Reply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -151,7 +151,7 @@ impl Web {
         let (play, stopped) = (script.clone(), stop.clone());
         tokio::spawn(async move {
             while let Some(stream) = stopped.run_until_cancelled(door.accept()).await {
-                // A handshake may fail; that is the test's affair.
+                // Some tests expect a failed handshake.
                 let Ok((stream, certificate)) = stream else { continue };
                 tokio::spawn(stopped.clone().run_until_cancelled_owned(talk(
                     stream,
@@ -168,28 +168,28 @@ impl Web {
         format!("{}{path}", self.url)
     }
 
-    /// From now on every request is answered so.
+    /// Answers every request from now on with this.
     pub fn say(&self, reply: Reply) {
         self.play(move |_| reply.clone());
     }
 
-    /// From now on every request is answered by this.
+    /// Answers every request from now on with the result of this.
     pub fn play(&self, script: impl FnMut(&Seen) -> Reply + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
-    /// The requests that came so far.
+    /// The requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.borrow().clone()
     }
 
-    /// Waits until so many requests have come, and gives them.
+    /// Waits for so many requests, and returns them.
     pub async fn asked(&self, times: usize) -> Vec<Seen> {
         soon(self.seen.clone().wait_for(|seen| seen.len() >= times)).await.unwrap().clone()
     }
 }
 
-/// Where connections come in.
+/// A listener.
 enum Door {
     Tcp(TcpListener),
     Tls(TcpListener, TlsAcceptor),
@@ -201,7 +201,7 @@ trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<C: AsyncRead + AsyncWrite + Unpin + Send> Connection for C {}
 
 impl Door {
-    /// A connection, and the certificate of who made it.
+    /// A connection and the client certificate.
     async fn accept(&self) -> io::Result<(Box<dyn Connection>, Bytes)> {
         Ok(match self {
             Self::Tcp(listener) => (Box::new(listener.accept().await?.0), Bytes::new()),
@@ -248,11 +248,11 @@ async fn talk(
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
-    // Connections that break are what some tests are about.
+    // Some tests break connections.
     drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }
 
-/// A body that does as it is told.
+/// A body that follows its steps.
 struct Steps {
     left: VecDeque<Step>,
     length: Option<u64>,
@@ -278,7 +278,7 @@ impl Body for Steps {
                 Some(Step::Send(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
                 Some(Step::Pause(pause)) => self.pause = Some(Box::pin(sleep(pause))),
                 Some(Step::Break) if !mem::replace(&mut self.flushed, true) => {
-                    // What was sent before goes out before the connection does.
+                    // What was sent before must arrive before the connection is closed.
                     self.left.push_front(Step::Break);
                     context.waker().wake_by_ref();
                     return Poll::Pending;
@@ -297,7 +297,7 @@ impl Body for Steps {
     }
 }
 
-/// A certificate authority of a test's own, and where its files are.
+/// A certificate authority and its files.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     der: rustls::pki_types::CertificateDer<'static>,
@@ -307,7 +307,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Its files go into a directory, under a name of its own.
+    /// An authority with its files in a directory, under a name.
     pub fn new(directory: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -337,13 +337,13 @@ impl Authority {
         (params.signed_by(&key, &self.issuer).unwrap(), key)
     }
 
-    /// The configuration of a server that has a certificate for a name, and
-    /// that wants clients to have one too if it is given a CA for them.
+    /// The configuration of a server with a certificate for a name. With a CA for clients it
+    /// requires client certificates.
     pub fn server(&self, name: &str, clients: Option<&Self>) -> ServerConfig {
         Self::configured(self.issue(name, ExtendedKeyUsagePurpose::ServerAuth), clients)
     }
 
-    /// The same with a certificate that was valid in the year 2000 alone.
+    /// The same with a certificate that was valid in the year 2000 only.
     pub fn outdated_server(&self, name: &str) -> ServerConfig {
         Self::configured(self.issue_with(name, ExtendedKeyUsagePurpose::ServerAuth, outdated), None)
     }
@@ -366,17 +366,17 @@ impl Authority {
         builder.with_single_cert(vec![cert.der().clone()], key).unwrap()
     }
 
-    /// The files of a client's certificate and of its key.
+    /// The files of a client certificate and its key.
     pub fn client(&self, name: &str) -> (PathBuf, PathBuf) {
         self.files(name, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// The files of a server's certificate and of its key.
+    /// The files of a server certificate and its key.
     pub fn server_files(&self, name: &str) -> (PathBuf, PathBuf) {
         self.files(name, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A client's certificate that was valid in the year 2000 alone.
+    /// A client certificate that was valid in the year 2000 only.
     pub fn outdated_client(&self, name: &str) -> (PathBuf, PathBuf) {
         self.write(name, self.issue_with(name, ExtendedKeyUsagePurpose::ClientAuth, outdated))
     }

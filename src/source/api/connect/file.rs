@@ -24,7 +24,7 @@ use super::{
     exec::Plugin,
     proxy,
 };
-use crate::{client::shown, source::hex};
+use crate::{client::shown, hex::hex};
 
 /// The largest file that is read, in bytes: a kubeconfig or a CA bundle is far below.
 const MAX_FILE: u64 = 10 * 1024 * 1024;

@@ -1,53 +1,52 @@
-//! The file under the database: held back until it is verified, and put back when a write fails.
+//! The file of the database: not written before it is verified, and restored after a failed write.
 
 use std::{
-    fmt,
-    fs::File,
-    io,
-    os::unix::fs::FileExt as _,
+    fmt, io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use redb::StorageBackend;
-use rustix::fs::{FallocateFlags, fallocate};
 
-/// How much of the file's beginning names what is committed: redb's header and its two slots.
+use crate::host::OpenFile;
+
+/// The size of redb's header and its two commit slots.
 const HEAD: usize = 320;
 
-/// A file or what stands in for it.
+/// The file of the database.
 ///
-/// While it is held, nothing is written: what redb writes when it opens a file
-/// (it repairs, it notes that it is in use) is kept in memory until the file
-/// has been verified. A damaged file is thus left as it is.
+/// While it is held, nothing is written: redb's writes when it opens a file (repairs, the mark
+/// that it is in use) are kept in memory until the file is verified. So a damaged file is left
+/// as it is.
 ///
-/// It remembers the head of the file as it was last synced. A commit whose sync
-/// failed may be complete in the page cache and lost on the disk; with the old
-/// head it is gone in both, for redb never writes over what the last commit needs.
+/// It remembers the head of the file as of the last sync. A commit whose sync failed may be
+/// complete in the page cache and lost on the disk. With the old head it is gone in both, since
+/// redb never overwrites what the last commit needs.
 #[derive(Clone)]
-pub(super) struct Disk {
+pub(super) struct DatabaseFile {
     file: Arc<dyn StorageBackend>,
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What is held back, in order.
-    held: Option<Vec<Deed>>,
-    /// The head as it is in the file, and as it was when the file was last synced.
+    /// The operations that are held back, in order.
+    held: Option<Vec<Operation>>,
+    /// The head in the file.
     head: Head,
+    /// The head as of the last sync.
     synced: Head,
 }
 
 type Head = Option<[u8; HEAD]>;
 
-/// What is done to a file.
-enum Deed {
+/// A change of the file.
+enum Operation {
     Write(u64, Vec<u8>),
     SetLen(u64),
     Sync,
 }
 
-impl Disk {
+impl DatabaseFile {
     pub(super) fn new(file: impl StorageBackend) -> io::Result<Self> {
         let mut state = State::default();
         if file.len()? >= HEAD as u64 {
@@ -58,36 +57,35 @@ impl Disk {
         Ok(Self { file: Arc::new(file), state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Holds back what is written from now on.
+    /// Holds back writes from now on.
     pub(super) fn hold(&self) {
         self.state().held = Some(Vec::new());
     }
 
-    /// Forgets what was held back.
+    /// Drops the writes that were held back.
     pub(super) fn discard(&self) {
         self.state().held = None;
     }
 
-    /// Does what was held back, in the same order.
+    /// Performs the writes that were held back, in the same order.
     pub(super) fn release(&self) -> io::Result<()> {
         let mut state = self.state();
-        for deed in state.held.take().unwrap_or_default() {
-            match deed {
-                Deed::Write(offset, bytes) => state.write(&*self.file, offset, &bytes)?,
-                Deed::SetLen(len) => self.file.set_len(len)?,
-                Deed::Sync => state.sync(&*self.file)?,
+        for operation in state.held.take().unwrap_or_default() {
+            match operation {
+                Operation::Write(offset, bytes) => state.write(&*self.file, offset, &bytes)?,
+                Operation::SetLen(len) => self.file.set_len(len)?,
+                Operation::Sync => state.sync(&*self.file)?,
             }
         }
         Ok(())
     }
 
-    /// The head that is on disk for certain. It changes when a commit has
-    /// become durable, and only then.
+    /// The head as of the last sync. It changes exactly when a commit becomes durable.
     pub(super) fn synced(&self) -> Head {
         self.state().synced
     }
 
-    /// Takes back what was written since the last sync that went well, as far as it counts.
+    /// Undoes a commit that was written since the last successful sync.
     pub(super) fn restore(&self) -> io::Result<()> {
         let mut state = self.state();
         match state.synced {
@@ -100,7 +98,7 @@ impl Disk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that is done under the lock leaves the state half-way.
+        // No panic under the lock leaves the state inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,7 +108,7 @@ impl State {
         if offset > 0 {
             return file.write(offset, bytes);
         }
-        // What a write that fails leaves behind is not what was synced.
+        // A failed write may leave anything.
         self.head = None;
         file.write(offset, bytes)?;
         self.head = bytes.first_chunk().copied();
@@ -126,15 +124,15 @@ impl State {
     }
 }
 
-impl StorageBackend for Disk {
+impl StorageBackend for DatabaseFile {
     fn len(&self) -> io::Result<u64> {
         let state = self.state();
         let mut len = self.file.len()?;
-        for deed in state.held.iter().flatten() {
-            match deed {
-                Deed::SetLen(set) => len = *set,
-                Deed::Write(offset, bytes) => len = len.max(offset + bytes.len() as u64),
-                Deed::Sync => {}
+        for operation in state.held.iter().flatten() {
+            match operation {
+                Operation::SetLen(set) => len = *set,
+                Operation::Write(offset, bytes) => len = len.max(offset + bytes.len() as u64),
+                Operation::Sync => {}
             }
         }
         Ok(len)
@@ -146,21 +144,21 @@ impl StorageBackend for Disk {
             drop(state);
             return self.file.read(offset, out);
         };
-        // The file as far as it goes, then what was done to it since.
+        // First the file, then the operations on it.
         let there = self.file.len()?.saturating_sub(offset).min(out.len() as u64);
         let there = usize::try_from(there).unwrap_or(out.len());
         self.file.read(offset, &mut out[..there])?;
         let mut end = there;
-        for deed in held {
-            match deed {
-                Deed::SetLen(len) => {
+        for operation in held {
+            match operation {
+                Operation::SetLen(len) => {
                     let len =
                         usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
                     out[end.min(len)..len.max(end)].fill(0);
                     end = len;
                 }
-                Deed::Write(at, bytes) => end = end.max(overlay(offset, out, *at, bytes)),
-                Deed::Sync => {}
+                Operation::Write(at, bytes) => end = end.max(overlay(offset, out, *at, bytes)),
+                Operation::Sync => {}
             }
         }
         if end < out.len() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
@@ -168,7 +166,7 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         match &mut self.state().held {
-            Some(held) => held.push(Deed::SetLen(len)),
+            Some(held) => held.push(Operation::SetLen(len)),
             None => self.file.set_len(len)?,
         }
         Ok(())
@@ -177,7 +175,7 @@ impl StorageBackend for Disk {
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
         match &mut state.held {
-            Some(held) => held.push(Deed::Sync),
+            Some(held) => held.push(Operation::Sync),
             None => state.sync(&*self.file)?,
         }
         Ok(())
@@ -186,7 +184,7 @@ impl StorageBackend for Disk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state();
         match &mut state.held {
-            Some(held) => held.push(Deed::Write(offset, data.to_vec())),
+            Some(held) => held.push(Operation::Write(offset, data.to_vec())),
             None => state.write(&*self.file, offset, data)?,
         }
         Ok(())
@@ -206,49 +204,49 @@ fn overlay(offset: u64, out: &mut [u8], at: u64, bytes: &[u8]) -> usize {
     place(to, offset)
 }
 
-impl fmt::Debug for Disk {
+impl fmt::Debug for DatabaseFile {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Disk").field("file", &self.file).finish_non_exhaustive()
+        formatter.debug_struct("DatabaseFile").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
-/// How much room is kept for the file to grow into, in bytes. A full disk is
-/// mostly filled by others: with this the agent still reserves numbers for its
-/// streams and keeps small changes. redb grows a small file by a quarter of a
-/// MiB, and a commit gives back the pages of the one before.
-const SPARE: u64 = 1 << 20;
+/// The space, in bytes, that is reserved for the file to grow. Other programs fill a disk more
+/// often than podmux: with this reserve it still numbers its streams and stores small changes.
+/// redb grows a small file by a quarter of a MiB, and a commit frees the pages of the one before.
+const RESERVE: u64 = 1 << 20;
 
-/// A plain file, whose blocks are all there before they are written to, and some more.
+/// A file of a [`Disk`](crate::host::Disk). All its blocks, and some more, are reserved before
+/// they are written.
 #[derive(Debug)]
-pub(super) struct PlainFile(File);
+pub(super) struct ReservedFile(Box<dyn OpenFile>);
 
-impl PlainFile {
-    pub(super) fn new(file: File) -> Self {
+impl ReservedFile {
+    pub(super) fn new(file: Box<dyn OpenFile>) -> Self {
         let file = Self(file);
-        file.keep_spare();
+        file.reserve();
         file
     }
 
-    /// Takes the room from the file system, as far as it has any and knows how.
-    fn keep_spare(&self) {
-        if let Ok(meta) = self.0.metadata() {
-            let _ = fallocate(&self.0, FallocateFlags::KEEP_SIZE, 0, meta.len() + SPARE);
+    fn reserve(&self) {
+        if let Ok(len) = self.len() {
+            // Not every file system can reserve.
+            let _ = self.0.reserve(len + RESERVE);
         }
     }
 }
 
-impl StorageBackend for PlainFile {
+impl StorageBackend for ReservedFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.0.attributes()?.stamp.size)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(out, offset)
+        self.0.read_at(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.0.set_len(len)?;
-        self.keep_spare();
+        self.reserve();
         Ok(())
     }
 
@@ -257,6 +255,6 @@ impl StorageBackend for PlainFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.0.write_at(offset, data)
     }
 }

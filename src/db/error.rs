@@ -1,0 +1,81 @@
+//! Why the state directory cannot be opened or written.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+/// Why the state cannot be opened. The file is left as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory or the file cannot be used.
+    #[error("cannot use the state directory: {}{}", .0.display(), hint(.1))]
+    Io(PathBuf, #[source] io::Error),
+    /// Another process uses the directory.
+    #[error("another podmux uses the state directory {}; stop it, or name another with --state-dir", .0.display())]
+    InUse(PathBuf),
+    /// The file was never written by podmux.
+    #[error("{} is not a podmux database: {what}; it is left as it is: move it away, or name another directory with --state-dir", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        what: String,
+    },
+    /// A newer podmux wrote it.
+    #[error("{} was written by a newer podmux: format {found}, this one supports up to {known}; run the newer one", .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+        /// The newest supported format.
+        known: u64,
+    },
+    /// It was changed since it was written, or part of it was lost.
+    #[error("{} is damaged: {detail}; it is left as it is: restore a copy of it, or move it away to start with an empty state", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+}
+
+/// What to do about an error of the system.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free some space, or name another with --state-dir"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "; mount it writable, or name another with --state-dir",
+        io::ErrorKind::PermissionDenied => {
+            "; give it and its content to the user that podmux runs as, or name another with --state-dir"
+        }
+        io::ErrorKind::NotADirectory => "; move that file away, or name another with --state-dir",
+        _ => "; name another with --state-dir if it cannot be repaired",
+    }
+}
+
+/// Whether the disk or a quota is full. The content is valid then, and cannot grow.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Why a commit failed. Nothing of it is stored.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DbError {
+    /// The disk or the quota is full.
+    #[error("no space left for the state")]
+    Full(#[source] Arc<io::Error>),
+    /// The state could not be written.
+    #[error("the state cannot be written")]
+    Io(#[source] Arc<io::Error>),
+    /// The database is closed.
+    #[error("the database is closed")]
+    Ended,
+}
+
+impl From<io::Error> for DbError {
+    fn from(error: io::Error) -> Self {
+        let error = Arc::new(error);
+        if is_full(&error) { Self::Full(error) } else { Self::Io(error) }
+    }
+}

@@ -1,0 +1,206 @@
+//! Looking at paths and reading manifests. All of it may block, but never waits for a writer.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io::{self, ErrorKind, Read as _},
+    path::{Component, Path, PathBuf},
+};
+
+use super::entries::{Found, Identity, Target};
+use crate::{
+    host::{Attributes, Disk, FileKind, Open, Stamp},
+    manifest::MAX_MANIFEST,
+};
+
+/// Linux's own bound on the symbolic links in one path.
+const MAX_LINKS: usize = 40;
+
+/// What is at one path.
+#[derive(Debug)]
+pub(super) struct Inspected {
+    pub(super) found: Found,
+    /// Whether the path is a symbolic link.
+    pub(super) is_link: bool,
+    /// What it is, if it exists and cannot be a manifest.
+    pub(super) other: Option<&'static str>,
+}
+
+/// Looks at a path without opening it.
+pub(super) fn inspect(disk: &Disk, path: &Path) -> Inspected {
+    let own = disk.attributes(path, false);
+    let is_link = own.as_ref().is_ok_and(|own| own.kind == FileKind::Link);
+    let (found, other) = match if is_link { disk.attributes(path, true) } else { own } {
+        Ok(Attributes { kind: FileKind::File, stamp, .. }) => (Found::File(stamp), None),
+        Ok(attributes) => (Found::Nothing, Some(describe(attributes.kind))),
+        Err(error) if is_missing(&error) => (Found::Nothing, is_link.then_some("a dangling symbolic link")),
+        Err(error) => (Found::Unreadable(error.to_string()), None),
+    };
+    Inspected { found, is_link, other }
+}
+
+/// Whether a created path is a regular file with one name. Its creator is probably still
+/// writing to it. A symbolic or hard link is complete at once.
+pub(super) fn is_being_written(disk: &Disk, path: &Path) -> bool {
+    let is_new = |file: Attributes| file.kind == FileKind::File && file.names == 1;
+    disk.attributes(path, false).is_ok_and(is_new)
+}
+
+/// The result of reading a manifest.
+#[derive(Debug)]
+pub(super) enum Text {
+    Complete(Vec<u8>, Stamp),
+    /// More than [`MAX_MANIFEST`] bytes.
+    TooLarge(Stamp),
+    /// It was written to while it was read.
+    Torn(Stamp),
+    Vanished,
+    Unreadable(String),
+}
+
+/// Reads a regular file, and nothing else.
+///
+/// Opening does not block even if a fifo has replaced the file, and the opened file is
+/// inspected before it is read.
+pub(super) fn read(disk: &Disk, path: &Path) -> Text {
+    match try_read(disk, path) {
+        Ok(text) => text,
+        // The regular file has been removed, or replaced by a socket.
+        Err(error)
+            if is_missing(&error) || error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) =>
+        {
+            Text::Vanished
+        }
+        Err(error) => Text::Unreadable(error.to_string()),
+    }
+}
+
+fn try_read(disk: &Disk, path: &Path) -> io::Result<Text> {
+    let mut file = disk.open(path, Open::ReadAtOnce)?;
+    let Attributes { kind, stamp: before, .. } = file.attributes()?;
+    if kind != FileKind::File {
+        return Ok(Text::Vanished);
+    }
+    if before.size > MAX_MANIFEST as u64 {
+        return Ok(Text::TooLarge(before));
+    }
+    let mut text = Vec::with_capacity(usize::try_from(before.size).unwrap_or_default() + 1);
+    file.by_ref().take(MAX_MANIFEST as u64 + 1).read_to_end(&mut text)?;
+    let after = file.attributes()?.stamp;
+    Ok(if (before.size, before.modified) != (after.size, after.modified) {
+        Text::Torn(after)
+    } else if text.len() > MAX_MANIFEST {
+        Text::TooLarge(after)
+    } else {
+        Text::Complete(text, after)
+    })
+}
+
+/// The names in a directory: all of them, or an error.
+pub(super) fn list(disk: &Disk, directory: &Path) -> io::Result<BTreeSet<OsString>> {
+    Ok(disk.list(directory)?.into_iter().collect())
+}
+
+/// A path with its symbolic links resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Resolved {
+    pub(super) target: Target,
+    /// The path of the directory or file, free of links.
+    pub(super) real: Option<PathBuf>,
+    /// The paths, free of links, whose change may change the target: each link on the way,
+    /// and the end or the first missing part.
+    pub(super) hops: Vec<PathBuf>,
+    /// Why the target is unknown.
+    pub(super) error: Option<String>,
+}
+
+/// Resolves an absolute path and inspects its target.
+pub(super) fn resolve(disk: &Disk, path: &Path) -> Resolved {
+    let mut hops = Vec::new();
+    let found = follow(disk, path, &mut hops).and_then(|real| Ok((disk.attributes(&real, false)?, real)));
+    let (target, real, error) = match found {
+        Ok((found, real)) => match found.kind {
+            FileKind::File => (Target::File, Some(real), None),
+            FileKind::Directory => (Target::Directory(identity(&found)), Some(real), None),
+            other => {
+                let error = format!("{}, neither a directory nor a file", describe(other));
+                (Target::Unknown, None, Some(error))
+            }
+        },
+        Err(error) if is_missing(&error) => (Target::Missing, None, None),
+        Err(error) => (Target::Unknown, None, Some(error.to_string())),
+    };
+    Resolved { target, real, hops, error }
+}
+
+/// Follows an absolute path part by part, as the kernel does, and notes the hops of
+/// [`Resolved`].
+pub(super) fn follow(disk: &Disk, path: &Path, hops: &mut Vec<PathBuf>) -> io::Result<PathBuf> {
+    let mut real = PathBuf::from("/");
+    let mut rest = parts(path);
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        if part == ".." {
+            real.pop();
+            continue;
+        }
+        let next = real.join(part);
+        let attributes = disk.attributes(&next, false).inspect_err(|error| {
+            // In the second case a file is where a directory should be.
+            hops.push(if error.kind() == ErrorKind::NotADirectory { real.clone() } else { next.clone() });
+        })?;
+        if attributes.kind == FileKind::Link {
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(rustix::io::Errno::LOOP.into());
+            }
+            let target = disk.read_link(&next)?;
+            hops.push(next);
+            if target.is_absolute() {
+                real = PathBuf::from("/");
+            }
+            rest.extend(parts(&target));
+        } else {
+            if rest.is_empty() {
+                hops.push(next.clone());
+            }
+            real = next;
+        }
+    }
+    Ok(real)
+}
+
+/// The parts of a path, the first one last.
+fn parts(path: &Path) -> Vec<OsString> {
+    let part = |component: Component<'_>| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(part).collect()
+}
+
+/// The identity of the directory at a path, if one is there.
+pub(super) fn directory(disk: &Disk, path: &Path) -> Option<Identity> {
+    let found = disk.attributes(path, false).ok()?;
+    (found.kind == FileKind::Directory).then(|| identity(&found))
+}
+
+fn identity(attributes: &Attributes) -> Identity {
+    Identity { inode: attributes.stamp.identity, born: attributes.born }
+}
+
+fn describe(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "a file",
+        FileKind::Directory => "a directory",
+        FileKind::Link => "a symbolic link",
+        FileKind::Fifo => "a fifo",
+        FileKind::Socket => "a socket",
+        FileKind::Device => "a device",
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}

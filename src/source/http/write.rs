@@ -1,0 +1,128 @@
+//! Writes to the posted pods, their results and errors.
+
+use std::sync::Arc;
+
+use crate::{
+    db::DbError,
+    pod::{Pod, PodKey, Prepared},
+};
+
+/// A write to the posted pods.
+#[derive(Clone, Debug)]
+pub enum Write {
+    /// Creates or replaces each pod (`POST /pods`).
+    Apply(Vec<Prepared>),
+    /// Replaces all pods; the others are deleted gracefully (`PUT /pods`).
+    ReplaceAll(Vec<Prepared>),
+    /// Creates a pod (`POST` on Kubernetes' paths).
+    Create(Prepared),
+    /// Replaces a pod (`PUT` on Kubernetes' paths). A resourceVersion or a UID in its metadata
+    /// is a precondition.
+    Replace(Prepared),
+    /// Deletes a pod.
+    Delete {
+        /// The pod.
+        key: PodKey,
+        /// The grace period in seconds; the pod's own if absent. A negative one means 1, as at
+        /// an API server. 0 deletes the pod at once.
+        grace: Option<i64>,
+        /// The conditions for the write.
+        preconditions: Preconditions,
+    },
+}
+
+/// The conditions for deleting a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    /// The pod has this UID.
+    pub uid: Option<String>,
+    /// The pod has this resourceVersion.
+    pub resource_version: Option<String>,
+}
+
+/// The result of a write for one pod.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// What was done.
+    pub outcome: Outcome,
+    /// The pod after the write, or before it if it is deleted.
+    pub pod: Arc<Pod>,
+}
+
+/// What a write did to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was created.
+    Created,
+    /// It was replaced.
+    Configured,
+    /// It was identical.
+    Unchanged,
+    /// It is being deleted. It exists until its grace period is over or every sink has
+    /// acknowledged its DELETE.
+    Terminating,
+    /// It was deleted.
+    Deleted,
+}
+
+impl Outcome {
+    /// The name for people: kubectl's `created`, `configured`, `unchanged`, and `terminating`
+    /// and `deleted`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Configured => "configured",
+            Self::Unchanged => "unchanged",
+            Self::Terminating => "terminating",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// Why a write failed. It changed nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Some of its pods are in conflict with the posted pods.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Rejected(Vec<Obstacle>),
+    /// It could not be made durable.
+    #[error("not stored")]
+    Storage(#[source] DbError),
+    /// The agent is stopping.
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+/// Why one pod of a write is rejected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pods \"{}\" {what}", .key.name())]
+pub struct Obstacle {
+    /// The pod.
+    pub key: PodKey,
+    /// The reason.
+    pub what: ObstacleKind,
+}
+
+/// The reason of an [`Obstacle`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObstacleKind {
+    /// A pod has the name.
+    #[error("already exists")]
+    AlreadyExists,
+    /// No pod has the name.
+    #[error("not found")]
+    NotFound,
+    /// A pod with the name is being deleted.
+    #[error("already exists: it is being deleted; try again when it is gone")]
+    NotGoneYet,
+    /// A pod that is being deleted cannot be changed.
+    #[error("is being deleted; try again when it is gone")]
+    Terminating,
+    /// Another posted pod has its UID.
+    #[error("cannot have the UID of {0}")]
+    UidInUse(PodKey),
+    /// A precondition failed.
+    #[error("was not written: {0}")]
+    Precondition(String),
+}
