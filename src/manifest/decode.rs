@@ -45,7 +45,7 @@ pub struct Preparation {
 #[derive(Clone)]
 pub struct Generate {
     /// Where random letters for the end of a name come from.
-    pub letters: fn() -> String,
+    pub letters: Arc<dyn Fn() -> String + Send + Sync>,
     /// Whether a pod has that name.
     pub is_taken: Arc<dyn Fn(&PodKey) -> bool + Send + Sync>,
 }

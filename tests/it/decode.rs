@@ -607,7 +607,7 @@ fn every_field_of_a_container_is_known() {
 
 /// Names with these letters at the end, of which so many are taken.
 fn generate(letters: fn() -> String, taken: &'static [&str]) -> Generate {
-    Generate { letters, is_taken: Arc::new(|key| taken.contains(&key.as_str())) }
+    Generate { letters: Arc::new(letters), is_taken: Arc::new(|key| taken.contains(&key.as_str())) }
 }
 
 fn five_letters() -> String {
