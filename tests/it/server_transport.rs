@@ -5,7 +5,7 @@ use std::{fs, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 use expect_test::expect;
 use http::Request;
 use http_body_util::Full;
-use podmux::server::{Limits, Refusal};
+use podmux::server::{Limits, RejectReason};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -54,7 +54,7 @@ async fn whoever_takes_too_long_to_ask_is_cut_off() {
     ];
     for (times, asked) in (1..).zip(asks) {
         raw(served.connect().await, asked).await;
-        served.refused(Refusal::Headers, times).await;
+        served.refused(RejectReason::HeadersTimeout, times).await;
     }
     // A trickle is no better than silence, and the second request no better than the first.
     let mut stream = served.connect().await;
@@ -67,7 +67,7 @@ async fn whoever_takes_too_long_to_ask_is_cut_off() {
         }
     };
     timeout(PATIENCE, trickle).await.unwrap();
-    served.refused(Refusal::Headers, 6).await;
+    served.refused(RejectReason::HeadersTimeout, 6).await;
     served.ends().await;
 }
 
@@ -78,7 +78,7 @@ async fn a_connection_is_kept_for_the_next_request_for_a_while() {
     let answer = raw(served.connect().await, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(answer.ends_with("hello"), "{answer}");
     // It is nobody's fault.
-    assert_eq!(served.stats.refused(Refusal::Headers), 0);
+    assert_eq!(served.stats.rejected(RejectReason::HeadersTimeout), 0);
     served.ends().await;
 }
 
@@ -175,7 +175,7 @@ async fn a_body_that_comes_too_slowly_is_refused() {
         () = trickle => panic!("no answer"),
     };
     expect![[r#"HTTP/1.1 408 Request Timeout {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body comes too slowly: it has to end within 200ms, or to bring 524288 bytes in that time","reason":"Timeout","code":408}"#]].assert_eq(&gist(&answer));
-    served.refused(Refusal::BodyTime, 1).await;
+    served.refused(RejectReason::BodyTimeout, 1).await;
     assert_eq!(served.get("/hello").await.line(), "200 hello");
     served.ends().await;
 }
@@ -232,7 +232,7 @@ async fn a_body_has_a_largest_size() {
     let uri = "http://localhost/hello";
     let request = Request::post(uri).body(Full::from(vec![b'.'; 11 * MIB])).unwrap();
     too_large.assert_eq(&ask_http2(served.connect().await, request).await.line());
-    served.refused(Refusal::BodySize, 5).await;
+    served.refused(RejectReason::BodySize, 5).await;
     served.ends().await;
 }
 
@@ -265,7 +265,7 @@ async fn bodies_have_so_much_memory_and_large_ones_crowd_out_no_small_one() {
     let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 500_000])).await;
     expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many bodies are being read at once; try again","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
     assert_eq!(answer.headers["retry-after"], "1");
-    served.refused(Refusal::BodyMemory, 1).await;
+    served.refused(RejectReason::BodyMemory, 1).await;
     assert_eq!(ask(served.connect().await, post_of("/hello", "small")).await.line(), "200 5");
 
     served.work.leave.add_permits(1);
@@ -290,7 +290,7 @@ async fn whoever_does_not_take_the_answer_is_cut_off() {
     let served = Served::start(&loopback(), limits).await;
     let mut stream = served.connect().await;
     stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    served.refused(Refusal::Stalled, 1).await;
+    served.refused(RejectReason::Stalled, 1).await;
     until("it is closed", || served.stats.open() == 0).await;
     assert_eq!(served.work.pouring.load(Ordering::SeqCst), 0);
 
@@ -298,7 +298,7 @@ async fn whoever_does_not_take_the_answer_is_cut_off() {
     let mut client = http2(served.connect().await).await;
     let of = |path: &str| Request::get(format!("http://localhost{path}")).body(Full::default()).unwrap();
     let answer = client.send_request(of("/endless")).await.unwrap();
-    served.refused(Refusal::Stalled, 2).await;
+    served.refused(RejectReason::Stalled, 2).await;
     until("it is closed", || served.stats.open() == 0).await;
     assert_eq!(served.work.pouring.load(Ordering::SeqCst), 0);
     drop(answer);
@@ -317,7 +317,7 @@ async fn whoever_waits_for_more_may_wait_for_long() {
     // Others come later, have the same time for less, and run out of it.
     for times in 1..=4 {
         raw(served.connect().await, "").await;
-        served.refused(Refusal::Headers, times).await;
+        served.refused(RejectReason::HeadersTimeout, times).await;
     }
     until("only the two are left", || served.stats.open() == 2).await;
     served.work.leave.add_permits(1);
@@ -335,7 +335,7 @@ async fn one_connection_too_many_takes_the_place_of_the_longest_silent() {
         until("it is accepted", || served.stats.accepted() == count).await;
     }
     assert_eq!(served.get("/hello").await.line(), "200 hello");
-    served.refused(Refusal::Room, 1).await;
+    served.refused(RejectReason::Evicted, 1).await;
     assert_eq!(rest(silent.remove(0)).await, "");
     // The others are still there.
     for stream in silent {
@@ -378,7 +378,7 @@ async fn a_stream_that_is_read_goes_after_those_that_ask_for_nothing_or_take_not
             async move { other.send_request(request).await.unwrap().status() }
         });
         until("it is worked on", || served.work.waiting.load(Ordering::SeqCst) == room).await;
-        served.refused(Refusal::Room, room).await;
+        served.refused(RejectReason::Evicted, room).await;
         others.push(asked);
     }
     until("nothing is poured", || served.work.pouring.load(Ordering::SeqCst) == 0).await;
@@ -405,7 +405,7 @@ async fn nobody_is_cut_off_while_the_server_works_for_them() {
     for _ in 0..1000 {
         yield_now().await;
     }
-    assert_eq!((served.stats.accepted(), served.stats.refused(Refusal::Room)), (2, 0));
+    assert_eq!((served.stats.accepted(), served.stats.rejected(RejectReason::Evicted)), (2, 0));
     served.work.leave.add_permits(1);
     assert_eq!(third.await.unwrap().unwrap().line(), "200 hello");
     served.work.leave.add_permits(1);

@@ -7,7 +7,7 @@ use expect_test::expect;
 use http::{Request, header::AUTHORIZATION};
 use http_body_util::Full;
 use podmux::{
-    server::{Limits, Refusal},
+    server::{Limits, RejectReason},
     settings::{Listen, ServerSettings},
 };
 use tokio::net::UnixStream;
@@ -60,7 +60,7 @@ async fn without_a_token_nobody_is_answered_over_tcp() {
         assert_eq!(answer.headers["www-authenticate"], "Bearer");
     }
     expect![[r#"401 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN","reason":"Unauthorized","code":401}"#]].assert_eq(&served.get("/who").await.line());
-    served.refused(Refusal::Unauthorized, wrong.len() as u64 + 1).await;
+    served.refused(RejectReason::Unauthorized, wrong.len() as u64 + 1).await;
     // What is not known to be anybody's is not even read.
     assert_eq!(ask(served.connect().await, post_of("/wait", "pod")).await.status, 401);
     served.ends().await;
@@ -112,7 +112,7 @@ fn a_new_token_holds_from_when_its_file_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         fs::write(&file, "first-token").unwrap();
-        let limits = Limits { reread: SOON / 10, ..Limits::default() };
+        let limits = Limits { reload: SOON / 10, ..Limits::default() };
         let served = Served::start(&with_token(&file), limits).await;
         assert_eq!(who(&served, "Bearer first-token").await.status, 200);
 
@@ -149,7 +149,7 @@ fn the_token_is_read_at_once_if_somebody_asks_for_it() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         fs::write(&file, "first-token").unwrap();
-        let limits = Limits { reread: std::time::Duration::from_hours(1), ..Limits::default() };
+        let limits = Limits { reload: std::time::Duration::from_hours(1), ..Limits::default() };
         let served = Served::start(&with_token(&file), limits).await;
         assert_eq!(who(&served, "Bearer first-token").await.status, 200);
         fs::write(&file, "other-token").unwrap();
@@ -167,7 +167,7 @@ fn the_token_may_come_to_stand_in_another_file() {
         let dir = tempfile::tempdir().unwrap();
         let (file, other) = (dir.path().join("token"), dir.path().join("other"));
         fs::write(&file, "first-token").unwrap();
-        let limits = Limits { reread: std::time::Duration::from_hours(1), ..Limits::default() };
+        let limits = Limits { reload: std::time::Duration::from_hours(1), ..Limits::default() };
         let served = Served::start(&with_token(&file), limits).await;
         for times in 1..3 {
             served.reread.now(&with_token(&other));
@@ -271,7 +271,7 @@ async fn only_who_means_this_server_is_answered() {
         let answer = line(&format!("Host: {host}\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{host}: {answer}");
     }
-    served.refused(Refusal::Host, foreign.len() as u64).await;
+    served.refused(RejectReason::Host, foreign.len() as u64).await;
     expect![[r#"HTTP/1.1 403 Forbidden {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request is for the host example.org, and this is not it: ask for localhost, for node1, for 127.0.0.1 or for a name in the server's certificate","reason":"Forbidden","code":403}"#]].assert_eq(&line("Host: example.org\r\n").await);
     let mut told = String::new();
     for host in [
@@ -329,6 +329,6 @@ async fn no_web_page_is_answered() {
         assert_eq!(ask(served.connect().await, with(origin)).await.status, 403, "{origin}");
     }
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), with("null")).await.status, 403);
-    served.refused(Refusal::Origin, 5).await;
+    served.refused(RejectReason::Origin, 5).await;
     served.ends().await;
 }

@@ -9,7 +9,7 @@ use std::{
 use expect_test::expect;
 use http::header::AUTHORIZATION;
 use podmux::{
-    server::{Limits, Refusal},
+    server::{Limits, RejectReason},
     settings::{CertificateFiles, ServerSettings},
 };
 use rustls::{
@@ -91,17 +91,17 @@ async fn whoever_does_not_speak_tls_gets_nothing() {
     let served = Served::start(&ServerSettings { tls: Some(tls), ..loopback() }, limits).await;
     let answer = raw(served.connect().await, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(!answer.contains("hello"), "{answer}");
-    served.refused(Refusal::Handshake, 1).await;
+    served.refused(RejectReason::Handshake, 1).await;
     // Silence, and the beginning of a handshake.
     for (times, text) in [(2, ""), (3, "\u{16}\u{3}\u{1}")] {
         raw(served.connect().await, text).await;
-        served.refused(Refusal::Handshake, times).await;
+        served.refused(RejectReason::Handshake, times).await;
     }
     // The handshake alone is no request.
     let mut stream = connect(&served, &client(&ca, None, &[])).await.unwrap();
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest).await;
-    served.refused(Refusal::Headers, 1).await;
+    served.refused(RejectReason::HeadersTimeout, 1).await;
     served.ends().await;
 }
 
@@ -134,7 +134,7 @@ async fn a_client_is_known_by_its_certificate() {
             Err(_) => true,
         };
         assert!(refused);
-        served.refused(Refusal::Handshake, 1).await;
+        served.refused(RejectReason::Handshake, 1).await;
 
         let nobody = client(&ca, None, &[]);
         let stream = connect(&served, &nobody).await.unwrap();
@@ -156,7 +156,7 @@ fn a_new_certificate_is_shown_from_when_both_files_are_there() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (Authority::new(dir.path(), "old"), Authority::new(dir.path(), "new"));
         let tls = install(dir.path(), old.server_files("podmux.example"));
-        let limits = Limits { reread: SOON / 10, ..Limits::default() };
+        let limits = Limits { reload: SOON / 10, ..Limits::default() };
         let served = Served::start(&ServerSettings { tls: Some(tls.clone()), ..loopback() }, limits).await;
         let (trusts_old, trusts_new) = (client(&old, None, &[]), client(&new, None, &[]));
         let kept = connect(&served, &trusts_old).await.unwrap();

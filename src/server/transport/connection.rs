@@ -49,6 +49,7 @@ use super::{
     socket::ClientSocket,
 };
 use crate::{
+    host::Clock,
     pod::NodeName,
     server::{
         body::Endless,
@@ -74,6 +75,7 @@ pub(super) struct Shared {
     pub(super) router: Router,
     pub(super) node: NodeName,
     pub(super) limits: Limits,
+    pub(super) clock: Clock,
     pub(super) credentials: watch::Receiver<Arc<Credentials>>,
     pub(super) bodies: BodyReader,
     pub(super) stats: ConnectionStats,

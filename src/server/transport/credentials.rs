@@ -23,7 +23,8 @@ use tracing::{info, warn};
 
 use crate::{
     error_chain::chain,
-    host::{Disk, Stamp, Threads},
+    host::{Disk, Host, Stamp},
+    outage::Outage,
     settings::{CertificateFiles, ServerSettings},
 };
 
@@ -62,7 +63,6 @@ pub(super) struct CredentialFiles {
     token: Option<PathBuf>,
     tls: Option<CertificateFiles>,
     client_ca: Option<PathBuf>,
-    disk: Disk,
 }
 
 /// The current token and certificates.
@@ -119,7 +119,6 @@ impl CredentialFiles {
             token: settings.token_file.clone(),
             tls: settings.tls.clone(),
             client_ca: settings.client_ca_file.clone(),
-            disk: Disk::default(),
         }
     }
 
@@ -129,31 +128,31 @@ impl CredentialFiles {
     }
 
     /// Reads all files, after their stamps. It blocks.
-    pub(super) fn read(&self) -> Result<(Stamps, Credentials), CredentialError> {
-        let stamps = self.stamps();
-        let (token, tls) = (self.token().transpose()?, self.tls().transpose()?);
+    pub(super) fn read(&self, disk: Disk) -> Result<(Stamps, Credentials), CredentialError> {
+        let stamps = self.stamps(disk);
+        let (token, tls) = (self.token(disk).transpose()?, self.tls(disk).transpose()?);
         Ok((stamps, Credentials { token, tls, certificates: self.client_ca.is_some() }))
     }
 
-    fn token(&self) -> Option<Result<TokenDigest, CredentialError>> {
-        self.token.as_deref().map(|path| read_token(self.disk, path))
+    fn token(&self, disk: Disk) -> Option<Result<TokenDigest, CredentialError>> {
+        self.token.as_deref().map(|path| read_token(disk, path))
     }
 
-    fn tls(&self) -> Option<Result<ServerTls, CredentialError>> {
-        self.tls.as_ref().map(|files| read_tls(self.disk, files, self.client_ca.as_deref()))
+    fn tls(&self, disk: Disk) -> Option<Result<ServerTls, CredentialError>> {
+        self.tls.as_ref().map(|files| read_tls(disk, files, self.client_ca.as_deref()))
     }
 
     /// The stamps of all files. It blocks.
-    fn stamps(&self) -> Stamps {
-        self.paths().map(|path| self.disk.stamp(path).ok()).collect()
+    fn stamps(&self, disk: Disk) -> Stamps {
+        self.paths().map(|path| disk.stamp(path).ok()).collect()
     }
 }
 
 /// Returns all errors in the files of the token and the certificates. It reads them, and blocks.
 #[must_use]
 pub fn check(settings: &ServerSettings) -> Vec<CredentialError> {
-    let files = CredentialFiles::new(settings);
-    let (token, tls) = (files.token().and_then(Result::err), files.tls().and_then(Result::err));
+    let (files, disk) = (CredentialFiles::new(settings), Disk::default());
+    let (token, tls) = (files.token(disk).and_then(Result::err), files.tls(disk).and_then(Result::err));
     token.into_iter().chain(tls).collect()
 }
 
@@ -168,8 +167,9 @@ pub(super) async fn reload_on_change(
     mut stamps: Stamps,
     credentials: watch::Sender<Arc<Credentials>>,
     interval: Duration,
+    host: &Host,
 ) {
-    let mut failing = false;
+    let (disk, mut outage) = (host.disk, Outage::default());
     loop {
         let any = files.borrow().paths().next().is_some();
         let requested = tokio::select! {
@@ -179,27 +179,27 @@ pub(super) async fn reload_on_change(
                 Err(_) => return,
             },
         };
+        let failing = outage.since().is_some();
         let (current, last) = (files.borrow_and_update().clone(), stamps.clone());
         if current.paths().next().is_none() {
             continue;
         }
-        let read = move || (requested || failing || current.stamps() != last).then(|| current.read());
+        let read = move || (requested || failing || current.stamps(disk) != last).then(|| current.read(disk));
         // A network file system may hang. A panic is in the log already.
-        match Threads::default().blocking(read).await.ok().flatten() {
+        match host.threads.blocking(read).await.ok().flatten() {
             None => {}
             Some(Ok((fresh_stamps, fresh))) => {
                 stamps = fresh_stamps;
                 credentials.send_replace(Arc::new(fresh));
-                info!("server credentials {}", if failing { "recovered" } else { "reloaded" });
-                failing = false;
+                let recovered = outage.recovered().is_some();
+                info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
             }
             Some(Err(error)) => {
+                let error = chain(&error);
                 // A requested reload logs its error even if it is known.
-                if !failing || requested {
-                    let error = chain(&error);
+                if outage.failed(&error, host.clock.now()) || requested {
                     warn!(error, "server credentials rejected, the previous ones stay in effect");
                 }
-                failing = true;
             }
         }
     }

@@ -30,6 +30,8 @@ use self::{
 };
 use super::stats::{ConnectionStats, RejectReason};
 use crate::{
+    host::{Disk, Host},
+    outage::Outage,
     pod::NodeName,
     settings::{Listen, PassedSocket, ServerSettings},
 };
@@ -60,6 +62,7 @@ pub struct Server {
     credentials: watch::Sender<Arc<Credentials>>,
     stats: ConnectionStats,
     drained: CancellationToken,
+    host: Host,
 }
 
 /// Reloads the token and the certificates. Cheap to clone; without effect after the server has
@@ -87,7 +90,7 @@ impl Server {
         limits: Limits,
     ) -> Result<Self, StartError> {
         let files = CredentialFiles::new(settings);
-        let (stamps, credentials) = files.read()?;
+        let (stamps, credentials) = files.read(Disk::default())?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         for address in &settings.listen {
             listeners.push(Listener::bind(address).await?);
@@ -103,7 +106,14 @@ impl Server {
             credentials: watch::Sender::new(Arc::new(credentials)),
             stats: ConnectionStats::default(),
             drained: CancellationToken::new(),
+            host: Host::default(),
         })
+    }
+
+    /// Uses another clock, disk and threads.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        Self { host, ..self }
     }
 
     /// The addresses, with the actual ports.
@@ -144,7 +154,7 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
-        let Self { listeners, node, limits, files, stamps, credentials, stats, .. } = self;
+        let Self { listeners, node, limits, files, stamps, credentials, stats, host, .. } = self;
         let slots = Slots::new(limits.connections);
         let (guards, waiter) = DrainGuards::new(drain.clone());
         let shared = Arc::new(Shared {
@@ -157,6 +167,7 @@ impl Server {
             stop: stop.clone(),
             guards,
             limits: limits.clone(),
+            clock: host.clock.clone(),
         });
         let mut accepting = JoinSet::new();
         for listener in listeners {
@@ -169,7 +180,7 @@ impl Server {
             waiter.drained(&shared.guards, &drain).await;
             self.drained.cancel();
         };
-        let reload = credentials::reload_on_change(files.1, stamps, credentials, limits.reload);
+        let reload = credentials::reload_on_change(files.1, stamps, credentials, limits.reload, &host);
         tokio::select! {
             _ = async { tokio::join!(reload, draining) } => {}
             () = stop.cancelled() => {}
@@ -186,7 +197,7 @@ impl Server {
 /// connections.
 async fn accept(listener: Listener, guard: Option<DrainGuard>, slots: Arc<Slots>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
-    let mut failing = false;
+    let mut outage = Outage::default();
     let end = || async {
         match &guard {
             Some(guard) => guard.drain.cancelled().await,
@@ -202,7 +213,7 @@ async fn accept(listener: Listener, guard: Option<DrainGuard>, slots: Arc<Slots>
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok(incoming) => {
-                failing = false;
+                outage.recovered();
                 // An accepted connection is served even if the drain begins now.
                 let Some((slot, evicted)) = shared.stop.run_until_cancelled(slots.acquire()).await else {
                     break;
@@ -214,10 +225,9 @@ async fn accept(listener: Listener, guard: Option<DrainGuard>, slots: Arc<Slots>
             }
             Err(error) if is_client_error(&error) => {}
             Err(error) => {
-                if !failing {
+                if outage.failed(&error.to_string(), shared.clock.now()) {
                     warn!(%error, "cannot accept connections");
                 }
-                failing = true;
                 sleep(ACCEPT_DELAY).await;
             }
         }

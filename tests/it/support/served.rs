@@ -20,7 +20,7 @@ use hyper::{body::Frame, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use podmux::{
     pod::NodeName,
-    server::{Caller, ConnectionStats, Limits, Refusal, Reread, Server, StartError},
+    server::{Caller, ConnectionStats, CredentialReload, Limits, RejectReason, Server, StartError},
     settings::{Listen, PassedSocket, ServerSettings},
 };
 use tokio::{
@@ -41,7 +41,7 @@ pub const SOON: Duration = Duration::from_millis(200);
 pub struct Served {
     pub addresses: Vec<Listen>,
     pub stats: ConnectionStats,
-    pub reread: Reread,
+    pub reread: CredentialReload,
     pub work: Work,
     pub finish: CancellationToken,
     pub finished: CancellationToken,
@@ -102,8 +102,9 @@ impl Served {
             poured: Arc::default(),
             pouring: Arc::default(),
         };
-        let (addresses, stats, reread) = (server.addresses().to_vec(), server.stats(), server.reread());
-        let (stop, finished) = (CancellationToken::new(), server.finished());
+        let (addresses, stats, reread) =
+            (server.addresses().to_vec(), server.stats(), server.credential_reload());
+        let (stop, finished) = (CancellationToken::new(), server.drained());
         let finish = stop.child_token();
         let running = tokio::spawn(server.run(router(work.clone()), finish.clone(), stop.clone()));
         Self { addresses, stats, reread, work, finish, finished, stop, running }
@@ -126,9 +127,9 @@ impl Served {
     }
 
     /// Waits until so many were refused for a reason.
-    pub async fn refused(&self, why: Refusal, times: u64) {
-        until(&format!("{times} × {why:?}"), || self.stats.refused(why) >= times).await;
-        assert_eq!(self.stats.refused(why), times, "{why:?}");
+    pub async fn refused(&self, why: RejectReason, times: u64) {
+        until(&format!("{times} × {why:?}"), || self.stats.rejected(why) >= times).await;
+        assert_eq!(self.stats.rejected(why), times, "{why:?}");
     }
 
     /// Asks it to stop, and waits for its end.

@@ -22,6 +22,7 @@ use podmux::{
     clock,
     db::{Sequence, Stored},
     history::{Bounds, History, HistoryReader},
+    host::Host,
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
     server::{ConnectionStats, LastReload, Probe, SinkStatus, View, router},
@@ -161,6 +162,7 @@ impl TestServer {
             started: reload.borrow().succeeded,
             reload: reload.subscribe(),
             connections: ConnectionStats::default(),
+            host: Host::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
