@@ -307,7 +307,7 @@ fn a_port_in_use_is_refused() {
     let address = other.local_addr().unwrap().to_string();
     let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", &address)).ends();
     assert_eq!((code, log.lines().count()), (2, 1), "{log}");
-    expect!["podmux: cannot listen on ADDRESS: another program does; stop it, or give another address with --listen"].assert_eq(&log.replace(&address, "ADDRESS"));
+    expect!["podmux: cannot listen on ADDRESS: address in use (is another podmux running? choose another with --listen)"].assert_eq(&log.replace(&address, "ADDRESS"));
     node.is_whole();
 }
 
@@ -323,7 +323,7 @@ fn what_may_still_come_is_not_refused_for_good() {
     early.env("PODMUX_TLS_CERT_FILE", certificate).env("PODMUX_TLS_PRIVATE_KEY_FILE", key);
     let (code, log) = Process::start(early.env("PODMUX_LISTEN", "192.0.2.1:10240")).ends();
     assert_eq!(code, 1, "{log}");
-    expect!["podmux: cannot listen on 192.0.2.1:10240: no interface of this machine has that address; give another with --listen"].assert_eq(&log);
+    expect!["podmux: cannot listen on 192.0.2.1:10240: no interface of this machine has this address (choose another with --listen)"].assert_eq(&log);
 
     let pipe = node.at("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

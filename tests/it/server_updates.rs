@@ -129,7 +129,7 @@ async fn replaying_the_lines_gives_the_merged_pods() {
     let list = server.get("/pods").await.json();
     let mut replica = Replica::default();
     while replica.seq.to_string() != list["metadata"]["resourceVersion"].as_str().unwrap() {
-        replica.apply_line(&reader.next(b"\n").await.unwrap());
+        replica.take_line(&reader.next(b"\n").await.unwrap());
     }
     let listed: Vec<String> = list["items"].as_array().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(replica.pods.values().cloned().collect::<Vec<_>>(), listed);

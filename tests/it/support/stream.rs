@@ -20,11 +20,11 @@ impl Replica {
     /// Replays a stream of JSON lines.
     pub fn of(stream: &str) -> Self {
         let mut replica = Self::default();
-        stream.lines().for_each(|line| replica.apply_line(line));
+        stream.lines().for_each(|line| replica.take_line(line));
         replica
     }
 
-    pub fn apply_line(&mut self, line: &str) {
+    pub fn take_line(&mut self, line: &str) {
         let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:.200}"));
         let fields: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(fields, ["op", "pods", "seq", "source", "time"]);
