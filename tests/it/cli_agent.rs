@@ -246,7 +246,7 @@ fn what_is_wrong_with_a_manifest_is_told_field_by_field() {
     "#]],
     );
     real.check(&["apply", "-f", "-"], "a: [", expect![[r#"
-        ! Error from server (BadRequest): error when applying "STDIN": the body cannot be read: 1:4: unclosed bracket '['
+        ! Error from server (BadRequest): error when applying "STDIN": the body cannot be decoded: 1:4: unclosed bracket '['
         exit 1
     "#]]);
     let unknown = pod("web", "i") + "    imag: x\n";

@@ -172,13 +172,13 @@ async fn invalid_label_selectors_are_400() {
         app=( → 400 unable to parse labelSelector: found '(', expected: identifier
         tier>x → 400 unable to parse labelSelector: for '>' and '<' the value must be an integer, but is 'x'
         tier> → 400 unable to parse labelSelector: for '>' and '<' the value must be an integer, but is ''
-        -x → 400 unable to parse labelSelector: '-x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        x- → 400 unable to parse labelSelector: 'x-' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        /x → 400 unable to parse labelSelector: '/x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        a/b/c → 400 unable to parse labelSelector: 'a/b/c' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        UPPER.example/x → 400 unable to parse labelSelector: 'UPPER.example/x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        app=- → 400 unable to parse labelSelector: '-' is not a label's value: up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends
-        app in (é) → 400 unable to parse labelSelector: 'é' is not a label's value: up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends
+        -x → 400 unable to parse labelSelector: '-x' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        x- → 400 unable to parse labelSelector: 'x-' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        /x → 400 unable to parse labelSelector: '/x' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        a/b/c → 400 unable to parse labelSelector: 'a/b/c' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        UPPER.example/x → 400 unable to parse labelSelector: 'UPPER.example/x' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        app=- → 400 unable to parse labelSelector: '-' is not a valid label value: must be up to 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit
+        app in (é) → 400 unable to parse labelSelector: 'é' is not a valid label value: must be up to 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit
     "#]]).await;
 }
 
@@ -226,11 +226,11 @@ async fn field_selectors_match_or_are_400() {
         status.nominatedNodeName!= → 
         metadata.name=a\,b → 
         ,metadata.name=web, → default/web
-        metadata.name → 400 invalid field selector: 'metadata.name': FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE is expected
-        name=web → 400 field label not supported: name; these are: metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
-        metadata.name=a=b → 400 invalid field selector: 'metadata.name=a=b': a backslash stands before ',', '=' or another one only, and these before nothing else
-        metadata.name=a\x → 400 invalid field selector: 'metadata.name=a\x': a backslash stands before ',', '=' or another one only, and these before nothing else
-        metadata.labels=x → 400 field label not supported: metadata.labels; these are: metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
+        metadata.name → 400 invalid field selector: 'metadata.name': must be FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE
+        name=web → 400 field label not supported: name: use one of metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
+        metadata.name=a=b → 400 invalid field selector: 'metadata.name=a=b': escape ',', '=' and '\' in the value with a backslash, and nothing else
+        metadata.name=a\x → 400 invalid field selector: 'metadata.name=a\x': escape ',', '=' and '\' in the value with a backslash, and nothing else
+        metadata.labels=x → 400 field label not supported: metadata.labels: use one of metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
     "#]]).await;
 }
 

@@ -59,13 +59,13 @@ async fn an_agent_with_an_unsynced_source_is_not_ready() {
         &server,
         "/readyz",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [-]source-file failed: it has not been seen yet
-        [+]source-http ok
-        [+]sink-test ok
-        [+]shutdown ok
-        readyz check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [-]source-file failed: not synced yet
+            [+]source-http ok
+            [+]sink-test ok
+            [+]shutdown ok
+            readyz check failed
+        "#]],
     )
     .await;
     let failing =
@@ -75,13 +75,13 @@ async fn an_agent_with_an_unsynced_source_is_not_ready() {
         &server,
         "/readyz",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [-]source-file failed: it has not been seen yet: permission denied
-        [+]source-http ok
-        [+]sink-test ok
-        [+]shutdown ok
-        readyz check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [-]source-file failed: not synced yet: permission denied
+            [+]source-http ok
+            [+]sink-test ok
+            [+]shutdown ok
+            readyz check failed
+        "#]],
     )
     .await;
     check(
@@ -127,13 +127,13 @@ async fn an_agent_that_stops_is_not_ready_and_without_its_merge_loop_not_alive()
         &server,
         "/readyz",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [+]source-file ok
-        [+]source-http ok
-        [+]sink-test ok
-        [-]shutdown failed: the agent is stopping
-        readyz check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [+]source-file ok
+            [+]source-http ok
+            [+]sink-test ok
+            [-]shutdown failed: the agent is shutting down
+            readyz check failed
+        "#]],
     )
     .await;
     assert_eq!(server.get("/livez").await.code, 200);
@@ -142,10 +142,10 @@ async fn an_agent_that_stops_is_not_ready_and_without_its_merge_loop_not_alive()
         &server,
         "/livez",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [-]merge-loop failed: it has ended
-        livez check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [-]merge-loop failed: the merge loop has ended
+            livez check failed
+        "#]],
     )
     .await;
 }

@@ -175,7 +175,7 @@ async fn a_body_that_is_sent_too_slowly_is_408() {
         answer = rest(read) => answer,
         () = trickle => panic!("no answer"),
     };
-    expect![[r#"HTTP/1.1 408 Request Timeout {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body comes too slowly: it has to end within 200ms, or to bring 524288 bytes in that time","reason":"Timeout","code":408}"#]].assert_eq(&gist(&answer));
+    expect![[r#"HTTP/1.1 408 Request Timeout {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is sent too slowly: send all of it, or 524288 bytes more, every 200ms","reason":"Timeout","code":408}"#]].assert_eq(&gist(&answer));
     served.rejected(RejectReason::BodyTimeout, 1).await;
     assert_eq!(served.get("/hello").await.line(), "200 hello");
     served.ends().await;
@@ -207,7 +207,7 @@ async fn a_body_has_a_maximal_size() {
     let largest = post_of("/hello", vec![b'.'; 10 * MIB]);
     assert_eq!(ask(served.connect().await, largest).await.line(), format!("200 {}", 10 * MIB));
     let too_large = expect![[
-        r#"413 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is too large: 10485760 bytes are the limit","reason":"RequestEntityTooLarge","code":413}"#
+        r#"413 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is larger than 10485760 bytes: send the pods in several requests","reason":"RequestEntityTooLarge","code":413}"#
     ]];
 
     // One byte more: the response comes before the whole body is sent.
@@ -251,7 +251,7 @@ async fn an_incomplete_body_reaches_no_handler() {
     let bad_chunk =
         "POST /wait HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\nX\r\n";
     let answer = raw(served.connect().await, bad_chunk).await;
-    expect![[r#"HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body was cut off: Invalid chunk size line: missing size digit","reason":"BadRequest","code":400}"#]].assert_eq(&gist(&answer));
+    expect![[r#"HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is incomplete: Invalid chunk size line: missing size digit: send it again","reason":"BadRequest","code":400}"#]].assert_eq(&gist(&answer));
     assert_eq!(served.work.waiting.load(Ordering::SeqCst), 0);
     served.ends().await;
 }
@@ -264,7 +264,7 @@ async fn the_memory_for_large_bodies_is_limited_and_small_ones_have_their_own() 
     until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
 
     let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 500_000])).await;
-    expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many bodies are being read at once; try again","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
+    expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many bodies are sent at the same time: retry","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
     assert_eq!(answer.headers["retry-after"], "1");
     served.rejected(RejectReason::BodyMemory, 1).await;
     assert_eq!(ask(served.connect().await, post_of("/hello", "small")).await.line(), "200 5");
@@ -475,7 +475,7 @@ async fn a_thousand_slow_connections_block_no_other_client() {
 async fn a_handler_that_panics_fails_only_its_own_request() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let answer = served.get("/panic").await;
-    expect![[r#"500 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the agent failed at this request; its log says how","reason":"InternalError","code":500}"#]].assert_eq(&answer.line());
+    expect![[r#"500 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the agent failed to handle this request: see the agent's log","reason":"InternalError","code":500}"#]].assert_eq(&answer.line());
     assert_eq!(served.get("/hello").await.line(), "200 hello");
     served.ends().await;
 }

@@ -59,7 +59,7 @@ async fn over_tcp_a_request_needs_the_token() {
         assert_eq!(answer.status, 401, "{value}");
         assert_eq!(answer.headers["www-authenticate"], "Bearer");
     }
-    expect![[r#"401 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN","reason":"Unauthorized","code":401}"#]].assert_eq(&served.get("/who").await.line());
+    expect![[r#"401 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the caller is not authenticated: send the token as Authorization: Bearer TOKEN","reason":"Unauthorized","code":401}"#]].assert_eq(&served.get("/who").await.line());
     served.rejected(RejectReason::Unauthorized, wrong.len() as u64 + 1).await;
     // The body of an unauthenticated request is not read.
     assert_eq!(ask(served.connect().await, post_of("/wait", "pod")).await.status, 401);
@@ -225,12 +225,12 @@ async fn an_invalid_token_file_is_an_error_at_the_start() {
         errors += "\n";
     }
     expect![[r#"
-        token file DIR/token: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        token file DIR/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
-        token file DIR/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
-        token file DIR/token: there is more than a token in it: one word of printable ASCII is needed
-        token file DIR/token: there is more than a token in it: one word of printable ASCII is needed
-        token file DIR/token: cannot be read; does it exist, and may this process read it?: it is larger than 1 MiB
+        cannot read the token file DIR/token (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        token file DIR/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
+        token file DIR/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
+        token file DIR/token: the token is invalid: it must be one word of printable ASCII
+        token file DIR/token: the token is invalid: it must be one word of printable ASCII
+        cannot read the token file DIR/token (does it exist, and may podmux read it?): larger than 1048576 bytes
     "#]]
     .assert_eq(&errors);
 }
@@ -275,7 +275,7 @@ async fn a_request_for_another_host_is_403() {
         assert!(answer.starts_with("HTTP/1.1 403"), "{host}: {answer}");
     }
     served.rejected(RejectReason::Host, foreign.len() as u64).await;
-    expect![[r#"HTTP/1.1 403 Forbidden {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request is for the host example.org, and this is not it: ask for localhost, for node1, for 127.0.0.1 or for a name in the server's certificate","reason":"Forbidden","code":403}"#]].assert_eq(&line("Host: example.org\r\n").await);
+    expect![[r#"HTTP/1.1 403 Forbidden {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request is for another host, example.org: use localhost, node1, 127.0.0.1 or a name in the server's certificate","reason":"Forbidden","code":403}"#]].assert_eq(&line("Host: example.org\r\n").await);
     let mut errors = String::new();
     for host in [
         "",
@@ -288,11 +288,11 @@ async fn a_request_for_another_host_is_403() {
         errors += "\n";
     }
     expect![[r#"
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has no Host header: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's Host header has no host in it: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has several Host headers: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's Host header has no host in it: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's host has a user: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has no Host header: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the Host header is invalid: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has several Host headers: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the Host header is invalid: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's host has a user: send one Host header with the server's name or address","reason":"BadRequest","code":400}
     "#]].assert_eq(&errors);
     served.ends().await;
 }
@@ -326,7 +326,7 @@ async fn a_request_of_a_web_page_is_403() {
         request
     };
     let answer = ask(served.connect().await, with("https://example.org")).await;
-    expect![[r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"requests of web pages are refused: this one has an Origin header","reason":"Forbidden","code":403}"#]].assert_eq(&answer.line());
+    expect![[r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"requests of web pages are rejected: remove the Origin header","reason":"Forbidden","code":403}"#]].assert_eq(&answer.line());
     // Any value of the header.
     for origin in ["null", "", "http://localhost:10240"] {
         assert_eq!(ask(served.connect().await, with(origin)).await.status, 403, "{origin}");

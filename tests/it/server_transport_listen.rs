@@ -48,7 +48,7 @@ async fn a_port_in_use_is_an_error_and_no_other_address_is_bound() {
     let mut settings = unix(&path);
     settings.listen.push(Listen::Tcp(address));
     let error = bind_error(&settings).await.replace(&address.port().to_string(), "PORT");
-    expect!["cannot listen on 127.0.0.1:PORT: another program does; stop it, or give another address with --listen"]
+    expect!["cannot listen on 127.0.0.1:PORT: address in use (is another podmux running? choose another with --listen)"]
         .assert_eq(&error);
     assert!(!path.exists());
 }
@@ -57,7 +57,7 @@ async fn a_port_in_use_is_an_error_and_no_other_address_is_bound() {
 async fn an_address_of_another_machine_is_an_error() {
     let listen = vec![Listen::Tcp("192.0.2.1:10240".parse().unwrap())];
     let error = bind_error(&ServerSettings { listen, ..ServerSettings::default() }).await;
-    expect!["cannot listen on 192.0.2.1:10240: no interface of this machine has that address; give another with --listen"].assert_eq(&error);
+    expect!["cannot listen on 192.0.2.1:10240: no interface of this machine has this address (choose another with --listen)"].assert_eq(&error);
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn a_unix_socket_is_replaced_only_without_a_server() {
     let path = dir.path().join("podmux.sock");
     let shown = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
     let alive = UnixListener::bind(&path).unwrap();
-    expect!["cannot listen on unix:DIR/podmux.sock: somebody answers there; stop it, or give another address with --listen"].assert_eq(&shown(bind_error(&unix(&path)).await));
+    expect!["cannot listen on unix:DIR/podmux.sock: socket in use (is another podmux running? choose another with --listen)"].assert_eq(&shown(bind_error(&unix(&path)).await));
     assert!(path.exists());
     // As after a kill -9.
     drop(alive);
@@ -114,7 +114,7 @@ async fn a_file_that_is_not_a_socket_is_kept() {
     let path = dir.path().join("podmux.sock");
     fs::write(&path, "precious").unwrap();
     let error = bind_error(&unix(&path)).await.replace(dir.path().to_str().unwrap(), "DIR");
-    expect!["cannot listen on unix:DIR/podmux.sock: there is a file that is no socket; remove it, or give another path with --listen"].assert_eq(&error);
+    expect!["cannot listen on unix:DIR/podmux.sock: the file is not a socket (remove it, or choose another path with --listen)"].assert_eq(&error);
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -122,7 +122,7 @@ async fn a_file_that_is_not_a_socket_is_kept() {
 async fn a_missing_parent_directory_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let error = bind_error(&unix(&dir.path().join("a/b/podmux.sock"))).await;
-    expect!["cannot listen on unix:DIR/a/b/podmux.sock; give another address with --listen: No such file or directory (os error 2)"].assert_eq(&error.replace(dir.path().to_str().unwrap(), "DIR"));
+    expect!["cannot listen on unix:DIR/a/b/podmux.sock (choose another with --listen): No such file or directory (os error 2)"].assert_eq(&error.replace(dir.path().to_str().unwrap(), "DIR"));
 }
 
 #[tokio::test]

@@ -211,14 +211,14 @@ async fn invalid_certificates_are_errors_at_the_start() {
         errors += "\n";
     }
     expect![[r#"
-        TLS certificate DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        TLS private key DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        TLS certificate DIR/empty: there is no certificate in PEM in it
-        TLS private key DIR/empty: there is no private key in PEM in it (an encrypted one is none)
-        TLS certificate DIR/podmux.example.key: there is no certificate in PEM in it
-        TLS private key DIR/podmux.example.crt: there is no private key in PEM in it (an encrypted one is none)
-        TLS certificate DIR/podmux.example.crt: it does not go with the key in DIR/other.key: keys may not be consistent: KeyMismatch
-        client CA file DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        client CA file DIR/empty: there is no certificate in PEM in it
+        cannot read the TLS certificate DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        cannot read the TLS private key DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        TLS certificate DIR/empty: the file has no certificate in PEM
+        TLS private key DIR/empty: the file has no private key in PEM (encrypted keys are not supported)
+        TLS certificate DIR/podmux.example.key: the file has no certificate in PEM
+        TLS private key DIR/podmux.example.crt: the file has no private key in PEM (encrypted keys are not supported)
+        TLS certificate DIR/podmux.example.crt: the certificate does not match the key in DIR/other.key: keys may not be consistent: KeyMismatch
+        cannot read the client CA file DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        client CA file DIR/empty: the file has no certificate in PEM
     "#]].assert_eq(&errors);
 }
