@@ -77,7 +77,7 @@ impl AgentError {
     /// Why it did not start: for good, or only now. Addresses come when the
     /// network does, and a pipe's reader may be started after us.
     fn at_start(error: anyhow::Error) -> Self {
-        let no_address = matches!(error.downcast_ref(), Some(StartError::Bind(BindError::NotHere { .. })));
+        let no_address = matches!(error.downcast_ref(), Some(StartError::Bind(BindError::NotLocal { .. })));
         let no_reader = matches!(error.downcast_ref(), Some(OpenError::NoReader(_)));
         if no_address || no_reader { Self::TooEarly(error) } else { Self::Refused(error) }
     }

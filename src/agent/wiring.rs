@@ -27,7 +27,8 @@ use crate::{
     mux::{Mux, Notify},
     pod::SourceName,
     server::{
-        self, ConnectionStats, LastReload, Limits, Probe, Reread, Server, SinkFailing, SinkStatus, View,
+        self, ConnectionStats, CredentialReload, LastReload, Limits, Probe, Server, SinkFailing, SinkStatus,
+        View,
     },
     settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
     sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl, Reopen},
@@ -61,7 +62,7 @@ pub(super) struct Handles {
 /// What can be done with the server while it runs.
 struct ServerHandle {
     /// Reads token and certificates again.
-    reread: Reread,
+    reread: CredentialReload,
     /// Cancelled when it has finished what was in hand.
     finished: CancellationToken,
 }
@@ -353,7 +354,7 @@ impl<'a> Wiring<'a> {
             Ok(())
         });
         self.levels.sources.push((SourceName::Http, Level::new(posts.watch(), Clone::clone)));
-        let handle = ServerHandle { reread: server.reread(), finished: server.finished() };
+        let handle = ServerHandle { reread: server.credential_reload(), finished: server.drained() };
         let view = View { connections: server.stats(), ..self.view(posts, handles) };
         let router = server::router(view);
         // It goes on answering while the others end: /readyz says that it is stopping.
@@ -403,6 +404,7 @@ impl<'a> Wiring<'a> {
             started: handles.reload.borrow().succeeded,
             reload: handles.reload.subscribe(),
             connections: ConnectionStats::default(),
+            host: crate::host::Host::default(),
         }
     }
 

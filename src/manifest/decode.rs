@@ -45,7 +45,7 @@ pub struct Preparation {
 #[derive(Clone)]
 pub struct Generate {
     /// Returns random letters for the end of a name.
-    pub letters: fn() -> String,
+    pub letters: Arc<dyn Fn() -> String + Send + Sync>,
     /// Whether another pod has a name.
     pub is_taken: Arc<dyn Fn(&PodKey) -> bool + Send + Sync>,
 }

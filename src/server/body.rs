@@ -1,8 +1,9 @@
-//! Bodies: how a request's is read, within its bounds, and how an answer's goes out in pieces.
+//! Bodies: reads those of requests within limits, and sends those of responses in chunks.
 
 use std::{
     convert::Infallible,
-    iter::Peekable,
+    error::Error,
+    iter::{self, Peekable},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -21,30 +22,28 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::status::ApiError;
 use crate::{manifest::MAX_MANIFEST, pod::Pod};
 
-/// A body up to this size, in bytes, is read and decoded without further ado:
-/// nearly all are. A larger one waits for one of [`LARGE_BODIES`].
+/// The largest body, in bytes, that is read and decoded at once. A larger one waits for a
+/// permit: see [`LARGE_BODIES`].
 pub const SMALL_BODY: usize = 64 * 1024;
-/// How many large bodies are read and decoded at a time. Each costs up to 10 MiB,
-/// and while it is decoded a multiple of that.
+/// How many large bodies are read and decoded at a time. Each uses up to 10 MiB, and a
+/// multiple of that while it is decoded.
 pub const LARGE_BODIES: usize = 2;
-/// How many bytes go out at a time, unless a pod is larger.
+/// The size of a chunk of a response, in bytes, unless a pod is larger.
 const CHUNK: usize = 16 * 1024;
 
-/// What a body's author says that it is.
+/// The format of a request's body, from its `Content-Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    /// JSON, and nothing that is YAML only.
+pub(super) enum BodyFormat {
+    /// JSON; YAML is rejected.
     Json,
-    /// YAML, of which JSON is a part.
+    /// YAML, which includes JSON; also if the header is absent.
     Yaml,
-    /// Nothing, or what curl says of any body: the text itself tells.
-    Unknown,
-    /// The same, and sent by `curl -d`, which takes the newlines of a file away.
+    /// What `curl -d` sends, which removes the newlines of a file: YAML.
     Form,
 }
 
-impl Format {
-    /// Reads `Content-Type`, its parameters aside.
+impl BodyFormat {
+    /// Reads `Content-Type` without its parameters.
     ///
     /// # Errors
     /// 415 if it is neither JSON nor YAML, or the body is compressed.
@@ -57,20 +56,18 @@ impl Format {
         if let Some(coding) = text(CONTENT_ENCODING).filter(|coding| !coding.eq_ignore_ascii_case("identity"))
         {
             return Err(unsupported(format!(
-                "the content encoding {coding:?} is not known here: send the body as it is"
+                "unsupported content encoding {coding:?}: send the body uncompressed"
             )));
         }
-        let Some(given) = text(CONTENT_TYPE) else { return Ok(Self::Unknown) };
+        let Some(given) = text(CONTENT_TYPE) else { return Ok(Self::Yaml) };
         let media_type = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match &*media_type {
             "application/json" | "text/json" => Ok(Self::Json),
-            "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" | "text/vnd.yaml" => {
-                Ok(Self::Yaml)
-            }
-            "" => Ok(Self::Unknown),
+            "" | "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml"
+            | "text/vnd.yaml" => Ok(Self::Yaml),
             "application/x-www-form-urlencoded" => Ok(Self::Form),
             _ => Err(unsupported(format!(
-                "the media type {given:?} is not known here: send application/json or application/yaml"
+                "unsupported media type {given:?}: send application/json or application/yaml"
             ))),
         }
     }
@@ -78,66 +75,68 @@ impl Format {
 
 /// A request's body.
 #[derive(Debug)]
-pub(super) struct Input<'s> {
-    /// The bytes.
+pub(super) struct RequestBody<'s> {
     pub(super) text: Bytes,
-    /// What they are said to be.
-    pub(super) format: Format,
-    /// The leave to be large, as long as it is.
+    pub(super) format: BodyFormat,
+    /// The permit of a large body.
     _large: Option<SemaphorePermit<'s>>,
 }
 
-impl<'s> Input<'s> {
+impl<'s> RequestBody<'s> {
     /// Reads a body to its end.
     ///
     /// # Errors
-    /// 413 if it is larger than a manifest may be, 400 if it was cut off, 415 as
-    /// [`Format::of`] says.
+    /// 413 if it is larger than [`MAX_MANIFEST`], 400 if it ends early, 415 as for
+    /// [`BodyFormat::of`].
     pub(super) async fn read(
         headers: &HeaderMap,
         mut body: Body,
         large: &'s Semaphore,
     ) -> Result<Self, ApiError> {
-        let format = Format::of(headers)?;
-        let announced =
-            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|length| length > MAX_MANIFEST as u64) {
-            return Err(too_large());
+        let format = BodyFormat::of(headers)?;
+        if exceeds(headers, MAX_MANIFEST) {
+            return Err(too_large(MAX_MANIFEST));
         }
         let (mut frames, mut length, mut permit) = (Vec::new(), 0, None);
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| cut_off(&error))?;
+            let frame = frame.map_err(|error| incomplete(&error))?;
             let Ok(data) = frame.into_data() else { continue };
             length += data.len();
             if length > MAX_MANIFEST {
-                return Err(too_large());
+                return Err(too_large(MAX_MANIFEST));
             }
             if length > SMALL_BODY && permit.is_none() {
                 permit = Some(large.acquire().await.map_err(|_| ApiError::stopping())?);
             }
             frames.push(data);
         }
-        // Whoever has read the body before us gives it in one piece, which is not copied.
+        // The transport has read the body already: it is one piece, which is not copied.
         let text = if let [whole] = &frames[..] { whole.clone() } else { frames.concat().into() };
         Ok(Self { text, format, _large: permit })
     }
 }
 
-fn too_large() -> ApiError {
-    let message = format!("the body is too large: {MAX_MANIFEST} bytes are the limit");
+/// Whether `Content-Length` is over a limit in bytes.
+pub(super) fn exceeds(headers: &HeaderMap, limit: usize) -> bool {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    length.is_some_and(|length| length > limit as u64)
+}
+
+/// 413: a body is over a limit in bytes.
+pub(super) fn too_large(limit: usize) -> ApiError {
+    let message = format!("the body is larger than {limit} bytes: send the pods in several requests");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
 }
 
-fn cut_off(error: &axum::Error) -> ApiError {
-    // Only the innermost cause says something: the outer ones say "error reading a body".
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    ApiError::bad_request(format!("the body was cut off: {cause}"))
+/// 400: a body ended early.
+pub(super) fn incomplete(error: &(dyn Error + 'static)) -> ApiError {
+    // The innermost cause is the reason; the outer ones are "error reading a body".
+    let causes = iter::successors(Some(error), |&error| error.source());
+    let cause = causes.last().map(ToString::to_string).unwrap_or_default();
+    ApiError::bad_request(format!("the body is incomplete: {cause}: send it again"))
 }
 
-/// Pods as the items of a JSON array, in pieces that are their own texts.
+/// Pods as the items of a JSON array, without copying their texts.
 pub(super) fn items(pods: impl Iterator<Item = Arc<Pod>>) -> impl Iterator<Item = Bytes> {
     pods.enumerate().flat_map(|(index, pod)| {
         let comma: &'static [u8] = if index == 0 { b"" } else { b"," };
@@ -145,13 +144,12 @@ pub(super) fn items(pods: impl Iterator<Item = Arc<Pod>>) -> impl Iterator<Item 
     })
 }
 
-/// Pieces as they go out: small ones together, large ones alone and uncopied.
+/// Pieces of text as chunks: small pieces are joined, large ones are not copied.
 pub(super) struct Chunks {
     pieces: Peekable<Box<dyn Iterator<Item = Bytes> + Send>>,
 }
 
 impl Chunks {
-    /// The chunks of these pieces.
     pub(super) fn new(pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
         let pieces: Box<dyn Iterator<Item = Bytes> + Send> = Box::new(pieces);
         Self { pieces: pieces.peekable() }
@@ -170,20 +168,20 @@ impl Iterator for Chunks {
     }
 }
 
-/// A body of a known length that goes out in pieces.
-pub(super) struct Pieces {
+/// A response's body of a known length, sent in chunks.
+pub(super) struct ChunkedBody {
     chunks: Chunks,
-    left: u64,
+    remaining: u64,
 }
 
-impl Pieces {
-    /// The body of these pieces, which have so many bytes together.
-    pub(super) fn body(pieces: impl Iterator<Item = Bytes> + Send + 'static, length: usize) -> Body {
-        Body::new(Self { chunks: Chunks::new(pieces), left: length as u64 })
+impl ChunkedBody {
+    /// A body of pieces that have `length` bytes together.
+    pub(super) fn of(pieces: impl Iterator<Item = Bytes> + Send + 'static, length: usize) -> Body {
+        Body::new(Self { chunks: Chunks::new(pieces), remaining: length as u64 })
     }
 }
 
-impl hyper::body::Body for Pieces {
+impl hyper::body::Body for ChunkedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -192,15 +190,16 @@ impl hyper::body::Body for Pieces {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let chunk = self.chunks.next();
-        self.left -= chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        self.remaining -= chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        SizeHint::with_exact(self.remaining)
     }
 }
 
-/// Among an answer's extensions: it ends when those who feed it do.
+/// Marks a response as a stream without an end of its own, in its extensions. It ends when
+/// its source ends, and the shutdown does not wait for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Endless;

@@ -1,4 +1,4 @@
-//! The paths and what answers them.
+//! The paths and their handlers.
 
 use std::sync::Arc;
 
@@ -8,36 +8,37 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::{
-    View,
     api::{discovery, pods},
     body::LARGE_BODIES,
-    context::{Context, answer},
+    context::{Context, json_response},
     observe::{
         health, metrics, sources,
         updates::{self, MAX_WATCHERS},
     },
+    requests::{self, Requests},
     status::ApiError,
+    view::View,
 };
 
-/// Every path of the server. It neither authenticates nor limits: that is for
-/// whoever accepts the connections.
+/// The router of all paths. The transport authenticates callers and limits requests, not the router.
 pub fn router(view: View) -> Router {
+    let requests = Requests::default();
     let server = Arc::new(Context {
         view,
         large_bodies: Semaphore::new(LARGE_BODIES),
         watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
-        requests: metrics::Requests::default(),
+        requests: requests.clone(),
     });
     let pods_path = "/api/v1/namespaces/{namespace}/pods";
     let pod_path = "/api/v1/namespaces/{namespace}/pods/{name}";
     Router::new()
-        .route("/", get(async || answer(&paths())))
+        .route("/", get(async || json_response(&paths())))
         .route("/pods", get(pods::list).post(pods::apply).put(pods::replace_all))
-        .route("/api", get(async || answer(&discovery::api_versions())))
-        .route("/apis", get(async || answer(&discovery::api_groups())))
-        .route("/api/v1", get(async || answer(&discovery::api_resources())))
-        .route("/openapi/v3", get(async || answer(&discovery::openapi_index())))
-        .route("/openapi/v3/api/v1", get(async || answer(&discovery::openapi())))
+        .route("/api", get(async || json_response(&discovery::api_versions())))
+        .route("/apis", get(async || json_response(&discovery::api_groups())))
+        .route("/api/v1", get(async || json_response(&discovery::api_resources())))
+        .route("/openapi/v3", get(async || json_response(&discovery::openapi_index())))
+        .route("/openapi/v3/api/v1", get(async || json_response(&discovery::openapi())))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
@@ -46,21 +47,22 @@ pub fn router(view: View) -> Router {
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/healthz", get(health::healthy))
-        .route("/version", get(async || answer(&version())))
+        .route("/version", get(async || json_response(&version())))
         .route("/metrics", get(metrics::scrape))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
-        .layer(middleware::from_fn_with_state(server.clone(), metrics::count))
+        .layer(middleware::from_fn_with_state(requests, requests::count))
         .with_state(server)
 }
 
 async fn unknown_path(uri: Uri) -> ApiError {
-    let message = format!("the server has nothing at {}; GET / says what it has", uri.path());
+    let message = format!("the server does not serve {}; GET / lists the paths that it serves", uri.path());
     ApiError::new(StatusCode::NOT_FOUND, "NotFound", message)
 }
 
 async fn unknown_method(method: Method, uri: Uri) -> ApiError {
-    let hint = if method == Method::PATCH { "; PUT takes whole pods, and so does POST /pods" } else { "" };
+    let hint =
+        if method == Method::PATCH { ": replace the whole pod with PUT or with POST /pods" } else { "" };
     let message = format!("the server does not allow {method} on {}{hint}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 }
@@ -72,8 +74,7 @@ fn paths() -> Value {
     ]})
 }
 
-/// In the form of Kubernetes' own (`apimachinery/pkg/version`), so that its
-/// clients can read it; the numbers are podmux's.
+/// In the format of Kubernetes (`apimachinery/pkg/version`), which its clients can read.
 fn version() -> Value {
     json!({
         "major": env!("CARGO_PKG_VERSION_MAJOR"), "minor": env!("CARGO_PKG_VERSION_MINOR"),

@@ -1,4 +1,4 @@
-//! What went wrong, as Kubernetes tells it: `Status` objects.
+//! Errors as Kubernetes' `Status` objects.
 
 use axum::response::{IntoResponse, Response};
 use http::{
@@ -7,83 +7,85 @@ use http::{
 };
 use serde::Serialize;
 
-/// How many bytes of the message are told, and of each cause's. A refused body
-/// may hold a key of a megabyte, and nobody reads on that far.
+/// The maximal length of a message, in bytes: a rejected body may have a key of a megabyte.
 const MAX_MESSAGE: usize = 4096;
-/// How many causes are told; decoding finds no more than 100 errors a text.
+/// The maximal number of causes. Decoding reports at most 100 errors of a text.
 const MAX_CAUSES: usize = 200;
 
-/// An answer other than the one that was asked for: a `v1.Status` with the code
-/// and the reason that kube-apiserver has for it
+/// An error response: a `v1.Status` with kube-apiserver's code and reason
 /// (`apimachinery/pkg/api/errors/errors.go`).
 ///
-/// As a response it is JSON with that code, and with `Retry-After` or `Allow` if
-/// they were given.
+/// The response is JSON, with the headers `Retry-After` and `Allow` if they are set.
 #[derive(Clone, Debug)]
 pub struct ApiError {
     code: StatusCode,
     reason: &'static str,
     message: String,
-    details: Box<Details>,
+    details: Box<StatusDetails>,
     allow: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Details {
+struct StatusDetails {
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     kind: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    causes: Vec<Cause>,
+    causes: Vec<StatusCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_seconds: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Cause {
+struct StatusCause {
     reason: String,
     message: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     field: String,
 }
 
-/// The object as it is written, in the API's order.
+/// The JSON object, with its fields in the API's order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Status<'e> {
+struct StatusObject<'e> {
     kind: &'static str,
     api_version: &'static str,
-    metadata: Metadata,
+    metadata: EmptyObject,
     #[serde(rename = "status")]
     outcome: &'static str,
     message: &'e str,
     reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'e Details>,
+    details: Option<&'e StatusDetails>,
     code: u16,
 }
 
 #[derive(Serialize)]
-struct Metadata {}
+struct EmptyObject {}
 
 impl ApiError {
-    /// An error with a code, the API's word for it and a text that says what is
-    /// wrong and how to mend it.
+    /// An error with a code, the API's reason, and a message: what is wrong and what to do next.
     #[must_use]
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         let message = cut(message.into());
         Self { code, reason, message, details: Box::default(), allow: None }
     }
 
-    /// 400: the request cannot be understood.
+    /// 400: the request is malformed.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    /// 422: of a verb's options (`CreateOptions`) one has a value that there is not.
+    /// 400: a parameter is not a number.
+    #[must_use]
+    pub fn not_a_number(name: &str, value: &str) -> Self {
+        Self::bad_request(format!("invalid {name} {value:?}: must be a number"))
+    }
+
+    /// 422: an option of a verb (`CreateOptions`) has an unsupported value.
     #[must_use]
     pub fn no_such_value(options: &'static str, option: &str, value: &str, values: &[&str]) -> Self {
         let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
@@ -92,20 +94,27 @@ impl ApiError {
             .cause("FieldValueNotSupported", why, option)
     }
 
-    /// 404: there is no such pod.
+    /// 404: the pod does not exist.
     #[must_use]
     pub fn no_such_pod(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("pods {name:?} not found")).about("pods", name)
     }
 
-    /// 503: the agent is stopping.
+    /// 500: a handler panicked.
+    #[must_use]
+    pub fn internal() -> Self {
+        let message = "the agent failed to handle this request: see the agent's log";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    /// 503: the agent is shutting down.
     #[must_use]
     pub fn stopping() -> Self {
-        let message = "the agent is stopping; try again when it is back";
+        let message = "the agent is shutting down: retry when it has restarted";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(1)
     }
 
-    /// The same about an object: `details.kind` (`pods`) and `details.name`.
+    /// Sets `details.kind` (`pods`) and `details.name`.
     #[must_use]
     pub fn about(mut self, kind: &'static str, name: &str) -> Self {
         self.details.kind = kind;
@@ -113,31 +122,31 @@ impl ApiError {
         self
     }
 
-    /// The same with one more cause. `field` may be empty.
+    /// Adds a cause. `field` may be empty.
     #[must_use]
     pub fn cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
         if self.details.causes.len() < MAX_CAUSES {
             let (message, field) = (cut(message.into()), cut(field.to_owned()));
-            self.details.causes.push(Cause { reason: reason.to_owned(), message, field });
+            self.details.causes.push(StatusCause { reason: reason.to_owned(), message, field });
         }
         self
     }
 
-    /// The same with the time after which it is worth another try, in seconds.
+    /// Sets after how many seconds the client can retry.
     #[must_use]
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.details.retry_after_seconds = Some(seconds);
         self
     }
 
-    /// The same with the methods that would have been right (for a 405).
+    /// Sets the allowed methods, for a 405.
     #[must_use]
     pub fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
         self
     }
 
-    /// Its HTTP status code.
+    /// The HTTP status code.
     #[must_use]
     pub fn code(&self) -> StatusCode {
         self.code
@@ -146,14 +155,14 @@ impl ApiError {
     /// The `Status` object, without a newline.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        let status = Status {
+        let status = StatusObject {
             kind: "Status",
             api_version: "v1",
-            metadata: Metadata {},
+            metadata: EmptyObject {},
             outcome: "Failure",
             message: &self.message,
             reason: self.reason,
-            details: (*self.details != Details::default()).then_some(&self.details),
+            details: (*self.details != StatusDetails::default()).then_some(&self.details),
             code: self.code.as_u16(),
         };
         // Writing texts and numbers to memory cannot fail.
@@ -161,7 +170,7 @@ impl ApiError {
     }
 }
 
-/// A text that is not longer than a message may be, cut between two characters.
+/// Cuts a text to the maximal length of a message, between two characters.
 fn cut(mut text: String) -> String {
     if text.len() > MAX_MESSAGE {
         text.truncate(text.floor_char_boundary(MAX_MESSAGE - '…'.len_utf8()));

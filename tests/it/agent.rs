@@ -213,7 +213,7 @@ fn what_cannot_be_used_refuses_the_start_in_one_line() {
     let state = place.path("other-state").display().to_string();
     let elsewhere =
         |listen: &str| podmux(&["run", "--node-name", "node1", "--state-dir", &state, "--listen", listen]);
-    refused(&mut elsewhere(&format!("unix:{}", place.path("s").display())), &["somebody answers there"]);
+    refused(&mut elsewhere(&format!("unix:{}", place.path("s").display())), &["socket in use"]);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = port.local_addr().unwrap().to_string();
     refused(&mut elsewhere(&address), &[&address, "another program does"]);

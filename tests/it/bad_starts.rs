@@ -281,7 +281,7 @@ fn a_full_disk_with_state_leaves_the_node_its_pods() {
             assert!(stored < 4_000, "4 MB hold no 4,000 pods");
         };
         assert_eq!(refusal.0, 507, "{}", refusal.1);
-        assert!(refusal.1.contains("make room in the state directory"), "{}", refusal.1);
+        assert!(refusal.1.contains("free disk space for the state directory"), "{}", refusal.1);
         assert_eq!(node.pods().len(), 2 + stored);
         agent.signal(Signal::KILL);
         agent.ends();
@@ -310,7 +310,7 @@ fn a_port_in_use_is_refused() {
     let address = other.local_addr().unwrap().to_string();
     let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", &address)).ends();
     assert_eq!((code, log.lines().count()), (2, 1), "{log}");
-    expect!["podmux: cannot listen on ADDRESS: another program does; stop it, or give another address with --listen"].assert_eq(&log.replace(&address, "ADDRESS"));
+    expect!["podmux: cannot listen on ADDRESS: address in use (is another podmux running? choose another with --listen)"].assert_eq(&log.replace(&address, "ADDRESS"));
     node.is_whole();
 }
 
@@ -326,7 +326,7 @@ fn what_may_still_come_is_not_refused_for_good() {
     early.env("PODMUX_TLS_CERT_FILE", certificate).env("PODMUX_TLS_PRIVATE_KEY_FILE", key);
     let (code, log) = Process::start(early.env("PODMUX_LISTEN", "192.0.2.1:10240")).ends();
     assert_eq!(code, 1, "{log}");
-    expect!["podmux: cannot listen on 192.0.2.1:10240: no interface of this machine has that address; give another with --listen"].assert_eq(&log);
+    expect!["podmux: cannot listen on 192.0.2.1:10240: no interface of this machine has this address (choose another with --listen)"].assert_eq(&log);
 
     let pipe = node.at("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -348,17 +348,17 @@ fn a_token_that_cannot_be_read_is_refused() {
     let token = node.at("token");
     let args = ["--token-file", token.to_str().unwrap()];
     node.refused(&args, &expect![[r#"
-        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
+        podmux: cannot read the token file @/token (does it exist, and may podmux read it?): No such file or directory (os error 2)
     "#]]);
     fs::write(&token, "s3cret-token").unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o000)).unwrap();
     node.refused(&args, &expect![[r#"
-        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: Permission denied (os error 13)
+        podmux: cannot read the token file @/token (does it exist, and may podmux read it?): Permission denied (os error 13)
     "#]]);
     fs::remove_file(&token).unwrap();
     fs::create_dir(&token).unwrap();
     node.refused(&args, &expect![[r#"
-        podmux: token file @/token: cannot be read; does it exist, and may this process read it?: Is a directory (os error 21)
+        podmux: cannot read the token file @/token (does it exist, and may podmux read it?): Is a directory (os error 21)
     "#]]);
     node.is_whole();
 }
@@ -374,12 +374,12 @@ fn a_certificate_without_its_key_is_refused() {
         ["--tls-cert-file", certificate.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
     fs::set_permissions(&key, fs::Permissions::from_mode(0o000)).unwrap();
     node.refused(&args, &expect![[r#"
-        podmux: TLS private key @/localhost.key: cannot be read; does it exist, and may this process read it?: Permission denied (os error 13)
+        podmux: cannot read the TLS private key @/localhost.key (does it exist, and may podmux read it?): Permission denied (os error 13)
     "#]]);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&key, "no key").unwrap();
     node.refused(&args, &expect![[r#"
-        podmux: TLS private key @/localhost.key: there is no private key in PEM in it (an encrypted one is none)
+        podmux: TLS private key @/localhost.key: the file has no private key in PEM (encrypted keys are not supported)
     "#]]);
     node.is_whole();
 }

@@ -246,7 +246,7 @@ fn what_is_wrong_with_a_manifest_is_told_field_by_field() {
     "#]],
     );
     real.check(&["apply", "-f", "-"], "a: [", expect![[r#"
-        ! Error from server (BadRequest): error when applying "STDIN": the body cannot be read: 1:4: unclosed bracket '['
+        ! Error from server (BadRequest): error when applying "STDIN": the body cannot be decoded: 1:4: unclosed bracket '['
         exit 1
     "#]]);
     let unknown = pod("web", "i") + "    imag: x\n";
@@ -372,7 +372,7 @@ fn an_agent_behind_tls_is_asked_with_a_token_or_a_certificate() {
     let mut seen = get(&["--server", &server, "--ca-file", &ca]);
     seen += &get(&["--server", &server, "--ca-file", &clients, "--token-file", &token]);
     expect![[r#"
-        ! Error from server (Unauthorized): the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN, or a client certificate
+        ! Error from server (Unauthorized): the caller is not authenticated: send the token as Authorization: Bearer TOKEN, or a client certificate
         ! podmux: say who you are with --token-file, or with --client-cert and --client-key
         exit 1
         ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by a CA that is not trusted here; name the file of the right CA

@@ -1,4 +1,4 @@
-//! Kubernetes' own paths answer as a real kube-apiserver does: the same requests to both.
+//! Kubernetes' paths answer like a real kube-apiserver: the same requests go to both.
 
 use std::{io::PipeReader, process::Stdio};
 
@@ -10,8 +10,8 @@ use crate::support::{
     process::{Process, full_pipe, podmux},
 };
 
-/// A running agent. Its sink never takes anything, so that a pod that is being
-/// deleted stays for its grace, as it does at an apiserver without a kubelet.
+/// A running agent. Its sink accepts no update, so that a terminating pod stays for its grace
+/// period, as in an apiserver without a kubelet.
 struct Agent {
     url: String,
     _process: Process,
@@ -31,29 +31,29 @@ impl Agent {
 }
 
 /// Why podmux answers 422 where the apiserver answers 400.
-const TYPES: &str = "the answer names all that is wrong with its fields, and not in Go's words";
+const TYPES: &str = "the response names all invalid fields, and not in Go's terms";
 
-/// Leads the same talk with both, in a namespace of its own, and compares what
-/// they say. podmux has no namespaces that would have to be made.
-async fn conforms(namespace: &str, deliberate: &[Deliberate], talk: impl AsyncFn(&mut Side, &str)) {
+/// Sends the same requests to both, in a namespace of their own, and compares the responses.
+/// podmux needs no namespace objects.
+async fn conforms(namespace: &str, deliberate: &[Deliberate], requests: impl AsyncFn(&mut Side, &str)) {
     let Some(apiserver) = Apiserver::shared() else { return };
     let mut kubernetes = Side::kubernetes(apiserver);
     let made = json!({"metadata": {"name": namespace}});
     let made = kubernetes.aside("POST /api/v1/namespaces", &made).await;
     assert_eq!(made.code, 201, "{}", made.json);
     let pods = format!("/api/v1/namespaces/{namespace}/pods");
-    talk(&mut kubernetes, &pods).await;
+    requests(&mut kubernetes, &pods).await;
     let agent = Agent::start();
     let mut podmux = Side::podmux(&agent.url);
-    talk(&mut podmux, &pods).await;
+    requests(&mut podmux, &pods).await;
     compare(&kubernetes, &podmux, deliberate);
 }
 
-/// What the other tests of the real thing rely on.
+/// The tests with a real apiserver depend on this.
 #[tokio::test]
-async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() {
+async fn the_apiserver_restarts_with_its_data_and_can_be_compacted() {
     let Some(apiserver) = Apiserver::start() else { return };
-    // Each life of the server has a client of its own: no connection outlives it.
+    // Each run of the server needs a new client: no connection survives it.
     let mut side = Side::kubernetes(&apiserver);
     let made = side.aside("POST /api/v1/namespaces/default/pods", &pod("web")).await;
     assert_eq!(made.code, 201, "{}", made.json);
@@ -69,12 +69,12 @@ async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() 
         "GET /api/v1/pods?watch=1&timeoutSeconds=5&resourceVersion={}",
         made.metadata("resourceVersion")
     );
-    let gone = side.aside(&watch, &Value::Null).await;
+    let expired = side.aside(&watch, &Value::Null).await;
     assert_eq!(
-        (&gone.json["type"], &gone.json["object"]["code"]),
+        (&expired.json["type"], &expired.json["object"]["code"]),
         (&json!("ERROR"), &json!(410)),
         "{}",
-        gone.json
+        expired.json
     );
     apiserver.command("stop");
     assert!(std::net::TcpStream::connect(apiserver.at.url.trim_start_matches("https://")).is_err());
@@ -84,7 +84,7 @@ async fn the_apiserver_comes_back_as_it_was_and_forgets_its_history_when_told() 
     assert_eq!(read.code, 200);
 }
 
-/// A pod on a node: one without would be deleted without grace.
+/// A pod on a node: the apiserver deletes a pod without a node at once.
 fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -92,7 +92,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// The same with other metadata and spec, field by field.
+/// The pod with other fields of metadata and spec.
 fn with(name: &str, metadata: &Value, spec: &Value) -> Value {
     let mut pod = pod(name);
     for (part, fields) in [("metadata", metadata), ("spec", spec)] {
@@ -112,13 +112,13 @@ const YAML: (&str, &str) = ("content-type", "application/yaml");
 
 #[tokio::test]
 async fn a_pod_is_created() {
-    let meant = [("create without a kind", "422 Invalid", "a manifest says what it is, wherever it is read")];
+    let meant = [("create without a kind", "422 Invalid", "a manifest needs a kind, in every source")];
     conforms("created", &meant, async |side, pods| {
         let post = format!("POST {pods}");
         side.send("create", &post, &pod("web")).await;
         side.send("create again", &post, &pod("web")).await;
         side.ask("read", &format!("GET {pods}/web")).await;
-        side.ask("read what is not there", &format!("GET {pods}/none")).await;
+        side.ask("read an unknown pod", &format!("GET {pods}/none")).await;
         let full = with(
             "full",
             &json!({
@@ -158,44 +158,44 @@ async fn a_dry_run_changes_nothing() {
     let meant = [];
     conforms("dry", &meant, async |side, pods| {
         side.send("create", &format!("POST {pods}?dryRun=All"), &pod("web")).await;
-        side.ask("it is not there", &format!("GET {pods}/web")).await;
+        side.ask("the pod does not exist", &format!("GET {pods}/web")).await;
         let generated = with("", &json!({"name": null, "generateName": "gen-"}), &no());
         side.send("create with generateName", &format!("POST {pods}?dryRun=All"), &generated).await;
         side.send("another value", &format!("POST {pods}?dryRun=Some"), &pod("web")).await;
         side.send("both values", &format!("POST {pods}?dryRun=All&dryRun=All"), &pod("web")).await;
         side.send("no value", &format!("POST {pods}?dryRun="), &pod("empty")).await;
-        side.send("create in earnest", &format!("POST {pods}"), &pod("web")).await;
-        side.send("create what is there", &format!("POST {pods}?dryRun=All"), &pod("web")).await;
+        side.send("create without a dry run", &format!("POST {pods}"), &pod("web")).await;
+        side.send("create an existing pod", &format!("POST {pods}?dryRun=All"), &pod("web")).await;
         let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
         side.send("replace", &format!("PUT {pods}/web?dryRun=All"), &labelled).await;
-        side.ask("it is as it was", &format!("GET {pods}/web")).await;
+        side.ask("the pod is unchanged", &format!("GET {pods}/web")).await;
         side.ask("delete", &format!("DELETE {pods}/web?dryRun=All")).await;
         side.send("delete by a body", &format!("DELETE {pods}/web"), &json!({"dryRun": ["All"]})).await;
         side.send("delete by another body", &format!("DELETE {pods}/web"), &json!({"dryRun": ["Some"]}))
             .await;
         side.ask("delete at once", &format!("DELETE {pods}/web?dryRun=All&gracePeriodSeconds=0")).await;
-        side.ask("it is still as it was", &format!("GET {pods}/web")).await;
+        side.ask("the pod is still unchanged", &format!("GET {pods}/web")).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_pod_is_refused() {
+async fn a_body_that_is_not_a_pod_is_rejected() {
     let meant = [
-        ("null", "400 BadRequest", "there is no pod in it, rather than one without anything"),
-        ("an empty object", ".details.causes", "a manifest says what it is, wherever it is read"),
+        ("null", "400 BadRequest", "it is not a pod, rather than an empty one"),
+        ("an empty object", ".details.causes", "a manifest needs a kind, in every source"),
         ("a field of the wrong type", "422 Invalid", TYPES),
         ("a label that is a number", "422 Invalid", TYPES),
         ("another kind", "422 Invalid", TYPES),
         ("an unknown kind", "422 Invalid", TYPES),
         ("an unknown version", "422 Invalid", TYPES),
-        ("a resourceVersion", "400 BadRequest", "the apiserver says the same with a 500"),
+        ("a resourceVersion", "400 BadRequest", "the apiserver answers the same with 500"),
     ];
     conforms("bodies", &meant, async |side, pods| {
         let post = format!("POST {pods}");
         side.ask_with("no body", &post, &[JSON], "").await;
-        side.ask_with("JSON cut off", &post, &[JSON], "{\"kind\": \"Pod\", ").await;
-        side.ask_with("YAML said to be JSON", &post, &[JSON], "kind: Pod\n").await;
+        side.ask_with("incomplete JSON", &post, &[JSON], "{\"kind\": \"Pod\", ").await;
+        side.ask_with("YAML as JSON", &post, &[JSON], "kind: Pod\n").await;
         side.ask_with("broken YAML", &post, &[YAML], "kind: [Pod\n").await;
         side.ask_with("an array", &post, &[JSON], "[]").await;
         side.ask_with("a string", &post, &[JSON], "\"x\"").await;
@@ -230,46 +230,46 @@ async fn a_body_that_is_no_pod_is_refused() {
 }
 
 #[tokio::test]
-async fn an_unknown_field_is_told_or_refused_as_asked() {
+async fn fieldvalidation_ignores_warns_or_rejects() {
     let meant = [
-        ("both in YAML", ".warnings", "YAML's duplicate keys are told as JSON's are"),
-        ("several", ".warnings", "the warning says which field may have been meant"),
-        ("another case", ".warnings", "the warning says which field may have been meant"),
+        ("both in YAML", ".warnings", "duplicate keys of YAML are reported like those of JSON"),
+        ("several", ".warnings", "the warning suggests a field"),
+        ("another case", ".warnings", "the warning suggests a field"),
     ];
     conforms("fields", &meant, async |side, pods| {
         let unknown = |name: &str| with(name, &no(), &json!({"replicas": 3}));
         side.send("by default", &format!("POST {pods}"), &unknown("default")).await;
-        side.send("warned of", &format!("POST {pods}?fieldValidation=Warn"), &unknown("warn")).await;
+        side.send("with a warning", &format!("POST {pods}?fieldValidation=Warn"), &unknown("warn")).await;
         side.send("ignored", &format!("POST {pods}?fieldValidation=Ignore"), &unknown("ignore")).await;
-        side.send("refused", &format!("POST {pods}?fieldValidation=Strict"), &unknown("strict")).await;
-        side.send("none of these", &format!("POST {pods}?fieldValidation=Bogus"), &unknown("bogus")).await;
+        side.send("rejected", &format!("POST {pods}?fieldValidation=Strict"), &unknown("strict")).await;
+        side.send("an unknown value", &format!("POST {pods}?fieldValidation=Bogus"), &unknown("bogus")).await;
         let mut several = unknown("several");
         several["metadata"]["nickname"] = json!("x");
         several["spec"]["containers"][0]["imag"] = json!("i:1");
         several["colour"] = json!("red");
         side.send("several", &format!("POST {pods}"), &several).await;
-        side.send("several refused", &format!("POST {pods}?fieldValidation=Strict"), &several).await;
+        side.send("several, rejected", &format!("POST {pods}?fieldValidation=Strict"), &several).await;
         let twice = |name: &str| pod(name).to_string().replace("\"metadata\":", "\"kind\":\"Pod\",\"metadata\":");
         let strict = format!("POST {pods}?fieldValidation=Strict");
         side.ask_with("twice the same field", &format!("POST {pods}"), &[JSON], twice("twice")).await;
-        side.ask_with("twice the same field, refused", &strict, &[JSON], twice("twice-strict")).await;
+        side.ask_with("twice the same field, rejected", &strict, &[JSON], twice("twice-strict")).await;
         let yaml = |name: &str| format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels: {{a: b}}\n  labels: {{a: c}}\nspec:\n  nodeName: node1\n  containers:\n  - name: c\n    image: i:1\n    colour: red\n");
         side.ask_with("both in YAML", &format!("POST {pods}"), &[YAML], yaml("yaml")).await;
-        side.ask_with("both in YAML, refused", &strict, &[YAML], yaml("yaml-strict")).await;
+        side.ask_with("both in YAML, rejected", &strict, &[YAML], yaml("yaml-strict")).await;
         let case = with("case", &no(), &json!({"NodeName": "x"}));
         side.send("another case", &format!("POST {pods}"), &case).await;
         side.send("replace", &format!("PUT {pods}/default"), &unknown("default")).await;
-        side.send("replace, refused", &format!("PUT {pods}/default?fieldValidation=Strict"), &unknown("default")).await;
+        side.send("replace, rejected", &format!("PUT {pods}/default?fieldValidation=Strict"), &unknown("default")).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_invalid_pod_is_refused_with_its_causes() {
+async fn an_invalid_pod_is_rejected_with_its_causes() {
     let meant = [
-        ("a bad generateName", ".details.name", "no name is generated for what is refused"),
+        ("a bad generateName", ".details.name", "no name is generated for a rejected pod"),
         (
-            "replace it by what is not",
+            "replace it by an invalid pod",
             ".details.causes",
             "any change of a spec is allowed, so none is a cause",
         ),
@@ -297,8 +297,8 @@ async fn an_invalid_pod_is_refused_with_its_causes() {
         );
         side.send("several", &post, &several).await;
         side.send("a bad finalizer", &post, &with("x", &json!({"finalizers": ["x"]}), &no())).await;
-        side.send("create what is valid", &post, &pod("x")).await;
-        side.send("replace it by what is not", &format!("PUT {pods}/x"), &several).await;
+        side.send("create a valid pod", &post, &pod("x")).await;
+        side.send("replace it by an invalid pod", &format!("PUT {pods}/x"), &several).await;
     })
     .await;
 }
@@ -307,16 +307,16 @@ async fn an_invalid_pod_is_refused_with_its_causes() {
 async fn a_pod_is_replaced() {
     let meant = [
         (
-            "with a version that is none",
+            "with an invalid version",
             "409 Conflict",
-            "the apiserver says 500; it is not the pod's version, whatever it is",
+            "the apiserver answers 500; podmux compares versions as texts",
         ),
         ("without a name", "422 Invalid", TYPES),
         ("with another command", "200", "any change of a spec is allowed"),
     ];
     conforms("replaced", &meant, async |side, pods| {
         let put = format!("PUT {pods}/web");
-        side.send("replace what is not there", &put, &pod("web")).await;
+        side.send("replace an unknown pod", &put, &pod("web")).await;
         let first = side.send("create", &format!("POST {pods}"), &pod("web")).await;
         let image = |image: &str| json!({"containers": [{"name": "c", "image": image}]});
         side.send("without a version", &put, &with("web", &no(), &image("i:2"))).await;
@@ -326,9 +326,9 @@ async fn a_pod_is_replaced() {
         side.send("with an old version", &put, &old).await;
         let new = with("web", &version(&read.metadata("resourceVersion")), &image("i:3"));
         let third = side.send("with the right version", &put, &new).await;
-        side.send("with what was answered", &put, &third.json).await;
-        side.send("with a version that is none", &put, &with("web", &version("x"), &image("i:4"))).await;
-        side.send("with a version of nought", &put, &with("web", &version("0"), &image("i:4"))).await;
+        side.send("with the previous response", &put, &third.json).await;
+        side.send("with an invalid version", &put, &with("web", &version("x"), &image("i:4"))).await;
+        side.send("with version 0", &put, &with("web", &version("0"), &image("i:4"))).await;
         let uid = with("web", &json!({"uid": first.metadata("uid")}), &image("i:4"));
         side.send("with its UID", &put, &uid).await;
         let uid = with("web", &json!({"uid": "another"}), &image("i:5"));
@@ -354,21 +354,21 @@ async fn a_pod_is_replaced() {
 
 #[tokio::test]
 async fn a_pod_is_deleted_with_grace() {
-    let meant = [("replace", "409 Conflict", "a pod that is being deleted is not replaced")];
+    let meant = [("replace", "409 Conflict", "a terminating pod is not replaced")];
     conforms("graceful", &meant, async |side, pods| {
         let web = format!("{pods}/web");
-        side.ask("what is not there", &format!("DELETE {web}")).await;
+        side.ask("an unknown pod", &format!("DELETE {web}")).await;
         let made = side.send("create", &format!("POST {pods}"), &pod("web")).await;
         side.ask("delete", &format!("DELETE {web}")).await;
         side.ask("read", &format!("GET {web}")).await;
         side.ask("delete again", &format!("DELETE {web}")).await;
         side.ask("delete sooner", &format!("DELETE {web}?gracePeriodSeconds=20")).await;
         side.ask("delete later", &format!("DELETE {web}?gracePeriodSeconds=25")).await;
-        side.send("create anew", &format!("POST {pods}"), &pod("web")).await;
+        side.send("create it again", &format!("POST {pods}"), &pod("web")).await;
         side.ask("with a negative grace", &format!("DELETE {web}?gracePeriodSeconds=-5")).await;
         side.ask("at once", &format!("DELETE {web}?gracePeriodSeconds=0")).await;
         side.ask("it is gone", &format!("GET {web}")).await;
-        side.ask("delete what is gone", &format!("DELETE {web}")).await;
+        side.ask("delete a deleted pod", &format!("DELETE {web}")).await;
         let again = side.send("create under the old name", &format!("POST {pods}"), &pod("web")).await;
         assert_ne!(made.metadata("uid"), again.metadata("uid"));
         side.ask("its own grace", &format!("DELETE {web}?gracePeriodSeconds=")).await;
@@ -379,7 +379,7 @@ async fn a_pod_is_deleted_with_grace() {
         side.ask("a pod with a short grace", &format!("DELETE {pods}/short")).await;
         side.ask("a pod without grace", &format!("DELETE {pods}/none")).await;
         side.ask("it is gone at once", &format!("GET {pods}/none")).await;
-        side.ask("what is left", &format!("GET {pods}")).await;
+        side.ask("the remaining pods", &format!("GET {pods}")).await;
         side.ask("delete the new one", &format!("DELETE {web}")).await;
         let labelled = with("web", &json!({"labels": {"a": "b"}}), &no());
         side.send("replace", &format!("PUT {web}"), &labelled).await;
@@ -390,8 +390,8 @@ async fn a_pod_is_deleted_with_grace() {
 #[tokio::test]
 async fn a_delete_has_options() {
     let meant = [
-        ("another UID", ".details.kind", "here the apiserver says Pod for pods"),
-        ("another version", ".details.kind", "here the apiserver says Pod for pods"),
+        ("another UID", ".details.kind", "here the apiserver has Pod instead of pods"),
+        ("another version", ".details.kind", "here the apiserver has Pod instead of pods"),
     ];
     conforms("options", &meant, async |side, pods| {
         let web = format!("DELETE {pods}/web");
@@ -399,12 +399,12 @@ async fn a_delete_has_options() {
         let only_if = |field: &str, value: &str| json!({"preconditions": {field: value}});
         side.send("another UID", &web, &only_if("uid", "x")).await;
         side.send("another version", &web, &only_if("resourceVersion", "999999")).await;
-        side.ask("a grace that is no number", &format!("{web}?gracePeriodSeconds=x")).await;
-        side.ask_with("a body cut off", &web, &[JSON], "{").await;
+        side.ask("a grace that is not a number", &format!("{web}?gracePeriodSeconds=x")).await;
+        side.ask_with("an incomplete body", &web, &[JSON], "{").await;
         side.ask_with("a body of another media type", &web, &[("content-type", "text/plain")], "{}").await;
         side.send("a body of another kind", &web, &pod("web")).await;
         side.send("a grace that is a string", &web, &json!({"gracePeriodSeconds": "5"})).await;
-        side.ask("a propagation policy that is none", &format!("{web}?propagationPolicy=x")).await;
+        side.ask("an invalid propagation policy", &format!("{web}?propagationPolicy=x")).await;
         let options = json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 25, "propagationPolicy": "Background",
             "preconditions": {"uid": made.metadata("uid"), "resourceVersion": made.metadata("resourceVersion")},
@@ -424,7 +424,7 @@ async fn pods_are_selected_by_labels() {
     let meant = [(
         "\"app in ()\"",
         "400 BadRequest",
-        "a set of nothing is a slip; the apiserver takes it for the empty text",
+        "an empty set is a mistake; the apiserver reads it as the empty text",
     )];
     conforms("labels", &meant, async |side, pods| {
         for (name, labels) in [
@@ -459,7 +459,7 @@ async fn pods_are_selected_by_labels() {
             " app=web ",
             "n>09",
             "app>1",
-            // What is none.
+            // Invalid ones.
             "app=web=db",
             "=web",
             "app in",
@@ -496,7 +496,7 @@ async fn pods_are_selected_by_labels() {
 
 #[tokio::test]
 async fn pods_are_selected_by_fields() {
-    let meant = [("\"status.podIPs=\"", "400 BadRequest", "nobody gives a pod several addresses here")];
+    let meant = [("\"status.podIPs=\"", "400 BadRequest", "pods have no second address here")];
     conforms("fields-of", &meant, async |side, pods| {
         side.aside(&format!("POST {pods}"), &pod("web")).await;
         let other = json!({"restartPolicy": "Never", "schedulerName": "mine", "hostNetwork": true, "serviceAccountName": ""});
@@ -509,7 +509,7 @@ async fn pods_are_selected_by_fields() {
             "spec.hostNetwork=false", "status.podIP=", "status.podIPs=", "status.nominatedNodeName=", "metadata.name=",
             "metadata.name=web,spec.nodeName=node1", "metadata.name=web,metadata.name=db", " metadata.name=web",
             "metadata.name= web", "metadata.name=web,", ",",
-            // What is none.
+            // Invalid ones.
             "metadata.uid=x", "spec.containers=x", "metadata.labels.app=x", "name=web", "metadata.name", "!metadata.name",
             "metadata.name in (web)", "metadata.name=web=db", "=web", "metadata.name=a\\,b", "metadata.name=a\\=b",
             "metadata.name=a\\b", "metadata.name=Web_", "status.phase",
@@ -524,8 +524,8 @@ async fn pods_are_selected_by_fields() {
 }
 
 #[tokio::test]
-async fn a_list_comes_in_pages() {
-    let meant = [("one pod at a version that is none", "400 BadRequest", "the apiserver says 500")];
+async fn a_list_has_pages() {
+    let meant = [("one pod at an invalid version", "400 BadRequest", "the apiserver answers 500")];
     conforms("pages", &meant, async |side, pods| {
         side.ask("an empty list", &format!("GET {pods}")).await;
         for name in ["e", "a", "c", "d", "b"] {
@@ -544,8 +544,8 @@ async fn a_list_comes_in_pages() {
         side.ask("exactly all", &format!("GET {pods}?limit=5")).await;
         side.ask("no limit", &format!("GET {pods}?limit=0")).await;
         side.ask("a negative limit", &format!("GET {pods}?limit=-1")).await;
-        side.ask("a limit that is no number", &format!("GET {pods}?limit=x")).await;
-        side.ask("a token that is none", &format!("GET {pods}?limit=2&continue=x")).await;
+        side.ask("a limit that is not a number", &format!("GET {pods}?limit=x")).await;
+        side.ask("an invalid token", &format!("GET {pods}?limit=2&continue=x")).await;
         let odd =
             side.ask("a page of a selection", &format!("GET {pods}?limit=2&labelSelector=odd=yes")).await;
         let rest = format!("GET {pods}?limit=2&labelSelector=odd=yes&continue={}", next(&odd));
@@ -553,11 +553,11 @@ async fn a_list_comes_in_pages() {
         let version = all.metadata("resourceVersion");
         side.ask("not older than", &format!("GET {pods}?resourceVersion={version}")).await;
         side.ask("any version", &format!("GET {pods}?resourceVersion=0")).await;
-        side.ask("a version that is none", &format!("GET {pods}?resourceVersion=x")).await;
+        side.ask("an invalid version", &format!("GET {pods}?resourceVersion=x")).await;
         let matching = |how: &str| format!("GET {pods}?resourceVersionMatch={how}&resourceVersion={version}");
         side.ask("matching not older", &matching("NotOlderThan")).await;
         side.ask("matching exactly", &matching("Exact")).await;
-        side.ask("matching in no way", &matching("Bogus")).await;
+        side.ask("an unknown match", &matching("Bogus")).await;
         side.ask("matching without a version", &format!("GET {pods}?resourceVersionMatch=Exact")).await;
         side.ask(
             "a token and a version",
@@ -571,31 +571,31 @@ async fn a_list_comes_in_pages() {
         side.ask("a namespace without pods", "GET /api/v1/namespaces/nothing-here/pods").await;
         side.ask("a version of the future", &format!("GET {pods}?resourceVersion=99999999999")).await;
         side.ask("one pod at a version", &format!("GET {pods}/a?resourceVersion=0")).await;
-        side.ask("one pod at a version that is none", &format!("GET {pods}/a?resourceVersion=x")).await;
+        side.ask("one pod at an invalid version", &format!("GET {pods}/a?resourceVersion=x")).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_refused() {
+async fn unknown_paths_and_methods_are_rejected() {
     let meant = [
         ("an unknown path", "404 NotFound", "every error is a Status"),
-        ("a slash at the end", "404 NotFound", "one path for each thing"),
-        ("HTML is asked for", "200", "JSON is all there is"),
+        ("a slash at the end", "404 NotFound", "each resource has one path"),
+        ("HTML is requested", "200", "only JSON is supported"),
         (
-            "YAML is asked for",
+            "YAML is requested",
             ".text .apiVersion .kind .metadata .spec .status .type",
-            "JSON is all there is",
+            "only JSON is supported",
         ),
         (
-            "a table is asked for",
+            "a table is requested",
             ".json .apiVersion .kind .metadata .spec .status",
-            "JSON is all there is: podmux get makes its tables itself",
+            "only JSON is supported: podmux get formats its tables itself",
         ),
-        ("PATCH", "405 MethodNotAllowed", "not offered: PUT says it all"),
-        ("DELETE of a collection", "405 MethodNotAllowed", "not offered: PUT /pods says what is to be left"),
+        ("PATCH", "405 MethodNotAllowed", "not supported: use PUT"),
+        ("DELETE of a collection", "405 MethodNotAllowed", "not supported: use PUT /pods"),
         ("HEAD", "200", "a GET without its body"),
-        ("a name with a slash", "400 BadRequest", "the answer says why"),
+        ("a name with a slash", "400 BadRequest", "the response has the reason"),
     ];
     conforms("methods", &meant, async |side, pods| {
         side.aside(&format!("POST {pods}"), &pod("web")).await;
@@ -608,16 +608,16 @@ async fn what_is_not_there_is_refused() {
         side.ask("an unknown path", "GET /bogus").await;
         side.ask("an unknown version", "GET /api/v9/pods").await;
         side.ask("a slash at the end", &format!("GET {pods}/")).await;
-        side.ask_with("HTML is asked for", &format!("GET {pods}/web"), &[("accept", "text/html")], "").await;
-        side.ask_with("JSON is asked for", &format!("GET {pods}/web"), &[("accept", "application/json")], "")
+        side.ask_with("HTML is requested", &format!("GET {pods}/web"), &[("accept", "text/html")], "").await;
+        side.ask_with("JSON is requested", &format!("GET {pods}/web"), &[("accept", "application/json")], "")
             .await;
-        side.ask_with("anything is asked for", &format!("GET {pods}/web"), &[("accept", "*/*")], "").await;
-        side.ask_with("YAML is asked for", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "")
+        side.ask_with("anything is requested", &format!("GET {pods}/web"), &[("accept", "*/*")], "").await;
+        side.ask_with("YAML is requested", &format!("GET {pods}/web"), &[("accept", "application/yaml")], "")
             .await;
         let table = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
-        side.ask_with("a table is asked for", &format!("GET {pods}/web"), &[table], "").await;
+        side.ask_with("a table is requested", &format!("GET {pods}/web"), &[table], "").await;
         side.ask_with(
-            "JSON will do",
+            "HTML or JSON is requested",
             "GET /api/v1/namespaces/methods/pods/none",
             &[("accept", "text/html, application/json")],
             "",
@@ -626,7 +626,7 @@ async fn what_is_not_there_is_refused() {
         side.ask_with("HEAD", &format!("HEAD {pods}/web"), &[], "").await;
         side.ask("livez", "GET /livez").await;
         side.ask("a name with a slash", &format!("GET {pods}/a%2Fb")).await;
-        side.ask("a name that is none", &format!("GET {pods}/Bad_Name")).await;
+        side.ask("an invalid name", &format!("GET {pods}/Bad_Name")).await;
         side.ask("pretty", &format!("GET {pods}/web?pretty=true")).await;
         side.ask("an unknown parameter", &format!("GET {pods}/web?bogus=1")).await;
         let merge = [("content-type", "application/merge-patch+json")];

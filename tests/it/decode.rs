@@ -605,7 +605,7 @@ fn every_field_of_a_container_is_known() {
 
 /// Generates names with these letters at the end; some names exist already.
 fn generate(letters: fn() -> String, taken: &'static [&str]) -> Generate {
-    Generate { letters, is_taken: Arc::new(|key| taken.contains(&key.as_str())) }
+    Generate { letters: Arc::new(letters), is_taken: Arc::new(|key| taken.contains(&key.as_str())) }
 }
 
 fn five_letters() -> String {

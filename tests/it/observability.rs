@@ -1,5 +1,5 @@
-//! What stands beside the metrics: every name in `systemd/alerts.yaml` and `systemd/grafana.json` is one that
-//! a running agent serves, and a real Prometheus can make something of all of it.
+//! `systemd/alerts.yaml` and `systemd/grafana.json`: every metric in them is served by a running agent, and a real
+//! Prometheus can evaluate all expressions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,16 +19,17 @@ use crate::support::{
     promql::{Expression, Selector},
 };
 
-/// What Prometheus knows of each target, whatever it serves, and what it adds to each series.
+/// Prometheus' own metric of each target, and the labels that it adds to each series.
 const UP: &str = "up";
 const TARGET: [&str; 2] = ["job", "instance"];
 
-/// What is served and not on the dashboard, with the reason.
+/// Metrics that are not on the dashboard, with the reason.
 const NOT_SHOWN: [(&str, &str); 1] =
-    [("process_start_time_seconds", "it is podmux_start_time_seconds, for dashboards of other people")];
+    [("process_start_time_seconds", "the same as podmux_start_time_seconds, for other dashboards")];
 
-/// On the dashboard, and empty while all is well.
-const EMPTY_WHEN_WELL: [&str; 2] = ["podmux_http_refusals_total", "podmux_source_restored_timestamp_seconds"];
+/// Metrics on the dashboard that a healthy agent does not have.
+const EMPTY_WHEN_HEALTHY: [&str; 2] =
+    ["podmux_http_refusals_total", "podmux_source_restored_timestamp_seconds"];
 
 fn text_of(file: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
@@ -45,7 +46,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&text_of("systemd/grafana.json")).unwrap()
 }
 
-/// The dashboard's panels but for the rows' titles.
+/// The dashboard's panels without the titles of rows.
 fn panels(dashboard: &Value) -> Vec<Value> {
     let panels = dashboard["panels"].as_array().unwrap().iter();
     panels.filter(|panel| panel["type"] != "row").cloned().collect()
@@ -55,8 +56,8 @@ fn word<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// Each expression with what its text shows of it: where it stands, the expression, the labels
-/// that are written out.
+/// All expressions: the name of the alert or panel, the expression, and the labels that its
+/// text shows.
 fn expressions() -> Vec<(String, String, Vec<String>)> {
     let mut all = Vec::new();
     for alert in alerts() {
@@ -98,10 +99,10 @@ fn templates(text: &str, prefix: &str) -> impl Iterator<Item = String> {
     braces.filter_map(move |inside| inside.strip_prefix(&prefix).map(str::to_owned))
 }
 
-/// What an expression asks for that nobody serves.
+/// The metrics and labels of an expression that are not served.
 fn faults(served: &Series, expression: &str, shown: &[String]) -> Vec<String> {
     let asked = Expression::read(expression);
-    assert!(!asked.selectors.is_empty(), "{expression} asks for nothing");
+    assert!(!asked.selectors.is_empty(), "{expression} has no metric");
     let mut faults = Vec::new();
     let labels_of = |selector: &Selector| -> BTreeSet<String> {
         let series = served.get(&selector.metric).into_iter().flatten();
@@ -122,7 +123,7 @@ fn faults(served: &Series, expression: &str, shown: &[String]) -> Vec<String> {
             if known.is_empty() {
                 faults.push(format!("{} has no label {label}", selector.metric));
             }
-            // Enumerations; a dot makes a pattern, and a dollar is for Grafana.
+            // Only enumerations: a dot is a pattern, a dollar a variable of Grafana.
             let named = value.split('|').filter(|value| !value.contains(['.', '$']));
             faults.extend(
                 named
@@ -145,22 +146,22 @@ fn faults(served: &Series, expression: &str, shown: &[String]) -> Vec<String> {
     faults
 }
 
-/// All that an agent serves while it is well and while it is not.
+/// The metrics of a healthy agent and of one with a restored source.
 async fn served() -> Series {
     let agent = Observed::start().await;
-    agent.tells("podmux_ready 1");
-    agent.tells("podmux_source_state{source=\"api\",state=\"synced\"} 1");
+    agent.wait_for_metric("podmux_ready 1");
+    agent.wait_for_metric("podmux_source_state{source=\"api\",state=\"synced\"} 1");
     for path in ["/livez", "/readyz", "/healthz", "/nowhere"] {
         agent.ask("GET", path, "");
     }
-    // It is no number that the server has come to.
+    // This number is still to come.
     assert_eq!(agent.ask("GET", "/updates?from=4000000000", "").code, 410);
     let mut served = agent.scrape();
-    // Restored, and nothing answers.
+    // The api source is restored and cannot connect.
     agent.api.down();
     let agent = agent.restart();
-    agent.tells("podmux_source_restored_timestamp_seconds{source=\"api\"}");
-    agent.tells("podmux_reflector_errors_total{kind=\"connect\"}");
+    agent.wait_for_metric("podmux_source_restored_timestamp_seconds{source=\"api\"}");
+    agent.wait_for_metric("podmux_reflector_errors_total{kind=\"connect\"}");
     for (metric, series) in agent.scrape() {
         served.entry(metric).or_default().extend(series);
     }
@@ -168,7 +169,7 @@ async fn served() -> Series {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_alerts_and_dashboard_ask_for_is_served() {
+async fn all_metrics_of_alerts_and_dashboard_are_served_and_shown() {
     let served = served().await;
     let mut wrong = Vec::new();
     let mut shown = BTreeSet::new();
@@ -177,7 +178,7 @@ async fn what_alerts_and_dashboard_ask_for_is_served() {
         wrong.extend(faults.map(|fault| format!("{place}: {fault}: {expression}")));
         shown.extend(Expression::read(&expression).selectors.into_iter().map(|selector| selector.metric));
     }
-    // And the other way round: nothing is measured that nobody can see.
+    // And every metric is on the dashboard.
     let of_a_histogram = |metric: &str| {
         let base =
             metric.strip_suffix("_bucket").or(metric.strip_suffix("_sum")).or(metric.strip_suffix("_count"));
@@ -186,14 +187,14 @@ async fn what_alerts_and_dashboard_ask_for_is_served() {
     for metric in served.keys() {
         let is_left_out = NOT_SHOWN.iter().any(|(name, _)| name == metric);
         if is_left_out == (shown.contains(metric) || of_a_histogram(metric)) {
-            wrong.push(format!("{metric} is on no panel, or is said not to be"));
+            wrong.push(format!("{metric} is on no panel, or is in NOT_SHOWN by mistake"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn what_is_not_served_is_noticed() {
+fn metrics_and_labels_that_are_not_served_are_found() {
     let labels = |labels: &[(&str, &str)]| {
         labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect()
     };
@@ -205,8 +206,8 @@ fn what_is_not_served_is_noticed() {
         let shown: Vec<String> = shown.iter().map(|label| (*label).to_owned()).collect();
         faults(&served, expression, &shown).join(", ")
     };
-    let good = "sum by (reason) (rate(a_total{reason=~\"room\", job=~\"$job\"}[5m])) / 2e3 > bool 0";
-    assert_eq!(check(good, &["reason"]), "");
+    let valid = "sum by (reason) (rate(a_total{reason=~\"room\", job=~\"$job\"}[5m])) / 2e3 > bool 0";
+    assert_eq!(check(valid, &["reason"]), "");
     assert_eq!(check("time() - b > 1 and on (instance) a_total == 0 or vector(0)", &["instance"]), "");
     assert_eq!(check("increase(c_total[1h])", &[]), "there is no metric c_total");
     assert_eq!(check("a_total{why=\"room\"}", &[]), "a_total has no label why, a_total has no why=\"room\"");
@@ -216,20 +217,20 @@ fn what_is_not_served_is_noticed() {
 }
 
 #[test]
-fn an_alert_says_what_it_means_and_what_to_do() {
+fn each_alert_has_a_reason_texts_and_a_test() {
     let (text, tests) = (text_of("systemd/alerts.yaml"), text_of("tests/observability/alerts_test.yaml"));
     let lines: Vec<&str> = text.lines().collect();
     let mut names = BTreeSet::new();
     for alert in alerts() {
         let name = word(&alert, "alert");
-        assert!(names.insert(name.to_owned()), "{name} is there twice");
+        assert!(names.insert(name.to_owned()), "{name} is defined twice");
         let line = lines.iter().position(|line| line.trim() == format!("- alert: {name}")).unwrap();
-        assert!(lines[line - 1].trim().starts_with('#'), "{name}: for what reason?");
+        assert!(lines[line - 1].trim().starts_with('#'), "{name} has no comment with its reason");
         assert!(matches!(word(&alert["labels"], "severity"), "warning" | "critical"), "{name}");
-        let said = &alert["annotations"];
-        assert!(word(said, "summary").contains("podmux"), "{name}");
-        let description = word(said, "description");
-        assert!(description.matches('`').count() >= 2, "{name}: what is to be run?");
+        let annotations = &alert["annotations"];
+        assert!(word(annotations, "summary").contains("podmux"), "{name}");
+        let description = word(annotations, "description");
+        assert!(description.matches('`').count() >= 2, "{name} names no command");
         assert!(description.ends_with('.'), "{name}: {description}");
         assert!(
             tests.contains(&format!("alertname=\"{name}\",alertstate=\"firing\"")),
@@ -237,20 +238,20 @@ fn an_alert_says_what_it_means_and_what_to_do() {
         );
     }
     assert!(names.len() >= 10, "{names:?}");
-    // The dashboard speaks of them.
+    // The alerts that the dashboard mentions exist.
     let dashboard = text_of("systemd/grafana.json");
-    let spoken: Vec<&str> = dashboard
+    let mentioned: Vec<&str> = dashboard
         .split(|letter: char| !letter.is_ascii_alphanumeric())
         .filter(|word| word.starts_with("Podmux"))
         .collect();
-    assert!(!spoken.is_empty());
-    for word in spoken {
-        assert!(names.contains(word), "the dashboard speaks of {word}");
+    assert!(!mentioned.is_empty());
+    for word in mentioned {
+        assert!(names.contains(word), "the dashboard mentions {word}");
     }
 }
 
 #[test]
-fn the_dashboard_has_what_grafana_wants() {
+fn the_dashboard_has_what_grafana_requires() {
     let dashboard = dashboard();
     assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 38, "Grafana 10");
     assert_eq!((&dashboard["id"], word(&dashboard, "uid")), (&Value::Null, "podmux"));
@@ -298,16 +299,16 @@ fn the_dashboard_has_what_grafana_wants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_that_failed_is_shown_until_one_succeeds() {
+async fn a_failed_reload_shows_until_one_succeeds() {
     let agent = Observed::start().await;
-    agent.tells("podmux_config_last_reload_successful 1");
+    agent.wait_for_metric("podmux_config_last_reload_successful 1");
     agent.reload("never");
-    agent.tells("podmux_config_last_reload_successful 0");
+    agent.wait_for_metric("podmux_config_last_reload_successful 0");
     agent.reload("9s");
-    agent.tells("podmux_config_last_reload_successful 1");
+    agent.wait_for_metric("podmux_config_last_reload_successful 1");
 }
 
-/// A real one. It ends with the test.
+/// A real Prometheus, which ends with the test.
 struct Prometheus {
     address: String,
     process: Process,
@@ -315,7 +316,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes an agent each second, with the rules. None where there is none, which is said.
+    /// Scrapes an agent each second and evaluates the rules. `None` without the program, which is
+    /// reported.
     fn start(agent: &str) -> Option<Self> {
         let Some(programs) = env::var_os("PODMUX_PROMETHEUS").map(PathBuf::from) else {
             not_tested(
@@ -354,8 +356,8 @@ impl Prometheus {
         json["data"].clone()
     }
 
-    /// What an expression comes to now.
-    fn asked(&self, expression: &str) -> Vec<Value> {
+    /// Evaluates an expression.
+    fn query(&self, expression: &str) -> Vec<Value> {
         let escaped: Vec<String> = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let escaped = escaped.concat();
         self.get(&format!("/api/v1/query?query={escaped}"))["result"].as_array().unwrap().clone()
@@ -363,18 +365,18 @@ impl Prometheus {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_prometheus_scrapes_it_and_knows_an_answer_to_every_expression() {
+async fn a_real_prometheus_has_data_for_every_expression() {
     let agent = Observed::start().await;
-    agent.tells("podmux_source_state{source=\"api\",state=\"synced\"} 1");
-    // A watch and an error, so that they are counted; a 4xx and a watcher's request.
+    agent.wait_for_metric("podmux_source_state{source=\"api\",state=\"synced\"} 1");
+    // An ended watch, an error and a 404, so that they are counted.
     agent.api.end_watches();
     agent.api.down();
-    agent.tells("podmux_reflector_errors_total{kind=\"connect\"}");
+    agent.wait_for_metric("podmux_reflector_errors_total{kind=\"connect\"}");
     agent.ask("GET", "/nowhere", "");
     let Some(prometheus) = Prometheus::start(&agent.address) else { return };
-    // Rates want two samples, and some of a histogram.
+    // A rate needs two samples.
     wait_for(|| {
-        let counted = prometheus.asked("count_over_time(podmux_ready[5m])");
+        let counted = prometheus.query("count_over_time(podmux_ready[5m])");
         let count: u32 = counted.first()?["value"][1].as_str()?.parse().ok()?;
         (count >= 3).then_some(())
     });
@@ -386,8 +388,8 @@ async fn a_real_prometheus_scrapes_it_and_knows_an_answer_to_every_expression() 
             let expression = word(target, "expr");
             let concrete = expression.replace("$job", ".*").replace("$instance", ".*");
             let concrete = concrete.replace("$__rate_interval", "1m");
-            let may_be_empty = EMPTY_WHEN_WELL.iter().any(|metric| expression.contains(metric));
-            if prometheus.asked(&concrete).is_empty() && !may_be_empty {
+            let may_be_empty = EMPTY_WHEN_HEALTHY.iter().any(|metric| expression.contains(metric));
+            if prometheus.query(&concrete).is_empty() && !may_be_empty {
                 empty.push(format!("{}: {expression}", word(&panel, "title")));
             }
         }

@@ -120,7 +120,7 @@ fn a_bad_token_beside_a_good_configuration_leaves_the_old_one() {
     let agent = Agent::start("tokenFile: '@/token'\nverbose: 0");
     fs::write(agent.at("token"), "two tokens").unwrap();
     agent.configure("tokenFile: '@/token'\nverbose: 1");
-    agent.reload("the server's token and certificates cannot be used; those from before stay");
+    agent.reload("server credentials rejected, the previous ones stay in effect");
     assert_eq!(agent.asks("first-token"), 200);
     agent.process.logs("a file that the settings name is of no use");
     wait_for(|| {

@@ -1,4 +1,4 @@
-//! What the server says when it does not do what was asked: a golden file of each answer.
+//! The server's error responses, each with a golden file.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use crate::support::{
     state::{Disk, EIO, ENOSPC, Fault, Operation},
 };
 
-/// Compares an answer with the golden file of this name.
+/// Compares a response with the golden file of this name.
 fn golden(name: &str, reply: &Reply) {
     let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     expect_file![path].assert_eq(&reply.golden());
@@ -25,13 +25,13 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const YAML: (&str, &str) = ("content-type", "application/yaml");
 
 #[tokio::test]
-async fn a_body_that_cannot_be_read_is_400_or_415() {
+async fn a_malformed_or_unsupported_body_is_400_or_415() {
     let server = TestServer::start().await;
     let ask =
         async |headers: &[(&str, &str)], body: &str| server.ask("POST /pods", headers, body.to_owned()).await;
     golden("400-empty-body", &ask(&[], "").await);
     golden("400-json-cut-off", &ask(&[JSON], "{\"kind\": \"Pod\",\n  \"apiVersion").await);
-    golden("400-yaml-said-to-be-json", &ask(&[JSON], "kind: Pod\n").await);
+    golden("400-yaml-as-json", &ask(&[JSON], "kind: Pod\n").await);
     golden("400-yaml-syntax", &ask(&[YAML], "kind: Pod\nmetadata:\n  name: [a\n").await);
     golden(
         "400-yaml-flattened-by-curl",
@@ -49,16 +49,16 @@ async fn a_body_over_the_limit_is_413() {
     let server = TestServer::start().await;
     let line = vec![b'#'; 1024 * 1024];
     let body = line.repeat(10);
-    // Exactly the limit is read, and is no manifest.
+    // A body of exactly the limit is read; it is not a manifest.
     assert_eq!(server.ask("POST /pods", &[], body.clone()).await.code, 400);
     let mut body = body;
     body.push(b'#');
     golden("413-announced", &server.ask("POST /pods", &[], body).await);
-    // Without an announcement the bytes are counted.
+    // Without Content-Length the bytes are counted.
     let (mut stream, mut sent) = (tokio::net::TcpStream::connect(server.address).await.unwrap(), 0);
     stream.write_all(b"POST /pods HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let chunk = [format!("{:x}\r\n", line.len()).as_bytes(), &line, b"\r\n"].concat();
-    // The server answers as soon as it knows, and may close while we go on.
+    // The server answers early, and may close while the client still sends.
     while sent < 11 && stream.write_all(&chunk).await.is_ok() {
         sent += 1;
     }
@@ -68,7 +68,7 @@ async fn a_body_over_the_limit_is_413() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_cut_off_is_400_and_nothing_is_taken() {
+async fn an_incomplete_body_is_400_and_nothing_is_stored() {
     let server = TestServer::start().await;
     let whole = manifest("web");
     let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_body_that_is_cut_off_is_400_and_nothing_is_taken() {
 }
 
 #[tokio::test]
-async fn every_problem_of_every_item_is_told_and_nothing_is_taken() {
+async fn every_problem_of_every_item_is_reported_and_nothing_is_stored() {
     let server = TestServer::start().await;
     let list = "
 apiVersion: v1
@@ -125,7 +125,7 @@ async fn a_message_of_a_megabyte_is_cut() {
 }
 
 #[tokio::test]
-async fn fields_that_nobody_knows_are_warned_of_or_refused() {
+async fn unknown_and_duplicate_fields_are_warnings_or_errors() {
     let server = TestServer::start().await;
     let body = "
 apiVersion: v1
@@ -155,7 +155,7 @@ spec:
     "#]].assert_eq(&text);
     let ignored = server.ask("POST /pods?fieldValidation=Ignore", &[], body).await;
     assert_eq!((ignored.code, ignored.header("warning")), (200, vec![]));
-    // Of a thousand warnings those are told that fit.
+    // Of a thousand warnings, as many are sent as fit.
     let many = (0..1000).map(|n| format!(",\"unknown{n}\":1")).collect::<Vec<_>>().concat();
     let body = manifest("many").replace(
         "\"spec\":{",
@@ -170,7 +170,7 @@ spec:
 }
 
 #[tokio::test]
-async fn what_another_source_holds_is_forbidden_and_nothing_is_stored() {
+async fn writes_to_another_sources_pod_are_403_and_nothing_is_stored() {
     let server = TestServer::start().await;
     server.file_pod("/etc/podmux/web.yaml", pod("web")).await;
     server.file_pod("/etc/podmux/db.yaml", pod("db")).await;
@@ -186,7 +186,7 @@ async fn what_another_source_holds_is_forbidden_and_nothing_is_stored() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_404_and_what_is_not_allowed_405() {
+async fn unknown_pods_and_paths_are_404_and_unsupported_methods_405() {
     let server = TestServer::start().await;
     let path = "/api/v1/namespaces/default/pods/web";
     golden("404-get", &server.get(path).await);
@@ -203,7 +203,7 @@ async fn what_is_not_there_is_404_and_what_is_not_allowed_405() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_together_is_400_or_409() {
+async fn contradictory_requests_are_400_and_conflicts_409() {
     let server = TestServer::start().await;
     let path = "/api/v1/namespaces/default/pods";
     let create = async |body: String| server.ask(&format!("POST {path}"), &[], body).await;
@@ -233,7 +233,7 @@ async fn what_does_not_fit_together_is_400_or_409() {
     golden("400-delete-grace", &delete("?gracePeriodSeconds=soon", "").await);
     golden("422-dry-run", &delete("?dryRun=Some", "").await);
     golden("422-dry-run-body", &delete("", r#"{"dryRun":["Some"]}"#).await);
-    assert_eq!(delete("", "").await.code, 200, "it is terminating now");
+    assert_eq!(delete("", "").await.code, 200, "the pod is terminating now");
     golden("409-terminating", &create(manifest("web")).await);
     golden("409-terminating-replace", &replace(manifest("web")).await);
     let same_uid = |name: &str| manifest(name).replace("\"metadata\":{", "\"metadata\":{\"uid\":\"u1\",");
@@ -244,7 +244,7 @@ async fn what_does_not_fit_together_is_400_or_409() {
 }
 
 #[tokio::test]
-async fn lists_that_cannot_be_made_are_400_or_504() {
+async fn invalid_list_options_are_400_410_or_504() {
     let server = TestServer::start().await;
     let get = async |query: &str| server.get(&format!("/pods?{query}")).await;
     golden("400-label-selector", &get("labelSelector=a+in+b").await);
@@ -260,7 +260,7 @@ async fn lists_that_cannot_be_made_are_400_or_504() {
 }
 
 #[tokio::test]
-async fn updates_that_cannot_be_had_are_400_410_or_429() {
+async fn invalid_requests_for_updates_are_400_410_or_429() {
     let server = TestServer::with(Setup::default()).await;
     golden("400-from", &server.get("/updates?from=abc").await);
     golden("400-last-event-id", &server.ask("GET /updates", &[("last-event-id", "abc")], "").await);
@@ -271,18 +271,18 @@ async fn updates_that_cannot_be_had_are_400_410_or_429() {
         watchers.push(server.open("GET /updates", &[], "").await);
     }
     golden("429-watchers", &server.get("/updates").await);
-    // Who goes away makes room.
+    // A watcher that disconnects frees its place.
     assert!(watchers.pop().unwrap().into_body().frame().await.is_some());
-    let room = async {
+    let reconnected = async {
         while server.open("GET /updates", &[], "").await.status() != 200 {
             tokio::task::yield_now().await;
         }
     };
-    soon(room).await;
+    soon(reconnected).await;
 }
 
 #[tokio::test]
-async fn a_stopping_agent_is_503() {
+async fn a_stopping_agent_answers_503() {
     let server = TestServer::start().await;
     server.end_sources().await;
     golden("503-write", &server.ask("POST /pods", &[], manifest("web")).await);
@@ -291,7 +291,7 @@ async fn a_stopping_agent_is_503() {
 }
 
 #[tokio::test]
-async fn a_disk_that_takes_nothing_refuses_writes_and_reads_go_on() {
+async fn a_failing_disk_fails_writes_and_not_reads() {
     let disk = Disk::default();
     let server = TestServer::with(Setup { disk: Some(disk.clone()), ..Setup::default() }).await;
     assert_eq!(server.ask("POST /pods", &[], manifest("kept")).await.code, 201);
@@ -311,7 +311,7 @@ async fn a_disk_that_takes_nothing_refuses_writes_and_reads_go_on() {
 }
 
 #[tokio::test]
-async fn of_a_thousand_causes_two_hundred_are_told() {
+async fn a_status_has_at_most_200_causes() {
     let server = TestServer::start().await;
     let names: Vec<String> = (0..1000).map(|n| format!("p{n:03}")).collect();
     let pods = names.iter().map(|name| pod(name)).collect();
@@ -324,12 +324,12 @@ async fn of_a_thousand_causes_two_hundred_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_history_that_hangs_keeps_nobody_waiting() {
+async fn a_history_that_hangs_is_503_after_a_timeout() {
     let server = TestServer::with(Setup { history: false, ..Setup::default() }).await;
     let ask = async |line: &str, body: String| server.ask_inside(line, &[], body).await;
     golden("503-history", &ask("GET /pods", String::new()).await);
     assert_eq!(ask("GET /updates", String::new()).await.code, 503);
-    // What can be done without it is done.
+    // Requests that do not need the history work.
     let written = ask("POST /pods", manifest("web")).await;
     assert_eq!((written.code, &written.json()["metadata"]["resourceVersion"]), (201, &"".into()));
     assert_eq!(ask("GET /api/v1/namespaces/default/pods/web", String::new()).await.code, 200);

@@ -1,4 +1,5 @@
-//! The first half of the server's end: what is in hand is finished, and what comes on passed sockets is the next one's.
+//! The server's drain: requests that have begun are answered, and new connections to passed sockets wait for the
+//! next process.
 
 use std::{os::unix::net, sync::atomic::Ordering};
 
@@ -26,11 +27,11 @@ use crate::support::{
     served::{Answer, Served, get_of, http1, http2, loopback, rest, until},
 };
 
-/// A server on a socket that was passed, and on a port of its own.
+/// A server on a passed socket and on a port of its own.
 struct Both {
     served: Served,
     dir: TempDir,
-    /// Whoever passed the socket has it still.
+    /// The service manager's copy of the passed socket.
     kept: net::UnixListener,
 }
 
@@ -52,39 +53,39 @@ impl Both {
         until("the connections are accepted", || self.served.stats.accepted() >= connections).await;
     }
 
-    /// Whether the kernel has nobody for whoever accepts next.
-    fn nobody_waits(&self) -> bool {
+    /// Whether no connection waits in the kernel.
+    fn backlog_is_empty(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&self.kept, PollFlags::IN)], Some(&now)).unwrap() == 0
     }
 
-    async fn finished(&self) {
-        timeout(PATIENCE, self.served.finished.cancelled()).await.expect("it does not finish");
+    async fn drained(&self) {
+        timeout(PATIENCE, self.served.drained.cancelled()).await.expect("the server does not drain");
     }
 }
 
 #[tokio::test]
-async fn without_anything_in_hand_it_has_finished_at_once() {
+async fn without_requests_it_is_drained_at_once() {
     let both = Both::start(Limits::default()).await;
     let mut idle = both.connect().await;
     idle.write_all(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut answer = [0; 5];
     idle.read_exact(&mut answer).await.unwrap();
-    both.served.finish.cancel();
-    both.finished().await;
-    // The connection is at its end, although the client keeps its side open.
+    both.served.drain.cancel();
+    both.drained().await;
+    // The connection ends although the client keeps its side open.
     assert!(rest(&mut idle).await.ends_with("\r\n\r\nhello"));
-    // Who comes now waits in the kernel for whoever takes the socket next.
+    // A new connection waits in the kernel for the next process.
     both.connect().await;
-    assert!(!both.nobody_waits());
+    assert!(!both.backlog_is_empty());
     both.served.ends().await;
 }
 
-/// How many clients there are, so that a race which is lost every other time is noticed.
+/// Enough clients to notice a race that is lost half of the time.
 const CLIENTS: usize = 16;
 
 #[tokio::test]
-async fn what_was_sent_on_an_idle_connection_and_not_read_yet_is_answered() {
+async fn an_unread_request_on_an_idle_connection_is_answered() {
     let both = Both::start(Limits::default()).await;
     let request = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut clients = Vec::new();
@@ -98,51 +99,51 @@ async fn what_was_sent_on_an_idle_connection_and_not_read_yet_is_answered() {
         assert!(!String::from_utf8_lossy(&answer).contains("connection: close"));
         clients.push(client);
     }
-    // Nothing is waited for here: the server, which has the same thread, sees it all at once.
+    // Without a wait the server, which runs on the same thread, reads all of it at once.
     let (before, after) = clients.split_at(CLIENTS / 2);
     let ask = |client: &UnixStream| assert_eq!(client.try_write(request).unwrap(), request.len());
     for client in before {
         ask(client);
     }
-    both.served.finish.cancel();
+    both.served.drain.cancel();
     for client in after {
         ask(client);
     }
     for client in clients {
         let answer = rest(client).await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\nhello"), "{answer:?}");
-        // The client knows that it cannot ask here again.
+        // The client must not send another request here.
         assert!(answer.contains("connection: close"), "{answer}");
     }
-    both.finished().await;
+    both.drained().await;
     both.served.ends().await;
 }
 
 #[tokio::test]
-async fn requests_that_had_begun_are_waited_for_on_our_own_sockets_too_and_later_ones_are_not() {
+async fn begun_requests_on_own_sockets_are_waited_for_and_later_ones_are_not() {
     let both = Both::start(Limits::default()).await;
     let Both { served, .. } = &both;
     let (mut first, mut second) =
         (http1(connect_own(served).await).await, http1(connect_own(served).await).await);
     let waiting = async |nth: u64| {
-        until("the request is being worked on", || served.work.waiting.load(Ordering::SeqCst) == nth).await;
+        until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == nth).await;
     };
     let begun = tokio::spawn(async move { first.send_request(get_of("/wait")).await.unwrap().status() });
     waiting(1).await;
-    served.finish.cancel();
+    served.drain.cancel();
     let later = tokio::spawn(async move { second.send_request(get_of("/wait")).await.unwrap().status() });
     waiting(2).await;
-    assert!(!served.finished.is_cancelled());
+    assert!(!served.drained.is_cancelled());
     served.work.leave.add_permits(1);
     assert_eq!(begun.await.unwrap(), 200);
-    both.finished().await;
+    both.drained().await;
     assert!(!later.is_finished());
     served.work.leave.add_permits(1);
     assert_eq!(later.await.unwrap(), 200);
     both.served.ends().await;
 }
 
-/// A connection to the port of its own; the passed socket comes first.
+/// A connection to the server's own port, which follows the passed socket.
 async fn connect_own(served: &Served) -> TcpStream {
     match &served.addresses[1] {
         Listen::Tcp(address) => TcpStream::connect(address).await.unwrap(),
@@ -150,31 +151,31 @@ async fn connect_own(served: &Served) -> TcpStream {
     }
 }
 
-/// It was accepted, and the server had no room for it yet.
+/// It is accepted and waits for a slot.
 #[tokio::test]
-async fn who_waits_for_room_is_answered_too() {
+async fn a_connection_that_waits_for_a_slot_is_answered() {
     let both = Both::start(Limits { connections: 1, ..Limits::default() }).await;
     let mut first = both.connect().await;
     first.write_all(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let working = || both.served.work.waiting.load(Ordering::SeqCst) == 1;
-    until("the first is being worked on", working).await;
+    until("the first is handled", working).await;
     let mut second = both.connect().await;
     second.write_all(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    until("the second is accepted", || both.nobody_waits()).await;
-    both.served.finish.cancel();
+    until("the second is accepted", || both.backlog_is_empty()).await;
+    both.served.drain.cancel();
     both.served.work.leave.add_permits(1);
     assert!(rest(first).await.starts_with("HTTP/1.1 200"));
     assert!(rest(second).await.starts_with("HTTP/1.1 200"));
-    both.finished().await;
+    both.drained().await;
     both.served.ends().await;
 }
 
 #[tokio::test]
-async fn http2_connections_answer_what_has_begun_and_what_has_not_been_read() {
+async fn http2_connections_answer_begun_and_unread_requests() {
     let both = Both::start(Limits::default()).await;
     let unread = both.connect().await;
     let mut idle = http2(both.connect().await).await;
-    assert_eq!(idle.send_request(far("/hello", "")).await.unwrap().status(), 200);
+    assert_eq!(idle.send_request(post_http2("/hello", "")).await.unwrap().status(), 200);
     let handshake = conn::http2::handshake(TokioExecutor::new(), TokioIo::new(both.connect().await));
     let (mut client, connection) = handshake.await.unwrap();
     tokio::spawn(connection);
@@ -187,19 +188,19 @@ async fn http2_connections_answer_what_has_begun_and_what_has_not_been_read() {
     let begun = tokio::spawn(client.send_request(begun));
     body.send(Bytes::from_static(b"12345")).await.unwrap();
     both.accepted(3).await;
-    both.served.finish.cancel();
-    let answer = http2(unread).await.send_request(far("/hello", "123")).await.unwrap();
+    both.served.drain.cancel();
+    let answer = http2(unread).await.send_request(post_http2("/hello", "123")).await.unwrap();
     assert_eq!(Answer::read(answer).await.line(), "200 3");
-    until("it is told to ask no more", || idle.is_closed()).await;
-    assert!(!both.served.finished.is_cancelled());
+    until("it accepts no more requests", || idle.is_closed()).await;
+    assert!(!both.served.drained.is_cancelled());
     body.send(Bytes::from_static(b"67890")).await.unwrap();
     drop(body);
     assert_eq!(Answer::read(begun.await.unwrap().unwrap()).await.line(), "200 10");
-    both.finished().await;
+    both.drained().await;
     both.served.ends().await;
 }
 
-/// A POST as HTTP/2 has it, with the host in its address.
-fn far(path: &str, body: &'static str) -> Request<Full<Bytes>> {
+/// A POST for HTTP/2, with the host in its URI.
+fn post_http2(path: &str, body: &'static str) -> Request<Full<Bytes>> {
     Request::post(format!("http://localhost{path}")).body(Full::from(body)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Lists: selectors and pages.
+//! Lists with selectors and in pages.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ fn labelled(name: &str, labels: &[(&str, &str)]) -> Value {
     })
 }
 
-/// A text as it stands in a query.
+/// A text encoded for a query.
 fn encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         write!(out, "%{byte:02x}").unwrap();
@@ -33,7 +33,7 @@ fn encoded(text: &str) -> String {
     })
 }
 
-/// Which of a few pods each selector selects, or what is wrong with it.
+/// Checks which of a few pods each selector matches, or its error.
 async fn check(option: &str, selectors: &[&str], expect: &Expect) {
     let server = TestServer::start().await;
     let pods = [
@@ -52,17 +52,17 @@ async fn check(option: &str, selectors: &[&str], expect: &Expect) {
     for selector in selectors {
         let encoded = encoded(selector);
         let reply = server.get(&format!("/pods?{option}={encoded}")).await;
-        let said = match reply.code {
+        let result = match reply.code {
             200 => reply.names().join(" "),
             code => format!("{code} {}", reply.json()["message"].as_str().unwrap()),
         };
-        writeln!(out, "{selector} → {said}").unwrap();
+        writeln!(out, "{selector} → {result}").unwrap();
     }
     expect.assert_eq(&out);
 }
 
 #[tokio::test]
-async fn labels_select() {
+async fn label_selectors_match() {
     let selectors = [
         "",
         " ",
@@ -127,7 +127,7 @@ async fn labels_select() {
 }
 
 #[tokio::test]
-async fn what_is_no_label_selector_is_said() {
+async fn invalid_label_selectors_are_400() {
     let selectors = [
         ",",
         "app,",
@@ -172,18 +172,18 @@ async fn what_is_no_label_selector_is_said() {
         app=( → 400 unable to parse labelSelector: found '(', expected: identifier
         tier>x → 400 unable to parse labelSelector: for '>' and '<' the value must be an integer, but is 'x'
         tier> → 400 unable to parse labelSelector: for '>' and '<' the value must be an integer, but is ''
-        -x → 400 unable to parse labelSelector: '-x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        x- → 400 unable to parse labelSelector: 'x-' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        /x → 400 unable to parse labelSelector: '/x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        a/b/c → 400 unable to parse labelSelector: 'a/b/c' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        UPPER.example/x → 400 unable to parse labelSelector: 'UPPER.example/x' is not a label's name: [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends
-        app=- → 400 unable to parse labelSelector: '-' is not a label's value: up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends
-        app in (é) → 400 unable to parse labelSelector: 'é' is not a label's value: up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends
+        -x → 400 unable to parse labelSelector: '-x' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        x- → 400 unable to parse labelSelector: 'x-' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        /x → 400 unable to parse labelSelector: '/x' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        a/b/c → 400 unable to parse labelSelector: 'a/b/c' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        UPPER.example/x → 400 unable to parse labelSelector: 'UPPER.example/x' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit
+        app=- → 400 unable to parse labelSelector: '-' is not a valid label value: must be up to 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit
+        app in (é) → 400 unable to parse labelSelector: 'é' is not a valid label value: must be up to 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit
     "#]]).await;
 }
 
 #[tokio::test]
-async fn fields_select() {
+async fn field_selectors_match_or_are_400() {
     let selectors = [
         "",
         "metadata.name=web",
@@ -226,16 +226,16 @@ async fn fields_select() {
         status.nominatedNodeName!= → 
         metadata.name=a\,b → 
         ,metadata.name=web, → default/web
-        metadata.name → 400 invalid field selector: 'metadata.name': FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE is expected
-        name=web → 400 field label not supported: name; these are: metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
-        metadata.name=a=b → 400 invalid field selector: 'metadata.name=a=b': a backslash stands before ',', '=' or another one only, and these before nothing else
-        metadata.name=a\x → 400 invalid field selector: 'metadata.name=a\x': a backslash stands before ',', '=' or another one only, and these before nothing else
-        metadata.labels=x → 400 field label not supported: metadata.labels; these are: metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
+        metadata.name → 400 invalid field selector: 'metadata.name': must be FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE
+        name=web → 400 field label not supported: name: use one of metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
+        metadata.name=a=b → 400 invalid field selector: 'metadata.name=a=b': escape ',', '=' and '\' in the value with a backslash, and nothing else
+        metadata.name=a\x → 400 invalid field selector: 'metadata.name=a\x': escape ',', '=' and '\' in the value with a backslash, and nothing else
+        metadata.labels=x → 400 field label not supported: metadata.labels: use one of metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, spec.hostNetwork, status.phase, status.podIP, status.nominatedNodeName
     "#]]).await;
 }
 
 #[tokio::test]
-async fn both_selectors_count_and_so_does_the_namespace() {
+async fn selectors_and_the_namespace_are_combined() {
     let server = TestServer::start().await;
     for name in ["a", "b"] {
         let body = labelled(name, &[("app", "web")]).to_string();
@@ -247,7 +247,7 @@ async fn both_selectors_count_and_so_does_the_namespace() {
     assert_eq!(server.get(&format!("/api/v1/namespaces/two/pods?{query}")).await.names(), ["two/a"]);
 }
 
-/// All pages of a list, one after the other.
+/// All pages of a list in order.
 async fn pages(server: &TestServer, query: &str) -> Vec<Value> {
     let (mut pages, mut token) = (Vec::new(), String::new());
     loop {
@@ -261,7 +261,7 @@ async fn pages(server: &TestServer, query: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn pages_are_the_list() {
+async fn all_pages_together_are_the_list() {
     let server = TestServer::start().await;
     let bodies: Vec<String> = (0..10).map(|n| manifest(&format!("p{n}"))).collect();
     server.ask("POST /pods", &[], bodies.join("\n---\n")).await;
@@ -283,14 +283,14 @@ async fn pages_are_the_list() {
             assert_eq!(page["metadata"].get("remainingItemCount").cloned(), (rest > 0).then(|| json!(rest)));
         }
     }
-    // With a selector nobody counts what is left, and no page is the empty one at the end.
+    // With a selector the remaining pods are not counted, and the last page is not empty.
     let pages = pages(&server, "limit=2&fieldSelector=metadata.name!%3Dp9").await;
     assert_eq!(pages.iter().map(|page| names(page).len()).collect::<Vec<_>>(), [2, 2, 2, 2, 1]);
     assert!(pages.iter().all(|page| page["metadata"].get("remainingItemCount").is_none()));
 }
 
 #[tokio::test]
-async fn pages_go_on_while_pods_come_and_go_and_bear_the_first_ones_version() {
+async fn pages_continue_while_pods_change_and_have_the_first_pages_version() {
     let server = TestServer::start().await;
     for name in ["b", "d", "f", "h"] {
         server.ask("POST /pods", &[], manifest(name)).await;
@@ -299,7 +299,7 @@ async fn pages_go_on_while_pods_come_and_go_and_bear_the_first_ones_version() {
     assert_eq!(first.names(), ["default/b", "default/d"]);
     let version = first.json()["metadata"]["resourceVersion"].clone();
     let token = first.json()["metadata"]["continue"].as_str().unwrap().to_owned();
-    // Behind, at and ahead of where the page ended.
+    // Changes before, at and after the end of the page.
     server.ask("POST /pods", &[], [manifest("a"), manifest("e")].join("\n---\n")).await;
     server.ask("DELETE /api/v1/namespaces/default/pods/d?gracePeriodSeconds=0", &[], "").await;
     let second = server.get(&format!("/pods?limit=2&continue={token}")).await;
@@ -327,33 +327,33 @@ fn label() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_makes_a_selector_panic(labels in "[-a-z0-9=!<>(), \\\\./é]{0,20}", fields in "[a-zA-Z.=!,\\\\é]{0,20}") {
+    fn no_selector_panics(labels in "[-a-z0-9=!<>(), \\\\./é]{0,20}", fields in "[a-zA-Z.=!,\\\\é]{0,20}") {
         let _ = Selector::new(&labels, &fields);
     }
 
     #[test]
-    fn a_requirement_and_its_opposite_part_the_pods(
+    fn a_label_requirement_and_its_opposite_match_disjoint_pods(
         key in label(), values in prop::collection::vec(label(), 1..4),
         labels in prop::collection::vec((label(), label()), 0..4),
     ) {
         let pod = frozen(&labels);
         let matches = |selector: String| Selector::new(&selector, "").unwrap().matches(&pod);
         let set = values.join(",");
-        let there = pod.labels().any(|(name, _)| name == key);
+        let exists = pod.labels().any(|(name, _)| name == key);
         let inside = pod.labels().any(|(name, value)| name == key && values.iter().any(|other| other == value));
-        prop_assert_eq!(matches(key.clone()), there);
-        prop_assert_eq!(matches(format!("!{key}")), !there);
+        prop_assert_eq!(matches(key.clone()), exists);
+        prop_assert_eq!(matches(format!("!{key}")), !exists);
         prop_assert_eq!(matches(format!("{key} in ({set})")), inside);
         prop_assert_eq!(matches(format!("{key} notin ({set})")), !inside);
         let (one, first) = (&values[0], pod.labels().find(|(name, _)| *name == key).map(|(_, value)| value.to_owned()));
         prop_assert_eq!(matches(format!("{key}={one}")), first.as_ref() == Some(one));
         prop_assert_eq!(matches(format!("{key} != {one}")), first.as_ref() != Some(one));
-        // And joins them.
-        prop_assert_eq!(matches(format!("{key},{key} notin ({set})")), there && !inside);
+        // A comma means and.
+        prop_assert_eq!(matches(format!("{key},{key} notin ({set})")), exists && !inside);
     }
 
     #[test]
-    fn a_field_and_its_opposite_part_the_pods(value in "[a-z,=\\\\]{0,6}") {
+    fn a_field_term_and_its_opposite_match_disjoint_pods(value in "[a-z,=\\\\]{0,6}") {
         let pod = frozen(&[]);
         let escaped = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
         let matches = |operator: &str| {

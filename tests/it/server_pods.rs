@@ -1,4 +1,4 @@
-//! Pods over HTTP: what a write makes of them, and what is read afterwards.
+//! Pods over HTTP: writes, and reads after them.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ use crate::support::{
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// `CODE result namespace/name@version, …` of a write of a set.
+/// `CODE result namespace/name@version, …` of the response to a write of a set.
 fn results(reply: &Reply) -> String {
     let list = reply.json();
     assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodWriteList"), &json!("podmux/v1")));
@@ -31,7 +31,7 @@ fn results(reply: &Reply) -> String {
     format!("{}{}", reply.code, items.map(item).collect::<String>())
 }
 
-/// `namespace/name@version`, with the grace of one that is being deleted.
+/// `namespace/name@version`, with the grace period of a terminating pod.
 fn brief(pod: &Value) -> String {
     let metadata = &pod["metadata"];
     assert_eq!((&pod["kind"], &pod["apiVersion"]), (&json!("Pod"), &json!("v1")));
@@ -43,18 +43,19 @@ fn brief(pod: &Value) -> String {
     brief
 }
 
-/// Runs lines of `METHOD PATH [BODY]` and says what was answered. `$name` in a
-/// body is a pod of that name.
+/// Runs lines of `METHOD PATH [BODY]` and compares the responses. `$name` in a body is a pod of
+/// that name.
 async fn check(server: &TestServer, script: &str, expect: &Expect) {
     let mut out = String::new();
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (method, rest) = line.split_once(' ').unwrap();
         let (path, body) = rest.split_once(' ').unwrap_or((rest, ""));
         let path = path.replace("PODS", PODS);
-        let body = body.split(" --- ").map(|word| word.strip_prefix('$').map_or(word.to_owned(), marked));
+        let body =
+            body.split(" --- ").map(|word| word.strip_prefix('$').map_or(word.to_owned(), pod_manifest));
         let body = body.collect::<Vec<_>>().join("\n---\n");
         let reply = server.ask(&format!("{method} {path}"), &[], body).await;
-        let said = match reply.json() {
+        let response = match reply.json() {
             list if list["kind"] == "PodWriteList" => results(&reply),
             status if status["kind"] == "Status" => {
                 format!("{} {}", reply.code, status["message"].as_str().unwrap())
@@ -62,13 +63,13 @@ async fn check(server: &TestServer, script: &str, expect: &Expect) {
             list if list["kind"] == "PodList" => format!("{} {}", reply.code, reply.names().join(" ")),
             pod => format!("{} {}", reply.code, brief(&pod)),
         };
-        writeln!(out, "> {line}\n{said}").unwrap();
+        writeln!(out, "> {line}\n{response}").unwrap();
     }
     expect.assert_eq(&out);
 }
 
-/// `name`, or `name=image`.
-fn marked(text: &str) -> String {
+/// The manifest of `name` or `name=image`.
+fn pod_manifest(text: &str) -> String {
     let (name, image) = text.split_once('=').unwrap_or((text, "i:1"));
     manifest(name).replace("i:1", image)
 }
@@ -112,7 +113,7 @@ async fn a_set_is_applied_and_replaced() {
 }
 
 #[tokio::test]
-async fn one_pod_lives_on_the_paths_of_kubernetes() {
+async fn a_pod_is_created_replaced_and_deleted_on_kubernetes_paths() {
     let server = TestServer::start().await;
     let script = "
         POST PODS $a
@@ -165,7 +166,7 @@ async fn one_pod_lives_on_the_paths_of_kubernetes() {
 }
 
 #[tokio::test]
-async fn a_dry_run_answers_and_changes_nothing() {
+async fn a_dry_run_changes_nothing() {
     let server = TestServer::start().await;
     let script = "
         POST /pods?dryRun=All $a
@@ -214,7 +215,7 @@ async fn the_namespace_is_that_of_the_path_and_the_name_may_be_generated() {
     let reply = server.ask("POST /api/v1/namespaces/prod/pods", &[], manifest("a")).await;
     assert_eq!((reply.code, brief(&reply.json())), (201, "prod/a@1".to_owned()));
     assert_eq!(server.get("/api/v1/namespaces/prod/pods").await.names(), ["prod/a"]);
-    // On podmux's own paths the query may name it.
+    // On podmux's paths the query may have it.
     let reply = server.ask("POST /pods?namespace=dev", &[], manifest("a")).await;
     assert_eq!(results(&reply), "201 created dev/a@2");
     assert_eq!(
@@ -239,7 +240,7 @@ async fn the_namespace_is_that_of_the_path_and_the_name_may_be_generated() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_in_the_next_list_and_at_its_version_in_the_updates() {
+async fn a_written_pod_is_in_the_next_list_and_in_the_updates_at_its_version() {
     let server = TestServer::start().await;
     for n in 0..20 {
         let name = format!("p{n:02}");
@@ -254,7 +255,7 @@ async fn what_was_written_is_in_the_next_list_and_at_its_version_in_the_updates(
 }
 
 #[tokio::test]
-async fn a_pod_is_answered_as_its_own_text() {
+async fn a_response_has_the_pods_text_unchanged() {
     let server = TestServer::start().await;
     server.ask("POST /pods", &[], manifest("a")).await;
     let reply = server.get(&format!("{PODS}/a")).await;
@@ -273,7 +274,7 @@ async fn a_pod_is_answered_as_its_own_text() {
 }
 
 #[tokio::test]
-async fn a_posted_pod_that_a_file_shadows_stays_stored_and_can_be_deleted() {
+async fn a_posted_pod_in_conflict_with_a_file_stays_stored_and_can_be_deleted() {
     let server = TestServer::start().await;
     server.ask("POST /pods", &[], manifest("web")).await;
     server.file_pod("/etc/podmux/web.yaml", pod("web")).await;
@@ -299,14 +300,14 @@ async fn a_posted_pod_that_a_file_shadows_stays_stored_and_can_be_deleted() {
     )
     .await;
     assert!(server.posts.all().is_empty());
-    // The file's pod was not touched, and when it goes the name is free.
+    // The file's pod is unchanged; when it is removed, the name is free.
     assert_eq!(server.get("/pods").await.names(), ["default/web"]);
     server.file(|file| file.remove(&Origin::from("/etc/podmux/web.yaml"))).await;
     assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
 }
 
 #[tokio::test]
-async fn a_pod_of_the_api_server_is_changed_there() {
+async fn writes_to_the_api_servers_pods_are_403() {
     let server = TestServer::with(with_api()).await;
     server.api(|api| api.put(&Origin::from("default/web"), vec![pod("web")], Timestamp::UNIX_EPOCH)).await;
     let script = "
@@ -334,7 +335,7 @@ async fn a_pod_of_the_api_server_is_changed_there() {
     )
     .await;
     assert!(server.posts.all().is_empty());
-    // What was posted before it came has the name, and is posted's to change.
+    // A pod that was posted earlier owns the name and can be changed.
     server.api(|api| api.remove(&Origin::from("default/web"))).await;
     assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
     server.api(|api| api.put(&Origin::from("default/web"), vec![pod("web")], Timestamp::UNIX_EPOCH)).await;
@@ -342,7 +343,7 @@ async fn a_pod_of_the_api_server_is_changed_there() {
 }
 
 #[tokio::test]
-async fn json_and_yaml_come_under_many_names() {
+async fn all_media_types_of_json_and_yaml_are_accepted() {
     let server = TestServer::start().await;
     let yaml =
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: NAME\nspec:\n  containers:\n  - {name: c, image: i}\n";
@@ -369,17 +370,17 @@ async fn json_and_yaml_come_under_many_names() {
     assert_eq!(reply.code, 201, "{}", reply.text());
 }
 
-/// A manifest of one pod that is longer than a small body.
+/// A manifest of one pod that is larger than a small body.
 fn large(name: &str) -> String {
     manifest(name)
         .replace("\"spec\":{", &format!("\"spec\":{{\"unknown\":\"{}\",", "x".repeat(2 * SMALL_BODY)))
 }
 
 #[tokio::test]
-async fn large_bodies_are_read_few_at_a_time_and_small_ones_never_wait() {
+async fn large_bodies_wait_for_a_permit_and_small_ones_do_not() {
     let server = TestServer::start().await;
     assert_eq!(server.ask("POST /pods", &[], large("first")).await.code, 201);
-    // So many clients begin a large body and do not go on …
+    // Clients with all permits begin a large body and stop.
     let mut slow = Vec::new();
     for n in 0..LARGE_BODIES {
         let body = large(&format!("slow{n}"));
@@ -393,18 +394,18 @@ async fn large_bodies_are_read_few_at_a_time_and_small_ones_never_wait() {
         stream.write_all(begin.as_bytes()).await.unwrap();
         slow.push((stream, rest.to_owned()));
     }
-    // … and a small body gets through,
+    // A small body is read,
     assert_eq!(server.ask("POST /pods", &[], manifest("small")).await.code, 201);
-    // while a large one waits for one of them to go on or away.
+    // and a large one waits for a permit.
     let mut waiting = Box::pin(server.ask("POST /pods", &[], large("waiting")));
     for n in 0..50 {
         tokio::select! {
             biased;
-            reply = &mut waiting => panic!("it did not wait: {}", reply.code),
+            reply = &mut waiting => panic!("the large body did not wait: {}", reply.code),
             reply = server.ask("POST /pods", &[], manifest(&format!("small{n}"))) => assert_eq!(reply.code, 201),
         }
     }
-    let going_on = async {
+    let completed = async {
         for (mut stream, rest) in slow {
             stream.write_all(rest.as_bytes()).await.unwrap();
             let mut answer = String::new();
@@ -412,7 +413,7 @@ async fn large_bodies_are_read_few_at_a_time_and_small_ones_never_wait() {
             assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
         }
     };
-    let (reply, ()) = tokio::join!(waiting, going_on);
+    let (reply, ()) = tokio::join!(waiting, completed);
     assert_eq!(reply.code, 201);
     assert_eq!(server.get("/pods").await.names().len(), 53 + LARGE_BODIES);
 }

@@ -1,4 +1,4 @@
-//! What the server shows of the agent: sources, health, metrics, version, and what kubectl asks first.
+//! The agent's state over HTTP: sources, health, metrics, version and discovery.
 
 use std::{fs::File, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ fn long_ago() -> jiff::Timestamp {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_well_says_ok() {
+async fn a_healthy_agent_answers_ok() {
     let server = TestServer::start().await;
     for path in ["/livez", "/readyz", "/healthz"] {
         check(&server, path, &expect!["200 text/plain; charset=utf-8\nok"]).await;
@@ -53,19 +53,19 @@ async fn an_agent_that_is_well_says_ok() {
 }
 
 #[tokio::test]
-async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
-    let server = TestServer::with(Setup { file_seen: false, ..Setup::default() }).await;
+async fn an_agent_with_an_unsynced_source_is_not_ready() {
+    let server = TestServer::with(Setup { file_synced: false, ..Setup::default() }).await;
     check(
         &server,
         "/readyz",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [-]source-file failed: it has not been seen yet
-        [+]source-http ok
-        [+]sink-test ok
-        [+]shutdown ok
-        readyz check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [-]source-file failed: not synced yet
+            [+]source-http ok
+            [+]sink-test ok
+            [+]shutdown ok
+            readyz check failed
+        "#]],
     )
     .await;
     let failing =
@@ -75,13 +75,13 @@ async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
         &server,
         "/readyz",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [-]source-file failed: it has not been seen yet: permission denied
-        [+]source-http ok
-        [+]sink-test ok
-        [+]shutdown ok
-        readyz check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [-]source-file failed: not synced yet: permission denied
+            [+]source-http ok
+            [+]sink-test ok
+            [+]shutdown ok
+            readyz check failed
+        "#]],
     )
     .await;
     check(
@@ -92,13 +92,13 @@ async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
         ok"#]],
     )
     .await;
-    // Failing is no reason once it has been seen.
+    // After its first sync a failing source does not matter.
     server.file(|_| ()).await;
     assert_eq!(server.get("/readyz").await.code, 200);
 }
 
 #[tokio::test]
-async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
+async fn an_agent_with_a_stuck_sink_is_not_ready() {
     let server = TestServer::start().await;
     let set = |edit: &dyn Fn(&mut SinkStatus)| edit(&mut server.sink_status.lock().unwrap());
     set(&|sink| sink.busy_since = Some(clock::now()));
@@ -106,11 +106,7 @@ async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
     set(&|sink| sink.busy_since = Some(long_ago()));
     let reply = server.get("/readyz").await;
     assert_eq!(reply.code, 503);
-    assert!(
-        reply.text().contains("[-]sink-test failed: it is busy with one update since 2"),
-        "{}",
-        reply.text()
-    );
+    assert!(reply.text().contains("[-]sink-test failed: processing one update since 2"), "{}", reply.text());
     set(&|sink| sink.busy_since = None);
     let failing =
         |since| SinkFailing { since, attempts: 5, next_attempt: clock::now(), error: "disk full".into() };
@@ -124,20 +120,20 @@ async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
 }
 
 #[tokio::test]
-async fn an_agent_that_stops_is_not_ready_and_one_whose_loop_has_ended_not_alive() {
+async fn an_agent_that_stops_is_not_ready_and_without_its_merge_loop_not_alive() {
     let server = TestServer::start().await;
     server.stopping.cancel();
     check(
         &server,
         "/readyz",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [+]source-file ok
-        [+]source-http ok
-        [+]sink-test ok
-        [-]shutdown failed: the agent is stopping
-        readyz check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [+]source-file ok
+            [+]source-http ok
+            [+]sink-test ok
+            [-]shutdown failed: the agent is shutting down
+            readyz check failed
+        "#]],
     )
     .await;
     assert_eq!(server.get("/livez").await.code, 200);
@@ -146,26 +142,26 @@ async fn an_agent_that_stops_is_not_ready_and_one_whose_loop_has_ended_not_alive
         &server,
         "/livez",
         &expect![[r#"
-        503 text/plain; charset=utf-8
-        [-]merge-loop failed: it has ended
-        livez check failed
-    "#]],
+            503 text/plain; charset=utf-8
+            [-]merge-loop failed: the merge loop has ended
+            livez check failed
+        "#]],
     )
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loop_that_does_not_turn_is_not_waited_for() {
+async fn a_merge_loop_that_hangs_fails_after_a_timeout() {
     let server = TestServer::with(Setup { turns: false, ..Setup::default() }).await;
     let get = async |path: &str| server.ask_inside(&format!("GET {path}"), &[], "").await;
     let live = get("/livez").await;
     assert_eq!(live.code, 503);
-    assert_eq!(live.text(), "[-]merge-loop failed: it has not turned for 5s\nlivez check failed\n");
+    assert_eq!(live.text(), "[-]merge-loop failed: no progress for 5s\nlivez check failed\n");
     assert_eq!((get("/healthz").await.code, get("/readyz").await.code), (503, 200));
 }
 
 #[tokio::test]
-async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
+async fn sources_show_rejections_and_conflicts() {
     let server = TestServer::start().await;
     server.ask("POST /pods", &[], [manifest("web"), manifest("mine")].join("\n---\n")).await;
     server.file_pod("/etc/podmux/1.yaml", pod("web")).await;
@@ -178,9 +174,9 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
         Problem::warning("unknown field, ignored").at(Some((4, 5))).of("spec.foo"),
     ];
     let refusal = InvalidManifest { stage: Stage::Validate, problems };
-    server.file_refuses("/etc/podmux/bad.yaml", RejectionReason::Invalid(Arc::new(refusal))).await;
+    server.file_rejects("/etc/podmux/bad.yaml", RejectionReason::Invalid(Arc::new(refusal))).await;
     server
-        .file_refuses("/etc/podmux/secret.yaml", RejectionReason::Unreadable("permission denied".into()))
+        .file_rejects("/etc/podmux/secret.yaml", RejectionReason::Unreadable("permission denied".into()))
         .await;
     {
         let mut status = server.file_status.lock().unwrap();
@@ -211,17 +207,17 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
 }
 
 #[tokio::test]
-async fn a_manifest_of_a_hundred_problems_shows_twenty() {
+async fn a_rejection_has_at_most_20_details() {
     let server = TestServer::start().await;
     let refusal = InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error("bad"); 100] };
-    server.file_refuses("bad.yaml", RejectionReason::Invalid(Arc::new(refusal))).await;
+    server.file_rejects("bad.yaml", RejectionReason::Invalid(Arc::new(refusal))).await;
     let problem = server.get("/sources").await.json()["items"][0]["problems"][0].clone();
     assert_eq!(problem["details"].as_array().unwrap().len(), 20);
     assert_eq!(problem["message"], "bad (and 99 more errors)");
 }
 
 #[tokio::test]
-async fn ten_thousand_bad_files_are_a_thousand_problems_and_a_number() {
+async fn a_source_has_at_most_1000_problems_and_counts_the_others() {
     let server = TestServer::start().await;
     server
         .file(|file| {
@@ -238,8 +234,8 @@ async fn ten_thousand_bad_files_are_a_thousand_problems_and_a_number() {
     assert_eq!(source["moreProblems"], 9000);
 }
 
-/// What begins so is not the same in any two runs.
-const FLEETING: [&str; 4] = [
+/// The beginnings of lines that differ from run to run.
+const VARYING: [&str; 4] = [
     "podmux_http_request_duration_seconds_",
     "podmux_start",
     "podmux_config_last_reload_success_timestamp",
@@ -247,7 +243,7 @@ const FLEETING: [&str; 4] = [
 ];
 
 #[tokio::test]
-async fn metrics_are_open_metrics() {
+async fn metrics_have_the_openmetrics_format() {
     let server = TestServer::start().await;
     server.ask("POST /pods", &[], manifest("web")).await;
     server.ask("POST /pods", &[], "nonsense").await;
@@ -256,20 +252,20 @@ async fn metrics_are_open_metrics() {
     server.get("/nothing/here").await;
     server.ask("FROB /pods", &[], "").await;
     server.file_pod("web.yaml", pod("web")).await;
-    server.file_refuses("bad.yaml", RejectionReason::Unreadable("no".into())).await;
+    server.file_rejects("bad.yaml", RejectionReason::Unreadable("no".into())).await;
     server.sink_status.lock().unwrap().acknowledged = Some(7);
     let reply = server.get("/metrics").await;
     assert_eq!(reply.header("content-type"), ["application/openmetrics-text; version=1.0.0; charset=utf-8"]);
     let mut lines: Vec<&str> = reply.text().lines().collect();
     assert_eq!(lines.pop(), Some("# EOF"));
-    // A family's members stand in no order.
-    lines.retain(|line| !FLEETING.iter().any(|fleeting| line.starts_with(fleeting)));
+    // The members of a family have no order.
+    lines.retain(|line| !VARYING.iter().any(|varying| line.starts_with(varying)));
     lines.sort_unstable();
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics.txt")]
         .assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// A metric's value, if it is there.
+/// The value of a metric, if it exists.
 async fn metric(server: &TestServer, name: &str) -> Option<f64> {
     let reply = server.get("/metrics").await;
     let line = reply.text().lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
@@ -277,7 +273,7 @@ async fn metric(server: &TestServer, name: &str) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn the_process_shows_what_it_costs() {
+async fn the_process_has_its_metrics() {
     let server = TestServer::start().await;
     let is = async |name: &str| metric(&server, name).await.unwrap_or_else(|| panic!("no {name}"));
     let before = is("process_cpu_seconds_total").await;
@@ -288,7 +284,7 @@ async fn the_process_shows_what_it_costs() {
     assert!((process - agent).abs() < 1e-3, "{process}, {agent}");
     let (open, most) = (is("process_open_fds").await, is("process_max_fds").await);
     assert!(open > 3.0 && open < most, "{open} of {most}");
-    // Other tests open and close files meanwhile, but not so many.
+    // Other tests open and close files at the same time, but fewer.
     let held: Vec<_> = (0..100).map(|_| File::open("/dev/null").unwrap()).collect();
     let now = is("process_open_fds").await;
     assert!(now > 100.0, "{open}, then {now}");
@@ -296,7 +292,7 @@ async fn the_process_shows_what_it_costs() {
 }
 
 #[tokio::test]
-async fn the_last_reload_is_shown() {
+async fn the_last_reload_has_metrics() {
     let server = TestServer::start().await;
     let successful = async || metric(&server, "podmux_config_last_reload_successful").await;
     let succeeded = async || metric(&server, "podmux_config_last_reload_success_timestamp_seconds").await;
@@ -313,12 +309,12 @@ async fn the_last_reload_is_shown() {
     assert_eq!((successful().await, succeeded().await), (Some(1.0), Some(3000.0)));
 }
 
-/// An api source whose pods are of `old`, and which waits to ask again.
+/// The status of an api source with restored pods of this age that cannot connect.
 fn restored(old: Duration) -> SourceStatus {
     let failing = SourceFailing {
         since: long_ago(),
         attempts: 3,
-        error: "nobody listens at 127.0.0.1:6443".into(),
+        error: "cannot connect to 127.0.0.1:6443".into(),
         quotes: false,
     };
     SourceStatus {
@@ -330,11 +326,11 @@ fn restored(old: Duration) -> SourceStatus {
 }
 
 #[tokio::test]
-async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_ones() {
+async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored() {
     let server = TestServer::with(with_api()).await;
-    let unseen = server.get("/readyz").await;
-    assert_eq!(unseen.code, 503);
-    assert!(unseen.text().contains("[-]source-api failed: it has not been seen yet\n"), "{}", unseen.text());
+    let unsynced = server.get("/readyz").await;
+    assert_eq!(unsynced.code, 503);
+    assert!(unsynced.text().contains("[-]source-api failed: not synced yet\n"), "{}", unsynced.text());
 
     server.api_restored(|api| put(api, "web")).await;
     *server.api_status.lock().unwrap() = restored(Duration::from_secs(3 * 3600 + 20));
@@ -349,7 +345,7 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
         readyz check passed
     "#]];
     check(&server, "/readyz?verbose", &verbose).await;
-    // Nor does its failing hide it.
+    // A failure does not hide that they are restored.
     let api = async || server.get("/sources").await.json()["items"][2].clone();
     let of = server.api_status.lock().unwrap().restored.unwrap().to_string();
     let source = api().await;
@@ -359,11 +355,11 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
     assert!(restored_of().await.is_some_and(|of| of > 1.7e9));
     assert_eq!((&source["pods"], &source["failing"]["attempts"]), (&1.into(), &3.into()));
 
-    // One that does not know of when they are.
+    // Without a known age.
     server.api_status.lock().unwrap().restored = None;
     assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok: restored\n"));
 
-    // The live ones are what they were: they are not restored ones any more, and failing is failing.
+    // After a sync with the same pods they are live, and the failure shows.
     *server.api_status.lock().unwrap() = restored(Duration::from_mins(1));
     server.api(|api| put(api, "web")).await;
     let source = api().await;
@@ -373,16 +369,16 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
 }
 
 #[tokio::test]
-async fn a_reflector_says_where_it_is() {
+async fn a_reflector_shows_its_phase() {
     let server = TestServer::with(with_api()).await;
     let reflector = async || server.get("/sources").await.json()["items"][2]["reflector"].clone();
     assert_eq!(reflector().await, Value::Null);
-    let tell = |status: ReflectorStatus| server.api_status.lock().unwrap().reflector = Some(status);
+    let set = |status: ReflectorStatus| server.api_status.lock().unwrap().reflector = Some(status);
     let status =
         ReflectorStatus { phase: "connecting", resource_version: None, last_event: None, next_attempt: None };
-    tell(status.clone());
+    set(status.clone());
     assert_eq!(reflector().await, json!({ "phase": "connecting" }));
-    tell(ReflectorStatus {
+    set(ReflectorStatus {
         phase: "waiting",
         resource_version: Some("12345".into()),
         last_event: Some("2026-11-21T09:00:00Z".parse().unwrap()),
@@ -396,7 +392,7 @@ async fn a_reflector_says_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_the_reflector_counts_has_client_gos_names() {
+async fn the_reflectors_metrics_have_client_gos_names() {
     let counted = ReflectorMetrics::default();
     let server = TestServer::with(Setup { reflector: Some(counted.clone()), ..Setup::default() }).await;
     counted.lists.inc_by(2);
@@ -407,13 +403,13 @@ async fn what_the_reflector_counts_has_client_gos_names() {
     counted.watch_duration.observe(301.5);
     counted.items_per_watch.observe(6.0);
     counted.errors.get_or_create(&[("kind", "connect".to_owned())]).inc();
-    let told = ReflectorStatus {
+    let status = ReflectorStatus {
         phase: "watching",
         resource_version: Some("9223372036854775807".into()),
         last_event: Some("2026-11-21T09:00:00Z".parse().unwrap()),
         next_attempt: None,
     };
-    server.api_status.lock().unwrap().reflector = Some(told.clone());
+    server.api_status.lock().unwrap().reflector = Some(status.clone());
     let scraped = async || {
         let reply = server.get("/metrics").await;
         assert_eq!(reply.code, 200, "{}", reply.text());
@@ -424,10 +420,10 @@ async fn what_the_reflector_counts_has_client_gos_names() {
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/metrics-reflector.txt")]
         .assert_eq(&scraped().await);
 
-    // A version is opaque: nothing says that it is a number, or how large.
+    // A version is opaque: it may be no number, or a large one.
     for version in ["a7", "-1", "1.5", "", "18446744073709551615", "9".repeat(100).as_str()] {
-        let told = ReflectorStatus { resource_version: Some(version.into()), ..told.clone() };
-        server.api_status.lock().unwrap().reflector = Some(told);
+        let status = ReflectorStatus { resource_version: Some(version.into()), ..status.clone() };
+        server.api_status.lock().unwrap().reflector = Some(status);
         let scraped = scraped().await;
         assert!(!scraped.contains("last_resource_version") && scraped.contains("last_event"), "{version}");
     }
@@ -436,13 +432,13 @@ async fn what_the_reflector_counts_has_client_gos_names() {
 }
 
 #[tokio::test]
-async fn a_reflector_that_is_not_there_counts_nothing() {
+async fn without_a_reflector_there_are_no_reflector_metrics() {
     let server = TestServer::start().await;
     assert!(!server.get("/metrics").await.text().contains("reflector"));
 }
 
 #[tokio::test]
-async fn a_file_has_the_name_and_the_api_server_has_the_uid() {
+async fn a_file_owns_its_name_and_the_api_server_owns_its_uid() {
     let server = TestServer::with(with_api()).await;
     let with_uid = |name: &str, uid: &str| {
         let pod = json!({ "metadata": { "name": name, "uid": uid } });
@@ -457,12 +453,12 @@ async fn a_file_has_the_name_and_the_api_server_has_the_uid() {
     server
         .file(|file| {
             file.put(&Origin::from("/m/web.yaml"), with_uid("web", "9"), Timestamp::UNIX_EPOCH);
-            // What `kubectl get pod db -o yaml` gave, saved under the node's manifests.
+            // The output of `kubectl get pod db -o yaml`, saved as a manifest of the node.
             file.put(&Origin::from("/m/db.yaml"), with_uid("db-node1", "2"), Timestamp::UNIX_EPOCH);
         })
         .await;
     let sources = server.get("/sources").await.json();
-    let told: Vec<String> = [0, 2]
+    let shown: Vec<String> = [0, 2]
         .iter()
         .map(|index| {
             let source = &sources["items"][index];
@@ -497,7 +493,7 @@ async fn a_file_has_the_name_and_the_api_server_has_the_uid() {
           }
         ]
     "#]]
-    .assert_eq(&told.concat());
+    .assert_eq(&shown.concat());
     assert_eq!(server.get("/pods").await.names(), ["default/db", "default/web"]);
 }
 
@@ -506,7 +502,7 @@ fn put(listing: &mut ListingBuilder, name: &str) {
 }
 
 #[tokio::test]
-async fn kubectl_is_told_what_it_asks_first() {
+async fn discovery_has_what_kubectl_needs() {
     let server = TestServer::start().await;
     check(
         &server,

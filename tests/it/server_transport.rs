@@ -1,11 +1,11 @@
-//! The server's bounds: what a client may take of it, and that nobody is in another's way.
+//! The transport's limits: a client cannot exceed them or block other clients.
 
 use std::{fs, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 use expect_test::expect;
 use http::Request;
 use http_body_util::Full;
-use podmux::server::{Limits, Refusal};
+use podmux::server::{Limits, RejectReason};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -24,7 +24,7 @@ use crate::support::{
 const MIB: usize = 1024 * 1024;
 
 #[tokio::test]
-async fn http_1_and_2_are_spoken() {
+async fn http_1_and_2_are_served() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let mut client = http1(served.connect().await).await;
     for _ in 0..3 {
@@ -42,7 +42,7 @@ async fn http_1_and_2_are_spoken() {
 }
 
 #[tokio::test]
-async fn whoever_takes_too_long_to_ask_is_cut_off() {
+async fn a_client_that_sends_headers_too_slowly_is_disconnected() {
     let limits = Limits { headers: SOON, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let asks = [
@@ -54,9 +54,9 @@ async fn whoever_takes_too_long_to_ask_is_cut_off() {
     ];
     for (times, asked) in (1..).zip(asks) {
         raw(served.connect().await, asked).await;
-        served.refused(Refusal::Headers, times).await;
+        served.rejected(RejectReason::HeadersTimeout, times).await;
     }
-    // A trickle is no better than silence, and the second request no better than the first.
+    // Single bytes do not extend the timeout; later requests have the same one.
     let mut stream = served.connect().await;
     stream.write_all(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut answer = [0; 12];
@@ -67,23 +67,23 @@ async fn whoever_takes_too_long_to_ask_is_cut_off() {
         }
     };
     timeout(PATIENCE, trickle).await.unwrap();
-    served.refused(Refusal::Headers, 6).await;
+    served.rejected(RejectReason::HeadersTimeout, 6).await;
     served.ends().await;
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_for_the_next_request_for_a_while() {
+async fn an_idle_connection_is_closed_after_its_timeout() {
     let limits = Limits { idle: SOON, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let answer = raw(served.connect().await, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(answer.ends_with("hello"), "{answer}");
-    // It is nobody's fault.
-    assert_eq!(served.stats.refused(Refusal::Headers), 0);
+    // This is not an error.
+    assert_eq!(served.stats.rejected(RejectReason::HeadersTimeout), 0);
     served.ends().await;
 }
 
 #[tokio::test]
-async fn headers_have_a_bound() {
+async fn headers_have_a_maximal_size() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let value = "a".repeat(65 * 1024);
     let answer = raw(
@@ -100,7 +100,7 @@ async fn headers_have_a_bound() {
 }
 
 #[tokio::test]
-async fn headers_and_requests_have_a_bound_in_http_2() {
+async fn http_2_limits_headers_and_concurrent_requests() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let of = |path: &str| Request::get(format!("http://localhost{path}")).body(Full::default()).unwrap();
     let mut request = of("/hello");
@@ -111,7 +111,7 @@ async fn headers_and_requests_have_a_bound_in_http_2() {
     assert_eq!(ask_http2(served.connect().await, request).await.status, 431);
 
     let mut client = http2(served.connect().await).await;
-    // By its first answer the client knows how many it may ask at a time.
+    // With the first response the client knows the limit of concurrent requests.
     assert_eq!(client.send_request(of("/hello")).await.unwrap().status(), 200);
     let asked: Vec<_> = (0..40)
         .map(|_| {
@@ -119,7 +119,8 @@ async fn headers_and_requests_have_a_bound_in_http_2() {
             tokio::spawn(async move { client.send_request(request).await.unwrap().status() })
         })
         .collect();
-    until("all that may be are there", || served.work.waiting.load(Ordering::SeqCst) >= 32).await;
+    until("the maximal number of requests is handled", || served.work.waiting.load(Ordering::SeqCst) >= 32)
+        .await;
     assert_eq!(served.get("/hello").await.line(), "200 hello");
     assert_eq!(served.work.waiting.load(Ordering::SeqCst), 32);
     served.work.leave.add_permits(asked.len());
@@ -129,8 +130,8 @@ async fn headers_and_requests_have_a_bound_in_http_2() {
     served.ends().await;
 }
 
-/// What the kernel will do next for a connection: 2 is to see whether the other
-/// side is still there, 4 whether it has room again; in so many hundredths of a second.
+/// The kernel's timer of a connection, and when it expires in hundredths of a second: 2 is
+/// keepalive, 4 probes a full receive window.
 fn timer(local: SocketAddr, remote: SocketAddr) -> (u8, u64) {
     let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
     let ports = (format!(":{:04X}", local.port()), format!(":{:04X}", remote.port()));
@@ -145,10 +146,10 @@ fn timer(local: SocketAddr, remote: SocketAddr) -> (u8, u64) {
 }
 
 #[tokio::test]
-async fn a_client_that_is_silent_is_asked_whether_it_is_still_there() {
+async fn connections_have_tcp_keepalive() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let stream = served.connect().await;
-    until("it is accepted", || served.stats.accepted() == 1).await;
+    until("the connection is accepted", || served.stats.accepted() == 1).await;
     let (kind, after) = timer(served.address(), stream.local_addr().unwrap());
     assert_eq!(kind, 2);
     assert!(after <= 60 * 100, "{after}");
@@ -156,7 +157,7 @@ async fn a_client_that_is_silent_is_asked_whether_it_is_still_there() {
 }
 
 #[tokio::test]
-async fn a_body_that_comes_too_slowly_is_refused() {
+async fn a_body_that_is_sent_too_slowly_is_408() {
     let limits = Limits { body_time: SOON, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let mut stream = served.connect().await;
@@ -174,14 +175,14 @@ async fn a_body_that_comes_too_slowly_is_refused() {
         answer = rest(read) => answer,
         () = trickle => panic!("no answer"),
     };
-    expect![[r#"HTTP/1.1 408 Request Timeout {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body comes too slowly: it has to end within 200ms, or to bring 524288 bytes in that time","reason":"Timeout","code":408}"#]].assert_eq(&gist(&answer));
-    served.refused(Refusal::BodyTime, 1).await;
+    expect![[r#"HTTP/1.1 408 Request Timeout {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is sent too slowly: send all of it, or 524288 bytes more, every 200ms","reason":"Timeout","code":408}"#]].assert_eq(&gist(&answer));
+    served.rejected(RejectReason::BodyTimeout, 1).await;
     assert_eq!(served.get("/hello").await.line(), "200 hello");
     served.ends().await;
 }
 
 #[tokio::test]
-async fn a_body_that_comes_steadily_may_take_its_time() {
+async fn a_body_that_is_sent_steadily_may_take_long() {
     let body_time = Duration::from_secs(2);
     let limits = Limits { body_time, pace: 1, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
@@ -201,43 +202,43 @@ async fn a_body_that_comes_steadily_may_take_its_time() {
 }
 
 #[tokio::test]
-async fn a_body_has_a_largest_size() {
+async fn a_body_has_a_maximal_size() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let largest = post_of("/hello", vec![b'.'; 10 * MIB]);
     assert_eq!(ask(served.connect().await, largest).await.line(), format!("200 {}", 10 * MIB));
     let too_large = expect![[
-        r#"413 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is too large: 10485760 bytes are the limit","reason":"RequestEntityTooLarge","code":413}"#
+        r#"413 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is larger than 10485760 bytes: send the pods in several requests","reason":"RequestEntityTooLarge","code":413}"#
     ]];
 
-    // One byte more: it is told although the client has yet to send it all.
+    // One byte more: the response comes before the whole body is sent.
     let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 10 * MIB + 1])).await;
     too_large.assert_eq(&answer.line());
-    // Whoever sends it all the same, and reads only then, is not cut off before.
+    // A client that sends all of it first can still read the response.
     let mut stream = served.connect().await;
     let head = format!("POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", 11 * MIB);
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(&vec![b'.'; 11 * MIB]).await.unwrap();
     stream.shutdown().await.unwrap();
     assert!(rest(stream).await.starts_with("HTTP/1.1 413"));
-    // Nobody needs to send what is announced to be too large.
+    // A body whose Content-Length is too large need not be sent.
     let announced =
         "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10485761\r\nExpect: 100-continue\r\n\r\n";
     let answer = raw(served.connect().await, announced).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    // Without an announcement it is found out underway.
+    // Without Content-Length the bytes are counted.
     let mut request = post_of("/hello", vec![b'.'; 11 * MIB]);
     request.headers_mut().insert("transfer-encoding", "chunked".parse().unwrap());
     too_large.assert_eq(&ask(served.connect().await, request).await.line());
-    // In HTTP/2 the connection is of use to others, and only this request ends.
+    // In HTTP/2 only this request ends, not the connection.
     let uri = "http://localhost/hello";
     let request = Request::post(uri).body(Full::from(vec![b'.'; 11 * MIB])).unwrap();
     too_large.assert_eq(&ask_http2(served.connect().await, request).await.line());
-    served.refused(Refusal::BodySize, 5).await;
+    served.rejected(RejectReason::BodySize, 5).await;
     served.ends().await;
 }
 
 #[tokio::test]
-async fn a_body_that_is_cut_off_reaches_nobody() {
+async fn an_incomplete_body_reaches_no_handler() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let mut stream = served.connect().await;
     stream
@@ -250,22 +251,22 @@ async fn a_body_that_is_cut_off_reaches_nobody() {
     let bad_chunk =
         "POST /wait HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\nX\r\n";
     let answer = raw(served.connect().await, bad_chunk).await;
-    expect![[r#"HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body was cut off: Invalid chunk size line: missing size digit","reason":"BadRequest","code":400}"#]].assert_eq(&gist(&answer));
+    expect![[r#"HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is incomplete: Invalid chunk size line: missing size digit: send it again","reason":"BadRequest","code":400}"#]].assert_eq(&gist(&answer));
     assert_eq!(served.work.waiting.load(Ordering::SeqCst), 0);
     served.ends().await;
 }
 
 #[tokio::test]
-async fn bodies_have_so_much_memory_and_large_ones_crowd_out_no_small_one() {
+async fn the_memory_for_large_bodies_is_limited_and_small_ones_have_their_own() {
     let limits = Limits { large_bodies: MIB, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let holding = tokio::spawn(try_ask(served.connect().await, post_of("/wait", vec![b'.'; MIB])));
-    until("it is being worked on", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
+    until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
 
     let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 500_000])).await;
-    expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many bodies are being read at once; try again","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
+    expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many bodies are sent at the same time: retry","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
     assert_eq!(answer.headers["retry-after"], "1");
-    served.refused(Refusal::BodyMemory, 1).await;
+    served.rejected(RejectReason::BodyMemory, 1).await;
     assert_eq!(ask(served.connect().await, post_of("/hello", "small")).await.line(), "200 5");
 
     served.work.leave.add_permits(1);
@@ -276,7 +277,7 @@ async fn bodies_have_so_much_memory_and_large_ones_crowd_out_no_small_one() {
 }
 
 #[tokio::test]
-async fn small_bodies_have_a_bound_too() {
+async fn the_memory_for_small_bodies_is_limited() {
     let limits = Limits { small_bodies: 1000, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     assert_eq!(ask(served.connect().await, post_of("/hello", vec![b'.'; 1001])).await.status, 503);
@@ -285,28 +286,28 @@ async fn small_bodies_have_a_bound_too() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_take_the_answer_is_cut_off() {
+async fn a_client_that_does_not_read_its_response_is_disconnected() {
     let limits = Limits { stall: SOON, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let mut stream = served.connect().await;
     stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    served.refused(Refusal::Stalled, 1).await;
-    until("it is closed", || served.stats.open() == 0).await;
+    served.rejected(RejectReason::Stalled, 1).await;
+    until("the connection is closed", || served.stats.open() == 0).await;
     assert_eq!(served.work.pouring.load(Ordering::SeqCst), 0);
 
-    // In HTTP/2 the connection moves on, only this answer is not taken.
+    // In HTTP/2 the client reads everything but this response.
     let mut client = http2(served.connect().await).await;
     let of = |path: &str| Request::get(format!("http://localhost{path}")).body(Full::default()).unwrap();
     let answer = client.send_request(of("/endless")).await.unwrap();
-    served.refused(Refusal::Stalled, 2).await;
-    until("it is closed", || served.stats.open() == 0).await;
+    served.rejected(RejectReason::Stalled, 2).await;
+    until("the connection is closed", || served.stats.open() == 0).await;
     assert_eq!(served.work.pouring.load(Ordering::SeqCst), 0);
     drop(answer);
     served.ends().await;
 }
 
 #[tokio::test]
-async fn whoever_waits_for_more_may_wait_for_long() {
+async fn a_client_that_waits_for_a_response_is_not_disconnected() {
     let limits = Limits { stall: SOON / 4, headers: SOON / 4, idle: SOON / 4, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let waiting = tokio::spawn(try_ask(served.connect().await, get_of("/wait")));
@@ -314,30 +315,30 @@ async fn whoever_waits_for_more_may_wait_for_long() {
     stream.write_all(b"GET /silent HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut head = [0; 12];
     stream.read_exact(&mut head).await.unwrap();
-    // Others come later, have the same time for less, and run out of it.
+    // Later connections with the same timeouts do time out.
     for times in 1..=4 {
         raw(served.connect().await, "").await;
-        served.refused(Refusal::Headers, times).await;
+        served.rejected(RejectReason::HeadersTimeout, times).await;
     }
-    until("only the two are left", || served.stats.open() == 2).await;
+    until("only these two are open", || served.stats.open() == 2).await;
     served.work.leave.add_permits(1);
     assert_eq!(waiting.await.unwrap().unwrap().line(), "200 done");
     served.ends().await;
 }
 
 #[tokio::test]
-async fn one_connection_too_many_takes_the_place_of_the_longest_silent() {
+async fn one_connection_too_many_evicts_the_one_that_was_silent_longest() {
     let limits = Limits { connections: 3, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let mut silent = Vec::new();
     for count in 1..=3 {
         silent.push(served.connect().await);
-        until("it is accepted", || served.stats.accepted() == count).await;
+        until("the connection is accepted", || served.stats.accepted() == count).await;
     }
     assert_eq!(served.get("/hello").await.line(), "200 hello");
-    served.refused(Refusal::Room, 1).await;
+    served.rejected(RejectReason::Evicted, 1).await;
     assert_eq!(rest(silent.remove(0)).await, "");
-    // The others are still there.
+    // The others are still open.
     for stream in silent {
         assert_eq!(ask(stream, get_of("/hello")).await.line(), "200 hello");
     }
@@ -345,20 +346,20 @@ async fn one_connection_too_many_takes_the_place_of_the_longest_silent() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_read_goes_after_those_that_ask_for_nothing_or_take_nothing() {
+async fn idle_and_stalled_connections_are_evicted_before_active_ones() {
     let limits = Limits { connections: 3, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
-    // It does not read, so bytes wait for it.
+    // This client does not read: its response fills the buffers.
     let mut unread = served.connect().await;
     unread.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    until("it is told", || served.work.pouring.load(Ordering::SeqCst) == 1).await;
+    until("the response begins", || served.work.pouring.load(Ordering::SeqCst) == 1).await;
     let local = unread.local_addr().unwrap();
-    until("no more goes out to it", || timer(served.address(), local).0 == 4).await;
-    // All run on this thread: by now what is left is in the kernel, and no more can be written.
+    until("its receive window is full", || timer(served.address(), local).0 == 4).await;
+    // All tasks run on this thread: after this the kernel's buffers are full.
     for _ in 0..1000 {
         yield_now().await;
     }
-    // A body that is being sent, and the client is not silent for long.
+    // This client sends its body slowly.
     let mut sending = served.connect().await;
     sending
         .write_all(
@@ -366,22 +367,22 @@ async fn a_stream_that_is_read_goes_after_those_that_ask_for_nothing_or_take_not
         )
         .await
         .unwrap();
-    until("it is accepted", || served.stats.accepted() == 2).await;
+    until("the connection is accepted", || served.stats.accepted() == 2).await;
     let _idle = served.connect().await;
-    until("it is accepted", || served.stats.accepted() == 3).await;
-    // Two more: the idle one and the unread one have to go.
+    until("the connection is accepted", || served.stats.accepted() == 3).await;
+    // Two more connections evict the idle and the unread one.
     let mut others = Vec::new();
-    for room in 1..=2 {
+    for nth in 1..=2 {
         let mut other = http1(served.connect().await).await;
         let asked = tokio::spawn({
             let request = get_of("/wait");
             async move { other.send_request(request).await.unwrap().status() }
         });
-        until("it is worked on", || served.work.waiting.load(Ordering::SeqCst) == room).await;
-        served.refused(Refusal::Room, room).await;
+        until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == nth).await;
+        served.rejected(RejectReason::Evicted, nth).await;
         others.push(asked);
     }
-    until("nothing is poured", || served.work.pouring.load(Ordering::SeqCst) == 0).await;
+    until("no stream is open", || served.work.pouring.load(Ordering::SeqCst) == 0).await;
     sending.write_all(b"2").await.unwrap();
     assert_eq!(gist(&rest(sending).await), "HTTP/1.1 200 OK 2");
     served.work.leave.add_permits(2);
@@ -392,20 +393,20 @@ async fn a_stream_that_is_read_goes_after_those_that_ask_for_nothing_or_take_not
 }
 
 #[tokio::test]
-async fn nobody_is_cut_off_while_the_server_works_for_them() {
+async fn a_connection_with_a_running_handler_is_not_evicted() {
     let limits = Limits { connections: 2, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let mut waiting = Vec::new();
     for _ in 0..2 {
         waiting.push(tokio::spawn(try_ask(served.connect().await, get_of("/wait"))));
     }
-    until("both are worked on", || served.work.waiting.load(Ordering::SeqCst) == 2).await;
+    until("both are handled", || served.work.waiting.load(Ordering::SeqCst) == 2).await;
     let third = tokio::spawn(try_ask(served.connect().await, get_of("/hello")));
-    // All run on this thread: by now the third has been seen, and has to wait.
+    // All tasks run on this thread: after this the third connection waits for a slot.
     for _ in 0..1000 {
         yield_now().await;
     }
-    assert_eq!((served.stats.accepted(), served.stats.refused(Refusal::Room)), (2, 0));
+    assert_eq!((served.stats.accepted(), served.stats.rejected(RejectReason::Evicted)), (2, 0));
     served.work.leave.add_permits(1);
     assert_eq!(third.await.unwrap().unwrap().line(), "200 hello");
     served.work.leave.add_permits(1);
@@ -415,7 +416,7 @@ async fn nobody_is_cut_off_while_the_server_works_for_them() {
     served.ends().await;
 }
 
-/// A connection whose kernel buffers are small, so that a thousand of them can be had.
+/// A connection with small kernel buffers, so that a test can open a thousand.
 async fn small_connection(served: &Served) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -424,13 +425,13 @@ async fn small_connection(served: &Served) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_that_trickle_and_a_thousand_that_never_read_keep_nobody_out() {
+async fn a_thousand_slow_connections_block_no_other_client() {
     let limits = Limits::default();
     let served = Served::start(&loopback(), limits.clone()).await;
     let mut tricklers = Vec::new();
     for number in 0..limits.connections {
         let mut stream = small_connection(&served).await;
-        // Half of them trickle a header, half a body.
+        // Half of them send a header slowly, half a body.
         let head: &[u8] = if number % 2 == 0 {
             b"GET /hello HTTP/1.1\r\n"
         } else {
@@ -442,7 +443,7 @@ async fn a_thousand_that_trickle_and_a_thousand_that_never_read_keep_nobody_out(
     let begun = Instant::now();
     for second in 1..=2 {
         for stream in &mut tricklers {
-            // Whoever had to make room cannot send any more.
+            // An evicted connection cannot send.
             let _ = stream.write_all(b"a").await;
         }
         assert_eq!(served.get("/hello").await.line(), "200 hello");
@@ -452,45 +453,45 @@ async fn a_thousand_that_trickle_and_a_thousand_that_never_read_keep_nobody_out(
     }
 
     drop(tricklers);
-    until("they are gone", || served.stats.open() == 0).await;
+    until("all are closed", || served.stats.open() == 0).await;
     let mut unread = Vec::new();
     for _ in 0..limits.connections {
         let mut stream = small_connection(&served).await;
         stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         unread.push(stream);
     }
-    until("they are told", || served.work.pouring.load(Ordering::SeqCst) >= 990).await;
+    until("their responses begin", || served.work.pouring.load(Ordering::SeqCst) >= 990).await;
     for _ in 0..10 {
         assert_eq!(served.get("/hello").await.line(), "200 hello");
         assert_eq!(ask(served.connect().await, post_of("/hello", "12345")).await.line(), "200 5");
     }
-    // Each has what the kernel keeps for it, one buffer of ours, and not more.
+    // Each uses the kernel's buffers and one of the server.
     let poured = served.work.poured.load(Ordering::SeqCst);
     assert!(poured < (limits.connections * 512 * 1024) as u64, "{poured}");
     served.ends().await;
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_costs_its_own_request() {
+async fn a_handler_that_panics_fails_only_its_own_request() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let answer = served.get("/panic").await;
-    expect![[r#"500 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the agent failed at this request; its log says how","reason":"InternalError","code":500}"#]].assert_eq(&answer.line());
+    expect![[r#"500 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the agent failed to handle this request: see the agent's log","reason":"InternalError","code":500}"#]].assert_eq(&answer.line());
     assert_eq!(served.get("/hello").await.line(), "200 hello");
     served.ends().await;
 }
 
 #[tokio::test]
-async fn what_was_asked_is_answered_before_the_end() {
+async fn a_stopping_server_answers_requests_that_have_begun() {
     let served = Served::start(&loopback(), Limits { drain: PATIENCE, ..Limits::default() }).await;
     let address = served.address();
     let idle = served.connect().await;
     let mut kept = http1(served.connect().await).await;
     assert_eq!(kept.send_request(get_of("/hello")).await.unwrap().status(), 200);
     let asked = tokio::spawn(try_ask(served.connect().await, get_of("/wait")));
-    until("it is worked on", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
+    until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
     served.stop.cancel();
     rest(idle).await;
-    until("only one is left", || served.stats.open() == 1).await;
+    until("only one is open", || served.stats.open() == 1).await;
     assert!(TcpStream::connect(address).await.is_err(), "nothing new is accepted");
     served.work.leave.add_permits(1);
     let answer = asked.await.unwrap().unwrap();
@@ -499,11 +500,11 @@ async fn what_was_asked_is_answered_before_the_end() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_is_cut_off_in_the_end() {
+async fn a_response_that_does_not_end_is_closed_after_the_drain_timeout() {
     let served = Served::start(&loopback(), Limits { drain: SOON, ..Limits::default() }).await;
     let mut stream = served.connect().await;
     stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    until("it is told", || served.work.pouring.load(Ordering::SeqCst) == 1).await;
+    until("the response begins", || served.work.pouring.load(Ordering::SeqCst) == 1).await;
     let pouring = served.work.pouring.clone();
     served.ends().await;
     assert_eq!(pouring.load(Ordering::SeqCst), 0);

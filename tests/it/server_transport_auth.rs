@@ -1,4 +1,4 @@
-//! Who may ask: the token, the host that is meant, and no web page.
+//! Authentication: the token, the host, and web pages.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use expect_test::expect;
 use http::{Request, header::AUTHORIZATION};
 use http_body_util::Full;
 use podmux::{
-    server::{Limits, Refusal},
+    server::{Limits, RejectReason},
     settings::{Listen, ServerSettings},
 };
 use tokio::net::UnixStream;
@@ -23,24 +23,24 @@ fn with_token(path: &Path) -> ServerSettings {
     ServerSettings { token_file: Some(path.to_owned()), ..loopback() }
 }
 
-fn bearing(said: &str) -> Request<Full<Bytes>> {
+fn with_authorization(value: &str) -> Request<Full<Bytes>> {
     let mut request = get_of("/who");
-    request.headers_mut().insert(AUTHORIZATION, said.parse().unwrap());
+    request.headers_mut().insert(AUTHORIZATION, value.parse().unwrap());
     request
 }
 
-async fn who(served: &Served, said: &str) -> Answer {
-    ask(served.connect().await, bearing(said)).await
+async fn who(served: &Served, authorization: &str) -> Answer {
+    ask(served.connect().await, with_authorization(authorization)).await
 }
 
 #[tokio::test]
-async fn without_a_token_nobody_is_answered_over_tcp() {
+async fn over_tcp_a_request_needs_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     fs::write(&file, " s3cret-token\n").unwrap();
     let served = Served::start(&with_token(&file), Limits::default()).await;
-    for said in ["Bearer s3cret-token", "bearer s3cret-token", "Bearer   s3cret-token"] {
-        assert_eq!(who(&served, said).await.line(), "200 Known", "{said}");
+    for value in ["Bearer s3cret-token", "bearer s3cret-token", "Bearer   s3cret-token"] {
+        assert_eq!(who(&served, value).await.line(), "200 Authenticated", "{value}");
     }
     let wrong = [
         "",
@@ -54,27 +54,27 @@ async fn without_a_token_nobody_is_answered_over_tcp() {
         "s3cret-token",
         "Bearer, s3cret-token",
     ];
-    for said in wrong {
-        let answer = who(&served, said).await;
-        assert_eq!(answer.status, 401, "{said}");
+    for value in wrong {
+        let answer = who(&served, value).await;
+        assert_eq!(answer.status, 401, "{value}");
         assert_eq!(answer.headers["www-authenticate"], "Bearer");
     }
-    expect![[r#"401 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN","reason":"Unauthorized","code":401}"#]].assert_eq(&served.get("/who").await.line());
-    served.refused(Refusal::Unauthorized, wrong.len() as u64 + 1).await;
-    // What is not known to be anybody's is not even read.
+    expect![[r#"401 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the caller is not authenticated: send the token as Authorization: Bearer TOKEN","reason":"Unauthorized","code":401}"#]].assert_eq(&served.get("/who").await.line());
+    served.rejected(RejectReason::Unauthorized, wrong.len() as u64 + 1).await;
+    // The body of an unauthenticated request is not read.
     assert_eq!(ask(served.connect().await, post_of("/wait", "pod")).await.status, 401);
     served.ends().await;
 }
 
 #[tokio::test]
-async fn whether_the_agent_is_alive_is_no_secret() {
+async fn health_checks_need_no_token() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     fs::write(&file, "s3cret-token").unwrap();
     let served = Served::start(&with_token(&file), Limits::default()).await;
     assert_eq!(served.get("/livez").await.line(), "200 ok");
     for path in ["/readyz", "/healthz"] {
-        assert_eq!(served.get(path).await.status, 404, "it is not the transport that refuses {path}");
+        assert_eq!(served.get(path).await.status, 404, "the transport does not reject {path}");
     }
     for path in ["/livez?verbose", "/livez/", "/livez/x", "/metrics", "/pods"] {
         assert_eq!(served.get(path).await.status, 401, "{path}");
@@ -84,10 +84,10 @@ async fn whether_the_agent_is_alive_is_no_secret() {
 }
 
 #[tokio::test]
-async fn without_token_and_certificates_anybody_on_this_machine_is_answered() {
+async fn without_token_and_certificates_all_callers_are_anonymous() {
     let served = Served::start(&loopback(), Limits::default()).await;
-    assert_eq!(served.get("/who").await.line(), "200 Anybody");
-    assert_eq!(who(&served, "Bearer whatever").await.line(), "200 Anybody");
+    assert_eq!(served.get("/who").await.line(), "200 Anonymous");
+    assert_eq!(who(&served, "Bearer whatever").await.line(), "200 Anonymous");
     served.ends().await;
 }
 
@@ -101,99 +101,102 @@ async fn a_unix_socket_needs_no_token_and_no_host() {
     for host in ["Host: anything\r\n", "Host: \r\n", ""] {
         let asked = format!("GET /who HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
         let answer = raw(UnixStream::connect(&path).await.unwrap(), &asked).await;
-        assert_eq!(gist(&answer), "HTTP/1.1 200 OK Socket", "{host}");
+        assert_eq!(gist(&answer), "HTTP/1.1 200 OK UnixSocket", "{host}");
     }
     served.ends().await;
 }
 
 #[test]
-fn a_new_token_holds_from_when_its_file_is_written() {
+fn a_new_token_is_valid_after_its_file_is_written() {
     logged(async |log| {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         fs::write(&file, "first-token").unwrap();
-        let limits = Limits { reread: SOON / 10, ..Limits::default() };
+        let limits = Limits { reload: SOON / 10, ..Limits::default() };
         let served = Served::start(&with_token(&file), limits).await;
         assert_eq!(who(&served, "Bearer first-token").await.status, 200);
 
-        // Replaced as a careful program does it.
+        // Replaced by a rename.
         fs::write(dir.path().join("new"), "second-token").unwrap();
         fs::rename(dir.path().join("new"), &file).unwrap();
-        until("it is read", || log.lines_with("read anew").len() == 1).await;
+        until("the file is reloaded", || log.lines_with("credentials reloaded").len() == 1).await;
         assert_eq!(who(&served, "Bearer second-token").await.status, 200);
         assert_eq!(who(&served, "Bearer first-token").await.status, 401);
 
-        // What cannot be a token changes nothing, and is told once.
-        for text in ["", "two words"] {
+        // An invalid token changes nothing, and each error is logged once.
+        for (logged, text) in [(1, ""), (2, "two words")] {
             fs::write(&file, text).unwrap();
-            until("it is told", || !log.lines_with("cannot be used").is_empty()).await;
+            until("the error is logged", || log.lines_with("credentials rejected").len() == logged).await;
             assert_eq!(who(&served, "Bearer second-token").await.status, 200);
         }
         fs::remove_file(&file).unwrap();
+        until("the error is logged", || log.lines_with("credentials rejected").len() == 3).await;
         assert_eq!(who(&served, "Bearer second-token").await.status, 200);
 
         // Written in place.
         fs::write(&file, "third-token").unwrap();
-        until("it is read", || log.lines_with("recovered").len() == 1).await;
+        until("the file is reloaded", || log.lines_with("recovered").len() == 1).await;
         assert_eq!(who(&served, "Bearer third-token").await.status, 200);
         assert_eq!(who(&served, "Bearer second-token").await.status, 401);
-        assert_eq!(log.lines_with("cannot be used").len(), 1);
+        assert_eq!(log.lines_with("credentials rejected").len(), 3);
         assert!(log.lines_with("-token").iter().all(|line| !line.contains("second")), "no token in the log");
         served.ends().await;
     });
 }
 
 #[test]
-fn the_token_is_read_at_once_if_somebody_asks_for_it() {
+fn a_requested_reload_reads_the_token_at_once() {
     logged(async |log| {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         fs::write(&file, "first-token").unwrap();
-        let limits = Limits { reread: std::time::Duration::from_hours(1), ..Limits::default() };
+        let limits = Limits { reload: std::time::Duration::from_hours(1), ..Limits::default() };
         let served = Served::start(&with_token(&file), limits).await;
         assert_eq!(who(&served, "Bearer first-token").await.status, 200);
         fs::write(&file, "other-token").unwrap();
-        served.reread.now(&with_token(&file));
-        until("it is read", || log.lines_with("read anew").len() == 1).await;
+        served.credentials.now(&with_token(&file));
+        until("the file is reloaded", || log.lines_with("credentials reloaded").len() == 1).await;
         assert_eq!(who(&served, "Bearer other-token").await.status, 200);
         served.ends().await;
     });
 }
 
-/// Each reload is answered: what is bad a second time is said a second time.
+/// Each requested reload logs its error, also a known one.
 #[test]
-fn the_token_may_come_to_stand_in_another_file() {
+fn a_reload_can_name_another_token_file() {
     logged(async |log| {
         let dir = tempfile::tempdir().unwrap();
         let (file, other) = (dir.path().join("token"), dir.path().join("other"));
         fs::write(&file, "first-token").unwrap();
-        let limits = Limits { reread: std::time::Duration::from_hours(1), ..Limits::default() };
+        let limits = Limits { reload: std::time::Duration::from_hours(1), ..Limits::default() };
         let served = Served::start(&with_token(&file), limits).await;
         for times in 1..3 {
-            served.reread.now(&with_token(&other));
-            until("it is said", || log.lines_with("those from before stay").len() == times).await;
+            served.credentials.now(&with_token(&other));
+            until("the error is logged", || {
+                log.lines_with("the previous ones stay in effect").len() == times
+            })
+            .await;
             assert_eq!(who(&served, "Bearer first-token").await.status, 200);
         }
         fs::write(&other, "other-token").unwrap();
-        served.reread.now(&with_token(&other));
-        until("it is read", || log.lines_with("recovered").len() == 1).await;
+        served.credentials.now(&with_token(&other));
+        until("the file is reloaded", || log.lines_with("recovered").len() == 1).await;
         assert_eq!(who(&served, "Bearer other-token").await.status, 200);
         assert_eq!(who(&served, "Bearer first-token").await.status, 401);
         served.ends().await;
     });
 }
 
-/// A server that began without any is given one.
 #[test]
-fn a_token_can_be_asked_for_from_now_on() {
+fn a_reload_can_add_a_token() {
     logged(async |log| {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         fs::write(&file, "first-token").unwrap();
         let served = Served::start(&loopback(), Limits::default()).await;
         assert_eq!(served.get("/who").await.status, 200);
-        served.reread.now(&with_token(&file));
-        until("it is read", || log.lines_with("read anew").len() == 1).await;
+        served.credentials.now(&with_token(&file));
+        until("the file is reloaded", || log.lines_with("credentials reloaded").len() == 1).await;
         assert_eq!(served.get("/who").await.status, 401);
         assert_eq!(who(&served, "Bearer first-token").await.status, 200);
         served.ends().await;
@@ -201,10 +204,10 @@ fn a_token_can_be_asked_for_from_now_on() {
 }
 
 #[tokio::test]
-async fn a_token_file_that_holds_no_token_is_refused_at_the_start() {
+async fn an_invalid_token_file_is_an_error_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
-    let mut told = String::new();
+    let mut errors = String::new();
     for text in [
         None,
         Some(String::new()),
@@ -218,22 +221,22 @@ async fn a_token_file_that_holds_no_token_is_refused_at_the_start() {
             Some(text) => fs::write(&file, text).unwrap(),
         }
         let error = bind(&with_token(&file), Limits::default()).await.unwrap_err();
-        told += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
-        told += "\n";
+        errors += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
+        errors += "\n";
     }
     expect![[r#"
-        token file DIR/token: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        token file DIR/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
-        token file DIR/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
-        token file DIR/token: there is more than a token in it: one word of printable ASCII is needed
-        token file DIR/token: there is more than a token in it: one word of printable ASCII is needed
-        token file DIR/token: cannot be read; does it exist, and may this process read it?: it is larger than 1 MiB
+        cannot read the token file DIR/token (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        token file DIR/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
+        token file DIR/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
+        token file DIR/token: the token is invalid: it must be one word of printable ASCII
+        token file DIR/token: the token is invalid: it must be one word of printable ASCII
+        cannot read the token file DIR/token (does it exist, and may podmux read it?): larger than 1048576 bytes
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&errors);
 }
 
 #[tokio::test]
-async fn only_who_means_this_server_is_answered() {
+async fn a_request_for_another_host_is_403() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let port = served.address().port();
     let line = async |host: &str| {
@@ -271,9 +274,9 @@ async fn only_who_means_this_server_is_answered() {
         let answer = line(&format!("Host: {host}\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{host}: {answer}");
     }
-    served.refused(Refusal::Host, foreign.len() as u64).await;
-    expect![[r#"HTTP/1.1 403 Forbidden {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request is for the host example.org, and this is not it: ask for localhost, for node1, for 127.0.0.1 or for a name in the server's certificate","reason":"Forbidden","code":403}"#]].assert_eq(&line("Host: example.org\r\n").await);
-    let mut told = String::new();
+    served.rejected(RejectReason::Host, foreign.len() as u64).await;
+    expect![[r#"HTTP/1.1 403 Forbidden {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request is for another host, example.org: use localhost, node1, 127.0.0.1 or a name in the server's certificate","reason":"Forbidden","code":403}"#]].assert_eq(&line("Host: example.org\r\n").await);
+    let mut errors = String::new();
     for host in [
         "",
         "Host: \r\n",
@@ -281,21 +284,21 @@ async fn only_who_means_this_server_is_answered() {
         "Host: a b\r\n",
         "Host: root@localhost\r\n",
     ] {
-        told += &line(host).await;
-        told += "\n";
+        errors += &line(host).await;
+        errors += "\n";
     }
     expect![[r#"
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has no Host header: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's Host header has no host in it: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has several Host headers: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's Host header has no host in it: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's host has a user: one Host header with this server's name or address is needed","reason":"BadRequest","code":400}
-    "#]].assert_eq(&told);
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has no Host header: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the Host header is invalid: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request has several Host headers: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the Host header is invalid: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+        HTTP/1.1 400 Bad Request {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the request's host has a user: send one Host header with the server's name or address","reason":"BadRequest","code":400}
+    "#]].assert_eq(&errors);
     served.ends().await;
 }
 
 #[tokio::test]
-async fn the_host_of_the_request_itself_goes_before_the_header() {
+async fn the_host_of_the_uri_wins_over_the_header() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let asked =
         |uri: &str, host: &str| format!("GET {uri} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -311,7 +314,7 @@ async fn the_host_of_the_request_itself_goes_before_the_header() {
 }
 
 #[tokio::test]
-async fn no_web_page_is_answered() {
+async fn a_request_of_a_web_page_is_403() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
     let mut settings = loopback();
@@ -322,13 +325,13 @@ async fn no_web_page_is_answered() {
         request.headers_mut().insert("origin", origin.parse().unwrap());
         request
     };
-    let told = ask(served.connect().await, with("https://example.org")).await;
-    expect![[r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"requests of web pages are refused: this one has an Origin header","reason":"Forbidden","code":403}"#]].assert_eq(&told.line());
-    // Whatever it says of itself.
+    let answer = ask(served.connect().await, with("https://example.org")).await;
+    expect![[r#"403 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"requests of web pages are rejected: remove the Origin header","reason":"Forbidden","code":403}"#]].assert_eq(&answer.line());
+    // Any value of the header.
     for origin in ["null", "", "http://localhost:10240"] {
         assert_eq!(ask(served.connect().await, with(origin)).await.status, 403, "{origin}");
     }
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), with("null")).await.status, 403);
-    served.refused(Refusal::Origin, 5).await;
+    served.rejected(RejectReason::Origin, 5).await;
     served.ends().await;
 }

@@ -1,4 +1,4 @@
-//! Where the server listens: ports and Unix sockets, and what is refused at the start.
+//! Listeners: ports and Unix sockets, and errors at the start.
 
 use std::{
     fs::{self, File},
@@ -19,12 +19,12 @@ use tokio::net::{TcpListener, UnixStream};
 
 use crate::support::served::{Served, ask, bind, chain, get_of, loopback, unix};
 
-async fn refusal(settings: &ServerSettings) -> String {
+async fn bind_error(settings: &ServerSettings) -> String {
     chain(&bind(settings, Limits::default()).await.unwrap_err())
 }
 
 #[tokio::test]
-async fn all_addresses_are_served_at_once() {
+async fn all_addresses_are_served() {
     let dir = tempfile::tempdir().unwrap();
     let mut settings = loopback();
     settings.listen.push(Listen::Tcp("[::1]:0".parse().unwrap()));
@@ -40,98 +40,98 @@ async fn all_addresses_are_served_at_once() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_refused_and_nothing_else_is_taken() {
+async fn a_port_in_use_is_an_error_and_no_other_address_is_bound() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = other.local_addr().unwrap();
     let mut settings = unix(&path);
     settings.listen.push(Listen::Tcp(address));
-    let told = refusal(&settings).await.replace(&address.port().to_string(), "PORT");
-    expect!["cannot listen on 127.0.0.1:PORT: another program does; stop it, or give another address with --listen"]
-        .assert_eq(&told);
+    let error = bind_error(&settings).await.replace(&address.port().to_string(), "PORT");
+    expect!["cannot listen on 127.0.0.1:PORT: address in use (is another podmux running? choose another with --listen)"]
+        .assert_eq(&error);
     assert!(!path.exists());
 }
 
 #[tokio::test]
-async fn an_address_of_another_machine_is_refused() {
+async fn an_address_of_another_machine_is_an_error() {
     let listen = vec![Listen::Tcp("192.0.2.1:10240".parse().unwrap())];
-    let told = refusal(&ServerSettings { listen, ..ServerSettings::default() }).await;
-    expect!["cannot listen on 192.0.2.1:10240: no interface of this machine has that address; give another with --listen"].assert_eq(&told);
+    let error = bind_error(&ServerSettings { listen, ..ServerSettings::default() }).await;
+    expect!["cannot listen on 192.0.2.1:10240: no interface of this machine has this address (choose another with --listen)"].assert_eq(&error);
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_its_owners_and_its_groups_and_goes_with_the_server() {
+async fn a_unix_socket_is_for_its_owner_and_group_and_is_removed_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/podmux.sock");
     let served = Served::start(&unix(&path), Limits::default()).await;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&path), 0o660);
     assert_eq!(mode(path.parent().unwrap()), 0o755);
-    assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/who")).await.line(), "200 Socket");
+    assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/who")).await.line(), "200 UnixSocket");
     served.ends().await;
     assert!(!path.exists());
     assert!(path.parent().unwrap().exists());
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_replaced_only_if_nobody_answers_there() {
+async fn a_unix_socket_is_replaced_only_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
     let shown = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
     let alive = UnixListener::bind(&path).unwrap();
-    expect!["cannot listen on unix:DIR/podmux.sock: somebody answers there; stop it, or give another address with --listen"].assert_eq(&shown(refusal(&unix(&path)).await));
+    expect!["cannot listen on unix:DIR/podmux.sock: socket in use (is another podmux running? choose another with --listen)"].assert_eq(&shown(bind_error(&unix(&path)).await));
     assert!(path.exists());
     // As after a kill -9.
     drop(alive);
     let served = Served::start(&unix(&path), Limits::default()).await;
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
-    // A second server, as long as the first is there.
-    assert!(refusal(&unix(&path)).await.contains("somebody answers there"));
+    // A second server while the first one runs.
+    assert!(bind_error(&unix(&path)).await.contains("socket in use"));
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
     served.ends().await;
 }
 
 #[tokio::test]
-async fn of_two_that_start_at_once_one_gets_the_socket() {
+async fn of_two_servers_that_start_at_once_one_gets_the_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
-    // Dead, so that both would replace it.
+    // Without a server, so that both would replace it.
     drop(UnixListener::bind(&path).unwrap());
     let inode = fs::metadata(&path).unwrap().ino();
-    // This is what the other one does first.
+    // The other server locks the directory first.
     let lock = File::open(dir.path()).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    assert!(refusal(&unix(&path)).await.contains("somebody answers there"));
+    assert!(bind_error(&unix(&path)).await.contains("socket in use"));
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
     drop(lock);
     Served::start(&unix(&path), Limits::default()).await.ends().await;
 }
 
 #[tokio::test]
-async fn what_is_no_socket_is_left_alone() {
+async fn a_file_that_is_not_a_socket_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
     fs::write(&path, "precious").unwrap();
-    let told = refusal(&unix(&path)).await.replace(dir.path().to_str().unwrap(), "DIR");
-    expect!["cannot listen on unix:DIR/podmux.sock: there is a file that is no socket; remove it, or give another path with --listen"].assert_eq(&told);
+    let error = bind_error(&unix(&path)).await.replace(dir.path().to_str().unwrap(), "DIR");
+    expect!["cannot listen on unix:DIR/podmux.sock: the file is not a socket (remove it, or choose another path with --listen)"].assert_eq(&error);
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_made_is_refused() {
+async fn a_missing_parent_directory_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let told = refusal(&unix(&dir.path().join("a/b/podmux.sock"))).await;
-    expect!["cannot listen on unix:DIR/a/b/podmux.sock; give another address with --listen: No such file or directory (os error 2)"].assert_eq(&told.replace(dir.path().to_str().unwrap(), "DIR"));
+    let error = bind_error(&unix(&dir.path().join("a/b/podmux.sock"))).await;
+    expect!["cannot listen on unix:DIR/a/b/podmux.sock (choose another with --listen): No such file or directory (os error 2)"].assert_eq(&error.replace(dir.path().to_str().unwrap(), "DIR"));
 }
 
 #[tokio::test]
-async fn the_socket_that_another_put_in_its_place_stays() {
+async fn a_replaced_socket_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
     let served = Served::start(&unix(&path), Limits::default()).await;
     fs::remove_file(&path).unwrap();
-    // Were it removed and made again, it could get the same inode.
+    // Otherwise the new socket could get the same inode.
     fs::write(dir.path().join("other"), "").unwrap();
     let _other = UnixListener::bind(&path).unwrap();
     let inode = fs::metadata(&path).unwrap().ino();

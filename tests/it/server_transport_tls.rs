@@ -1,4 +1,4 @@
-//! TLS: the server's certificate and its change, clients' certificates, and what is refused.
+//! TLS: the server's certificate and its reload, client certificates, and errors.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use expect_test::expect;
 use http::header::AUTHORIZATION;
 use podmux::{
-    server::{Limits, Refusal},
+    server::{Limits, RejectReason},
     settings::{CertificateFiles, ServerSettings},
 };
 use rustls::{
@@ -26,7 +26,7 @@ use crate::support::{
     web::Authority,
 };
 
-/// A server's certificate for a name, in files that stay where they are.
+/// Moves a server's certificate and key to fixed paths.
 fn install(directory: &Path, from: (PathBuf, PathBuf)) -> CertificateFiles {
     let files = CertificateFiles { certificate: directory.join("tls.crt"), key: directory.join("tls.key") };
     fs::rename(from.0, &files.certificate).unwrap();
@@ -34,7 +34,7 @@ fn install(directory: &Path, from: (PathBuf, PathBuf)) -> CertificateFiles {
     files
 }
 
-/// A client that trusts one authority, and may have a certificate.
+/// A client that trusts one authority, optionally with a certificate.
 fn client(trusts: &Authority, own: Option<&(PathBuf, PathBuf)>, protocols: &[&str]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&trusts.ca_file).unwrap()).unwrap();
@@ -61,13 +61,13 @@ async fn connect(served: &Served, client: &TlsConnector) -> std::io::Result<TlsS
 }
 
 #[tokio::test]
-async fn tls_is_spoken_in_both_versions_of_http() {
+async fn tls_is_served_with_both_versions_of_http() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Authority::new(dir.path(), "ca");
     let tls = install(dir.path(), ca.server_files("podmux.example"));
     let served = Served::start(&ServerSettings { tls: Some(tls), ..loopback() }, Limits::default()).await;
     let stream = connect(&served, &client(&ca, None, &[])).await.unwrap();
-    assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Anybody");
+    assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Anonymous");
     let stream = connect(&served, &client(&ca, None, &["h2", "http/1.1"])).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     // The names in the certificate are the server's own.
@@ -91,22 +91,22 @@ async fn whoever_does_not_speak_tls_gets_nothing() {
     let served = Served::start(&ServerSettings { tls: Some(tls), ..loopback() }, limits).await;
     let answer = raw(served.connect().await, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(!answer.contains("hello"), "{answer}");
-    served.refused(Refusal::Handshake, 1).await;
-    // Silence, and the beginning of a handshake.
+    served.rejected(RejectReason::Handshake, 1).await;
+    // No data, and the beginning of a handshake.
     for (times, text) in [(2, ""), (3, "\u{16}\u{3}\u{1}")] {
         raw(served.connect().await, text).await;
-        served.refused(Refusal::Handshake, times).await;
+        served.rejected(RejectReason::Handshake, times).await;
     }
-    // The handshake alone is no request.
+    // A handshake without a request.
     let mut stream = connect(&served, &client(&ca, None, &[])).await.unwrap();
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest).await;
-    served.refused(Refusal::Headers, 1).await;
+    served.rejected(RejectReason::HeadersTimeout, 1).await;
     served.ends().await;
 }
 
 #[tokio::test]
-async fn a_client_is_known_by_its_certificate() {
+async fn a_client_is_authenticated_by_its_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let (ca, clients, strangers) = (
         Authority::new(dir.path(), "ca"),
@@ -125,16 +125,16 @@ async fn a_client_is_known_by_its_certificate() {
         let served = Served::start(&settings, Limits::default()).await;
         let known = client(&ca, Some(&clients.client("alice")), &[]);
         let stream = connect(&served, &known).await.unwrap();
-        assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Known");
+        assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Authenticated");
 
         let stranger = client(&ca, Some(&strangers.client("mallory")), &[]);
-        let refused = match connect(&served, &stranger).await {
-            // In TLS 1.3 the client learns it with the first answer.
+        let rejected = match connect(&served, &stranger).await {
+            // In TLS 1.3 the client's handshake succeeds, and its first read fails.
             Ok(stream) => try_ask(stream, get_of("/livez")).await.is_err(),
             Err(_) => true,
         };
-        assert!(refused);
-        served.refused(Refusal::Handshake, 1).await;
+        assert!(rejected);
+        served.rejected(RejectReason::Handshake, 1).await;
 
         let nobody = client(&ca, None, &[]);
         let stream = connect(&served, &nobody).await.unwrap();
@@ -151,39 +151,39 @@ async fn a_client_is_known_by_its_certificate() {
 }
 
 #[test]
-fn a_new_certificate_is_shown_from_when_both_files_are_there() {
+fn a_new_certificate_is_used_when_both_files_are_replaced() {
     logged(async |log| {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (Authority::new(dir.path(), "old"), Authority::new(dir.path(), "new"));
         let tls = install(dir.path(), old.server_files("podmux.example"));
-        let limits = Limits { reread: SOON / 10, ..Limits::default() };
+        let limits = Limits { reload: SOON / 10, ..Limits::default() };
         let served = Served::start(&ServerSettings { tls: Some(tls.clone()), ..loopback() }, limits).await;
         let (trusts_old, trusts_new) = (client(&old, None, &[]), client(&new, None, &[]));
         let kept = connect(&served, &trusts_old).await.unwrap();
         assert!(connect(&served, &trusts_new).await.is_err());
 
-        // The certificate comes first, and does not go with the key that is still there.
+        // The new certificate does not match the old key.
         let (certificate, key) = new.server_files("podmux.example");
         fs::rename(certificate, &tls.certificate).unwrap();
-        until("it is told", || log.lines_with("cannot be used").len() == 1).await;
+        until("the error is logged", || log.lines_with("credentials rejected").len() == 1).await;
         assert!(connect(&served, &trusts_old).await.is_ok(), "the old pair stays");
         fs::rename(key, &tls.key).unwrap();
-        until("it is read", || log.lines_with("recovered").len() == 1).await;
+        until("the files are reloaded", || log.lines_with("recovered").len() == 1).await;
         let stream = connect(&served, &trusts_new).await.unwrap();
         assert_eq!(ask(stream, get_of("/hello")).await.line(), "200 hello");
         assert!(connect(&served, &trusts_old).await.is_err());
-        // Who was connected stays so.
+        // Existing connections stay open.
         assert_eq!(ask(kept, get_of("/hello")).await.line(), "200 hello");
 
         fs::write(&tls.certificate, "no certificate").unwrap();
-        until("it is told", || log.lines_with("cannot be used").len() == 2).await;
+        until("the error is logged", || log.lines_with("credentials rejected").len() == 2).await;
         assert!(connect(&served, &trusts_new).await.is_ok());
         served.ends().await;
     });
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_are_refused_at_the_start() {
+async fn invalid_certificates_are_errors_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Authority::new(dir.path(), "ca");
     let (certificate, key) = ca.server_files("podmux.example");
@@ -193,7 +193,7 @@ async fn certificates_that_cannot_be_used_are_refused_at_the_start() {
     let pair = |certificate: &Path, key: &Path| {
         Some(CertificateFiles { certificate: certificate.to_owned(), key: key.to_owned() })
     };
-    let mut told = String::new();
+    let mut errors = String::new();
     for (tls, client_ca_file) in [
         (pair(&missing, &key), None),
         (pair(&certificate, &missing), None),
@@ -207,18 +207,18 @@ async fn certificates_that_cannot_be_used_are_refused_at_the_start() {
     ] {
         let settings = ServerSettings { tls, client_ca_file, ..loopback() };
         let error = bind(&settings, Limits::default()).await.unwrap_err();
-        told += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
-        told += "\n";
+        errors += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
+        errors += "\n";
     }
     expect![[r#"
-        TLS certificate DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        TLS private key DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        TLS certificate DIR/empty: there is no certificate in PEM in it
-        TLS private key DIR/empty: there is no private key in PEM in it (an encrypted one is none)
-        TLS certificate DIR/podmux.example.key: there is no certificate in PEM in it
-        TLS private key DIR/podmux.example.crt: there is no private key in PEM in it (an encrypted one is none)
-        TLS certificate DIR/podmux.example.crt: it does not go with the key in DIR/other.key: keys may not be consistent: KeyMismatch
-        client CA file DIR/missing: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)
-        client CA file DIR/empty: there is no certificate in PEM in it
-    "#]].assert_eq(&told);
+        cannot read the TLS certificate DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        cannot read the TLS private key DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        TLS certificate DIR/empty: the file has no certificate in PEM
+        TLS private key DIR/empty: the file has no private key in PEM (encrypted keys are not supported)
+        TLS certificate DIR/podmux.example.key: the file has no certificate in PEM
+        TLS private key DIR/podmux.example.crt: the file has no private key in PEM (encrypted keys are not supported)
+        TLS certificate DIR/podmux.example.crt: the certificate does not match the key in DIR/other.key: keys may not be consistent: KeyMismatch
+        cannot read the client CA file DIR/missing (does it exist, and may podmux read it?): No such file or directory (os error 2)
+        client CA file DIR/empty: the file has no certificate in PEM
+    "#]].assert_eq(&errors);
 }

@@ -1,4 +1,4 @@
-//! `GET /updates`: the stream as lines and as events, gone on with, and lost by who is too slow.
+//! `GET /updates`: the stream as lines and as events, resumed, and ended for clients that are too slow.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::support::{
     stream::Replica,
 };
 
-/// A reader of a stream, piece by piece.
+/// A reader of a stream.
 struct Reader {
     body: Body,
     read: Vec<u8>,
@@ -57,12 +57,12 @@ impl Reader {
     }
 
     async fn line(&mut self) -> Value {
-        let line = self.next(b"\n").await.expect("the stream goes on");
+        let line = self.next(b"\n").await.expect("the stream continues");
         serde_json::from_str(&line).unwrap()
     }
 
     async fn event(&mut self) -> String {
-        self.next(b"\n\n").await.expect("the stream goes on")
+        self.next(b"\n\n").await.expect("the stream continues")
     }
 
     /// `SEQ OP source name…` of the next line.
@@ -85,7 +85,7 @@ fn text(value: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn without_a_number_it_begins_with_everything() {
+async fn without_a_number_the_stream_begins_with_a_set_of_all_pods() {
     let server = TestServer::start().await;
     server.ask("POST /pods", &[], manifest("a")).await;
     let mut reader = Reader::open(&server, "", &[]).await;
@@ -97,11 +97,11 @@ async fn without_a_number_it_begins_with_everything() {
     server.file_pod("c.yaml", pod("c")).await;
     assert_eq!(reader.brief().await, "6 ADD file c");
     server.end_sources().await;
-    assert_eq!(reader.next(b"\n").await, None, "it ends with the agent");
+    assert_eq!(reader.next(b"\n").await, None, "the stream ends with the agent");
 }
 
 #[tokio::test]
-async fn from_a_number_it_begins_with_what_was_missed() {
+async fn from_a_number_the_stream_begins_with_the_missed_updates() {
     let server = TestServer::start().await;
     for name in ["a", "b", "c"] {
         server.ask("POST /pods", &[], manifest(name)).await;
@@ -118,7 +118,7 @@ async fn from_a_number_it_begins_with_what_was_missed() {
 }
 
 #[tokio::test]
-async fn who_replays_the_lines_holds_what_is_wanted() {
+async fn replaying_the_lines_gives_the_merged_pods() {
     let server = TestServer::start().await;
     let mut reader = Reader::open(&server, "?from=1", &[]).await;
     for n in 0..20 {
@@ -136,7 +136,7 @@ async fn who_replays_the_lines_holds_what_is_wanted() {
     assert_eq!(listed.len(), 11);
 }
 
-/// A list of 15 possible pods, taken in pages while they come, change and go.
+/// Lists up to 15 pods in pages while they change, and then follows the updates.
 async fn list_and_follow(dice: &mut Dice) {
     let server = TestServer::start().await;
     let write = async |dice: &mut Dice| {
@@ -189,7 +189,7 @@ fn number(text: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn whoever_lists_in_pages_and_then_follows_the_updates_is_right() {
+async fn a_list_in_pages_and_the_updates_after_it_give_the_merged_pods() {
     for seed in 0..30 {
         list_and_follow(&mut Dice(seed)).await;
     }
@@ -198,7 +198,7 @@ async fn whoever_lists_in_pages_and_then_follows_the_updates_is_right() {
 const EVENTS: (&str, &str) = ("accept", "text/html, text/event-stream;q=0.9");
 
 #[tokio::test]
-async fn events_are_numbered_and_go_on_after_the_last_that_was_heard() {
+async fn events_are_numbered_and_resume_after_the_last_event_id() {
     let server = TestServer::start().await;
     server.ask("POST /pods", &[], manifest("a")).await;
     let answer = server.open("GET /updates", &[EVENTS], "").await;
@@ -211,14 +211,14 @@ async fn events_are_numbered_and_go_on_after_the_last_that_was_heard() {
     for name in ["b", "c"] {
         server.ask("POST /pods", &[], manifest(name)).await;
     }
-    // What was heard counts more than what the address says.
+    // Last-Event-ID wins over the query.
     let mut reader = Reader::open(&server, "?from=1", &[EVENTS, ("last-event-id", "3")]).await;
     assert!(reader.event().await.starts_with("id: 4\nevent: ADD\ndata: {"));
     assert!(reader.event().await.starts_with("id: 5\nevent: ADD\ndata: {"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_stream_is_never_silent_for_long_and_lines_are() {
+async fn an_event_stream_has_keep_alive_comments_and_lines_have_none() {
     let server = TestServer::start().await;
     let open = async |headers: &[(&str, &str)]| {
         Reader::of(server.open_inside("GET /updates?from=3", headers, "").await.into_body())
@@ -231,10 +231,10 @@ async fn an_event_stream_is_never_silent_for_long_and_lines_are() {
     }
     server.file_pod("a.yaml", pod("a")).await;
     assert!(events.event().await.starts_with("id: 3\nevent: ADD\n"));
-    assert_eq!(lines.brief().await, "3 ADD file a", "and nothing before");
+    assert_eq!(lines.brief().await, "3 ADD file a", "without anything before it");
 }
 
-/// The nth state of a pod of so many bytes.
+/// The nth state of a pod of this size in bytes.
 fn large(n: usize, bytes: usize) -> Prepared {
     let mut pod = pod(&format!("a=i:{n}"));
     pod.set_metadata("annotations", Some(json!({"long": "x".repeat(bytes)})));
@@ -242,14 +242,14 @@ fn large(n: usize, bytes: usize) -> Prepared {
 }
 
 #[tokio::test]
-async fn who_is_too_slow_is_told_so_and_slows_nobody() {
+async fn a_client_that_is_too_slow_gets_a_410_and_delays_no_other() {
     let bounds = Bounds { updates: 8, ..Bounds::default() };
     let server = TestServer::with(Setup { bounds, ..Setup::default() }).await;
     let mut slow = Reader::open(&server, "", &[]).await;
     let mut slow_events = Reader::open(&server, "", &[EVENTS]).await;
     let mut quick = Reader::open(&server, "", &[]).await;
     assert_eq!(quick.brief().await, "2 SET *");
-    // 100 × 200 kB: more than the buffers of a connection hold, and more updates than are held.
+    // 100 × 200 kB: more than the buffers of a connection, and more updates than the history.
     for n in 0..100 {
         server.file_pod("a.yaml", large(n, 200_000)).await;
         let op = if n == 0 { "ADD" } else { "UPDATE" };
@@ -260,19 +260,19 @@ async fn who_is_too_slow_is_told_so_and_slows_nobody() {
         last = slow.line().await;
     }
     assert_eq!((&last["code"], &last["reason"]), (&410.into(), &"Expired".into()));
-    assert_eq!(slow.next(b"\n").await, None, "that was the last");
+    assert_eq!(slow.next(b"\n").await, None, "the stream has ended");
     let mut event = slow_events.event().await;
     while !event.starts_with("event: error\ndata: {\"kind\":\"Status\"") {
         assert!(event.starts_with("id: "), "{event:.100}");
         event = slow_events.event().await;
     }
-    assert_eq!(slow_events.next(b"\n").await, None, "that was the last");
-    // And it can start over.
+    assert_eq!(slow_events.next(b"\n").await, None, "the stream has ended");
+    // The client can start again.
     assert_eq!(Reader::open(&server, "", &[]).await.brief().await, "102 SET * a");
 }
 
 #[tokio::test]
-async fn a_huge_update_goes_out_in_pieces_and_a_huge_pod_is_not_copied() {
+async fn a_large_update_is_sent_in_chunks_and_a_large_pod_is_not_copied() {
     let server = TestServer::start().await;
     let mut pods: Vec<_> = (0..2000).map(|n| pod(&format!("p{n:04}"))).collect();
     pods.push(large(0, 1_000_000));
@@ -296,7 +296,7 @@ async fn a_huge_update_goes_out_in_pieces_and_a_huge_pod_is_not_copied() {
 }
 
 #[tokio::test]
-async fn watchers_that_never_read_hold_nobody_up() {
+async fn watchers_that_never_read_delay_no_other() {
     let server = TestServer::start().await;
     let mut idle = Vec::new();
     for _ in 0..MAX_WATCHERS - 1 {

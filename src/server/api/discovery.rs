@@ -1,8 +1,7 @@
-//! Discovery: the groups, resources and `OpenAPI` document that kubectl reads before it does anything.
+//! Discovery: the API groups, resources and the `OpenAPI` document that kubectl reads first.
 
 use serde_json::{Value, json};
 
-/// What kubectl wants to know before anything else.
 pub(in crate::server) fn api_versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
 }
@@ -26,15 +25,15 @@ pub(in crate::server) fn openapi_index() -> Value {
     json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})
 }
 
-/// The one thing that kubectl looks for before it creates anything: that the
-/// server validates fields itself. It looks at PATCH of all methods
-/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not served.
+/// The `OpenAPI` document: that the server validates fields itself, which kubectl checks before
+/// it creates an object. It reads the parameters of PATCH
+/// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not supported.
 pub(in crate::server) fn openapi() -> Value {
     json!({
         "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},
         "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {
             "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
-            "responses": {"405": {"description": "not served"}},
+            "responses": {"405": {"description": "not supported"}},
             "x-kubernetes-group-version-kind": {"group": "", "kind": "Pod", "version": "v1"},
         }}},
     })

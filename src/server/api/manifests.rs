@@ -1,31 +1,31 @@
-//! From a request's body to prepared pods: what is refused and what is warned of.
+//! Decodes a request's body to prepared pods, with errors and warnings.
 
 use std::{fmt::Write as _, sync::Arc};
 
 use axum::body::Body;
 use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
-use uuid::Uuid;
 
 use crate::server::{
-    body::{Format, Input, SMALL_BODY},
-    context::{Context, Params, blocking},
+    body::{BodyFormat, RequestBody, SMALL_BODY},
+    context::{Context, Params},
     status::ApiError,
 };
 use crate::{
+    host::Random,
     manifest::{self, Generate, Manifest, Preparation, yaml},
     pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName, Stage},
 };
 
-/// How long one warning may be, in characters, and all of an answer together, in
-/// bytes: those of kube-apiserver (`apiserver/pkg/endpoints/filters/warning.go`).
+/// kube-apiserver's limits of one warning, in characters, and of all warnings of a response, in
+/// bytes (`apiserver/pkg/endpoints/filters/warning.go`).
 const MAX_WARNING: usize = 256;
 const MAX_WARNINGS: usize = 4096;
 
-/// How the decoder's warnings begin that `Strict` makes errors.
+/// The beginnings of the decoder's warnings that are errors with `Strict`.
 const UNKNOWN_FIELD: &str = "unknown field, ignored";
 const DUPLICATE_KEY: &str = "the key stands twice";
 
-/// What to do about fields that nobody knows and keys that stand twice.
+/// What to do about unknown fields and duplicate keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldValidation {
     Strict,
@@ -34,13 +34,13 @@ enum FieldValidation {
 }
 
 impl FieldValidation {
-    fn of(asked: &Params) -> Result<Self, ApiError> {
-        match asked.option("fieldValidation") {
+    fn of(params: &Params) -> Result<Self, ApiError> {
+        match params.option("fieldValidation") {
             "" | "Warn" => Ok(Self::Warn),
             "Strict" => Ok(Self::Strict),
             "Ignore" => Ok(Self::Ignore),
             other => Err(ApiError::no_such_value(
-                asked.options_kind(),
+                params.options_kind(),
                 "fieldValidation",
                 other,
                 &["Ignore", "Warn", "Strict"],
@@ -49,66 +49,64 @@ impl FieldValidation {
     }
 }
 
-/// The pods of a body, and the warnings that its answer bears.
-pub(in crate::server) struct Given {
+/// The pods of a body, and the warning headers of the response.
+pub(in crate::server) struct DecodedBody {
     pub(in crate::server) pods: Vec<Prepared>,
     pub(in crate::server) has_list: bool,
     pub(in crate::server) warnings: HeaderMap,
 }
 
-/// Reads a request's body as a manifest: all of it is good, or nothing is taken.
+/// Decodes a request's body as a manifest. One invalid pod rejects the whole body.
 ///
 /// # Errors
-/// 400 if it cannot be read at all, or is not what `fieldValidation=Strict`
-/// wants; 422 with every problem if it can be read and its pods cannot be; 413
-/// and 415 as [`Input::read`] says.
+/// 400 if it cannot be decoded or violates `fieldValidation=Strict`; 422 with every problem if
+/// its pods are invalid; 413 and 415 as for [`RequestBody::read`].
 pub(in crate::server) async fn read(
     server: &Context,
-    asked: &Params,
-    headers: &HeaderMap,
+    params: &Params,
     body: Body,
-) -> Result<Given, ApiError> {
-    let validation = FieldValidation::of(asked)?;
-    let input = Input::read(headers, body, &server.large_bodies).await?;
+) -> Result<DecodedBody, ApiError> {
+    let validation = FieldValidation::of(params)?;
+    let input = RequestBody::read(&params.headers, body, &server.large_bodies).await?;
     let preparation = Preparation {
         source: SourceName::Http,
         node: server.view.node.clone(),
         generate: Some(names(server)),
-        // On podmux's own paths the query may say what Kubernetes' paths say themselves.
-        namespace: asked
+        // podmux's paths have the namespace in the query instead.
+        namespace: params
             .part("namespace")
-            .or(Some(asked.option("namespace")).filter(|namespace| !namespace.is_empty()))
+            .or(Some(params.option("namespace")).filter(|namespace| !namespace.is_empty()))
             .map(str::to_owned),
     };
     let format = input.format;
     let text = input.text.clone();
     let decode = move || decode(&text, format, &preparation);
-    let decoded = if input.text.len() > SMALL_BODY { blocking(decode).await? } else { decode() };
+    let decoded = if input.text.len() > SMALL_BODY { server.blocking(decode).await? } else { decode() };
     let Manifest { pods, has_list, warnings } =
-        decoded.map_err(|refusal| refused(&refusal, format, name_in(&input.text).as_deref()))?;
+        decoded.map_err(|refusal| rejection(&refusal, format, name_in(&input.text).as_deref()))?;
     if validation == FieldValidation::Strict {
         strict(&warnings)?;
     }
     let warnings =
-        if validation == FieldValidation::Ignore { HeaderMap::new() } else { headers_of(&warnings) };
-    Ok(Given { pods, has_list, warnings })
+        if validation == FieldValidation::Ignore { HeaderMap::new() } else { warning_headers(&warnings) };
+    Ok(DecodedBody { pods, has_list, warnings })
 }
 
-/// How names are generated: such that no pod has them, of whatever source, nor
-/// a posted one that is shadowed or being deleted. Two requests that are read at
-/// once may yet be given the same name; then the second one is told so.
+/// Generates names that no merged and no posted pod has. Two concurrent requests can still
+/// generate the same name; then the second one is answered with a conflict.
 fn names(server: &Context) -> Generate {
     let (merged, posted) = (server.view.merged.borrow().clone(), server.view.posts.all());
     let is_taken = move |key: &PodKey| merged.get(key).is_some() || posted.contains_key(key);
-    Generate { letters: suffix, is_taken: Arc::new(is_taken) }
+    let random = server.view.host.random.clone();
+    Generate { letters: Arc::new(move || suffix(&random)), is_taken: Arc::new(is_taken) }
 }
 
-fn decode(text: &[u8], format: Format, preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    if format == Format::Json
+fn decode(text: &[u8], format: BodyFormat, preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
+    if format == BodyFormat::Json
         && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(text)
     {
         let place = Some((whole(error.line()), whole(error.column())));
-        let detail = format!("not JSON: {}", without_place(&error));
+        let detail = format!("not JSON: {}", without_position(&error));
         return Err(InvalidManifest {
             stage: Stage::Decode,
             problems: vec![Problem::error(detail).at(place)],
@@ -121,42 +119,41 @@ fn whole(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The error without the ` at line 3 column 5` at its end.
-fn without_place(error: &serde_json::Error) -> String {
+/// The error without ` at line 3 column 5` at its end.
+fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split_once(" at line ").map_or(&*text, |(what, _)| what).to_owned()
 }
 
-/// A refused body as a `Status`.
+/// The `Status` of a rejected body.
 ///
-/// As at the API the code is 400 if there is nothing in the body that could be
-/// looked at, and 422 with the fields in `details.causes` if there is. A value of
-/// the wrong type is 422 here and 400 there: its field is known, so it is told.
-fn refused(refusal: &InvalidManifest, format: Format, name: Option<&str>) -> ApiError {
+/// As in the API, the code is 400 if the body cannot be decoded, and 422 with the fields in
+/// `details.causes` if it is invalid. A value of the wrong type is 422 here and 400 there: its
+/// field is known, so the response names it.
+fn rejection(refusal: &InvalidManifest, format: BodyFormat, name: Option<&str>) -> ApiError {
     let errors: Vec<&Problem> =
         refusal.problems.iter().filter(|problem| problem.severity == Severity::Error).collect();
     if errors.iter().all(|error| error.field.is_none()) {
         let hint = match format {
-            Format::Form => " (if this was curl -d: it takes newlines away, --data-binary does not)",
+            BodyFormat::Form => " (curl -d removes newlines: use curl --data-binary)",
             _ => "",
         };
-        return ApiError::bad_request(format!("the body cannot be read: {}{hint}", joined(&errors)));
+        return ApiError::bad_request(format!("the body cannot be decoded: {}{hint}", joined(&errors)));
     }
     let what = name.map_or_else(|| "the body".to_owned(), |name| format!("Pod {name:?}"));
     let message = format!("{what} is invalid: {}", joined(&errors));
     let mut status = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
         .about("Pod", name.unwrap_or_default());
     for error in errors {
-        let place = error.position.map(|(line, column)| format!(" (line {line}, column {column})"));
-        let message = format!("{}{}", error.detail, place.unwrap_or_default());
+        let position = error.position.map(|(line, column)| format!(" (line {line}, column {column})"));
+        let message = format!("{}{}", error.detail, position.unwrap_or_default());
         let field = error.field.as_deref().unwrap_or_default();
         status = status.cause(error.reason.unwrap_or("FieldValueInvalid"), message, field);
     }
     status
 }
 
-/// The name of the pod that a refused body is about, if it is about one. A
-/// large body is not read again for that.
+/// The name of the single pod of a rejected body. A large body is not decoded again for it.
 fn name_in(text: &[u8]) -> Option<String> {
     let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
     let body = yaml::to_json(text).ok()?;
@@ -165,7 +162,7 @@ fn name_in(text: &[u8]) -> Option<String> {
     name.as_str().map(str::to_owned)
 }
 
-/// All of them in one text, in brackets if they are several, as the API does.
+/// The problems in one text; several are in brackets, as in the API.
 fn joined(problems: &[&Problem]) -> String {
     let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
     match &texts[..] {
@@ -174,7 +171,7 @@ fn joined(problems: &[&Problem]) -> String {
     }
 }
 
-/// A warning in the API's words, if it is one of those that `Strict` refuses.
+/// The API's text for a warning that is an error with `Strict`.
 fn strict_text(warning: &Problem) -> Option<String> {
     let field = warning.field.as_deref()?;
     let rest = warning.detail.strip_prefix(UNKNOWN_FIELD);
@@ -191,16 +188,16 @@ fn strict(warnings: &[Problem]) -> Result<(), ApiError> {
     Err(ApiError::bad_request(format!("strict decoding error: {}", texts.join(", "))))
 }
 
-/// The warnings as headers: `299 - "unknown field \"spec.foo\""`. As many as fit.
-fn headers_of(warnings: &[Problem]) -> HeaderMap {
-    let (mut headers, mut room) = (HeaderMap::new(), MAX_WARNINGS);
+/// The warnings as headers, as many as fit: `299 - "unknown field \"spec.foo\""`.
+fn warning_headers(warnings: &[Problem]) -> HeaderMap {
+    let (mut headers, mut remaining) = (HeaderMap::new(), MAX_WARNINGS);
     for warning in warnings {
         let text = strict_text(warning).unwrap_or_else(|| {
             Problem { severity: Severity::Error, position: None, ..warning.clone() }.to_string()
         });
         let value = quoted(&text);
-        let Some(rest) = room.checked_sub(value.len()) else { break };
-        room = rest;
+        let Some(rest) = remaining.checked_sub(value.len()) else { break };
+        remaining = rest;
         if let Ok(value) = HeaderValue::from_str(&value) {
             headers.append(WARNING, value);
         }
@@ -208,8 +205,7 @@ fn headers_of(warnings: &[Problem]) -> HeaderMap {
     headers
 }
 
-/// A warning's header: the code of a lasting one, no agent, and a quoted text of
-/// visible ASCII.
+/// The value of a warning's header: code 299, no agent, and a quoted text of printable ASCII.
 fn quoted(text: &str) -> String {
     let mut value = "299 - \"".to_owned();
     for c in text.chars().take(MAX_WARNING) {
@@ -224,13 +220,13 @@ fn quoted(text: &str) -> String {
     value
 }
 
-/// Five random letters for the end of a generated name, from those that the API
-/// uses: no vowels, so that they spell nothing, and nothing that looks like
-/// something else (`apimachinery/pkg/util/rand`).
-fn suffix() -> String {
+/// Five random letters for the end of a generated name, from the API's alphabet: without vowels,
+/// so that they form no words, and without similar characters (`apimachinery/pkg/util/rand`).
+fn suffix(random: &Random) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut number = Uuid::new_v4().as_u128();
-    // The lowest bits of a random UUID are all random.
+    let mut bytes = [0; 8];
+    random.fill(&mut bytes);
+    let mut number = u64::from_le_bytes(bytes);
     let mut letter = || {
         let letter = LETTERS[usize::try_from(number % 27).unwrap_or(0)];
         number /= 27;

@@ -10,37 +10,36 @@ use super::select::Selector;
 use crate::pod::{Entry, Pod, PodKey};
 use crate::server::status::ApiError;
 
-/// What a list's request says about pages.
+/// The page of a list that a request asks for.
 #[derive(Clone, Debug, Default)]
 pub(in crate::server) struct PageRequest {
-    /// How many pods at most; all if absent.
+    /// The maximal number of pods; all if absent.
     limit: Option<usize>,
-    /// Where the page before ended.
-    token: Option<Token>,
+    /// Where the previous page ended.
+    token: Option<ContinueToken>,
 }
 
-/// What `metadata.continue` holds, as JSON in base64; nobody but us reads it.
+/// The content of `metadata.continue`, as JSON in base64. It is opaque to clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Token {
-    /// The number in the update stream at which the first page was true. All
-    /// pages bear it: whoever has them all and goes on with the updates from
-    /// there is right, whatever changed meanwhile, for replaying an update
-    /// twice does no harm.
+struct ContinueToken {
+    /// The number in the update stream at which the first page was read. All pages have it as
+    /// their version: a client that has all pages continues with the updates from there. It
+    /// receives some changes twice, which does no harm.
     seq: u64,
-    /// The key of the last pod of the page before, `namespace/name`.
+    /// The key of the last pod of the previous page, `namespace/name`.
     after: String,
 }
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::server) struct Page {
-    /// Its pods, by `namespace/name`.
+    /// The pods by `namespace/name`.
     pub(in crate::server) pods: Vec<Arc<Pod>>,
     /// `metadata.resourceVersion`.
     pub(in crate::server) seq: u64,
-    /// `metadata.continue`: how to ask for the next one, if there is one.
+    /// `metadata.continue`: the token of the next page, if there is one.
     pub(in crate::server) next: Option<String>,
-    /// `metadata.remainingItemCount`: how many pods come after, if that is known.
+    /// `metadata.remainingItemCount`: how many pods follow, if that is known.
     pub(in crate::server) remaining: Option<usize>,
 }
 
@@ -48,37 +47,34 @@ impl PageRequest {
     /// Reads `limit` and `continue`; empty is absent.
     ///
     /// # Errors
-    /// 400 if the limit is no number or the token none of ours.
+    /// 400 if the limit is not a number or the token is invalid.
     pub(in crate::server) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
         let limit = match limit {
             "" => 0,
-            limit => limit.parse::<i64>().map_err(|_| {
-                ApiError::bad_request(format!("invalid limit {limit:?}: a number of pods is expected"))
-            })?,
+            limit => limit.parse::<i64>().map_err(|_| ApiError::not_a_number("limit", limit))?,
         };
         // As at the API, less than one is no limit.
         let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
         let token = match token {
             "" => None,
-            token => Some(Token::read(token).ok_or_else(|| {
-                ApiError::bad_request(
-                    "continue key is not valid: take it from metadata.continue of the page before",
-                )
+            token => Some(ContinueToken::decode(token).ok_or_else(|| {
+                let message = "continue key is not valid: use metadata.continue of the previous page";
+                ApiError::bad_request(message)
             })?),
         };
         Ok(Self { limit, token })
     }
 
-    /// Whether it is a later page of a list.
-    pub(in crate::server) fn goes_on(&self) -> bool {
+    /// Whether this is not the first page.
+    pub(in crate::server) fn is_continued(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Cuts the page out of the pods that are wanted at a number of the update
-    /// stream, which come sorted by key.
+    /// Cuts the page out of the merged pods, sorted by key, at a number of the update stream.
     ///
     /// # Errors
-    /// 410 if the token is of a later number: the stream began anew since.
+    /// 410 if the token has a higher number: the numbers started again since, with another
+    /// state directory.
     pub(in crate::server) fn cut<'e>(
         &self,
         entries: impl Iterator<Item = (&'e PodKey, &'e Entry)>,
@@ -86,7 +82,7 @@ impl PageRequest {
         seq: u64,
     ) -> Result<Page, ApiError> {
         if self.token.as_ref().is_some_and(|token| token.seq > seq) {
-            let message = "the continue token is of an earlier state directory: list again without it";
+            let message = "the continue token is from another state directory: list again without it";
             return Err(ApiError::new(StatusCode::GONE, "Expired", message));
         }
         let after = self.token.as_ref().map_or("", |token| &token.after);
@@ -100,21 +96,21 @@ impl PageRequest {
         if let Some(last) = pods.last()
             && matching.peek().is_some()
         {
-            next = Some(Token { seq, after: last.key().to_string() }.write());
-            // As at the API: to count what a selector leaves would cost as much as to list it.
+            next = Some(ContinueToken { seq, after: last.key().to_string() }.encode());
+            // As in the API: to count with a selector costs as much as to list.
             remaining = selector.is_empty().then(|| matching.count());
         }
         Ok(Page { pods, seq, next, remaining })
     }
 }
 
-impl Token {
-    fn read(text: &str) -> Option<Self> {
+impl ContinueToken {
+    fn decode(text: &str) -> Option<Self> {
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
     }
 
-    fn write(&self) -> String {
-        // A number and a text: writing them to memory cannot fail.
+    fn encode(&self) -> String {
+        // Writing a number and a text to memory cannot fail.
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
 }

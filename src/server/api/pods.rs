@@ -1,4 +1,4 @@
-//! Pods: podmux's own paths for whole sets, and Kubernetes' paths.
+//! Pods: podmux's paths for sets of pods, and Kubernetes' paths.
 
 use std::{fmt::Write as _, iter, sync::Arc};
 
@@ -12,13 +12,13 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 
 use super::{
-    manifests::{self, Given},
+    manifests::{self, DecodedBody},
     page::{Page, PageRequest},
     select::Selector,
 };
 use crate::server::{
-    body::{Format, Input, Pieces, items},
-    context::{Context, Params, blocking, json_text},
+    body::{BodyFormat, ChunkedBody, RequestBody, items},
+    context::{Context, Params, json_text},
     status::ApiError,
 };
 use crate::{
@@ -28,48 +28,49 @@ use crate::{
     source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
 };
 
-type Handled = Result<Response, ApiError>;
-type Shared = State<Arc<Context>>;
+type Answer = Result<Response, ApiError>;
+type Server = State<Arc<Context>>;
 
 /// `GET /pods`, `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`:
-/// what all sources want, as a `v1.PodList`.
+/// the merged pods as a `v1.PodList`.
 ///
-/// Its resourceVersion is the number of `/updates` at which it is true (of a
-/// later page: at which the first one was).
-pub(in crate::server) async fn list(State(server): Shared, asked: Params) -> Handled {
-    if asked.flag("watch") {
-        let message = "watch is not served here: GET /updates is the stream of changes, \
-            and /updates?from=N goes on after the list of resourceVersion N-1";
+/// Its resourceVersion is the number in `/updates` at which it was read; a later page has that
+/// of the first page.
+pub(in crate::server) async fn list(State(server): Server, params: Params) -> Answer {
+    if params.flag("watch") {
+        let message = "watch is not supported: use GET /updates?from=N, \
+            where N is the resourceVersion of a list plus one";
         return Err(
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).allow("GET,HEAD")
         );
     }
-    let page = PageRequest::new(asked.option("limit"), asked.option("continue"))?;
-    let selector = Selector::new(asked.option("labelSelector"), asked.option("fieldSelector"))?;
+    let page = PageRequest::new(params.option("limit"), params.option("continue"))?;
+    let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
     let snapshot = server.snapshot().await?;
-    at_version(&asked, page.goes_on(), snapshot.seq)?;
-    let namespace = asked.part("namespace").map(str::to_owned);
+    check_version(&params, page.is_continued(), snapshot.seq)?;
+    let namespace = params.part("namespace").map(str::to_owned);
     let selects = !selector.is_empty();
     let cut = move || {
-        let there = |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
-        let entries = snapshot.merged.iter().filter(|(key, _)| there(key));
+        let in_namespace =
+            |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
+        let entries = snapshot.merged.iter().filter(|(key, _)| in_namespace(key));
         page.cut(entries, &selector, snapshot.seq)
     };
-    // To look into 100,000 pods takes a second.
-    Ok(pod_list(if selects { blocking(cut).await?? } else { cut()? }))
+    // A selector reads the text of every pod: of 100,000 pods that takes a second.
+    Ok(pod_list(if selects { server.blocking(cut).await?? } else { cut()? }))
 }
 
-/// Whether a list of this number of the update stream is what was asked for
+/// Checks the requested resource version against the current number of the update stream
 /// (`apimachinery/pkg/apis/meta/internalversion/validation`).
-fn at_version(asked: &Params, goes_on: bool, seq: u64) -> Result<(), ApiError> {
-    let wanted = asked.number::<u64>("resourceVersion")?;
-    if goes_on && wanted.is_some_and(|wanted| wanted > 0) {
+fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), ApiError> {
+    let wanted = params.number::<u64>("resourceVersion")?;
+    if is_continued && wanted.is_some_and(|wanted| wanted > 0) {
         return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
     }
-    let rule = asked.option("resourceVersionMatch");
+    let rule = params.option("resourceVersionMatch");
     if !matches!(rule, "" | "Exact" | "NotOlderThan") {
         return Err(ApiError::no_such_value(
-            asked.options_kind(),
+            params.options_kind(),
             "resourceVersionMatch",
             rule,
             &["Exact", "NotOlderThan"],
@@ -81,7 +82,7 @@ fn at_version(asked: &Params, goes_on: bool, seq: u64) -> Result<(), ApiError> {
         }
         let why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
         return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why)
-            .about(asked.options_kind(), "")
+            .about(params.options_kind(), "")
             .cause("FieldValueForbidden", why, "resourceVersionMatch"));
     };
     if wanted > seq {
@@ -91,7 +92,9 @@ fn at_version(asked: &Params, goes_on: bool, seq: u64) -> Result<(), ApiError> {
             .retry_after(1));
     }
     if rule == "Exact" && wanted < seq {
-        let message = format!("the list of resource version {wanted} is not held, that of {seq} is");
+        let message = format!(
+            "the list of resource version {wanted} is not available any more: the current one is {seq}"
+        );
         return Err(ApiError::new(StatusCode::GONE, "Expired", message));
     }
     Ok(())
@@ -115,74 +118,62 @@ fn pod_list(page: Page) -> Response {
     let pieces = iter::once(Bytes::from(head))
         .chain(items(page.pods.into_iter()))
         .chain(iter::once(Bytes::from_static(tail.as_bytes())));
-    json_text(StatusCode::OK, Pieces::body(pieces, length)).into_response()
+    json_text(StatusCode::OK, ChunkedBody::of(pieces, length)).into_response()
 }
 
-/// A pod as it is: its own text.
-fn pod_answer(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
+/// A response with the text of a pod.
+fn pod_response(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
     let text = Bytes::from_owner(pod.text().clone());
     let length = text.len() + 1;
-    let body = Pieces::body([text, Bytes::from_static(b"\n")].into_iter(), length);
+    let body = ChunkedBody::of([text, Bytes::from_static(b"\n")].into_iter(), length);
     (warnings, json_text(code, body)).into_response()
 }
 
-/// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a pod, whosesoever it is. A
-/// posted one that another source shadows is not what is wanted, and not shown.
-pub(in crate::server) async fn read(State(server): Shared, asked: Params) -> Handled {
-    // There is one version of a pod, the newest, and it is as new as was asked for.
-    asked.number::<u64>("resourceVersion")?;
-    let key = key(&asked);
+/// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
+/// that is in conflict with another source's is not shown.
+pub(in crate::server) async fn read(State(server): Server, params: Params) -> Answer {
+    // Any version is valid: the response is the newest one.
+    params.number::<u64>("resourceVersion")?;
+    let key = key(&params);
     let pod = server.view.merged.borrow().get(&key).map(|entry| entry.pod().clone());
     let pod = pod.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    Ok(pod_answer(StatusCode::OK, &pod, HeaderMap::new()))
+    Ok(pod_response(StatusCode::OK, &pod, HeaderMap::new()))
 }
 
-fn key(asked: &Params) -> PodKey {
-    PodKey::new(asked.part("namespace").unwrap_or_default(), asked.part("name").unwrap_or_default())
+fn key(params: &Params) -> PodKey {
+    PodKey::new(params.part("namespace").unwrap_or_default(), params.part("name").unwrap_or_default())
 }
 
-/// `POST /pods`: each pod of the body is created or replaced.
-pub(in crate::server) async fn apply(
-    server: Shared,
-    asked: Params,
-    headers: HeaderMap,
-    body: Body,
-) -> Handled {
-    write_set(&server, &asked, &headers, body, Write::Apply).await
+/// `POST /pods`: creates or replaces each pod of the body.
+pub(in crate::server) async fn apply(server: Server, params: Params, body: Body) -> Answer {
+    write_set(&server, &params, body, Write::Apply).await
 }
 
-/// `PUT /pods`: the pods of the body are all posted pods from now on.
-pub(in crate::server) async fn replace_all(
-    server: Shared,
-    asked: Params,
-    headers: HeaderMap,
-    body: Body,
-) -> Handled {
-    write_set(&server, &asked, &headers, body, Write::ReplaceAll).await
+/// `PUT /pods`: replaces the set of all posted pods.
+pub(in crate::server) async fn replace_all(server: Server, params: Params, body: Body) -> Answer {
+    write_set(&server, &params, body, Write::ReplaceAll).await
 }
 
 async fn write_set(
     server: &Context,
-    asked: &Params,
-    headers: &HeaderMap,
+    params: &Params,
     body: Body,
     write: impl FnOnce(Vec<Prepared>) -> Write,
-) -> Handled {
-    let dry = asked.dry_run()?;
-    let Given { pods, warnings, .. } = manifests::read(server, asked, headers, body).await?;
-    free(server, pods.iter().map(Prepared::key))?;
-    let written = server.view.posts.write(write(pods), dry).await.map_err(|error| unwritten(&error))?;
-    // It is written, whether or not the history can say where.
+) -> Answer {
+    let dry = params.dry_run()?;
+    let DecodedBody { pods, warnings, .. } = manifests::read(server, params, body).await?;
+    check_owner(server, pods.iter().map(Prepared::key))?;
+    let written = server.view.posts.write(write(pods), dry).await.map_err(|error| write_error(&error))?;
+    // The pods are written, even if the history does not answer.
     let seq = server.snapshot().await.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
     let created = written.iter().any(|written| written.outcome == Outcome::Created);
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((warnings, json_text(code, write_list(&seq, written))).into_response())
 }
 
-/// What became of each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
+/// The result for each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
 /// "metadata":{"resourceVersion":"7"},"items":[{"result":"created","pod":{…}}]}`.
-/// The resourceVersion is a number of `/updates`: a list of that number, or a
-/// later one, shows what was written.
+/// Lists of this resourceVersion and later ones show the written pods.
 fn write_list(seq: &str, written: Vec<Written>) -> Body {
     let head = format!(
         r#"{{"kind":"PodWriteList","apiVersion":"podmux/v1","metadata":{{"resourceVersion":"{seq}"}},"items":["#
@@ -201,38 +192,28 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
     let pieces = iter::once(Bytes::from(head))
         .chain(items.into_iter().flatten())
         .chain(iter::once(Bytes::from_static(tail.as_bytes())));
-    Pieces::body(pieces, length)
+    ChunkedBody::of(pieces, length)
 }
 
-/// `POST /api/v1/namespaces/{namespace}/pods`: a pod is created.
-pub(in crate::server) async fn create(
-    server: Shared,
-    asked: Params,
-    headers: HeaderMap,
-    body: Body,
-) -> Handled {
-    let dry = asked.dry_run()?;
-    let Given { pods, has_list, warnings } = manifests::read(&server, &asked, &headers, body).await?;
-    let pod = one(pods, has_list, &asked)?;
+/// `POST /api/v1/namespaces/{namespace}/pods`: creates a pod.
+pub(in crate::server) async fn create(server: Server, params: Params, body: Body) -> Answer {
+    let dry = params.dry_run()?;
+    let DecodedBody { pods, has_list, warnings } = manifests::read(&server, &params, body).await?;
+    let pod = one(pods, has_list, &params)?;
     let metadata = pod.object().get("metadata");
     if metadata.and_then(|metadata| metadata.get("resourceVersion")).is_some() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let pod = write_one(&server, Write::Create, pod, dry).await?;
-    Ok(pod_answer(StatusCode::CREATED, &pod, warnings))
+    Ok(pod_response(StatusCode::CREATED, &pod, warnings))
 }
 
-/// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: a pod is replaced.
-pub(in crate::server) async fn replace(
-    server: Shared,
-    asked: Params,
-    headers: HeaderMap,
-    body: Body,
-) -> Handled {
-    let dry = asked.dry_run()?;
-    let Given { pods, has_list, warnings } = manifests::read(&server, &asked, &headers, body).await?;
-    let pod = one(pods, has_list, &asked)?;
-    let name = asked.part("name").unwrap_or_default();
+/// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: replaces a pod.
+pub(in crate::server) async fn replace(server: Server, params: Params, body: Body) -> Answer {
+    let dry = params.dry_run()?;
+    let DecodedBody { pods, has_list, warnings } = manifests::read(&server, &params, body).await?;
+    let pod = one(pods, has_list, &params)?;
+    let name = params.part("name").unwrap_or_default();
     if pod.key().name() != name {
         return Err(ApiError::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({name})",
@@ -240,16 +221,16 @@ pub(in crate::server) async fn replace(
         )));
     }
     let pod = write_one(&server, Write::Replace, pod, dry).await?;
-    Ok(pod_answer(StatusCode::OK, &pod, warnings))
+    Ok(pod_response(StatusCode::OK, &pod, warnings))
 }
 
-/// The one pod that Kubernetes' paths take at a time, in the namespace of the path.
-fn one(pods: Vec<Prepared>, has_list: bool, asked: &Params) -> Result<Prepared, ApiError> {
+/// The single pod of a body on Kubernetes' paths; its namespace must be that of the path.
+fn one(pods: Vec<Prepared>, has_list: bool, params: &Params) -> Result<Prepared, ApiError> {
     let (Ok([pod]), false) = (<[Prepared; 1]>::try_from(pods), has_list) else {
-        let message = "the body is not one Pod; POST /pods takes lists and several documents";
+        let message = "the body must be a single Pod: send lists and several documents to POST /pods";
         return Err(ApiError::bad_request(message));
     };
-    let namespace = asked.part("namespace").unwrap_or_default();
+    let namespace = params.part("namespace").unwrap_or_default();
     if pod.key().namespace() != namespace {
         return Err(ApiError::bad_request(format!(
             "the namespace of the object ({}) does not match the namespace on the URL ({namespace})",
@@ -266,14 +247,14 @@ async fn write_one(
     dry: bool,
 ) -> Result<Arc<Pod>, ApiError> {
     let key = pod.key().clone();
-    free(server, iter::once(&key))?;
-    let written = server.view.posts.write(write(pod), dry).await.map_err(|error| unwritten(&error))?;
+    check_owner(server, iter::once(&key))?;
+    let written = server.view.posts.write(write(pod), dry).await.map_err(|error| write_error(&error))?;
     let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     Ok(written.pod)
 }
 
-/// Refuses names that a pod of another source has.
-fn free<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
+/// Rejects names that belong to a pod of another source.
+fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> Result<(), ApiError> {
     let merged = server.view.merged.borrow().clone();
     let held: Vec<(&PodKey, String)> = keys
         .filter_map(|key| {
@@ -300,36 +281,31 @@ fn free<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> Result<
     Err(error)
 }
 
-/// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: a posted pod is deleted,
-/// shadowed by another source's or not. The answer is the pod.
-pub(in crate::server) async fn delete(
-    State(server): Shared,
-    asked: Params,
-    headers: HeaderMap,
-    body: Body,
-) -> Handled {
-    let key = key(&asked);
-    let input = Input::read(&headers, body, &server.large_bodies).await?;
+/// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: deletes a posted pod,
+/// also one in conflict with another source's. The response is the pod.
+pub(in crate::server) async fn delete(State(server): Server, params: Params, body: Body) -> Answer {
+    let key = key(&params);
+    let input = RequestBody::read(&params.headers, body, &server.large_bodies).await?;
     let options = DeleteOptions::read(&input.text, input.format)?;
-    options.check_policy(&asked)?;
-    let dry = asked.dry_run()? | asked.reads_dry_run(options.dry_run.iter().map(String::as_str))?;
-    if asked.options("gracePeriodSeconds").next() == Some("") {
-        return Err(ApiError::bad_request("invalid gracePeriodSeconds \"\": a number is expected"));
+    options.check_policy(&params)?;
+    let dry = params.dry_run()? | params.parse_dry_run(options.dry_run.iter().map(String::as_str))?;
+    if params.options("gracePeriodSeconds").next() == Some("") {
+        return Err(ApiError::not_a_number("gracePeriodSeconds", ""));
     }
-    let grace = options.grace_period_seconds.or(asked.number("gracePeriodSeconds")?);
+    let grace = options.grace_period_seconds.or(params.number("gracePeriodSeconds")?);
     if server.view.posts.get(&key).is_none() {
-        free(&server, iter::once(&key))?;
+        check_owner(&server, iter::once(&key))?;
         return Err(ApiError::no_such_pod(key.name()));
     }
     let DeletePreconditions { uid, resource_version } = options.preconditions.unwrap_or_default();
     let write =
         Write::Delete { key: key.clone(), grace, preconditions: Preconditions { uid, resource_version } };
-    let written = server.view.posts.write(write, dry).await.map_err(|error| unwritten(&error))?;
+    let written = server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
     let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    Ok(pod_answer(StatusCode::OK, &written.pod, HeaderMap::new()))
+    Ok(pod_response(StatusCode::OK, &written.pod, HeaderMap::new()))
 }
 
-/// What the body of a DELETE may say.
+/// The body of a DELETE.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct DeleteOptions {
@@ -337,11 +313,11 @@ struct DeleteOptions {
     grace_period_seconds: Option<i64>,
     preconditions: Option<DeletePreconditions>,
     dry_run: Vec<String>,
-    /// About objects that the pod owns; a node has none. Nothing follows from it.
+    /// About dependent objects, which do not exist here: checked and ignored.
     propagation_policy: Option<String>,
 }
 
-/// What `propagationPolicy` may say.
+/// The values of `propagationPolicy`.
 const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
 
 #[derive(Debug, Default, Deserialize)]
@@ -352,12 +328,12 @@ struct DeletePreconditions {
 }
 
 impl DeleteOptions {
-    fn read(text: &[u8], format: Format) -> Result<Self, ApiError> {
+    fn read(text: &[u8], format: BodyFormat) -> Result<Self, ApiError> {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        let bad = |error: String| ApiError::bad_request(format!("the body is not DeleteOptions: {error}"));
-        let options: Self = if format == Format::Json {
+        let bad = |error: String| ApiError::bad_request(format!("invalid DeleteOptions: {error}"));
+        let options: Self = if format == BodyFormat::Json {
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?
         } else {
             let text = str::from_utf8(text).map_err(|error| bad(error.to_string()))?;
@@ -365,39 +341,42 @@ impl DeleteOptions {
             serde_json::from_value(value).map_err(|error| bad(error.to_string()))?
         };
         match options.kind.as_deref() {
-            // Whoever sends a pod meant another verb.
-            Some(kind) if kind != "DeleteOptions" => Err(bad(format!("its kind is {kind:?}"))),
+            // A client that sends a pod means another verb.
+            Some(kind) if kind != "DeleteOptions" => {
+                Err(bad(format!("kind is {kind:?}: must be DeleteOptions or absent")))
+            }
             _ => Ok(options),
         }
     }
 
-    fn check_policy(&self, asked: &Params) -> Result<(), ApiError> {
-        let policy = self.propagation_policy.as_deref().unwrap_or(asked.option("propagationPolicy"));
+    fn check_policy(&self, params: &Params) -> Result<(), ApiError> {
+        let policy = self.propagation_policy.as_deref().unwrap_or(params.option("propagationPolicy"));
         if policy.is_empty() || POLICIES.contains(&policy) {
             return Ok(());
         }
-        Err(ApiError::no_such_value(asked.options_kind(), "propagationPolicy", policy, &POLICIES))
+        Err(ApiError::no_such_value(params.options_kind(), "propagationPolicy", policy, &POLICIES))
     }
 }
 
-/// Why a write was not taken, as a `Status`.
-fn unwritten(error: &WriteError) -> ApiError {
+/// The `Status` of a failed write.
+fn write_error(error: &WriteError) -> ApiError {
     match error {
-        WriteError::Rejected(obstacles) => refused(obstacles),
+        WriteError::Rejected(obstacles) => obstacle_error(obstacles),
         WriteError::Storage(DbError::Full(_)) => ApiError::new(
             StatusCode::INSUFFICIENT_STORAGE,
             "InsufficientStorage",
-            format!("{}: make room in the state directory; nothing was changed", chain(error)),
+            format!("{}; nothing was changed: free disk space for the state directory", chain(error)),
         ),
         WriteError::Storage(DbError::Ended) | WriteError::Stopping => ApiError::stopping(),
         WriteError::Storage(_) => {
-            let message = format!("{}: nothing was changed", chain(error));
+            let message =
+                format!("{}; nothing was changed: check the disk of the state directory", chain(error));
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
         }
     }
 }
 
-fn refused(obstacles: &[Obstacle]) -> ApiError {
+fn obstacle_error(obstacles: &[Obstacle]) -> ApiError {
     let code = |obstacle: &Obstacle| match obstacle.what {
         ObstacleKind::AlreadyExists | ObstacleKind::NotGoneYet => (StatusCode::CONFLICT, "AlreadyExists"),
         ObstacleKind::NotFound => (StatusCode::NOT_FOUND, "NotFound"),

@@ -1,12 +1,10 @@
-//! Label and field selectors, as the API reads them.
+//! Label and field selectors with the API's syntax.
 
 use serde::Deserialize;
 
-use crate::pod::Pod;
+use crate::{pod::Pod, server::status::ApiError};
 
-use crate::server::status::ApiError;
-
-/// Which pods a request asks for.
+/// Selects pods by their labels and fields.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     labels: Vec<Requirement>,
@@ -14,10 +12,10 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Reads a label selector and a field selector; either may be empty.
+    /// Parses a label selector and a field selector; either may be empty.
     ///
     /// # Errors
-    /// 400 with what cannot be read, as the API says it.
+    /// 400 with the API's message.
     pub fn new(labels: &str, fields: &str) -> Result<Self, ApiError> {
         let labels = parse_labels(labels)
             .map_err(|error| ApiError::bad_request(format!("unable to parse labelSelector: {error}")))?;
@@ -38,28 +36,28 @@ impl Selector {
     }
 
     fn fields_match(&self, pod: &Pod) -> bool {
-        // Only what is asked for is looked up: a pod's text is read for its spec and status alone.
-        let inside = self.fields.iter().any(|term| !matches!(term.field, Field::Name | Field::Namespace));
-        let read = inside.then(|| serde_json::from_slice(pod.text()).unwrap_or_default());
-        let read: Read<'_> = read.unwrap_or_default();
-        self.fields.iter().all(|term| (term.field.of(pod, &read) == term.value) == term.equal)
+        // The pod's text is parsed only if a field of its spec or status is needed.
+        let needs_text = self.fields.iter().any(|term| !term.name.starts_with("metadata."));
+        let values = needs_text.then(|| serde_json::from_slice(pod.text()).unwrap_or_default());
+        let values: FieldValues<'_> = values.unwrap_or_default();
+        self.fields.iter().all(|term| ((term.get)(pod, &values) == term.value) == term.equal)
     }
 }
 
-/// One part of a label selector.
+/// One requirement of a label selector.
 #[derive(Clone, Debug, PartialEq)]
 struct Requirement {
     key: String,
     operator: Operator,
 }
 
-/// What a label must be (`apimachinery/pkg/labels/selector.go`, `Requirement.Matches`).
+/// The condition on a label (`apimachinery/pkg/labels/selector.go`, `Requirement.Matches`).
 #[derive(Clone, Debug, PartialEq)]
 enum Operator {
     Exists,
     Absent,
     In(Vec<String>),
-    /// Also true of a pod without the label.
+    /// Also matches a pod without the label.
     NotIn(Vec<String>),
     Above(i64),
     Below(i64),
@@ -80,16 +78,15 @@ impl Requirement {
     }
 }
 
-/// A word or a sign of a label selector. An operator's name is a word too: only
-/// its place tells.
+/// A token of a label selector. `in` and `notin` are words: they can be keys and values too.
 #[derive(Clone, Debug, PartialEq)]
-enum Token<'s> {
+enum LabelToken<'s> {
     Word(&'s str),
     Sign(&'s str),
     End,
 }
 
-impl Token<'_> {
+impl LabelToken<'_> {
     fn text(&self) -> &str {
         match self {
             Self::Word(text) | Self::Sign(text) => text,
@@ -97,7 +94,6 @@ impl Token<'_> {
         }
     }
 
-    /// What was found and what should have been.
     fn unexpected(&self, expected: &str) -> String {
         format!("found '{}', expected: {expected}", self.text())
     }
@@ -106,59 +102,59 @@ impl Token<'_> {
 const SIGNS: [&str; 8] = ["!=", "==", "!", "=", "(", ")", ",", ">"];
 const LESS: &str = "<";
 
-/// The tokens of a label selector, one at a time.
-struct Tokens<'s> {
+/// The remaining tokens of a label selector.
+struct LabelTokens<'s> {
     rest: &'s str,
 }
 
-impl<'s> Tokens<'s> {
-    fn next(&mut self) -> Token<'s> {
+impl<'s> LabelTokens<'s> {
+    fn next(&mut self) -> LabelToken<'s> {
         let (token, rest) = self.split();
         self.rest = rest;
         token
     }
 
-    fn peek(&self) -> Token<'s> {
+    fn peek(&self) -> LabelToken<'s> {
         self.split().0
     }
 
-    /// Takes the next token if it is this sign.
-    fn take(&mut self, sign: &str) -> bool {
-        let there = self.peek() == Token::Sign(sign);
-        if there {
+    /// Consumes the next token if it is this sign.
+    fn consume(&mut self, sign: &str) -> bool {
+        let found = self.peek() == LabelToken::Sign(sign);
+        if found {
             self.next();
         }
-        there
+        found
     }
 
-    fn split(&self) -> (Token<'s>, &'s str) {
+    fn split(&self) -> (LabelToken<'s>, &'s str) {
         let rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
         if rest.is_empty() {
-            return (Token::End, rest);
+            return (LabelToken::End, rest);
         }
         if let Some(sign) = SIGNS.into_iter().chain([LESS]).find(|sign| rest.starts_with(sign)) {
             let (sign, rest) = rest.split_at(sign.len());
-            return (Token::Sign(sign), rest);
+            return (LabelToken::Sign(sign), rest);
         }
         let end = rest.find([' ', '\t', '\r', '\n', '=', '!', '(', ')', ',', '>', '<']);
         let (word, rest) = rest.split_at(end.unwrap_or(rest.len()));
-        (Token::Word(word), rest)
+        (LabelToken::Word(word), rest)
     }
 }
 
-/// Reads `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
+/// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
 fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
-    let mut tokens = Tokens { rest: text };
+    let mut tokens = LabelTokens { rest: text };
     let mut requirements = Vec::new();
-    if tokens.peek() == Token::End {
+    if tokens.peek() == LabelToken::End {
         return Ok(requirements);
     }
     loop {
         requirements.push(requirement(&mut tokens)?);
         match tokens.next() {
-            Token::End => return Ok(requirements),
-            Token::Sign(",") => match tokens.peek() {
-                Token::Word(_) | Token::Sign("!") => {}
+            LabelToken::End => return Ok(requirements),
+            LabelToken::Sign(",") => match tokens.peek() {
+                LabelToken::Word(_) | LabelToken::Sign("!") => {}
                 other => return Err(other.unexpected("identifier after ','")),
             },
             other => return Err(other.unexpected("',' or 'end of string'")),
@@ -166,10 +162,10 @@ fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
     }
 }
 
-fn requirement(tokens: &mut Tokens<'_>) -> Result<Requirement, String> {
-    let absent = tokens.take("!");
+fn requirement(tokens: &mut LabelTokens<'_>) -> Result<Requirement, String> {
+    let absent = tokens.consume("!");
     let key = match tokens.next() {
-        Token::Word(key) => key.to_owned(),
+        LabelToken::Word(key) => key.to_owned(),
         other if absent => return Err(other.unexpected("identifier")),
         other => return Err(other.unexpected("!, identifier, or 'end of string'")),
     };
@@ -177,68 +173,70 @@ fn requirement(tokens: &mut Tokens<'_>) -> Result<Requirement, String> {
     if absent {
         return Ok(Requirement { key, operator: Operator::Absent });
     }
-    if matches!(tokens.peek(), Token::End | Token::Sign(",")) {
+    if matches!(tokens.peek(), LabelToken::End | LabelToken::Sign(",")) {
         return Ok(Requirement { key, operator: Operator::Exists });
     }
     let operator = match tokens.next() {
-        Token::Sign("=" | "==") => Operator::In(vec![value(tokens)?]),
-        Token::Sign("!=") => Operator::NotIn(vec![value(tokens)?]),
-        Token::Sign(">") => Operator::Above(number(tokens)?),
-        Token::Sign(LESS) => Operator::Below(number(tokens)?),
-        Token::Word("in") => Operator::In(values(tokens)?),
-        Token::Word("notin") => Operator::NotIn(values(tokens)?),
+        LabelToken::Sign("=" | "==") => Operator::In(vec![value(tokens)?]),
+        LabelToken::Sign("!=") => Operator::NotIn(vec![value(tokens)?]),
+        LabelToken::Sign(">") => Operator::Above(number(tokens)?),
+        LabelToken::Sign(LESS) => Operator::Below(number(tokens)?),
+        LabelToken::Word("in") => Operator::In(values(tokens)?),
+        LabelToken::Word("notin") => Operator::NotIn(values(tokens)?),
         other => return Err(other.unexpected("in, notin, =, ==, !=, >, <")),
     };
     Ok(Requirement { key, operator })
 }
 
-/// A single value, which may be missing: `a=` asks for the empty one.
-fn value(tokens: &mut Tokens<'_>) -> Result<String, String> {
-    if matches!(tokens.peek(), Token::End | Token::Sign(",")) {
+/// A single value; `a=` has the empty one.
+fn value(tokens: &mut LabelTokens<'_>) -> Result<String, String> {
+    if matches!(tokens.peek(), LabelToken::End | LabelToken::Sign(",")) {
         return Ok(String::new());
     }
     match tokens.next() {
-        Token::Word(value) => check_value(value),
+        LabelToken::Word(value) => check_value(value),
         other => Err(other.unexpected("identifier")),
     }
 }
 
-fn number(tokens: &mut Tokens<'_>) -> Result<i64, String> {
+fn number(tokens: &mut LabelTokens<'_>) -> Result<i64, String> {
     let value = value(tokens)?;
     value.parse().map_err(|_| format!("for '>' and '<' the value must be an integer, but is '{value}'"))
 }
 
-/// The values of a set: `(a,b)`. An empty place between commas is the empty value.
-fn values(tokens: &mut Tokens<'_>) -> Result<Vec<String>, String> {
-    if !tokens.take("(") {
+/// The values of a set: `(a,b)`. Nothing between two commas is the empty value.
+fn values(tokens: &mut LabelTokens<'_>) -> Result<Vec<String>, String> {
+    if !tokens.consume("(") {
         return Err(tokens.peek().unexpected("'('"));
     }
-    if tokens.take(")") {
+    if tokens.consume(")") {
         return Err("for 'in' and 'notin' the set of values cannot be empty".to_owned());
     }
     let mut values = Vec::new();
     loop {
         values.push(match tokens.peek() {
-            Token::Word(value) => {
+            LabelToken::Word(value) => {
                 tokens.next();
                 check_value(value)?
             }
             _ => String::new(),
         });
         match tokens.next() {
-            Token::Sign(",") => {}
-            Token::Sign(")") => return Ok(values),
+            LabelToken::Sign(",") => {}
+            LabelToken::Sign(")") => return Ok(values),
             other => return Err(other.unexpected("',' or ')'")),
         }
     }
 }
+
+// pod::names: the checks of label keys and values belong there.
 
 /// The longest name, and the longest value, of a label.
 const MAX_LABEL: usize = 63;
 /// The longest prefix of a label's name: a DNS name.
 const MAX_PREFIX: usize = 253;
 
-/// Whether a text is a label's name: `[prefix/]name`.
+/// Checks a label's key: `[prefix/]name`.
 fn check_key(key: &str) -> Result<(), String> {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -250,7 +248,7 @@ fn check_key(key: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "'{key}' is not a label's name: [dns.prefix/]name, with up to {MAX_LABEL} letters, digits, '-', '_' and '.' in the name, a letter or digit at both ends"
+        "'{key}' is not a valid label key: must be [dns.prefix/]name, with up to {MAX_LABEL} letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit"
     ))
 }
 
@@ -259,11 +257,11 @@ fn check_value(value: &str) -> Result<String, String> {
         return Ok(value.to_owned());
     }
     Err(format!(
-        "'{value}' is not a label's value: up to {MAX_LABEL} letters, digits, '-', '_' and '.', a letter or digit at both ends"
+        "'{value}' is not a valid label value: must be up to {MAX_LABEL} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
     ))
 }
 
-/// Whether a text is empty or can be the name or the value of a label.
+/// Whether a text is empty or a valid name or value of a label.
 fn is_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     text.is_empty() || text.len() <= MAX_LABEL && is_word(text, inner, |b| b.is_ascii_alphanumeric())
@@ -276,76 +274,47 @@ fn is_word(text: &str, inner: impl Fn(u8) -> bool, edge: impl Fn(u8) -> bool) ->
         && text.bytes().all(inner)
 }
 
-/// One part of a field selector.
-#[derive(Clone, Debug, PartialEq)]
+/// One term of a field selector.
+#[derive(Clone, Debug)]
 struct FieldTerm {
-    field: Field,
+    name: &'static str,
+    get: FieldGetter,
     equal: bool,
     value: String,
 }
 
-/// The fields by which pods can be selected, those of the API
-/// (`pkg/apis/core/v1/conversion.go`, `AddFieldLabelConversionsForPod`).
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Field {
-    Name,
-    Namespace,
-    NodeName,
-    RestartPolicy,
-    SchedulerName,
-    ServiceAccountName,
-    HostNetwork,
-    Phase,
-    PodIp,
-    NominatedNodeName,
-}
+type FieldGetter = for<'p> fn(&'p Pod, &'p FieldValues<'p>) -> &'p str;
 
-impl Field {
-    const ALL: [(&'static str, Self); 10] = [
-        ("metadata.name", Self::Name),
-        ("metadata.namespace", Self::Namespace),
-        ("spec.nodeName", Self::NodeName),
-        ("spec.restartPolicy", Self::RestartPolicy),
-        ("spec.schedulerName", Self::SchedulerName),
-        ("spec.serviceAccountName", Self::ServiceAccountName),
-        ("spec.hostNetwork", Self::HostNetwork),
-        ("status.phase", Self::Phase),
-        ("status.podIP", Self::PodIp),
-        ("status.nominatedNodeName", Self::NominatedNodeName),
-    ];
+/// The API's fields of pods for selectors (`pkg/apis/core/v1/conversion.go`,
+/// `AddFieldLabelConversionsForPod`).
+const FIELDS: [(&str, FieldGetter); 10] = [
+    ("metadata.name", |pod, _| pod.key().name()),
+    ("metadata.namespace", |pod, _| pod.key().namespace()),
+    ("spec.nodeName", |_, values| &values.spec.node_name),
+    ("spec.restartPolicy", |_, values| &values.spec.restart_policy),
+    ("spec.schedulerName", |_, values| &values.spec.scheduler_name),
+    ("spec.serviceAccountName", |_, values| &values.spec.service_account_name),
+    ("spec.hostNetwork", |_, values| if values.spec.host_network { "true" } else { "false" }),
+    ("status.phase", |_, values| &values.status.phase),
+    ("status.podIP", |_, values| &values.status.pod_ip),
+    ("status.nominatedNodeName", |_, values| &values.status.nominated_node_name),
+];
 
-    fn of<'p>(self, pod: &'p Pod, read: &'p Read<'p>) -> &'p str {
-        match self {
-            Self::Name => pod.key().name(),
-            Self::Namespace => pod.key().namespace(),
-            Self::NodeName => &read.spec.node_name,
-            Self::RestartPolicy => &read.spec.restart_policy,
-            Self::SchedulerName => &read.spec.scheduler_name,
-            Self::ServiceAccountName => &read.spec.service_account_name,
-            Self::HostNetwork if read.spec.host_network => "true",
-            Self::HostNetwork => "false",
-            Self::Phase => &read.status.phase,
-            Self::PodIp => &read.status.pod_ip,
-            Self::NominatedNodeName => &read.status.nominated_node_name,
-        }
-    }
-}
-
-/// What field selectors see of a pod's text.
+/// The fields of a pod's text that a selector can compare.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Read<'p> {
+struct FieldValues<'p> {
     #[serde(borrow)]
-    spec: ReadSpec<'p>,
+    spec: SpecFields<'p>,
     #[serde(borrow)]
-    status: ReadStatus<'p>,
+    status: StatusFields<'p>,
 }
 
 type Text<'p> = std::borrow::Cow<'p, str>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct ReadSpec<'p> {
+struct SpecFields<'p> {
     #[serde(borrow)]
     node_name: Text<'p>,
     #[serde(borrow)]
@@ -359,7 +328,7 @@ struct ReadSpec<'p> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct ReadStatus<'p> {
+struct StatusFields<'p> {
     #[serde(borrow)]
     phase: Text<'p>,
     #[serde(borrow, rename = "podIP")]
@@ -368,7 +337,7 @@ struct ReadStatus<'p> {
     nominated_node_name: Text<'p>,
 }
 
-/// Reads `a=b,c==d,e!=f`; `\,`, `\=` and `\\` stand for themselves in a value.
+/// Parses `a=b,c==d,e!=f`. In a value, `\,`, `\=` and `\\` are escapes.
 fn parse_fields(text: &str) -> Result<Vec<FieldTerm>, String> {
     split_terms(text).into_iter().filter(|term| !term.is_empty()).map(field_term).collect()
 }
@@ -389,18 +358,18 @@ fn split_terms(text: &str) -> Vec<&str> {
 fn field_term(term: &str) -> Result<FieldTerm, String> {
     let Some((name, equal, value)) = split_operator(term) else {
         return Err(format!(
-            "invalid field selector: '{term}': FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE is expected"
+            "invalid field selector: '{term}': must be FIELD=VALUE, FIELD==VALUE or FIELD!=VALUE"
         ));
     };
     let value = unescape(value).ok_or_else(|| {
-        format!("invalid field selector: '{term}': a backslash stands before ',', '=' or another one only, and these before nothing else")
+        format!("invalid field selector: '{term}': escape ',', '=' and '\\' in the value with a backslash, and nothing else")
     })?;
-    let field = Field::ALL.into_iter().find(|(known, _)| *known == name);
-    let (_, field) = field.ok_or_else(|| {
-        let known = Field::ALL.map(|(known, _)| known).join(", ");
-        format!("field label not supported: {name}; these are: {known}")
+    let field = FIELDS.into_iter().find(|(known, _)| *known == name);
+    let (name, get) = field.ok_or_else(|| {
+        let known = FIELDS.map(|(known, _)| known).join(", ");
+        format!("field label not supported: {name}: use one of {known}")
     })?;
-    Ok(FieldTerm { field, equal, value })
+    Ok(FieldTerm { name, get, equal, value })
 }
 
 /// Splits at the first operator that is not escaped.

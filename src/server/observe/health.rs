@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz` and `/healthz`: whether the merge loop turns, and whether the agent can be relied on.
+//! `/livez`, `/readyz` and `/healthz`: whether the merge loop runs, and whether the agent is ready.
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
@@ -15,47 +15,46 @@ use tokio::time::timeout;
 
 use super::sources;
 use crate::server::{
-    SinkStatus, View,
+    SinkStatus,
     context::{Context, Params},
+    view::View,
 };
-use crate::{age::age, clock, source::SourceStatus, storage::SourceState};
+use crate::{age::age, source::SourceStatus, storage::SourceState};
 
-/// How long the merge loop may take to turn once. A merge of 100,000 pods takes
-/// a tenth of this.
-const TURN: Duration = Duration::from_secs(5);
+/// How long the merge loop may take to run once. A merge of 100,000 pods takes a tenth of this.
+const MERGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One thing that was looked at, with what there is to know of it though all is
-/// well, or with what is wrong.
+/// The name of a check and its result: a note, or the reason of the failure.
 type Check = (String, Result<Option<String>, String>);
 
-/// `/livez`: the merge loop turns.
-pub(in crate::server) async fn live(State(server): State<Arc<Context>>, asked: Params) -> Response {
-    report("livez", &lives(&server.view).await, &asked)
+/// `/livez`: the merge loop runs.
+pub(in crate::server) async fn live(State(server): State<Arc<Context>>, params: Params) -> Response {
+    report("livez", &liveness(&server.view).await, &params)
 }
 
-/// `/readyz`: every configured source has been seen or restored, no sink is
-/// stuck, and the agent is not stopping.
-pub(in crate::server) async fn ready(State(server): State<Arc<Context>>, asked: Params) -> Response {
-    report("readyz", &readiness(&server.view, clock::now()), &asked)
+/// `/readyz`: every configured source is synced or restored, no sink is stuck, and the agent
+/// is not shutting down.
+pub(in crate::server) async fn ready(State(server): State<Arc<Context>>, params: Params) -> Response {
+    report("readyz", &readiness(&server.view, server.view.host.clock.now()), &params)
 }
 
 /// `/healthz`: both.
-pub(in crate::server) async fn healthy(State(server): State<Arc<Context>>, asked: Params) -> Response {
-    let mut checks = lives(&server.view).await;
-    checks.extend(readiness(&server.view, clock::now()));
-    report("healthz", &checks, &asked)
+pub(in crate::server) async fn healthy(State(server): State<Arc<Context>>, params: Params) -> Response {
+    let mut checks = liveness(&server.view).await;
+    checks.extend(readiness(&server.view, server.view.host.clock.now()));
+    report("healthz", &checks, &params)
 }
 
-async fn lives(view: &View) -> Vec<Check> {
-    let turns = match timeout(TURN, (view.turns)()).await {
+async fn liveness(view: &View) -> Vec<Check> {
+    let turns = match timeout(MERGE_TIMEOUT, (view.turns)()).await {
         Ok(true) => Ok(None),
-        Ok(false) => Err("it has ended".to_owned()),
-        Err(_) => Err(format!("it has not turned for {TURN:?}")),
+        Ok(false) => Err("the merge loop has ended".to_owned()),
+        Err(_) => Err(format!("no progress for {MERGE_TIMEOUT:?}")),
     };
     vec![("merge-loop".to_owned(), turns)]
 }
 
-/// What makes the agent ready, and what keeps it from it.
+/// The checks of `/readyz`.
 pub(in crate::server) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let merged = view.merged.borrow().clone();
     let sources = view.sources.iter().map(|(name, status)| {
@@ -63,7 +62,7 @@ pub(in crate::server) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         let outcome = match sources::progress(&merged, *name) {
             SourceState::Waiting => {
                 let failing = status.failing.map(|failing| format!(": {}", failing.error));
-                Err(format!("it has not been seen yet{}", failing.unwrap_or_default()))
+                Err(format!("not synced yet{}", failing.unwrap_or_default()))
             }
             SourceState::Restored => Ok(Some(restored(&status, now))),
             SourceState::Synced => Ok(None),
@@ -75,23 +74,22 @@ pub(in crate::server) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err))
     });
     let stopping =
-        if view.stopping.is_cancelled() { Err("the agent is stopping".to_owned()) } else { Ok(None) };
+        if view.stopping.is_cancelled() { Err("the agent is shutting down".to_owned()) } else { Ok(None) };
     sources.chain(sinks).chain([("shutdown".to_owned(), stopping)]).collect()
 }
 
-/// What a source in use is that has only an earlier run's listing.
 fn restored(status: &SourceStatus, now: Timestamp) -> String {
     let old = status.restored.map(|since| format!(", {} old", age(Some(since), now)));
     format!("restored{}", old.unwrap_or_default())
 }
 
 impl SinkStatus {
-    /// How long a sink may be busy with one update, or fail, before it counts as
-    /// stuck. Delivery says so in the log after the same time.
+    /// How long a sink may process one update, or fail, before it counts as stuck. Delivery
+    /// logs a warning after the same time.
     pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-    /// Since when it has been busy with the update in hand, if that is for
-    /// [`STUCK_AFTER`](Self::STUCK_AFTER) or longer.
+    /// Since when it has been processing its current update, if that is
+    /// [`STUCK_AFTER`](Self::STUCK_AFTER) ago or longer.
     #[must_use]
     pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
         self.busy_since.filter(|since| is_long(*since, now))
@@ -105,15 +103,15 @@ fn is_long(since: Timestamp, now: Timestamp) -> bool {
 /// Why a sink counts as stuck, if it does.
 fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
     if let Some(failing) = status.failing.as_ref().filter(|failing| is_long(failing.since, now)) {
-        return Some(format!("it fails since {}: {}", failing.since, failing.error));
+        return Some(format!("failing since {}: {}", failing.since, failing.error));
     }
-    status.stuck(now).map(|busy| format!("it is busy with one update since {busy}"))
+    status.stuck(now).map(|busy| format!("processing one update since {busy}"))
 }
 
-/// The answer in the words of kube-apiserver (`apiserver/pkg/server/healthz`):
-/// `ok`, or, if something is wrong or `?verbose` was asked for, a line for each check.
-fn report(name: &str, checks: &[Check], asked: &Params) -> Response {
-    let well = checks.iter().all(|(_, outcome)| outcome.is_ok());
+/// The response in kube-apiserver's format (`apiserver/pkg/server/healthz`): `ok`, or a line
+/// for each check if one failed or with `?verbose`.
+fn report(name: &str, checks: &[Check], params: &Params) -> Response {
+    let passed = checks.iter().all(|(_, outcome)| outcome.is_ok());
     let mut text = String::new();
     for (check, outcome) in checks {
         // Writing to memory cannot fail.
@@ -123,11 +121,11 @@ fn report(name: &str, checks: &[Check], asked: &Params) -> Response {
             Err(why) => writeln!(text, "[-]{check} failed: {why}"),
         };
     }
-    if well && asked.options("verbose").next().is_none() {
+    if passed && params.options("verbose").next().is_none() {
         return plain(StatusCode::OK, "ok".to_owned());
     }
     let (code, verdict) =
-        if well { (StatusCode::OK, "passed") } else { (StatusCode::SERVICE_UNAVAILABLE, "failed") };
+        if passed { (StatusCode::OK, "passed") } else { (StatusCode::SERVICE_UNAVAILABLE, "failed") };
     let _ = writeln!(text, "{name} check {verdict}");
     plain(code, text)
 }

@@ -1,5 +1,6 @@
-//! What the agent shows of itself: health, metrics, sources and the update stream.
+//! Health, metrics, the status of the sources and the update stream.
 
+mod gauges;
 pub(super) mod health;
 pub(super) mod metrics;
 mod process;

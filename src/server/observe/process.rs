@@ -1,4 +1,4 @@
-//! What the process itself costs: `process_…`, under the names that every Prometheus client gives it.
+//! The metrics of the process, `process_…`, under the names of all Prometheus clients.
 
 use std::{fs, io, sync::atomic::AtomicU64};
 
@@ -13,47 +13,46 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::metrics::{Level, seconds, set};
+use super::gauges::{set, set_time};
 
-/// Everything that can be known, as it is now.
+/// A registry of the current values.
 ///
-/// Of `/proc` only `/proc/self` is read, for there is no more of it under systemd's
-/// `ProcSubset=pid`; where not even that is to be had, only what needs it is missing. It is
-/// memory, not a disk: whoever reads it does not wait.
-pub(in crate::server) fn registry(started: Timestamp) -> Registry {
+/// Only `/proc/self` is read: systemd's `ProcSubset=pid` hides the rest. A value that cannot
+/// be read is left out. Reading does not block: these files are in memory.
+pub(super) fn registry(started: Timestamp) -> Registry {
     let mut registry = Registry::with_prefix("process");
     let cpu = Counter::<f64, AtomicU64>::default();
     cpu.inc_by(cpu_seconds());
-    let help = "Processor time spent in user and kernel mode";
+    let help = "Processor time spent in user and kernel mode, in seconds";
     registry.register_with_unit("cpu", help, Unit::Seconds, cpu);
-    let start = Level::default();
-    start.set(seconds(started));
-    registry.register_with_unit("start_time", "When it was started, since 1970", Unit::Seconds, start);
+    let help = "When the process started, in seconds since 1970";
+    set_time(&mut registry, "start_time", help, started);
     if let Some(bytes) = resident() {
         let memory = Gauge::<u64, AtomicU64>::default();
         memory.set(bytes);
-        registry.register_with_unit("resident_memory", "Memory that is resident", Unit::Bytes, memory);
+        let help = "The resident memory, in bytes";
+        registry.register_with_unit("resident_memory", help, Unit::Bytes, memory);
     }
     if let Ok(open) = open_files() {
-        set(&mut registry, "open_fds", "Files and connections that are open", open);
+        set(&mut registry, "open_fds", "How many file descriptors are open", open);
     }
-    // One that has no limit needs no number.
-    if let Some(most) = getrlimit(Resource::Nofile).current {
-        set(&mut registry, "max_fds", "How many files and connections may be open", most);
+    // Absent without a limit.
+    if let Some(limit) = getrlimit(Resource::Nofile).current {
+        set(&mut registry, "max_fds", "How many file descriptors may be open", limit);
     }
     registry
 }
 
-/// Of all threads, those that have ended too.
+/// The processor time of all threads, including those that have ended.
 fn cpu_seconds() -> f64 {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     let duration = jiff::SignedDuration::new(spent.tv_sec, i32::try_from(spent.tv_nsec).unwrap_or_default());
     duration.as_secs_f64()
 }
 
-/// In bytes.
+/// The resident memory in bytes.
 fn resident() -> Option<u64> {
-    // In pages: all of it, then what is resident.
+    // The second number is the resident memory, in pages.
     let pages = fs::read_to_string("/proc/self/statm").ok()?;
     let resident: u64 = pages.split_ascii_whitespace().nth(1)?.parse().ok()?;
     resident.checked_mul(page_size().try_into().ok()?)

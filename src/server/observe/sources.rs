@@ -1,19 +1,19 @@
-//! `GET /sources`: how each source is doing, what it could not take, and who lost to whom.
+//! `GET /sources`: the status of each source, its rejections and its conflicts.
 
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use serde_json::{Value, json};
 
-use crate::server::context::{Context, answer};
+use crate::server::context::{Context, json_response};
 use crate::{
     pod::{Listing, PodKey, Problem, Rejection, RejectionReason, Severity, SourceName},
     source::{ReflectorStatus, SourceStatus},
     storage::{Merged, SourceState},
 };
 
-/// How many problems of a source are told, and how many lines of each: enough to
-/// see what is wrong; 10,000 bad files are one mistake.
+/// The maximal number of problems of a source, and of details of a problem. More do not help:
+/// 10,000 bad files are one mistake.
 const MAX_PROBLEMS: usize = 1000;
 const MAX_DETAILS: usize = 20;
 
@@ -22,12 +22,11 @@ pub(in crate::server) async fn list(State(server): State<Arc<Context>>) -> Respo
     let merged = server.view.merged.borrow().clone();
     let items: Vec<Value> =
         server.view.sources.iter().map(|(name, status)| source(&merged, *name, &status())).collect();
-    answer(&json!({"kind": "SourceList", "apiVersion": "podmux/v1", "items": items}))
+    json_response(&json!({"kind": "SourceList", "apiVersion": "podmux/v1", "items": items}))
 }
 
-/// The word for how a source is doing: how far it has come, or `failing` if it is.
-/// That its pods are an earlier run's is the one thing that no failure hides:
-/// `failing` beside it says the rest.
+/// The state of a source: `waiting`, `restored`, `synced` or `failing`. A failure does not
+/// hide `restored`: the field `failing` shows the failure as well.
 pub(in crate::server) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) -> &'static str {
     match (progress(merged, name), &status.failing) {
         (SourceState::Waiting | SourceState::Synced, Some(_)) => "failing",
@@ -35,19 +34,19 @@ pub(in crate::server) fn state(merged: &Merged, name: SourceName, status: &Sourc
     }
 }
 
-/// How far a source has come.
+/// The progress of a source to its first sync.
 pub(in crate::server) fn progress(merged: &Merged, name: SourceName) -> SourceState {
     merged.state(name).unwrap_or(SourceState::Waiting)
 }
 
-/// How many pods of a source are wanted: all that it has, but for those that another source's keep out.
+/// How many pods of a source are in the merged view: all without a conflict with another source.
 pub(in crate::server) fn pods(merged: &Merged, name: SourceName) -> usize {
     let all = merged.listing(name).map_or(0, Listing::len);
-    let lost = |rejection: &&Rejection| {
+    let in_conflict = |rejection: &&Rejection| {
         rejection.source == name
             && matches!(rejection.reason, RejectionReason::Conflict { .. } | RejectionReason::UidInUse { .. })
     };
-    all.saturating_sub(merged.rejections().filter(lost).count())
+    all.saturating_sub(merged.rejections().filter(in_conflict).count())
 }
 
 fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
@@ -61,39 +60,31 @@ fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
         "detail": status.detail,
         "problems": problems,
     });
-    if let Some(time) = status.last_success {
-        source["lastSuccess"] = time.to_string().into();
-    }
-    if let (Some(time), SourceState::Restored) = (status.restored, progress(merged, name)) {
-        source["restored"] = time.to_string().into();
-    }
-    if let Some(reflector) = &status.reflector {
-        source["reflector"] = self::reflector(reflector);
-    }
-    if let Some(failing) = &status.failing {
-        source["failing"] = json!({
-            "since": failing.since.to_string(), "attempts": failing.attempts, "error": &*failing.error,
-        });
-    }
+    put(&mut source, "lastSuccess", status.last_success.map(|time| time.to_string()));
+    let restored = status.restored.filter(|_| progress(merged, name) == SourceState::Restored);
+    put(&mut source, "restored", restored.map(|time| time.to_string()));
+    put(&mut source, "reflector", status.reflector.as_ref().map(reflector));
+    let failing = status.failing.as_ref().map(|failing| {
+        json!({"since": failing.since.to_string(), "attempts": failing.attempts, "error": &*failing.error})
+    });
+    put(&mut source, "failing", failing);
     let more = own().skip(MAX_PROBLEMS).count();
-    if more > 0 {
-        source["moreProblems"] = more.into();
-    }
+    put(&mut source, "moreProblems", Some(more).filter(|more| *more > 0));
     source
 }
 
-/// What a reflector does. What there is none of is absent.
+/// Sets a field of an object if there is a value.
+fn put(object: &mut Value, field: &str, value: Option<impl Into<Value>>) {
+    if let Some(value) = value {
+        object[field] = value.into();
+    }
+}
+
 fn reflector(status: &ReflectorStatus) -> Value {
     let mut reflector = json!({"phase": status.phase});
-    if let Some(version) = &status.resource_version {
-        reflector["resourceVersion"] = version.as_ref().into();
-    }
-    if let Some(time) = status.last_event {
-        reflector["lastEvent"] = time.to_string().into();
-    }
-    if let Some(time) = status.next_attempt {
-        reflector["nextAttempt"] = time.to_string().into();
-    }
+    put(&mut reflector, "resourceVersion", status.resource_version.as_deref());
+    put(&mut reflector, "lastEvent", status.last_event.map(|time| time.to_string()));
+    put(&mut reflector, "nextAttempt", status.next_attempt.map(|time| time.to_string()));
     reflector
 }
 
@@ -103,33 +94,27 @@ fn problem(merged: &Merged, rejection: &Rejection) -> Value {
         "reason": rejection.reason.as_str(),
         "message": rejection.reason.to_string(),
     });
-    if let Some(pod) = &rejection.pod {
-        problem["pod"] = pod.as_str().into();
-    }
-    if let Some(winner) = winner(merged, rejection) {
-        problem["winner"] = winner;
-    }
+    put(&mut problem, "pod", rejection.pod.as_ref().map(PodKey::as_str));
+    put(&mut problem, "winner", owner(merged, rejection));
     if let RejectionReason::Invalid(refusal) = &rejection.reason {
         problem["details"] = refusal.problems.iter().take(MAX_DETAILS).map(detail).collect();
     }
     problem
 }
 
-/// The pod that has what another one wanted: its source, its key, and where it was found.
-fn winner(merged: &Merged, rejection: &Rejection) -> Option<Value> {
-    let elsewhere = |source: SourceName, pod: &PodKey| {
-        let mut winner = json!({"source": source.as_str(), "pod": pod.as_str()});
-        if let Some(entry) = merged.get(pod) {
-            winner["origin"] = entry.origin().as_str().into();
-        }
-        winner
+/// The pod that owns the name or UID of a conflict: its source, key and origin.
+fn owner(merged: &Merged, rejection: &Rejection) -> Option<Value> {
+    let other_source = |source: SourceName, pod: &PodKey| {
+        let mut owner = json!({"source": source.as_str(), "pod": pod.as_str()});
+        put(&mut owner, "origin", merged.get(pod).map(|entry| entry.origin().as_str()));
+        owner
     };
-    let here = |pod: &PodKey, origin: &str| json!({"source": rejection.source.as_str(), "pod": pod.as_str(), "origin": origin});
+    let same_source = |pod: &PodKey, origin: &str| json!({"source": rejection.source.as_str(), "pod": pod.as_str(), "origin": origin});
     match (&rejection.reason, &rejection.pod) {
-        (RejectionReason::Conflict { winner }, Some(pod)) => Some(elsewhere(*winner, pod)),
-        (RejectionReason::UidInUse { winner, holder }, _) => Some(elsewhere(*winner, holder)),
-        (RejectionReason::DuplicateName { winner }, Some(pod)) => Some(here(pod, winner.as_str())),
-        (RejectionReason::DuplicateUid { holder, winner }, _) => Some(here(holder, winner.as_str())),
+        (RejectionReason::Conflict { winner }, Some(pod)) => Some(other_source(*winner, pod)),
+        (RejectionReason::UidInUse { winner, holder }, _) => Some(other_source(*winner, holder)),
+        (RejectionReason::DuplicateName { winner }, Some(pod)) => Some(same_source(pod, winner.as_str())),
+        (RejectionReason::DuplicateUid { holder, winner }, _) => Some(same_source(holder, winner.as_str())),
         _ => None,
     }
 }
@@ -140,15 +125,9 @@ fn detail(problem: &Problem) -> Value {
         Severity::Warning => "warning",
     };
     let mut detail = json!({"severity": severity, "detail": problem.detail});
-    if let Some((line, column)) = problem.position {
-        detail["line"] = line.into();
-        detail["column"] = column.into();
-    }
-    if let Some(field) = &problem.field {
-        detail["field"] = field.as_str().into();
-    }
-    if let Some(reason) = problem.reason {
-        detail["reason"] = reason.into();
-    }
+    put(&mut detail, "line", problem.position.map(|(line, _)| line));
+    put(&mut detail, "column", problem.position.map(|(_, column)| column));
+    put(&mut detail, "field", problem.field.as_deref());
+    put(&mut detail, "reason", problem.reason);
     detail
 }

@@ -1,4 +1,4 @@
-//! `GET /updates`: the update stream, as lines of JSON or as server-sent events.
+//! `GET /updates`: the update stream as lines of JSON or as server-sent events.
 
 use std::{
     convert::Infallible,
@@ -21,11 +21,11 @@ use http::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE},
 };
 use hyper::body::Frame;
-use tokio::{sync::OwnedSemaphorePermit, time::sleep};
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use crate::server::{
     body::{Chunks, Endless, items},
-    context::{Context, Params, answered},
+    context::{Context, Params, from_history},
     status::ApiError,
 };
 use crate::{
@@ -33,23 +33,22 @@ use crate::{
     pod::SequencedUpdate,
 };
 
-/// How many may watch at a time. Each costs a connection and the update that it
-/// is being told.
+/// The maximal number of watchers. Each uses a connection and holds its current update.
 pub const MAX_WATCHERS: usize = 256;
-/// How long an event stream is silent at most: less than the minute after which
-/// proxies and browsers give a connection up.
+/// The longest silence of an event stream. Proxies and browsers close connections that are
+/// silent for a minute.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// How the stream is written.
+/// The format of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// A line of JSON each, as the `jsonl` sink writes them.
+enum StreamFormat {
+    /// A line of JSON for each update, as the `jsonl` sink writes it.
     Lines,
-    /// Server-sent events, as browsers read them.
+    /// Server-sent events.
     Events,
 }
 
-impl Form {
+impl StreamFormat {
     fn of(headers: &HeaderMap) -> Self {
         let accepted = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
         let events = |range: &str| {
@@ -68,13 +67,13 @@ impl Form {
         }
     }
 
-    /// An update in pieces.
+    /// The chunks of an update.
     fn update(self, update: &Arc<SequencedUpdate>) -> Chunks {
         let (before, after) = match self {
             Self::Lines => (String::new(), ""),
             Self::Events => (format!("id: {}\nevent: {}\ndata: ", update.seq, update.update.op), "\n"),
         };
-        // The line's own pieces, but with the update instead of borrowing from it.
+        // The pieces of the line, which keep the update alive instead of borrowing from it.
         let head = update.line().next().map(std::borrow::Cow::into_owned).unwrap_or_default();
         let pods = update.update.pods.clone();
         let count = pods.len();
@@ -86,7 +85,7 @@ impl Form {
         )
     }
 
-    /// The end of a stream that cannot go on.
+    /// The chunks of an error, which ends the stream.
     fn error(self, error: &ApiError) -> Chunks {
         let (before, after) = match self {
             Self::Lines => ("", "\n"),
@@ -97,99 +96,95 @@ impl Form {
     }
 }
 
-/// Streams the updates from a number on, or, without one, a SET of everything
-/// and then all that comes.
+/// Streams the updates from a number on. Without a number the stream begins with a SET of all
+/// pods.
 ///
-/// An event stream that was broken goes on by itself: its reader says in
-/// `Last-Event-ID` what it heard last. A reader that is so slow that the history
-/// has gone on without it is told a `Status` (of 410) as the last line or event.
+/// A client of an event stream reconnects by itself and sends the number of the last event in
+/// `Last-Event-ID`. If a client is so slow that the history no longer has its next update, the
+/// stream ends with a `Status` of 410.
 pub(in crate::server) async fn watch(
     State(server): State<Arc<Context>>,
-    asked: Params,
-    headers: HeaderMap,
+    params: Params,
 ) -> Result<Response, ApiError> {
-    let form = Form::of(&headers);
-    let from = from(&asked, &headers)?;
+    let format = StreamFormat::of(&params.headers);
+    let from = from(&params)?;
     let permit = server.watchers.clone().try_acquire_owned().map_err(|_| {
-        let message = format!("{MAX_WATCHERS} watch the updates already; try again later");
+        let message = format!("too many clients watch /updates (at most {MAX_WATCHERS}): retry later");
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(5)
     })?;
     let history = &server.view.history;
     let watcher = match from {
         Some(from) => history.watch(from).map_err(|gone| expired(&gone))?,
-        None => answered(history.watch_all()).await?,
+        None => from_history(history.watch_all()).await?,
     };
-    let body = Body::new(Stream { form, state: waiting(watcher, form), _permit: permit });
+    let body = Body::new(UpdateBody { format, state: receive(watcher, format), _permit: permit });
     let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static(form.media_type())),
+        (CONTENT_TYPE, HeaderValue::from_static(format.media_type())),
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     Ok((headers, Extension(Endless), body).into_response())
 }
 
-/// Where a reader wants to begin. What an event stream's reader has heard counts
-/// more than what its address says: that was for its beginning.
-fn from(asked: &Params, headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
-    let Some(last) = headers.get("last-event-id").filter(|last| !last.is_empty()) else {
-        return asked.number("from");
+/// The number of the first update that the client wants. `Last-Event-ID` wins over the query:
+/// a client that reconnects sends its first query again.
+fn from(params: &Params) -> Result<Option<u64>, ApiError> {
+    let Some(last) = params.headers.get("last-event-id").filter(|last| !last.is_empty()) else {
+        return params.number("from");
     };
     let last = last.to_str().ok().and_then(|last| last.trim().parse::<u64>().ok());
     let last =
-        last.ok_or_else(|| ApiError::bad_request("invalid Last-Event-ID: the id of an event is expected"))?;
+        last.ok_or_else(|| ApiError::bad_request("invalid Last-Event-ID: must be the id of an event"))?;
     Ok(Some(last.saturating_add(1)))
 }
 
 fn expired(gone: &Gone) -> ApiError {
-    let message = format!("{gone}; start over: GET /updates without from begins with a SET of everything");
+    let message = format!("{gone}: start again with GET /updates without from, which begins with a SET");
     ApiError::new(StatusCode::GONE, "Expired", message)
 }
 
-/// What a watcher was waiting for.
-enum Heard {
+/// What a watcher receives.
+enum Received {
     Update(Arc<SequencedUpdate>),
+    /// Nothing for [`KEEP_ALIVE`].
     Silence,
     End,
-    Lost(Gone),
+    Expired(Gone),
 }
 
-enum Stage {
-    Waiting(Pin<Box<dyn Future<Output = (Watcher, Heard)> + Send>>),
-    /// With the watcher, unless this is the last it is told.
-    Telling(Option<Watcher>, Chunks),
+enum StreamState {
+    Receiving(Pin<Box<dyn Future<Output = (Watcher, Received)> + Send>>),
+    /// Without a watcher, the stream ends after these chunks.
+    Sending(Option<Watcher>, Chunks),
     Ended,
 }
 
-/// Waits for the next update, and only for so long if silence is to be broken.
-fn waiting(mut watcher: Watcher, form: Form) -> Stage {
-    Stage::Waiting(Box::pin(async move {
+/// Waits for the next update; of an event stream for [`KEEP_ALIVE`] at most.
+fn receive(mut watcher: Watcher, format: StreamFormat) -> StreamState {
+    StreamState::Receiving(Box::pin(async move {
         let next = async {
             match watcher.next().await {
-                Ok(Some(update)) => Heard::Update(update),
-                Ok(None) => Heard::End,
-                Err(gone) => Heard::Lost(gone),
+                Ok(Some(update)) => Received::Update(update),
+                Ok(None) => Received::End,
+                Err(gone) => Received::Expired(gone),
             }
         };
-        let heard = match form {
-            Form::Lines => next.await,
-            Form::Events => tokio::select! {
-                biased;
-                heard = next => heard,
-                () = sleep(KEEP_ALIVE) => Heard::Silence,
-            },
+        let received = match format {
+            StreamFormat::Lines => next.await,
+            StreamFormat::Events => timeout(KEEP_ALIVE, next).await.unwrap_or(Received::Silence),
         };
-        (watcher, heard)
+        (watcher, received)
     }))
 }
 
-/// The body of a stream. It asks for the next update when its reader has taken
-/// the one before, so that nothing waits in between.
-struct Stream {
-    form: Form,
-    state: Stage,
+/// The body of a stream. It receives the next update when the client has read the previous
+/// one, so that nothing is buffered.
+struct UpdateBody {
+    format: StreamFormat,
+    state: StreamState,
     _permit: OwnedSemaphorePermit,
 }
 
-impl hyper::body::Body for Stream {
+impl hyper::body::Body for UpdateBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -198,28 +193,25 @@ impl hyper::body::Body for Stream {
         context: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
-            let form = self.form;
-            match &mut self.state {
-                Stage::Waiting(next) => {
-                    let (watcher, heard) = ready!(next.as_mut().poll(context));
-                    self.state = match heard {
-                        Heard::Update(update) => Stage::Telling(Some(watcher), form.update(&update)),
-                        Heard::Silence => {
-                            let comment = Bytes::from_static(b": nothing new\n\n");
-                            Stage::Telling(Some(watcher), Chunks::new(iter::once(comment)))
-                        }
-                        Heard::End => Stage::Ended,
-                        Heard::Lost(gone) => Stage::Telling(None, form.error(&expired(&gone))),
-                    };
-                }
-                Stage::Telling(watcher, chunks) => match chunks.next() {
-                    Some(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
-                    None => {
-                        self.state = watcher.take().map_or(Stage::Ended, |watcher| waiting(watcher, form));
+            let format = self.format;
+            self.state = match &mut self.state {
+                StreamState::Receiving(next) => match ready!(next.as_mut().poll(context)) {
+                    (watcher, Received::Update(update)) => {
+                        StreamState::Sending(Some(watcher), format.update(&update))
                     }
+                    (watcher, Received::Silence) => {
+                        let comment = Bytes::from_static(b": nothing new\n\n");
+                        StreamState::Sending(Some(watcher), Chunks::new(iter::once(comment)))
+                    }
+                    (_, Received::End) => StreamState::Ended,
+                    (_, Received::Expired(gone)) => StreamState::Sending(None, format.error(&expired(&gone))),
                 },
-                Stage::Ended => return Poll::Ready(None),
-            }
+                StreamState::Sending(watcher, chunks) => match chunks.next() {
+                    Some(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
+                    None => watcher.take().map_or(StreamState::Ended, |watcher| receive(watcher, format)),
+                },
+                StreamState::Ended => return Poll::Ready(None),
+            };
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who may ask: no web page, nobody who means another host, nobody without a token or a certificate.
+//! Authenticates callers by token, client certificate or Unix socket; rejects web pages and foreign hosts.
 
 use std::net::IpAddr;
 
@@ -10,45 +10,47 @@ use http::{
     uri::Authority,
 };
 
-use super::{credentials::Credentials, stats::Refusal};
-use crate::pod::NodeName;
-use crate::server::status::ApiError;
+use super::credentials::Credentials;
+use crate::{
+    pod::NodeName,
+    server::{stats::RejectReason, status::ApiError},
+};
 
-/// What a load balancer or a kubelet asks without having been told a token. What
-/// they answer in one word, `?verbose` aside, is no secret.
+/// The paths that a load balancer or a kubelet reads without a token. Without `?verbose` they
+/// answer with one word, which is no secret.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
-/// Who has sent a request. A handler finds it among the request's extensions.
+/// The caller of a request, in the request's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Somebody who may open the Unix socket: its file says who that is.
-    Socket,
-    /// Somebody with the token, or with a certificate of ours.
-    Known,
-    /// Anybody on this machine: there is neither token nor client CA. Sinks that
-    /// run things will have to refuse writes of these.
-    Anybody,
+    /// Connected to the Unix socket, which the mode of its file permits.
+    UnixSocket,
+    /// Has the token or a valid client certificate.
+    Authenticated,
+    /// Any process on this machine: there is neither a token nor a client CA. Sinks that run
+    /// pods will have to reject its writes.
+    Anonymous,
 }
 
-/// How a request came in.
+/// What is known about the client of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
-    /// The address that the client reached over TCP; `None` on a Unix socket.
-    pub(super) reached: Option<IpAddr>,
-    /// Whether the client has shown a certificate that the client CA has signed.
-    pub(super) certified: bool,
+pub(super) struct ClientInfo {
+    /// The server's address that the client connected to over TCP; `None` on a Unix socket.
+    pub(super) local: Option<IpAddr>,
+    /// Whether the client has a certificate that the client CA has signed.
+    pub(super) has_certificate: bool,
 }
 
-/// A request that is turned away at the door.
+/// A request that is rejected before it is read.
 #[derive(Debug)]
-pub(super) struct Denied {
-    pub(super) why: Refusal,
+pub(super) struct AuthError {
+    pub(super) reason: RejectReason,
     pub(super) error: ApiError,
 }
 
-impl Denied {
-    fn new(why: Refusal, code: StatusCode, reason: &'static str, message: String) -> Self {
-        Self { why, error: ApiError::new(code, reason, message) }
+impl AuthError {
+    fn new(why: RejectReason, code: StatusCode, reason: &'static str, message: String) -> Self {
+        Self { reason: why, error: ApiError::new(code, reason, message) }
     }
 
     pub(super) fn response(self) -> Response {
@@ -60,88 +62,88 @@ impl Denied {
     }
 }
 
-/// Lets a request in, or says why not.
+/// Authenticates the caller of a request.
 ///
-/// On a Unix socket the file's mode decides who may ask, and no browser gets
-/// there: clients say any host, or none.
-pub(super) fn admit(
+/// On a Unix socket the mode of the file decides, and browsers cannot connect: the host is not
+/// checked, because clients send any or none.
+pub(super) fn authenticate(
     head: &Parts,
-    way: Way,
+    client: ClientInfo,
     node: &NodeName,
     credentials: &Credentials,
-) -> Result<Caller, Denied> {
+) -> Result<Caller, AuthError> {
     if head.headers.contains_key(ORIGIN) {
-        let message = "requests of web pages are refused: this one has an Origin header".to_owned();
-        return Err(Denied::new(Refusal::Origin, StatusCode::FORBIDDEN, "Forbidden", message));
+        let message = "requests of web pages are rejected: remove the Origin header".to_owned();
+        return Err(AuthError::new(RejectReason::Origin, StatusCode::FORBIDDEN, "Forbidden", message));
     }
-    let Some(reached) = way.reached else { return Ok(Caller::Socket) };
+    let Some(local) = client.local else { return Ok(Caller::UnixSocket) };
     let host = host(head)?;
-    if !is_ours(host.host(), reached, node, credentials) {
+    if !is_own_host(host.host(), local, node, credentials) {
         let message = format!(
-            "the request is for the host {host}, and this is not it: ask for localhost, for {node}, for {reached} or for a name in the server's certificate"
+            "the request is for another host, {host}: use localhost, {node}, {local} or a name in the server's certificate"
         );
-        return Err(Denied::new(Refusal::Host, StatusCode::FORBIDDEN, "Forbidden", message));
+        return Err(AuthError::new(RejectReason::Host, StatusCode::FORBIDDEN, "Forbidden", message));
     }
     if credentials.token.is_none() && !credentials.certificates {
-        return Ok(Caller::Anybody);
+        return Ok(Caller::Anonymous);
     }
-    let (token, certificate) = (bears_token(head, credentials), way.certified);
-    if token || certificate {
-        return Ok(Caller::Known);
+    if has_token(head, credentials) || client.has_certificate {
+        return Ok(Caller::Authenticated);
     }
     let reads = head.method == Method::GET || head.method == Method::HEAD;
     if reads && OPEN_PATHS.contains(&head.uri.path()) && head.uri.query().is_none() {
-        return Ok(Caller::Anybody);
+        return Ok(Caller::Anonymous);
     }
     let ways = match (credentials.token.is_some(), credentials.certificates) {
-        (true, false) => "the token, as Authorization: Bearer TOKEN",
+        (true, false) => "the token as Authorization: Bearer TOKEN",
         (false, _) => "a client certificate",
-        (true, true) => "the token, as Authorization: Bearer TOKEN, or a client certificate",
+        (true, true) => "the token as Authorization: Bearer TOKEN, or a client certificate",
     };
-    let message = format!("the server does not know who asks: it needs {ways}");
-    Err(Denied::new(Refusal::Unauthorized, StatusCode::UNAUTHORIZED, "Unauthorized", message))
+    let message = format!("the caller is not authenticated: send {ways}");
+    Err(AuthError::new(RejectReason::Unauthorized, StatusCode::UNAUTHORIZED, "Unauthorized", message))
 }
 
-/// The host that a request is for. A name that a web page's author chose, and
-/// had lead to this machine, is in it.
-fn host(head: &Parts) -> Result<Authority, Denied> {
-    let refused = |problem: &str| {
-        let message = format!("{problem}: one Host header with this server's name or address is needed");
-        Denied::new(Refusal::Host, StatusCode::BAD_REQUEST, "BadRequest", message)
+/// The host of a request. A web page that resolves its own name to this machine (DNS
+/// rebinding) has that name here.
+fn host(head: &Parts) -> Result<Authority, AuthError> {
+    let rejected = |problem: &str| {
+        let message = format!("{problem}: send one Host header with the server's name or address");
+        AuthError::new(RejectReason::Host, StatusCode::BAD_REQUEST, "BadRequest", message)
     };
-    let mut said = head.headers.get_all(HOST).iter();
-    let host = match (head.uri.authority(), said.next(), said.next()) {
-        (_, _, Some(_)) => return Err(refused("the request has several Host headers")),
-        // HTTP/2, and what is sent to a proxy: the header, if there is one, is to be ignored.
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let host = match (head.uri.authority(), hosts.next(), hosts.next()) {
+        (_, _, Some(_)) => return Err(rejected("the request has several Host headers")),
+        // In HTTP/2 and in requests to a proxy the header is to be ignored.
         (Some(authority), ..) => authority.clone(),
-        (None, Some(host), None) => Authority::try_from(host.as_bytes())
-            .map_err(|_| refused("the request's Host header has no host in it"))?,
-        (None, None, None) => return Err(refused("the request has no Host header")),
+        (None, Some(host), None) => {
+            Authority::try_from(host.as_bytes()).map_err(|_| rejected("the Host header is invalid"))?
+        }
+        (None, None, None) => return Err(rejected("the request has no Host header")),
     };
     if host.as_str().contains('@') {
-        return Err(refused("the request's host has a user"));
+        return Err(rejected("the request's host has a user"));
     }
     Ok(host)
 }
 
-/// Whether a host is this server. Ports may differ: somebody may forward one.
-fn is_ours(host: &str, reached: IpAddr, node: &NodeName, credentials: &Credentials) -> bool {
+/// Whether a host is this server. The port may differ: it may be forwarded.
+fn is_own_host(host: &str, local: IpAddr, node: &NodeName, credentials: &Credentials) -> bool {
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     if let Ok(address) = host.parse::<IpAddr>() {
         let address = address.to_canonical();
-        return address.is_loopback() || address == reached || certified(host, credentials);
+        return address.is_loopback() || address == local || is_certified(host, credentials);
     }
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-    host == "localhost" || host == node.as_str() || certified(&host, credentials)
+    host == "localhost" || host == node.as_str() || is_certified(&host, credentials)
 }
 
-fn certified(host: &str, credentials: &Credentials) -> bool {
+fn is_certified(host: &str, credentials: &Credentials) -> bool {
     credentials.tls.as_ref().is_some_and(|tls| tls.names(host))
 }
 
-fn bears_token(head: &Parts, credentials: &Credentials) -> bool {
-    let said = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-    let Some((scheme, token)) = said.split_at_checked("Bearer ".len()) else { return false };
-    let bearer = scheme.eq_ignore_ascii_case(b"Bearer ");
-    bearer && credentials.token.as_ref().is_some_and(|ours| ours.is(token.trim_ascii()))
+fn has_token(head: &Parts, credentials: &Credentials) -> bool {
+    let value = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let Some((scheme, token)) = value.split_at_checked("Bearer ".len()) else { return false };
+    let is_bearer = scheme.eq_ignore_ascii_case(b"Bearer ");
+    is_bearer && credentials.token.as_ref().is_some_and(|digest| digest.matches(token.trim_ascii()))
 }

@@ -1,4 +1,4 @@
-//! One connection: TLS if there is any, HTTP/1 or 2, and each of its requests.
+//! Serves one connection: TLS if configured, HTTP/1 or HTTP/2, and each request.
 
 use std::{
     any::Any,
@@ -17,7 +17,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, Version, header::CONNECTION, request::Parts};
+use http::{HeaderValue, Request, Version, header::CONNECTION, request::Parts};
 use hyper::{
     body::{Frame, Incoming, SizeHint},
     rt::Executor,
@@ -39,158 +39,179 @@ use tower_service::Service as _;
 use tracing::debug;
 
 use super::{
-    auth::{self, Way},
+    auth::{self, ClientInfo},
     credentials::Credentials,
-    hands::{Hand, Hands},
-    intake::{self, Intake},
+    drain::{DrainGuard, DrainGuards},
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
     listen,
-    slots::{Asked, Progress, Slot},
-    socket::Socket,
-    stats::{ConnectionStats, Refusal},
+    request_body::{BodyReader, ReceivedBody, discard},
+    slots::{ActiveRequest, Progress, Slot},
+    socket::ClientSocket,
 };
-use crate::pod::NodeName;
-use crate::server::{body::Endless, status::ApiError};
+use crate::{
+    host::Clock,
+    pod::NodeName,
+    server::{
+        body::Endless,
+        stats::{ConnectionStats, RejectReason},
+        status::ApiError,
+    },
+};
 
-/// After how long a silent HTTP/2 client is asked whether it is still there, and
-/// how long it has to say so.
+/// HTTP/2 keepalive: the idle time before a PING, and the timeout of its answer.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
-/// How long a connection that is told to end has for its last words.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a connection may take to close after a timeout.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a connection whose request has not been read yet is given for it
-/// when the server is to finish: its client may have sent it already.
-const FIRST_WORDS: Duration = Duration::from_secs(1);
-/// How long an HTTP/1 connection that is idle then is still read: what its client
-/// has sent already may not have been seen yet, and would be thrown away.
-const NEXT_WORDS: Duration = Duration::from_millis(100);
+/// How long the drain waits for the first request of a connection, which its client may have
+/// sent already.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+/// How long the drain reads an idle HTTP/1 connection: a request that its client has sent
+/// already would be lost.
+const NEXT_REQUEST: Duration = Duration::from_millis(100);
 
-/// What every connection shares.
+/// What all connections share.
 pub(super) struct Shared {
     pub(super) router: Router,
     pub(super) node: NodeName,
     pub(super) limits: Limits,
+    pub(super) clock: Clock,
     pub(super) credentials: watch::Receiver<Arc<Credentials>>,
-    pub(super) intake: Intake,
+    pub(super) bodies: BodyReader,
     pub(super) stats: ConnectionStats,
-    /// Cancelled when no new requests are to be taken.
+    /// Cancelled when no new requests are accepted.
     pub(super) stop: CancellationToken,
-    /// For the requests, that they are waited for.
-    pub(super) hands: Hands,
+    /// The guards of the requests that the drain waits for.
+    pub(super) guards: DrainGuards,
 }
 
-/// Serves a connection to its end, or until another takes its slot. With a hand,
-/// it is to end when the server is to finish.
-pub(super) async fn serve(incoming: listen::Incoming, slot: Slot, hand: Option<Hand>, shared: Arc<Shared>) {
+/// Serves a connection until it ends or is evicted. With a guard, it ends in the drain.
+pub(super) async fn serve(
+    incoming: listen::Incoming,
+    slot: Slot,
+    guard: Option<DrainGuard>,
+    shared: Arc<Shared>,
+) {
     let _counted = shared.stats.connected();
     tokio::select! {
-        () = slot.lost() => {}
-        () = talk(incoming, slot.progress.clone(), hand, &shared) => {}
+        () = slot.evicted() => {}
+        () = serve_stream(incoming, slot.progress.clone(), guard, &shared) => {}
     }
 }
 
-async fn talk(incoming: listen::Incoming, progress: Arc<Progress>, hand: Option<Hand>, shared: &Arc<Shared>) {
-    let listen::Incoming { stream, reached } = incoming;
+async fn serve_stream(
+    incoming: listen::Incoming,
+    progress: Arc<Progress>,
+    guard: Option<DrainGuard>,
+    shared: &Arc<Shared>,
+) {
+    let listen::Incoming { stream, local } = incoming;
     let Shared { stats, limits, stop, .. } = &**shared;
-    let socket = Socket::new(stream, progress.clone(), stop.clone());
-    let tls = shared.credentials.borrow().tls.clone().filter(|_| reached.is_some());
+    let socket = ClientSocket::new(stream, progress.clone(), stop.clone());
+    let tls = shared.credentials.borrow().tls.clone().filter(|_| local.is_some());
     let Some(tls) = tls else {
-        return speak(socket, Way { reached, certified: false }, &progress, hand, shared).await;
+        return serve_http(socket, ClientInfo { local, has_certificate: false }, &progress, guard, shared)
+            .await;
     };
-    let too_late = async {
-        to_finish(hand.as_ref()).await;
-        sleep(FIRST_WORDS).await;
+    let drain_timeout = async {
+        drain_begins(guard.as_ref()).await;
+        sleep(FIRST_REQUEST).await;
     };
-    let shaken = tokio::select! {
-        shaken = TlsAcceptor::from(tls.config).accept(socket) => shaken,
-        _ = progress.overdue(limits) => return stats.refuse(Refusal::Handshake),
-        () = too_late => return,
+    let handshake = tokio::select! {
+        handshake = TlsAcceptor::from(tls.config).accept(socket) => handshake,
+        _ = progress.timed_out(limits) => return stats.reject(RejectReason::Handshake),
+        () = drain_timeout => return,
         () = stop.cancelled() => return,
     };
-    match shaken {
+    match handshake {
         Ok(socket) => {
-            // The handshake fails if there is one and the client CA has not signed it.
-            let certified = socket.get_ref().1.peer_certificates().is_some();
-            speak(socket, Way { reached, certified }, &progress, hand, shared).await;
+            // A certificate that the client CA has not signed fails the handshake.
+            let has_certificate = socket.get_ref().1.peer_certificates().is_some();
+            serve_http(socket, ClientInfo { local, has_certificate }, &progress, guard, shared).await;
         }
         Err(error) => {
-            stats.refuse(Refusal::Handshake);
-            debug!(%error, "no TLS connection came about");
+            stats.reject(RejectReason::Handshake);
+            debug!(%error, "TLS handshake failed");
         }
     }
 }
 
-/// Waits until a connection is to be finished; one without a hand never is.
-async fn to_finish(hand: Option<&Hand>) {
-    match hand {
-        Some(hand) => hand.finish.cancelled().await,
+/// Waits until the drain begins; without a guard it never does.
+async fn drain_begins(guard: Option<&DrainGuard>) {
+    match guard {
+        Some(guard) => guard.drain.cancelled().await,
         None => pending().await,
     }
 }
 
-/// Answers requests until the connection ends, asks for nothing or is to stop.
-async fn speak<S>(socket: S, way: Way, progress: &Arc<Progress>, hand: Option<Hand>, shared: &Arc<Shared>)
-where
+/// Answers requests until the connection ends, times out, is drained or is stopped.
+async fn serve_http<S>(
+    socket: S,
+    client: ClientInfo,
+    progress: &Arc<Progress>,
+    guard: Option<DrainGuard>,
+    shared: &Arc<Shared>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let http = http();
-    let finish = hand.as_ref().map(|hand| hand.finish.clone());
+    let drain = guard.as_ref().map(|guard| guard.drain.clone());
     let service = service_fn(|request: Request<Incoming>| {
-        let (progress, shared, finish) = (progress.clone(), shared.clone(), finish.clone());
+        let (progress, shared, drain) = (progress.clone(), shared.clone(), drain.clone());
         async move {
             let version = request.version();
-            let mut response = answer(request, way, &progress, &shared).await;
-            // The client is told before it sends another here; in HTTP/2 a frame tells it.
-            if version < Version::HTTP_2 && finish.is_some_and(|finish| finish.is_cancelled()) {
+            let mut response = answer(request, client, &progress, &shared).await;
+            // The client must not send another request here; HTTP/2 has a frame for it.
+            if version < Version::HTTP_2 && drain.is_some_and(|drain| drain.is_cancelled()) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
         }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
-    // What has been sent is read before the connection is told to end.
+    // The connection is polled first: what the client has sent is read before it ends.
     tokio::select! {
         biased;
         ended = connection.as_mut() => return log_end(ended),
-        why = progress.overdue(&shared.limits) => {
+        why = progress.timed_out(&shared.limits) => {
             if let Some(why) = why {
-                shared.stats.refuse(why);
+                shared.stats.reject(why);
             }
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection.as_mut() => return log_end(ended),
-                () = sleep(LAST_WORDS) => return,
+                () = sleep(CLOSE_TIMEOUT) => return,
             }
         }
-        () = to_finish(hand.as_ref()) => {
-            // Before a request that was sent is there, an ending would lose it.
+        () = drain_begins(guard.as_ref()) => {
+            // A shutdown before a request that was sent is read would lose it.
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return log_end(ended),
-                () = progress.has_asked(NEXT_WORDS) => {}
-                () = sleep(FIRST_WORDS) => {}
+                () = progress.first_request_read(NEXT_REQUEST) => {}
+                () = sleep(FIRST_REQUEST) => {}
             }
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection.as_mut() => return log_end(ended),
-                () = progress.has_been_answered() => drop(hand),
+                () = progress.requests_answered() => drop(guard),
             }
         }
         () = shared.stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
-    // What is left are requests that had begun; whoever stops us has a deadline for them.
+    // The remaining requests are answered; the caller has a deadline for them.
     log_end(connection.await);
 }
 
 fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
-        debug!(%error, "a connection ended");
+        debug!(%error, "connection failed");
     }
 }
 
 fn http() -> auto::Builder<Streams> {
     let mut http = auto::Builder::new(Streams::default());
-    // The time for headers is ours to watch: hyper's does not begin with the connection.
+    // hyper's timeout does not begin with the connection: `Progress` has its own.
     http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD);
     http.http2()
         .timer(TokioTimer::new())
@@ -204,7 +225,7 @@ fn http() -> auto::Builder<Streams> {
     http
 }
 
-/// The tasks of an HTTP/2 connection's requests; they end with it.
+/// The tasks of an HTTP/2 connection's requests, which end with the connection.
 #[derive(Clone, Default)]
 struct Streams(Arc<Mutex<JoinSet<()>>>);
 
@@ -216,56 +237,61 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     }
 }
 
-/// Answers one request: who asks, then the whole body, then the work.
-async fn answer(request: Request<Incoming>, way: Way, progress: &Arc<Progress>, shared: &Shared) -> Response {
-    let (asked, hand) = (progress.asked(request.version()), shared.hands.take());
+/// Answers one request: authenticates the caller, reads the whole body, runs the handler.
+async fn answer(
+    request: Request<Incoming>,
+    client: ClientInfo,
+    progress: &Arc<Progress>,
+    shared: &Shared,
+) -> Response {
+    let (active, guard) = (progress.request(request.version()), shared.guards.get());
     let (mut head, mut body) = request.into_parts();
     let (method, path, version) = (head.method.clone(), head.uri.path().to_owned(), head.version);
-    let response = match let_in(&mut head, &mut body, way, shared).await {
+    let response = match receive(&mut head, &mut body, client, shared).await {
         Err((why, response)) => {
             if let Some(why) = why {
-                shared.stats.refuse(why);
+                shared.stats.reject(why);
             }
             if version == Version::HTTP_2 {
-                intake::discard(&mut body).await;
+                discard(&mut body).await;
             }
             response
         }
         Ok(body) => {
-            let _working = progress.working();
+            let _handling = progress.handling();
             let request = Request::from_parts(head, Body::from(body.bytes.clone()));
             let mut router = shared.router.clone();
-            Unpanicked(Box::pin(async move { router.call(request).await })).await
+            CatchPanic(Box::pin(async move { router.call(request).await })).await
         }
     };
-    debug!(%method, path, status = response.status().as_u16(), "answered");
-    // A stream ends when those who feed it do, and they do not wait for it.
+    debug!(%method, path, status = response.status().as_u16(), "request answered");
+    // An endless stream ends with its source, which does not wait for the drain.
     let endless = response.extensions().get::<Endless>().is_some();
-    let hand = hand.filter(|_| !endless);
+    let guard = guard.filter(|_| !endless);
     if endless {
-        asked.has_no_end();
+        active.set_endless();
     }
-    response.map(|body| Body::new(Answering { body, asked, _hand: hand }))
+    response.map(|body| Body::new(TrackedBody { body, active, _guard: guard }))
 }
 
-/// Finds out who asks, and reads the whole body if they may.
-async fn let_in(
+/// Authenticates the caller and reads the whole body.
+async fn receive(
     head: &mut Parts,
     body: &mut Incoming,
-    way: Way,
+    client: ClientInfo,
     shared: &Shared,
-) -> Result<intake::Body, (Option<Refusal>, Response)> {
+) -> Result<ReceivedBody, (Option<RejectReason>, Response)> {
     let credentials = shared.credentials.borrow().clone();
-    let caller = auth::admit(head, way, &shared.node, &credentials)
-        .map_err(|denied| (Some(denied.why), denied.response()))?;
+    let caller = auth::authenticate(head, client, &shared.node, &credentials)
+        .map_err(|denied| (Some(denied.reason), denied.response()))?;
     head.extensions.insert(caller);
-    shared.intake.read(&head.headers, body).await.map_err(|(why, error)| (why, error.into_response()))
+    shared.bodies.read(&head.headers, body).await.map_err(|(why, error)| (why, error.into_response()))
 }
 
-/// A handler's answer; if it panics, that is an answer, too, and only its own request's.
-struct Unpanicked(Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>);
+/// Answers 500 if a handler panics. Other requests are not affected.
+struct CatchPanic(Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>);
 
-impl Future for Unpanicked {
+impl Future for CatchPanic {
     type Output = Response;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
@@ -273,24 +299,20 @@ impl Future for Unpanicked {
         let polled: Result<_, Box<dyn Any + Send>> =
             catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
         polled.map_or_else(
-            |_| {
-                let message = "the agent failed at this request; its log says how";
-                let code = StatusCode::INTERNAL_SERVER_ERROR;
-                Poll::Ready(ApiError::new(code, "InternalError", message).into_response())
-            },
+            |_| Poll::Ready(ApiError::internal().into_response()),
             |polled| polled.map(|Ok(response)| response),
         )
     }
 }
 
-/// An answer on its way; the request ends with it.
-struct Answering {
+/// A response's body that records its progress; the request ends with it.
+struct TrackedBody {
     body: Body,
-    asked: Asked,
-    _hand: Option<Hand>,
+    active: ActiveRequest,
+    _guard: Option<DrainGuard>,
 }
 
-impl hyper::body::Body for Answering {
+impl hyper::body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -298,11 +320,11 @@ impl hyper::body::Body for Answering {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // Who asks for a piece has sent those before.
-        self.asked.taken();
+        // The next chunk is polled when the previous one is sent.
+        self.active.chunk_sent();
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(frame, Poll::Ready(Some(_))) {
-            self.asked.given();
+            self.active.chunk_queued();
         }
         frame
     }

@@ -1,10 +1,7 @@
-//! The token and the certificates: read from files, and read again when these change.
+//! Loads the token and the certificates from files, and reloads them when the files change.
 
 use std::{
-    fmt,
-    fs::{self, File},
-    io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,46 +17,47 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::{
     sync::watch,
-    task::spawn_blocking,
     time::{Duration, sleep},
 };
 use tracing::{info, warn};
 
 use crate::{
     error_chain::chain,
+    host::{Disk, Host, Stamp},
+    outage::Outage,
     settings::{CertificateFiles, ServerSettings},
 };
 
-/// The largest file of certificates or with a token, in bytes.
+/// The maximal size of a file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// Why token or certificates cannot be used. No text of a file is ever told.
+/// Why the token or the certificates are invalid. It never has text of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// A file cannot be read.
-    #[error("{what} {}: cannot be read; does it exist, and may this process read it?", path.display())]
+    #[error("cannot read the {what} {} (does it exist, and may podmux read it?)", path.display())]
     Unreadable {
-        /// What it is for.
+        /// The purpose of the file.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has invalid content.
     #[error("{what} {}: {problem}", path.display())]
     Unusable {
-        /// What it is for.
+        /// The purpose of the file.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what is needed.
+        /// What is wrong and what is needed.
         problem: String,
     },
 }
 
-/// Where token and certificates are.
+/// The files of the token and the certificates.
 #[derive(Clone, Debug)]
 pub(super) struct CredentialFiles {
     token: Option<PathBuf>,
@@ -67,44 +65,43 @@ pub(super) struct CredentialFiles {
     client_ca: Option<PathBuf>,
 }
 
-/// Token and certificates, as they are now.
+/// The current token and certificates.
 #[derive(Debug)]
 pub(super) struct Credentials {
-    pub(super) token: Option<Token>,
-    pub(super) tls: Option<Tls>,
-    /// Whether a client may show a certificate.
+    pub(super) token: Option<TokenDigest>,
+    pub(super) tls: Option<ServerTls>,
+    /// Whether clients can authenticate with a certificate.
     pub(super) certificates: bool,
 }
 
-/// A token's SHA-256: what is compared has the same length whatever is said, and
-/// the token itself is nowhere in memory.
-pub(super) struct Token([u8; 32]);
+/// The SHA-256 of a token. Digests have equal lengths, and the token is not kept in memory.
+pub(super) struct TokenDigest([u8; 32]);
 
-impl Token {
+impl TokenDigest {
     fn new(token: &[u8]) -> Self {
         Self(Sha256::digest(token).into())
     }
 
-    /// Whether this is the token; it takes as long for any other as for the right one.
-    pub(super) fn is(&self, said: &[u8]) -> bool {
-        self.0.ct_eq(&Self::new(said).0).into()
+    /// Compares with a token in constant time.
+    pub(super) fn matches(&self, token: &[u8]) -> bool {
+        self.0.ct_eq(&Self::new(token).0).into()
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for TokenDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
+        f.write_str("TokenDigest(…)")
     }
 }
 
-/// The server's side of TLS.
+/// The server's TLS configuration.
 #[derive(Clone, Debug)]
-pub(super) struct Tls {
+pub(super) struct ServerTls {
     pub(super) config: Arc<ServerConfig>,
     certificate: CertificateDer<'static>,
 }
 
-impl Tls {
+impl ServerTls {
     /// Whether the server's certificate is for this host.
     pub(super) fn names(&self, host: &str) -> bool {
         let (Ok(certificate), Ok(name)) =
@@ -130,125 +127,111 @@ impl CredentialFiles {
         self.token.iter().chain(pair).chain(&self.client_ca).map(PathBuf::as_path)
     }
 
-    /// Reads them all, and says what they looked like before they were read. It blocks.
-    pub(super) fn read(&self) -> Result<(Stamp, Credentials), CredentialError> {
-        let stamp = self.stamp();
-        let token = self.token.as_deref().map(read_token).transpose()?;
-        let tls = self.tls.as_ref().map(|tls| read_tls(tls, self.client_ca.as_deref())).transpose()?;
-        Ok((stamp, Credentials { token, tls, certificates: self.client_ca.is_some() }))
+    /// Reads all files, after their stamps. It blocks.
+    pub(super) fn read(&self, disk: &Disk) -> Result<(Stamps, Credentials), CredentialError> {
+        let stamps = self.stamps(disk);
+        let (token, tls) = (self.token(disk).transpose()?, self.tls(disk).transpose()?);
+        Ok((stamps, Credentials { token, tls, certificates: self.client_ca.is_some() }))
     }
 
-    /// What changes when a file does: a write, a rename, a symbolic link that
-    /// leads elsewhere. It blocks.
-    fn stamp(&self) -> Stamp {
-        let stamp = |path| {
-            let file = fs::metadata(path).ok()?;
-            Some(FileStamp {
-                file: (file.dev(), file.ino()),
-                size: file.size(),
-                written: (file.mtime(), file.mtime_nsec()),
-                changed: (file.ctime(), file.ctime_nsec()),
-            })
-        };
-        self.paths().map(stamp).collect()
+    fn token(&self, disk: &Disk) -> Option<Result<TokenDigest, CredentialError>> {
+        self.token.as_deref().map(|path| read_token(disk, path))
+    }
+
+    fn tls(&self, disk: &Disk) -> Option<Result<ServerTls, CredentialError>> {
+        self.tls.as_ref().map(|files| read_tls(disk, files, self.client_ca.as_deref()))
+    }
+
+    /// The stamps of all files. It blocks.
+    fn stamps(&self, disk: &Disk) -> Stamps {
+        self.paths().map(|path| disk.stamp(path).ok()).collect()
     }
 }
 
-/// Everything that is wrong with the files of token and certificates. It reads them, and blocks.
+/// Returns all errors in the files of the token and the certificates. It reads them, and blocks.
 #[must_use]
 pub fn check(settings: &ServerSettings) -> Vec<CredentialError> {
-    let CredentialFiles { token, tls, client_ca } = CredentialFiles::new(settings);
-    let token = token.and_then(|path| read_token(&path).err());
-    let tls = tls.and_then(|files| read_tls(&files, client_ca.as_deref()).err());
+    let (files, disk) = (CredentialFiles::new(settings), Disk::default());
+    let (token, tls) = (files.token(&disk).and_then(Result::err), files.tls(&disk).and_then(Result::err));
     token.into_iter().chain(tls).collect()
 }
 
-/// What the files look like from outside; `None` for one that is not there.
-pub(super) type Stamp = Vec<Option<FileStamp>>;
+/// The stamps of the files; `None` for a file that does not exist.
+pub(super) type Stamps = Vec<Option<Stamp>>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FileStamp {
-    file: (u64, u64),
-    size: u64,
-    written: (i64, i64),
-    changed: (i64, i64),
-}
-
-/// Reads the files again when they have changed since they looked like that, and
-/// when told which they are (others, or the same). What cannot be used leaves
-/// everything as it was: the files of a certificate and its key never change in
-/// the same instant. Ends when nobody can tell any more.
-pub(super) async fn keep_fresh(
-    mut named: watch::Receiver<CredentialFiles>,
-    mut seen: Stamp,
+/// Reloads the files when their stamps change and when `files` is sent. An error leaves the
+/// previous credentials in effect: a certificate and its key are not replaced at the same time.
+/// Returns when the sender of `files` is dropped.
+pub(super) async fn reload_on_change(
+    mut files: watch::Receiver<CredentialFiles>,
+    mut stamps: Stamps,
     credentials: watch::Sender<Arc<Credentials>>,
-    every: Duration,
+    interval: Duration,
+    host: &Host,
 ) {
-    let mut failing = false;
+    let (disk, mut outage) = (host.disk.clone(), Outage::default());
     loop {
-        let any = named.borrow().paths().next().is_some();
-        let at_once = tokio::select! {
-            () = sleep(every), if any => false,
-            told = named.changed() => match told {
+        let any = files.borrow().paths().next().is_some();
+        let requested = tokio::select! {
+            () = sleep(interval), if any => false,
+            sent = files.changed() => match sent {
                 Ok(()) => true,
                 Err(_) => return,
             },
         };
-        let (files, last) = (named.borrow_and_update().clone(), seen.clone());
-        if files.paths().next().is_none() {
+        let failing = outage.since().is_some();
+        let (current, last) = (files.borrow_and_update().clone(), stamps.clone());
+        if current.paths().next().is_none() {
             continue;
         }
-        let look = move || (at_once || failing || files.stamp() != last).then(|| files.read());
-        // The files may stand on a network that hangs. If it panics, the log has it.
-        match spawn_blocking(look).await.ok().flatten() {
+        let disk = disk.clone();
+        let read = move || {
+            (requested || failing || current.stamps(&disk) != last).then(|| current.read(&disk))
+        };
+        // A network file system may hang. A panic is in the log already.
+        match host.threads.blocking(read).await.ok().flatten() {
             None => {}
-            Some(Ok((stamp, fresh))) => {
-                seen = stamp;
+            Some(Ok((fresh_stamps, fresh))) => {
+                stamps = fresh_stamps;
                 credentials.send_replace(Arc::new(fresh));
-                let how = if failing { "recovered" } else { "read anew" };
-                info!("the server's token and certificates: {how}");
-                failing = false;
+                let recovered = outage.recovered().is_some();
+                info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
             }
             Some(Err(error)) => {
-                // Whoever asked is told, even if it is known.
-                if !failing || at_once {
-                    let error = chain(&error);
-                    warn!(
-                        error,
-                        "the server's token and certificates cannot be used; those from before stay"
-                    );
+                let error = chain(&error);
+                // A requested reload logs its error even if it is known.
+                if outage.failed(&error, host.clock.now()) || requested {
+                    warn!(error, "server credentials rejected, the previous ones stay in effect");
                 }
-                failing = true;
             }
         }
     }
 }
 
-fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, CredentialError> {
+fn read_file(disk: &Disk, what: &'static str, path: &Path) -> Result<Vec<u8>, CredentialError> {
     let failed = |error| CredentialError::Unreadable { what, path: path.to_owned(), error };
-    let mut text = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text)).map_err(failed)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
-    }
-    Ok(text)
+    disk.read(path, MAX_FILE).map_err(failed)
 }
 
-fn read_token(path: &Path) -> Result<Token, CredentialError> {
+fn read_token(disk: &Disk, path: &Path) -> Result<TokenDigest, CredentialError> {
     const WHAT: &str = "token file";
-    let text = read_file(WHAT, path)?;
+    let text = read_file(disk, WHAT, path)?;
     let token = text.trim_ascii();
     let problem = if token.is_empty() {
-        "it is empty; a token is needed, the output of openssl rand -hex 32 for one"
+        "the file is empty: write a token into it, such as the output of openssl rand -hex 32"
     } else if !token.iter().all(u8::is_ascii_graphic) {
-        "there is more than a token in it: one word of printable ASCII is needed"
+        "the token is invalid: it must be one word of printable ASCII"
     } else {
-        return Ok(Token::new(token));
+        return Ok(TokenDigest::new(token));
     };
     Err(CredentialError::Unusable { what: WHAT, path: path.to_owned(), problem: problem.to_owned() })
 }
 
-fn read_tls(files: &CertificateFiles, client_ca: Option<&Path>) -> Result<Tls, CredentialError> {
+fn read_tls(
+    disk: &Disk,
+    files: &CertificateFiles,
+    client_ca: Option<&Path>,
+) -> Result<ServerTls, CredentialError> {
     const CERTIFICATE: &str = "TLS certificate";
     const KEY: &str = "TLS private key";
     const CLIENT_CA: &str = "client CA file";
@@ -258,16 +241,13 @@ fn read_tls(files: &CertificateFiles, client_ca: Option<&Path>) -> Result<Tls, C
         problem,
     };
     let provider = Arc::new(ring::default_provider());
-    let chain = read_certificates(CERTIFICATE, &files.certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&read_file(KEY, &files.key)?).map_err(|_| {
-        unusable(
-            KEY,
-            &files.key,
-            "there is no private key in PEM in it (an encrypted one is none)".to_owned(),
-        )
+    let chain = read_certificates(disk, CERTIFICATE, &files.certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&read_file(disk, KEY, &files.key)?).map_err(|_| {
+        let problem = "the file has no private key in PEM (encrypted keys are not supported)";
+        unusable(KEY, &files.key, problem.to_owned())
     })?;
     let pair = |error: rustls::Error| {
-        let problem = format!("it does not go with the key in {}: {error}", files.key.display());
+        let problem = format!("the certificate does not match the key in {}: {error}", files.key.display());
         unusable(CERTIFICATE, &files.certificate, problem)
     };
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -276,37 +256,38 @@ fn read_tls(files: &CertificateFiles, client_ca: Option<&Path>) -> Result<Tls, C
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let refused = |error: &dyn fmt::Display| unusable(CLIENT_CA, path, error.to_string());
+            let rejected = |error: &dyn fmt::Display| unusable(CLIENT_CA, path, error.to_string());
             let mut roots = RootCertStore::empty();
-            for certificate in read_certificates(CLIENT_CA, path)? {
-                roots.add(certificate).map_err(|error| refused(&error))?;
+            for certificate in read_certificates(disk, CLIENT_CA, path)? {
+                roots.add(certificate).map_err(|error| rejected(&error))?;
             }
-            // Who shows none may have a token, or asks only whether the agent is alive.
+            // A client without a certificate may have a token or read an open path.
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .allow_unauthenticated()
                 .build()
-                .map_err(|error| refused(&error))?;
+                .map_err(|error| rejected(&error))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
     let certificate = chain[0].clone();
     let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Tls { config: Arc::new(config), certificate })
+    Ok(ServerTls { config: Arc::new(config), certificate })
 }
 
 /// The certificates of a file, at least one.
 fn read_certificates(
+    disk: &Disk,
     what: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
-    let text = read_file(what, path)?;
+    let text = read_file(disk, what, path)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     certificates.ok().filter(|certificates| !certificates.is_empty()).ok_or_else(|| {
         CredentialError::Unusable {
             what,
             path: path.to_owned(),
-            problem: "there is no certificate in PEM in it".to_owned(),
+            problem: "the file has no certificate in PEM".to_owned(),
         }
     })
 }

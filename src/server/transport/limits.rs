@@ -1,59 +1,58 @@
-//! What a client may take of the server: connections, time and memory.
+//! The limits of connections, time and memory.
 
 use std::time::Duration;
 
-/// The bounds of the transport. [`Limits::default`] is what the program has;
-/// tests have smaller ones.
+/// The limits of the transport. The program uses [`Limits::default`]; tests use smaller ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many connections there are at a time, over all listeners. One more
-    /// closes the one that is missed least, see [`Limits::headers`].
+    /// The maximal number of connections over all listeners. One more closes the connection
+    /// with the lowest priority: an idle or stalled one first.
     pub connections: usize,
-    /// How long it may take from a connection's beginning, and from the first
-    /// byte of any later request, until the request's headers are there. A TLS
-    /// handshake counts.
+    /// How long a client may take to send a request's headers: from the beginning of the
+    /// connection with its TLS handshake, and from the first byte of each later request.
     pub headers: Duration,
     /// How long a connection is kept for a client's next request.
     pub idle: Duration,
-    /// How large a request's body may be, in bytes.
+    /// The maximal size of a request's body, in bytes.
     pub body: usize,
-    /// A body has to end, or to bring `pace` bytes, in each such time. Whoever
-    /// sends a byte a second is out after the first.
+    /// A client must send the rest of a body, or `pace` bytes of it, in each period of this
+    /// length.
     pub body_time: Duration,
-    /// See `body_time`. 50 KiB a second is slow even for a modem on a mountain.
+    /// See `body_time`. The default is 50 KiB a second.
     pub pace: usize,
-    /// How much of all requests' bodies is in memory at a time, in bytes, beyond
-    /// the first [`SMALL_BODY`](super::SMALL_BODY) of each.
+    /// The memory for the bodies of all requests, in bytes, without the first
+    /// [`SMALL_BODY`](crate::server::SMALL_BODY) bytes of each.
     pub large_bodies: usize,
-    /// The same for these first bytes, which have a share of their own: large
-    /// bodies do not crowd small ones out.
+    /// The memory for the first bytes of all bodies. It is separate, so that large bodies do
+    /// not block small ones.
     pub small_bodies: usize,
-    /// How long a client may take nothing of an answer of which there is more; it
-    /// is cut off after between one and two times this.
+    /// How long a client may read nothing of a response. Its connection is closed after one to
+    /// two times this.
     pub stall: Duration,
-    /// How long requests have to end after the server was asked to stop.
+    /// How long requests may take to end after the server was stopped.
     pub drain: Duration,
-    /// How often the files of token and certificates are looked at.
-    pub reread: Duration,
+    /// How often the files of token and certificates are checked for changes.
+    pub reload: Duration,
 }
 
-/// The largest head of a request, in bytes: line and headers.
+/// The maximal size of a request's line and headers, in bytes.
 pub(super) const HEAD: usize = 64 * 1024;
-/// How many requests a client has at a time on one HTTP/2 connection.
+/// The maximal number of concurrent requests on one HTTP/2 connection.
 pub(super) const STREAMS: u32 = 32;
 /// How many bytes of bodies a client may send ahead on one HTTP/2 connection.
 pub(super) const WINDOW: u32 = 256 * 1024;
-/// How many bytes of an answer wait in the kernel for a client, and in HTTP/2 for each request.
+/// How many bytes of a response are buffered: in the kernel for each connection, and in HTTP/2
+/// for each request.
 pub(super) const SEND_BUFFER: u32 = 64 * 1024;
 /// How many connections wait in the kernel until they are accepted.
 pub(super) const BACKLOG: u32 = 1024;
-/// How many file descriptors are left to the rest of the agent.
+/// How many file descriptors are reserved for the rest of the agent.
 pub(super) const SPARE_FILES: usize = 256;
-/// How long what a client still sends is read and thrown away before its
-/// connection is closed: what lies unread would take our last answer with it.
+/// How long unread input is discarded before a connection is closed. A socket that is closed
+/// with unread input is reset, and the client loses the response.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
-/// After how long a client that is silent is asked whether it is still there,
-/// how often, and in which steps. Three minutes after a cable was cut its connection is gone.
+/// TCP keepalive: the idle time, the number of probes and their interval. A dead connection
+/// is closed after three minutes.
 pub(super) const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_mins(1), 4, Duration::from_secs(30));
 
 impl Default for Limits {
@@ -69,7 +68,7 @@ impl Default for Limits {
             small_bodies: 64 * 1024 * 1024,
             stall: Duration::from_mins(1),
             drain: Duration::from_secs(2),
-            reread: Duration::from_secs(1),
+            reload: Duration::from_secs(1),
         }
     }
 }

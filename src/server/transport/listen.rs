@@ -1,4 +1,4 @@
-//! The addresses that are listened on: TCP and Unix sockets.
+//! Listeners: TCP and Unix sockets, bound here or passed by systemd.
 
 use std::{
     fmt,
@@ -29,96 +29,96 @@ use tracing::warn;
 use super::limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES};
 use crate::settings::{Listen, PassedListener, PassedSocket};
 
-/// How long somebody who listens on a Unix socket has to take a connection.
-const KNOCK: Duration = Duration::from_secs(1);
-/// Who may use a Unix socket: its owner and its group.
+/// How long another server may take to accept a connection to its Unix socket.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The mode of a Unix socket: for its owner and group.
 const SOCKET_MODE: u32 = 0o660;
-/// What the others need to use one.
+/// The permission of all other users.
 const FOR_OTHERS: u32 = 0o002;
-/// A directory that is made for a socket can be looked into by all, like /run.
+/// The mode of a directory that is created for a socket.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Why an address cannot be listened on.
+/// Why the server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another program has the port.
+    /// Another program uses the port.
     #[error(
-        "cannot listen on {address}: another program does; stop it, or give another address with --listen"
+        "cannot listen on {address}: address in use (is another podmux running? choose another with --listen)"
     )]
     InUse {
         /// The address.
         address: Listen,
     },
-    /// The address is another machine's.
+    /// The address is not of this machine.
     #[error(
-        "cannot listen on {address}: no interface of this machine has that address; give another with --listen"
+        "cannot listen on {address}: no interface of this machine has this address (choose another with --listen)"
     )]
-    NotHere {
+    NotLocal {
         /// The address.
         address: Listen,
     },
-    /// An agent, or another server, answers on the Unix socket.
+    /// Another server uses the Unix socket.
     #[error(
-        "cannot listen on {address}: somebody answers there; stop it, or give another address with --listen"
+        "cannot listen on {address}: socket in use (is another podmux running? choose another with --listen)"
     )]
-    Answered {
+    SocketInUse {
         /// The address.
         address: Listen,
     },
-    /// What stands at the path is no socket, and may be worth something.
+    /// The file at the path is not a socket. It is not removed.
     #[error(
-        "cannot listen on {address}: there is a file that is no socket; remove it, or give another path with --listen"
+        "cannot listen on {address}: the file is not a socket (remove it, or choose another path with --listen)"
     )]
-    NoSocket {
+    NotASocket {
         /// The address.
         address: Listen,
     },
     /// A socket that systemd passed cannot be used.
-    #[error("cannot listen on {address}, which systemd passed")]
+    #[error("cannot listen on {address}, a socket passed by systemd")]
     Passed {
         /// The address.
         address: Listen,
-        /// What the system says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// Anything else.
-    #[error("cannot listen on {address}; give another address with --listen")]
+    /// Another error.
+    #[error("cannot listen on {address} (choose another with --listen)")]
     Other {
         /// The address.
         address: Listen,
-        /// What the system says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
 /// A byte stream to a client.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-/// A connection that came in.
+/// An accepted connection.
 pub(super) struct Incoming {
-    pub(super) stream: Box<dyn Stream>,
-    /// The address that the client reached over TCP; `None` on a Unix socket.
-    pub(super) reached: Option<IpAddr>,
+    pub(super) stream: Box<dyn ByteStream>,
+    /// The server's address that the client connected to over TCP; `None` on a Unix socket.
+    pub(super) local: Option<IpAddr>,
 }
 
-/// A socket that listens.
+/// A listening socket.
 pub(super) struct Listener {
-    door: Door,
-    /// Where; a port that was left to the system is known.
+    socket: ListeningSocket,
+    /// The address, with the actual port.
     pub(super) address: Listen,
-    /// Whether systemd passed it: clients can then wait in the kernel for whoever gets it next.
+    /// Whether systemd passed it: clients can then wait in the kernel for the next process.
     pub(super) passed: bool,
 }
 
-enum Door {
+enum ListeningSocket {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// If we made it.
+        /// Absent if systemd passed the socket.
         _file: Option<SocketFile>,
     },
 }
@@ -126,30 +126,30 @@ enum Door {
 impl Listener {
     /// Listens on an address.
     pub(super) async fn bind(address: &Listen) -> Result<Self, BindError> {
-        let (door, address) = match address {
-            Listen::Tcp(socket) => bind_tcp(*socket)
+        let (socket, address) = match address {
+            Listen::Tcp(tcp) => bind_tcp(*tcp)
                 .and_then(|listener| {
                     let address = Listen::Tcp(listener.local_addr()?);
-                    Ok((Door::Tcp(listener), address))
+                    Ok((ListeningSocket::Tcp(listener), address))
                 })
-                .map_err(|error| refused(address, error))?,
+                .map_err(|error| bind_error(address, error))?,
             Listen::Unix(path) => (bind_unix(address, path).await?, address.clone()),
         };
-        Ok(Self { door, address, passed: false })
+        Ok(Self { socket, address, passed: false })
     }
 
-    /// Takes over a socket that listens already.
-    pub(super) fn passed(socket: PassedSocket) -> Result<Self, BindError> {
-        let address = socket.passed.address;
+    /// Uses a listening socket that systemd passed.
+    pub(super) fn passed(passed: PassedSocket) -> Result<Self, BindError> {
+        let address = passed.passed.address;
         if let Listen::Unix(path) = &address
             && fs::metadata(path).is_ok_and(|file| file.permissions().mode() & FOR_OTHERS != 0)
         {
-            // What systemd makes them if it is not told otherwise.
-            warn!(%address, "everybody can use this socket: write SocketMode=0660 in the .socket unit");
+            // This is systemd's default.
+            warn!(%address, "all users can connect to this socket: set SocketMode=0660 in the .socket unit");
         }
-        let door = take_over(socket.listener);
-        let door = door.map_err(|error| BindError::Passed { address: address.clone(), error })?;
-        Ok(Self { door, address, passed: true })
+        let socket = adopt(passed.listener);
+        let socket = socket.map_err(|error| BindError::Passed { address: address.clone(), error })?;
+        Ok(Self { socket, address, passed: true })
     }
 
     /// The next connection.
@@ -157,17 +157,17 @@ impl Listener {
     /// # Cancel safety
     /// No connection is lost if the future is dropped.
     pub(super) async fn accept(&self) -> io::Result<Incoming> {
-        match &self.door {
-            Door::Tcp(listener) => {
+        match &self.socket {
+            ListeningSocket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Answers are written in one piece: waiting for more gains nothing.
+                // Responses are written in one piece: Nagle's algorithm would delay them.
                 stream.set_nodelay(true)?;
-                let reached = Some(stream.local_addr()?.ip().to_canonical());
-                Ok(Incoming { stream: Box::new(stream), reached })
+                let local = Some(stream.local_addr()?.ip().to_canonical());
+                Ok(Incoming { stream: Box::new(stream), local })
             }
-            Door::Unix { listener, .. } => {
+            ListeningSocket::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Incoming { stream: Box::new(stream), reached: None })
+                Ok(Incoming { stream: Box::new(stream), local: None })
             }
         }
     }
@@ -179,54 +179,52 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// What the system says, in words that help.
-fn refused(address: &Listen, error: io::Error) -> BindError {
+fn bind_error(address: &Listen, error: io::Error) -> BindError {
     let address = address.clone();
     match error.kind() {
         io::ErrorKind::AddrInUse => BindError::InUse { address },
-        io::ErrorKind::AddrNotAvailable => BindError::NotHere { address },
+        io::ErrorKind::AddrNotAvailable => BindError::NotLocal { address },
         _ => BindError::Other { address, error },
     }
 }
 
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // So that a restart does not wait until the last connections are forgotten.
+    // A restart must not wait for the old connections in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     tune(&socket)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Sets what the connections of a TCP socket inherit.
+/// Sets the options that the connections of a TCP socket inherit.
 fn tune(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER as usize)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    let (silence, times, step) = KEEPALIVE;
-    sockopt::set_tcp_keepidle(socket, silence)?;
-    sockopt::set_tcp_keepcnt(socket, times)?;
-    sockopt::set_tcp_keepintvl(socket, step)?;
+    let (idle, probes, interval) = KEEPALIVE;
+    sockopt::set_tcp_keepidle(socket, idle)?;
+    sockopt::set_tcp_keepcnt(socket, probes)?;
+    sockopt::set_tcp_keepintvl(socket, interval)?;
     Ok(())
 }
 
-/// How many may wait in the queue is for the socket's unit to say.
-fn take_over(listener: PassedListener) -> io::Result<Door> {
+/// The backlog of a passed socket is set in its unit.
+fn adopt(listener: PassedListener) -> io::Result<ListeningSocket> {
     match listener {
         PassedListener::Tcp(listener) => {
             tune(&listener)?;
             listener.set_nonblocking(true)?;
-            Ok(Door::Tcp(TcpListener::from_std(listener)?))
+            Ok(ListeningSocket::Tcp(TcpListener::from_std(listener)?))
         }
         PassedListener::Unix(listener) => {
             listener.set_nonblocking(true)?;
-            Ok(Door::Unix { listener: UnixListener::from_std(listener)?, _file: None })
+            Ok(ListeningSocket::Unix { listener: UnixListener::from_std(listener)?, _file: None })
         }
     }
 }
 
-/// A Unix socket's file that we made. It goes when this is dropped, unless
-/// another has taken its place.
+/// The file of a Unix socket, removed on drop unless it was replaced.
 pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -235,69 +233,65 @@ pub(super) struct SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.identity) {
-            // If it cannot be removed, the next start finds it dead and replaces it.
+            // If this fails, the next start replaces the unused socket.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-async fn bind_unix(address: &Listen, path: &Path) -> Result<Door, BindError> {
+async fn bind_unix(address: &Listen, path: &Path) -> Result<ListeningSocket, BindError> {
     let other = |error| BindError::Other { address: address.clone(), error };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.exists() {
         DirBuilder::new().mode(DIRECTORY_MODE).create(directory).map_err(other)?;
     }
-    // Two that start at once must not both find the file dead and replace each other's.
+    // Two agents that start at the same time must not both replace the socket.
     let lock = File::open(directory).map_err(other)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Err(BindError::Answered { address: address.clone() }),
+        Err(Errno::WOULDBLOCK) => return Err(BindError::SocketInUse { address: address.clone() }),
         locked => locked.map_err(|error| other(error.into()))?,
     }
-    clear(address, path).await?;
+    remove_unused(address, path).await?;
     let socket = UnixSocket::new_stream().map_err(other)?;
-    socket.bind(path).map_err(|error| refused(address, error))?;
+    socket.bind(path).map_err(|error| bind_error(address, error))?;
     let identity = fs::symlink_metadata(path).map(|file| (file.dev(), file.ino())).map_err(other)?;
     let file = SocketFile { path: path.to_owned(), identity };
-    // Nobody can connect before it listens, and by then its mode is right.
+    // No client can connect before `listen`.
     fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(other)?;
-    Ok(Door::Unix { listener: socket.listen(BACKLOG).map_err(other)?, _file: Some(file) })
+    Ok(ListeningSocket::Unix { listener: socket.listen(BACKLOG).map_err(other)?, _file: Some(file) })
 }
 
-/// Removes a socket on which nobody answers any more.
-async fn clear(address: &Listen, path: &Path) -> Result<(), BindError> {
+/// Removes a socket without a server.
+async fn remove_unused(address: &Listen, path: &Path) -> Result<(), BindError> {
     let other = |error| BindError::Other { address: address.clone(), error };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(other(error)),
         Ok(file) if !file.file_type().is_socket() => {
-            return Err(BindError::NoSocket { address: address.clone() });
+            return Err(BindError::NotASocket { address: address.clone() });
         }
         Ok(_) => {}
     }
-    match timeout(KNOCK, UnixStream::connect(path)).await {
+    match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(other)
         }
-        // Its backlog is full: somebody is there.
+        // `WouldBlock`: the backlog is full, so there is a server.
         Ok(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(other(error)),
-        _ => Err(BindError::Answered { address: address.clone() }),
+        _ => Err(BindError::SocketInUse { address: address.clone() }),
     }
 }
 
-/// How many of the wanted connections this process has file descriptors for. The
-/// soft limit on them is raised to the hard one: it is 1,024 by tradition, for
-/// programs that use `select`.
-pub(super) fn room_for(wanted: usize) -> usize {
+/// The number of connections, up to `wanted`, for which the process has file descriptors. The
+/// soft limit is raised to the hard one: its default of 1,024 is for programs that use `select`.
+pub(super) fn connection_limit(wanted: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     let limit = setrlimit(Resource::Nofile, raised).map_or(limit.current, |()| limit.maximum);
-    let room = limit.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
-    let room = room.saturating_sub(SPARE_FILES).max(1);
-    if room < wanted {
-        warn!(
-            connections = room,
-            "the limit on open files leaves room for fewer connections: raise LimitNOFILE or ulimit -n"
-        );
+    let files = limit.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    let connections = files.saturating_sub(SPARE_FILES).max(1);
+    if connections < wanted {
+        warn!(connections, "the limit of open files reduces connections: raise LimitNOFILE or ulimit -n");
     }
-    room.min(wanted)
+    connections.min(wanted)
 }

@@ -1,16 +1,16 @@
-//! The transport: listeners, TLS, connections, limits, callers. It binds all addresses before it serves one,
-//! and stops without cutting answers off.
+//! The transport: listeners, TLS, connections, limits and authentication.
+//!
+//! It binds all addresses before it serves one, and completes responses before it stops.
 
 pub(super) mod auth;
 mod connection;
 pub(super) mod credentials;
-mod hands;
-mod intake;
+mod drain;
 pub(super) mod limits;
 pub(super) mod listen;
+mod request_body;
 mod slots;
 mod socket;
-pub(super) mod stats;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -21,69 +21,68 @@ use tracing::{info, warn};
 
 use self::{
     connection::Shared,
-    credentials::{CredentialError, CredentialFiles, Credentials, Stamp},
-    hands::{Hand, Hands},
-    intake::Intake,
+    credentials::{CredentialError, CredentialFiles, Credentials, Stamps},
+    drain::{DrainGuard, DrainGuards},
     limits::Limits,
     listen::{BindError, Listener},
+    request_body::BodyReader,
     slots::Slots,
-    stats::{ConnectionStats, Refusal},
 };
+use super::stats::{ConnectionStats, RejectReason};
 use crate::{
+    host::{Disk, Host},
+    outage::Outage,
     pod::NodeName,
     settings::{Listen, PassedSocket, ServerSettings},
 };
 
-/// How long nothing is accepted after the system had no means for a connection:
-/// it would say so at once again.
-const RESPITE: Duration = Duration::from_millis(100);
+/// The delay after a failed accept: without file descriptors the next one fails as well.
+const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 
 /// Why the server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// The server cannot listen on an address.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// Token or certificates cannot be used.
+    /// The token or the certificates are invalid.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
 }
 
-/// A server that listens and does not answer yet: clients wait in the kernel.
+/// A server that is bound and does not accept connections yet: clients wait in the kernel.
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<Listener>,
     addresses: Vec<Listen>,
     node: NodeName,
     limits: Limits,
-    /// Where token and certificates are.
     files: (watch::Sender<CredentialFiles>, watch::Receiver<CredentialFiles>),
-    stamp: Stamp,
+    stamps: Stamps,
     credentials: watch::Sender<Arc<Credentials>>,
     stats: ConnectionStats,
-    finished: CancellationToken,
+    drained: CancellationToken,
+    host: Host,
 }
 
-/// Has the files of token and certificates read again at once. Cheap to clone; it
-/// does nothing for a server that has ended.
+/// Reloads the token and the certificates. Cheap to clone; without effect after the server has
+/// ended.
 #[derive(Clone, Debug)]
-pub struct Reread(watch::Sender<CredentialFiles>);
+pub struct CredentialReload(watch::Sender<CredentialFiles>);
 
-impl Reread {
-    /// Reads those that are named here, whether they have changed or not. What
-    /// cannot be used leaves everything as it was, and the log says so.
+impl CredentialReload {
+    /// Reads the files of these settings, changed or not. An error is logged and leaves the
+    /// previous credentials in effect.
     pub fn now(&self, settings: &ServerSettings) {
         self.0.send_replace(CredentialFiles::new(settings));
     }
 }
 
 impl Server {
-    /// Reads token and certificates, and listens on all addresses or on none,
-    /// beside the sockets that were passed.
+    /// Reads the token and the certificates, and binds all addresses beside the passed sockets.
     ///
     /// # Errors
-    /// The first file that cannot be used, or the first address that cannot be
-    /// listened on, and how to mend that.
+    /// The first invalid file, or the first address on which it cannot listen.
     pub async fn bind(
         settings: &ServerSettings,
         passed: Vec<PassedSocket>,
@@ -91,168 +90,170 @@ impl Server {
         limits: Limits,
     ) -> Result<Self, StartError> {
         let files = CredentialFiles::new(settings);
-        let (stamp, credentials) = files.read()?;
+        let (stamps, credentials) = files.read(&Disk::default())?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         for address in &settings.listen {
             listeners.push(Listener::bind(address).await?);
         }
-        let limits = Limits { connections: listen::room_for(limits.connections), ..limits };
+        let limits = Limits { connections: listen::connection_limit(limits.connections), ..limits };
         Ok(Self {
             addresses: listeners.iter().map(|listener| listener.address.clone()).collect(),
             listeners,
             node,
             limits,
             files: watch::channel(files),
-            stamp,
+            stamps,
             credentials: watch::Sender::new(Arc::new(credentials)),
             stats: ConnectionStats::default(),
-            finished: CancellationToken::new(),
+            drained: CancellationToken::new(),
+            host: Host::default(),
         })
     }
 
-    /// Where it listens; ports that were left to the system are known.
+    /// Uses another clock, disk and threads.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        Self { host, ..self }
+    }
+
+    /// The addresses, with the actual ports.
     #[must_use]
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
     }
 
-    /// The counters of what it does.
+    /// The server's counters.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
         self.stats.clone()
     }
 
-    /// The handle by which it reads its files again.
+    /// The handle that reloads the token and the certificates.
     #[must_use]
-    pub fn reread(&self) -> Reread {
-        Reread(self.files.0.clone())
+    pub fn credential_reload(&self) -> CredentialReload {
+        CredentialReload(self.files.0.clone())
     }
 
-    /// Is cancelled when what was in hand when the server was asked to finish is
-    /// done: see [`Server::run`].
+    /// Cancelled when the drain is complete: see [`Server::run`].
     #[must_use]
-    pub fn finished(&self) -> CancellationToken {
-        self.finished.clone()
+    pub fn drained(&self) -> CancellationToken {
+        self.drained.clone()
     }
 
-    /// Answers requests until it is told not to, in two steps.
+    /// Answers requests until it is stopped, in two steps.
     ///
-    /// When `finish` is cancelled, the sockets that were passed are left alone:
-    /// whoever connects to them waits in the kernel for the next process. Their
-    /// connections are finished: a request that has begun is answered, one that
-    /// has not been read yet too if it comes soon, and then the connection ends.
-    /// Our own sockets are served as before. When all requests that had begun by
-    /// then are answered, on whichever socket, [`Server::finished`] is cancelled;
-    /// streams without an end are not waited for.
+    /// When `drain` is cancelled, passed sockets are not accepted from any more: their clients
+    /// wait in the kernel for the next process. Their connections end after the requests that
+    /// were sent already are answered. The server's own sockets are served as before. When all
+    /// requests that had begun on any socket are answered, [`Server::drained`] is cancelled;
+    /// endless streams are not waited for.
     ///
-    /// When `stop` is cancelled, nothing new is taken. Requests that have begun are
-    /// then answered to their end, for as long as [`Limits::drain`] says; streams
-    /// without an end have to be ended by whoever feeds them.
+    /// When `stop` is cancelled, nothing is accepted any more, and requests that have begun are
+    /// answered within [`Limits::drain`]. The sources of endless streams must end them.
     ///
     /// # Cancel safety
-    /// If the future is dropped, every connection is cut off.
-    pub async fn run(self, router: Router, finish: CancellationToken, stop: CancellationToken) {
-        let Self { listeners, node, limits, files, stamp, credentials, stats, .. } = self;
+    /// If the future is dropped, all connections are closed.
+    pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
+        let Self { listeners, node, limits, files, stamps, credentials, stats, host, .. } = self;
         let slots = Slots::new(limits.connections);
-        let (hands, finishing) = Hands::new(finish.clone());
+        let (guards, waiter) = DrainGuards::new(drain.clone());
         let shared = Arc::new(Shared {
-            // Every body is read before it gets there, and held to the limit.
+            // `BodyReader` limits bodies.
             router: router.layer(DefaultBodyLimit::disable()),
             node,
             credentials: credentials.subscribe(),
-            intake: Intake::new(&limits),
+            bodies: BodyReader::new(&limits),
             stats,
             stop: stop.clone(),
-            hands,
+            guards,
             limits: limits.clone(),
+            clock: host.clock.clone(),
         });
         let mut accepting = JoinSet::new();
         for listener in listeners {
             let how = if listener.passed { "listening, passed by systemd" } else { "listening" };
             info!(address = %listener.address, "{how}");
-            let hand = shared.hands.take().filter(|_| listener.passed);
-            accepting.spawn(accept(listener, hand, slots.clone(), shared.clone()));
+            let guard = shared.guards.get().filter(|_| listener.passed);
+            accepting.spawn(accept(listener, guard, slots.clone(), shared.clone()));
         }
-        let finishing = async {
-            finishing.done(&shared.hands, &finish).await;
-            self.finished.cancel();
+        let draining = async {
+            waiter.drained(&shared.guards, &drain).await;
+            self.drained.cancel();
         };
-        let fresh = credentials::keep_fresh(files.1, stamp, credentials, limits.reread);
+        let reload = credentials::reload_on_change(files.1, stamps, credentials, limits.reload, &host);
         tokio::select! {
-            _ = async { tokio::join!(fresh, finishing) } => {}
+            _ = async { tokio::join!(reload, draining) } => {}
             () = stop.cancelled() => {}
         }
         while let Some(ended) = accepting.join_next().await {
             if let Err(error) = ended {
-                warn!(%error, "a listener has failed");
+                warn!(%error, "listener failed");
             }
         }
     }
 }
 
-/// Accepts connections until the server is to stop, or to finish if this socket
-/// was passed; then waits for those that are left.
-async fn accept(listener: Listener, hand: Option<Hand>, slots: Arc<Slots>, shared: Arc<Shared>) {
+/// Accepts connections until the server stops, or drains if it has a guard; then waits for the
+/// connections.
+async fn accept(listener: Listener, guard: Option<DrainGuard>, slots: Arc<Slots>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
-    let mut short = false;
-    let enough = || async {
-        match &hand {
-            Some(hand) => hand.finish.cancelled().await,
+    let mut outage = Outage::default();
+    let end = || async {
+        match &guard {
+            Some(guard) => guard.drain.cancelled().await,
             None => shared.stop.cancelled().await,
         }
     };
     loop {
         let accepted = tokio::select! {
             biased;
-            () = enough() => break,
+            () = end() => break,
             accepted = listener.accept() => accepted,
         };
-        // Those that have ended since; there are never more of them than slots.
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok(incoming) => {
-                short = false;
-                // Who was accepted is in our hands, even if we are to finish now.
-                let Some((slot, other_went)) = shared.stop.run_until_cancelled(slots.take()).await else {
+                outage.recovered();
+                // An accepted connection is served even if the drain begins now.
+                let Some((slot, evicted)) = shared.stop.run_until_cancelled(slots.acquire()).await else {
                     break;
                 };
-                if other_went {
-                    shared.stats.refuse(Refusal::Room);
+                if evicted {
+                    shared.stats.reject(RejectReason::Evicted);
                 }
-                connections.spawn(connection::serve(incoming, slot, hand.clone(), shared.clone()));
+                connections.spawn(connection::serve(incoming, slot, guard.clone(), shared.clone()));
             }
-            // The client has gone before it was accepted: that is its own affair.
-            Err(error) if is_the_clients(&error) => {}
+            Err(error) if is_client_error(&error) => {}
             Err(error) => {
-                if !short {
-                    warn!(%error, "no connection can be accepted");
+                if outage.failed(&error.to_string(), shared.clock.now()) {
+                    warn!(%error, "cannot accept connections");
                 }
-                short = true;
-                sleep(RESPITE).await;
+                sleep(ACCEPT_DELAY).await;
             }
         }
     }
-    // From here on a client that connects is refused, and does not wait for
-    // nothing; unless the socket was passed, and it waits for the next process.
-    drop((listener, hand));
+    // From here on new connections are refused; on a passed socket they wait for the next
+    // process.
+    drop((listener, guard));
     wait_for(&mut connections, &shared).await;
 }
 
-/// Waits for connections that end by and by, until the server has stopped for too long.
+/// Waits for the connections to end, after the server has stopped for [`Limits::drain`] at most.
 async fn wait_for(connections: &mut JoinSet<()>, shared: &Shared) {
     let all = async { while connections.join_next().await.is_some() {} };
-    let too_late = async {
+    let deadline = async {
         shared.stop.cancelled().await;
         sleep(shared.limits.drain).await;
     };
     tokio::select! {
         () = all => return,
-        () = too_late => {}
+        () = deadline => {}
     }
-    warn!(connections = connections.len(), "requests did not end in time; they are cut off");
+    warn!(connections = connections.len(), "connections did not end in time and are closed");
 }
 
-fn is_the_clients(error: &io::Error) -> bool {
+/// Whether a connection failed because its client closed it before it was accepted.
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, InvalidInput, NotConnected};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | InvalidInput | NotConnected)
 }

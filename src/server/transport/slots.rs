@@ -1,4 +1,4 @@
-//! The connections' slots: so many and no more, and nobody can keep them from the others.
+//! The slots of connections, the progress of each, and the eviction of idle and slow ones.
 
 use std::{
     collections::HashMap,
@@ -16,123 +16,124 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{limits::Limits, stats::Refusal};
+use super::limits::Limits;
+use crate::server::stats::RejectReason;
 
-/// After how long a client that does not take what waits for it counts as one
-/// that takes no part.
+/// After how long a client that does not read its response counts as inactive.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What a connection is doing, seen by those who judge it. Cheap to note.
+/// The progress of a connection, for timeouts and eviction.
 #[derive(Debug)]
 pub(super) struct Progress {
-    turn: watch::Sender<Turn>,
-    /// How many requests the server is working on: whole ones, not yet answered.
+    activity: watch::Sender<Activity>,
+    /// How many requests handlers are working on.
     working: AtomicUsize,
-    /// Whether bytes wait in the socket for the client to take them.
+    /// Whether the socket's send buffer is full.
     blocked: AtomicBool,
-    /// The answers of which a piece has not gone out, each with the time since.
-    /// In HTTP/2 a client can refuse the bytes of one answer, and take others.
-    held: Mutex<HashMap<u64, Instant>>,
+    /// The requests with an unsent chunk of their response, and since when. In HTTP/2 a client
+    /// can stop reading one response and read others.
+    unsent: Mutex<HashMap<u64, Instant>>,
     /// How many requests there were so far.
     requests: AtomicU64,
-    /// Whether it is HTTP/2, and requests do not wait for each other.
+    /// Whether it is HTTP/2, with concurrent requests.
     multiplexed: AtomicBool,
     begun: Instant,
-    /// When the last byte came or went, in milliseconds after `begun`.
+    /// When the last byte was received or sent, in milliseconds after `begun`.
     last: AtomicU64,
-    /// Cancelled when the slot is taken away.
-    gone: CancellationToken,
+    /// Cancelled when the connection is evicted.
+    evicted: CancellationToken,
 }
 
-/// Whose turn it is.
+/// What a connection is used for.
 #[derive(Clone, Copy, Debug)]
-enum Turn {
-    /// The client has begun to ask: with the connection, or with a first byte.
-    Asking(Instant),
-    /// The client may ask again, and has not begun.
+enum Activity {
+    /// The client sends the head of a request, since the connection began or its first byte.
+    Head(Instant),
+    /// The connection waits for the client's next request.
     Idle(Instant),
-    /// So many requests are being read, worked on or answered, and so many of
-    /// them with a stream that has no end.
-    Asked { requests: usize, streams: usize },
-    /// We have said that no more will come.
-    Over,
+    /// The number of requests that are read, handled or answered, and how many of them are
+    /// answered with an endless stream.
+    Requests { requests: usize, streams: usize },
+    /// The server has closed its side.
+    Closing,
 }
 
 impl Progress {
     fn new() -> Self {
         let begun = Instant::now();
         Self {
-            turn: watch::Sender::new(Turn::Asking(begun)),
+            activity: watch::Sender::new(Activity::Head(begun)),
             working: AtomicUsize::new(0),
             blocked: AtomicBool::new(false),
-            held: Mutex::default(),
+            unsent: Mutex::default(),
             requests: AtomicU64::new(0),
             multiplexed: AtomicBool::new(false),
             begun,
             last: AtomicU64::new(0),
-            gone: CancellationToken::new(),
+            evicted: CancellationToken::new(),
         }
     }
 
-    /// Bytes came from the client.
-    pub(super) fn came(&self) {
-        self.moved();
-        self.turn.send_if_modified(|turn| {
-            let idle = matches!(turn, Turn::Idle(_));
+    /// Bytes were received from the client.
+    pub(super) fn received(&self) {
+        self.touch();
+        self.activity.send_if_modified(|activity| {
+            let idle = matches!(activity, Activity::Idle(_));
             if idle {
-                *turn = Turn::Asking(Instant::now());
+                *activity = Activity::Head(Instant::now());
             }
             idle
         });
     }
 
-    /// The client took bytes.
-    pub(super) fn went(&self) {
-        self.moved();
+    /// Bytes were sent to the client.
+    pub(super) fn sent(&self) {
+        self.touch();
         self.blocked.store(false, Ordering::Relaxed);
     }
 
-    /// Bytes wait for the client to take them.
-    pub(super) fn waits(&self) {
+    /// The send buffer is full.
+    pub(super) fn send_blocked(&self) {
         self.blocked.store(true, Ordering::Relaxed);
     }
 
-    fn moved(&self) {
+    fn touch(&self) {
         let after = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(after, Ordering::Relaxed);
     }
 
-    /// We have said that no more will come.
-    pub(super) fn over(&self) {
-        self.turn.send_replace(Turn::Over);
+    /// The server closes its side.
+    pub(super) fn closing(&self) {
+        self.activity.send_replace(Activity::Closing);
     }
 
-    /// The head of a request is there; the request lasts until the guard is dropped.
-    pub(super) fn asked(self: &Arc<Self>, version: Version) -> Asked {
+    /// The head of a request was read; the request lasts until the guard is dropped.
+    pub(super) fn request(self: &Arc<Self>, version: Version) -> ActiveRequest {
         self.multiplexed.store(version == Version::HTTP_2, Ordering::Relaxed);
-        self.turn.send_modify(|turn| {
-            *turn = match *turn {
-                Turn::Asked { requests, streams } => Turn::Asked { requests: requests + 1, streams },
-                _ => Turn::Asked { requests: 1, streams: 0 },
+        self.activity.send_modify(|activity| {
+            *activity = match *activity {
+                Activity::Requests { requests, streams } => {
+                    Activity::Requests { requests: requests + 1, streams }
+                }
+                _ => Activity::Requests { requests: 1, streams: 0 },
             };
         });
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        Asked { progress: self.clone(), number, endless: AtomicBool::new(false) }
+        ActiveRequest { progress: self.clone(), number, endless: AtomicBool::new(false) }
     }
 
-    /// Waits while the client may have begun to ask and we have not read the
-    /// request: from the connection's beginning, and from the first byte of any
-    /// later one, for which it has this long. In HTTP/2 the later ones are safe:
-    /// see RFC 9113, 6.8.
-    pub(super) async fn has_asked(&self, idle: Duration) {
-        let mut turns = self.turn.subscribe();
+    /// Waits while a request may have been sent that is not read yet: from the beginning of the
+    /// connection, and on an idle connection for at most this time. In HTTP/2 only the first
+    /// request can be lost: see RFC 9113, 6.8.
+    pub(super) async fn first_request_read(&self, idle: Duration) {
+        let mut activities = self.activity.subscribe();
         while !self.multiplexed.load(Ordering::Relaxed) {
-            let turn = *turns.borrow_and_update();
-            let begun = match turn {
-                // Its sender is our own.
-                Turn::Asking(_) => turns.changed().await.is_ok(),
-                Turn::Idle(_) => timeout(idle, turns.changed()).await.is_ok(),
-                Turn::Asked { .. } | Turn::Over => false,
+            let activity = *activities.borrow_and_update();
+            let begun = match activity {
+                // `self` owns the sender.
+                Activity::Head(_) => activities.changed().await.is_ok(),
+                Activity::Idle(_) => timeout(idle, activities.changed()).await.is_ok(),
+                Activity::Requests { .. } | Activity::Closing => false,
             };
             if !begun {
                 return;
@@ -140,134 +141,134 @@ impl Progress {
         }
     }
 
-    /// Waits until a connection that is told to end has answered all but streams.
-    pub(super) async fn has_been_answered(&self) {
-        let answered = |turn: &Turn| match *turn {
-            Turn::Asked { requests, streams } => requests == streams,
-            Turn::Over => true,
-            // It ends by itself; in HTTP/2 requests can still be on their way.
-            Turn::Asking(_) | Turn::Idle(_) => false,
+    /// Waits until all requests but endless streams are answered.
+    pub(super) async fn requests_answered(&self) {
+        let answered = |activity: &Activity| match *activity {
+            Activity::Requests { requests, streams } => requests == streams,
+            Activity::Closing => true,
+            // The connection ends by itself; in HTTP/2 requests can still arrive.
+            Activity::Head(_) | Activity::Idle(_) => false,
         };
-        let _ = self.turn.subscribe().wait_for(answered).await;
+        let _ = self.activity.subscribe().wait_for(answered).await;
     }
 
-    /// The server works until the guard is dropped, and the client can do nothing but wait.
-    pub(super) fn working(self: &Arc<Self>) -> Working {
+    /// A handler works until the guard is dropped; the client waits.
+    pub(super) fn handling(self: &Arc<Self>) -> HandlerGuard {
         self.working.fetch_add(1, Ordering::Relaxed);
-        Working(self.clone())
+        HandlerGuard(self.clone())
     }
 
-    /// Waits until the client has taken too long for its part, and says for
-    /// which; not to ask again is nobody's fault.
-    pub(super) async fn overdue(&self, limits: &Limits) -> Option<Refusal> {
-        let mut turns = self.turn.subscribe();
+    /// Waits until a timeout of the client, and returns its reason; an idle connection has none.
+    pub(super) async fn timed_out(&self, limits: &Limits) -> Option<RejectReason> {
+        let mut activities = self.activity.subscribe();
         loop {
-            let turn = *turns.borrow_and_update();
-            let (deadline, why) = match turn {
-                Turn::Asking(since) => (since + limits.headers, Some(Refusal::Headers)),
-                Turn::Idle(since) => (since + limits.idle, None),
-                Turn::Asked { .. } | Turn::Over => (Instant::now() + limits.stall, Some(Refusal::Stalled)),
+            let activity = *activities.borrow_and_update();
+            let (deadline, why) = match activity {
+                Activity::Head(since) => (since + limits.headers, Some(RejectReason::HeadersTimeout)),
+                Activity::Idle(since) => (since + limits.idle, None),
+                Activity::Requests { .. } | Activity::Closing => {
+                    (Instant::now() + limits.stall, Some(RejectReason::Stalled))
+                }
             };
             tokio::select! {
                 () = sleep_until(deadline) => {
-                    if matches!(turn, Turn::Asking(_) | Turn::Idle(_)) || self.stalls_for(limits.stall) {
+                    if matches!(activity, Activity::Head(_) | Activity::Idle(_)) || self.stalled_for(limits.stall) {
                         return why;
                     }
                 }
-                // Its sender is our own.
-                _ = turns.changed() => {}
+                // `self` owns the sender.
+                _ = activities.changed() => {}
             }
         }
     }
 
-    /// Whether a piece of an answer has not gone out for so long.
-    fn stalls_for(&self, time: Duration) -> bool {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.values().any(|since| since.elapsed() >= time)
+    /// Whether a chunk of a response has been unsent for this time.
+    fn stalled_for(&self, time: Duration) -> bool {
+        let unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        unsent.values().any(|since| since.elapsed() >= time)
     }
 
-    /// How much a connection is missed if it is closed: the least first. Nobody
-    /// who waits for an answer of ours is cut off.
-    fn worth(&self) -> Option<(bool, Instant)> {
-        let asked = matches!(*self.turn.borrow(), Turn::Asked { .. });
-        if asked && self.working.load(Ordering::Relaxed) > 0 {
+    /// The eviction priority: the lowest is evicted first. `None` while the client waits for a
+    /// handler.
+    fn priority(&self) -> Option<(bool, Instant)> {
+        let active = matches!(*self.activity.borrow(), Activity::Requests { .. });
+        if active && self.working.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let takes_part = asked && !self.blocked.load(Ordering::Relaxed) && !self.stalls_for(SLOW);
-        Some((takes_part, self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed))))
+        let in_use = active && !self.blocked.load(Ordering::Relaxed) && !self.stalled_for(SLOW);
+        Some((in_use, self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed))))
     }
 }
 
-/// A request that is being read, worked on or answered.
+/// A request that is read, handled or answered.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ActiveRequest {
     progress: Arc<Progress>,
     number: u64,
     endless: AtomicBool,
 }
 
-impl Asked {
-    /// Its answer is a stream without an end.
-    pub(super) fn has_no_end(&self) {
+impl ActiveRequest {
+    /// Marks the response as an endless stream.
+    pub(super) fn set_endless(&self) {
         self.endless.store(true, Ordering::Relaxed);
-        self.progress.turn.send_modify(|turn| {
-            if let Turn::Asked { streams, .. } = turn {
+        self.progress.activity.send_modify(|activity| {
+            if let Activity::Requests { streams, .. } = activity {
                 *streams += 1;
             }
         });
     }
 
-    /// A piece of the answer is given away to be sent.
-    pub(super) fn given(&self) {
-        self.held().insert(self.number, Instant::now());
+    /// A chunk of the response is to be sent.
+    pub(super) fn chunk_queued(&self) {
+        self.unsent().insert(self.number, Instant::now());
     }
 
-    /// What was given is sent, as far as it went to the kernel or to HTTP/2's buffer.
-    pub(super) fn taken(&self) {
-        self.held().remove(&self.number);
+    /// The previous chunk is in the kernel's or in HTTP/2's send buffer.
+    pub(super) fn chunk_sent(&self) {
+        self.unsent().remove(&self.number);
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
-        self.progress.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unsent(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.progress.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Asked {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        self.taken();
-        self.progress.turn.send_modify(|turn| {
-            *turn = match *turn {
-                Turn::Asked { requests, streams } if requests > 1 => {
+        self.chunk_sent();
+        self.progress.activity.send_modify(|activity| {
+            *activity = match *activity {
+                Activity::Requests { requests, streams } if requests > 1 => {
                     let streams = streams - usize::from(self.endless.load(Ordering::Relaxed));
-                    Turn::Asked { requests: requests - 1, streams }
+                    Activity::Requests { requests: requests - 1, streams }
                 }
-                Turn::Over => Turn::Over,
-                _ => Turn::Idle(Instant::now()),
+                Activity::Closing => Activity::Closing,
+                _ => Activity::Idle(Instant::now()),
             };
         });
     }
 }
 
-/// A request that the server works on.
+/// Counts a running handler.
 #[derive(Debug)]
-pub(super) struct Working(Arc<Progress>);
+pub(super) struct HandlerGuard(Arc<Progress>);
 
-impl Drop for Working {
+impl Drop for HandlerGuard {
     fn drop(&mut self) {
         self.0.working.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The slots for connections, over all listeners.
+/// The slots for the connections of all listeners.
 ///
-/// When all are taken, a new connection gets that of a client that asks for
-/// nothing or does not take its answer, the longest silent first; then that of
-/// one that sends a body or watches a stream. So a thousand connections that
-/// trickle, or are open for nothing, keep nobody out.
+/// When all are in use, a new connection evicts one: first an idle connection or one whose
+/// client does not read its response, silent for the longest time; then one that sends a body
+/// or reads a stream. A thousand idle or slow connections block no one else.
 #[derive(Debug)]
 pub(super) struct Slots {
     limit: usize,
-    taken: Mutex<HashMap<u64, Arc<Progress>>>,
+    used: Mutex<HashMap<u64, Arc<Progress>>>,
     next: AtomicU64,
     freed: Notify,
 }
@@ -276,45 +277,45 @@ impl Slots {
     pub(super) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             limit,
-            taken: Mutex::new(HashMap::new()),
+            used: Mutex::new(HashMap::new()),
             next: AtomicU64::new(0),
             freed: Notify::new(),
         })
     }
 
-    /// Takes a slot. It waits only while the server works on a request for each
-    /// of the others. Also says whether another connection had to go.
+    /// Acquires a slot, and returns whether another connection was evicted for it. It waits only
+    /// while handlers work for all other connections.
     ///
     /// # Cancel safety
-    /// Nothing is taken if the future is dropped.
-    pub(super) async fn take(self: &Arc<Self>) -> (Slot, bool) {
+    /// No slot is used if the future is dropped.
+    pub(super) async fn acquire(self: &Arc<Self>) -> (Slot, bool) {
         loop {
             let freed = self.freed.notified();
-            if let Some(taken) = self.try_take() {
-                return taken;
+            if let Some(acquired) = self.try_acquire() {
+                return acquired;
             }
             freed.await;
         }
     }
 
-    fn try_take(self: &Arc<Self>) -> Option<(Slot, bool)> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = taken.len() >= self.limit;
+    fn try_acquire(self: &Arc<Self>) -> Option<(Slot, bool)> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = used.len() >= self.limit;
         if full {
-            let worths = taken.iter().filter_map(|(id, progress)| Some((progress.worth()?, *id)));
-            let (_, least) = worths.min()?;
-            if let Some(progress) = taken.remove(&least) {
-                progress.gone.cancel();
+            let priorities = used.iter().filter_map(|(id, progress)| Some((progress.priority()?, *id)));
+            let (_, lowest) = priorities.min()?;
+            if let Some(progress) = used.remove(&lowest) {
+                progress.evicted.cancel();
             }
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let progress = Arc::new(Progress::new());
-        taken.insert(id, progress.clone());
+        used.insert(id, progress.clone());
         Some((Slot { slots: self.clone(), id, progress }, full))
     }
 }
 
-/// A connection's slot, until it is dropped.
+/// The slot of a connection, which is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,
@@ -323,15 +324,15 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Waits until another connection has taken it.
-    pub(super) async fn lost(&self) {
-        self.progress.gone.cancelled().await;
+    /// Waits until the connection is evicted.
+    pub(super) async fn evicted(&self) {
+        self.progress.evicted.cancelled().await;
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.slots.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
         self.slots.freed.notify_one();
     }
 }

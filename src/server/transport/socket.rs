@@ -1,4 +1,4 @@
-//! A client's socket: what moves on it is noted, and its end loses nothing.
+//! A client's socket: records its progress, and reads pending input before it closes.
 
 use std::{
     io,
@@ -13,35 +13,35 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{limits::LINGER, listen::Stream, slots::Progress};
+use super::{limits::LINGER, listen::ByteStream, slots::Progress};
 
 /// A client's socket.
-pub(super) struct Socket {
-    stream: Box<dyn Stream>,
+pub(super) struct ClientSocket {
+    stream: Box<dyn ByteStream>,
     progress: Arc<Progress>,
-    /// Runs from our end of the conversation to the client's.
+    /// The wait for the client's end, after ours.
     lingering: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// When it is cancelled, nobody lingers.
-    ended: CancellationToken,
+    /// Ends the wait.
+    stop: CancellationToken,
 }
 
-impl Socket {
-    pub(super) fn new(stream: Box<dyn Stream>, progress: Arc<Progress>, ended: CancellationToken) -> Self {
-        Self { stream, progress, lingering: None, ended }
+impl ClientSocket {
+    pub(super) fn new(stream: Box<dyn ByteStream>, progress: Arc<Progress>, stop: CancellationToken) -> Self {
+        Self { stream, progress, lingering: None, stop }
     }
 
-    /// Notes what became of a write.
-    fn note<T>(&self, written: Poll<T>) -> Poll<T> {
+    /// Records the result of a write.
+    fn record<T>(&self, written: Poll<T>) -> Poll<T> {
         if written.is_ready() {
-            self.progress.went();
+            self.progress.sent();
         } else {
-            self.progress.waits();
+            self.progress.send_blocked();
         }
         written
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -50,16 +50,16 @@ impl AsyncRead for Socket {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.progress.came();
+            self.progress.received();
         }
         read
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for ClientSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.note(written)
+        self.record(written)
     }
 
     fn poll_write_vectored(
@@ -68,7 +68,7 @@ impl AsyncWrite for Socket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.note(written)
+        self.record(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -79,26 +79,26 @@ impl AsyncWrite for Socket {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Says that no more will come, and reads on until the client says so, too,
-    /// for at most [`LINGER`] and not when the server stops. A socket that is
-    /// closed with unread bytes in it is reset, and whoever was still sending a
-    /// refused body would never read why.
+    /// Closes our side, and discards input until the client closes its side, for at most
+    /// [`LINGER`] and not while the server stops. A socket that is closed with unread input is
+    /// reset: a client that still sends a rejected body would not read the response.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            self.progress.over();
-            let ended = self.ended.clone();
+            self.progress.closing();
+            let stop = self.stop.clone();
             self.lingering = Some(Box::pin(async move {
-                let _ = timeout(LINGER, ended.cancelled()).await;
+                let _ = timeout(LINGER, stop.cancelled()).await;
             }));
         }
-        let mut scrap = [0; 8 * 1024];
+        let mut discarded = [0; 8 * 1024];
         loop {
-            let late = self.lingering.as_mut().is_none_or(|lingering| lingering.as_mut().poll(cx).is_ready());
-            if late {
+            let timed_out =
+                self.lingering.as_mut().is_none_or(|lingering| lingering.as_mut().poll(cx).is_ready());
+            if timed_out {
                 return Poll::Ready(Ok(()));
             }
-            let mut buffer = ReadBuf::new(&mut scrap);
+            let mut buffer = ReadBuf::new(&mut discarded);
             let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
             if read.is_err() || buffer.filled().is_empty() {
                 return Poll::Ready(Ok(()));

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     host::Host,
     manifest::{self, MAX_MANIFEST, Manifest, Preparation},
-    pod::{Problem, InvalidManifest, RejectionReason, Stage},
+    pod::{InvalidManifest, Problem, RejectionReason, Stage},
 };
 
 /// A further thread pays off from this many manifests on: about 2 ms of work.

@@ -32,7 +32,7 @@ use crate::{
     manifest::{self, Manifest},
     mux::SourceChannel,
     outage::Outage,
-    pod::{Listing, ListingBuilder, Origin, InvalidManifest, RejectionReason, SourceName},
+    pod::{InvalidManifest, Listing, ListingBuilder, Origin, RejectionReason, SourceName},
 };
 
 /// The check frequency varies by up to a tenth, so that the nodes of a fleet that were started

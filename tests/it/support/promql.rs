@@ -1,11 +1,11 @@
-//! As much of Prometheus' query language as it takes to see which metrics and labels an expression asks for.
+//! Reads the metrics and labels of an expression in Prometheus' query language.
 
-/// What follows one of these in brackets are labels.
+/// These words are followed by labels in parentheses.
 const LABEL_LISTS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
-/// The other words that are neither metric nor function.
+/// Other words that are neither metrics nor functions.
 const WORDS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 
-/// A metric that an expression asks for.
+/// A metric in an expression.
 #[derive(Debug, Default)]
 pub struct Selector {
     pub metric: String,
@@ -13,13 +13,13 @@ pub struct Selector {
     pub matchers: Vec<(String, String, String)>,
 }
 
-/// What an expression asks for.
+/// The metrics and labels of an expression.
 #[derive(Debug, Default)]
 pub struct Expression {
     pub selectors: Vec<Selector>,
-    /// The labels that it groups or joins by.
+    /// The labels by which it groups or joins.
     pub labels: Vec<String>,
-    /// Those that are left of its first aggregation, if it has one.
+    /// The labels of its first aggregation, if it has one.
     pub grouped_by: Option<Vec<String>>,
 }
 
@@ -72,7 +72,7 @@ impl Expression {
     }
 }
 
-/// What stands in the braces that open here, if any do, and where they have closed.
+/// The matchers in the braces at this token, if there are any, and the index after them.
 fn matchers(tokens: &[Token], mut at: usize) -> (Vec<(String, String, String)>, usize) {
     let mut matchers = Vec::new();
     if tokens.get(at) != Some(&Token::Sign("{".to_owned())) {
@@ -92,14 +92,14 @@ fn matchers(tokens: &[Token], mut at: usize) -> (Vec<(String, String, String)>, 
     }
 }
 
-/// Numbers, durations and ranges say nothing here and are left out.
+/// The tokens without numbers, durations and ranges.
 fn tokens(text: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let length = match first {
-            '"' => 2 + rest[1..].find('"').expect("a text has an end"),
-            '[' => 1 + rest.find(']').expect("a range has an end"),
+            '"' => 2 + rest[1..].find('"').expect("a text ends"),
+            '[' => 1 + rest.find(']').expect("a range ends"),
             _ if first.is_ascii_alphanumeric() || "_$".contains(first) => rest
                 .find(|other: char| !other.is_ascii_alphanumeric() && !"_.:$".contains(other))
                 .unwrap_or(rest.len()),

@@ -1,4 +1,4 @@
-//! The server's transport under test: a router that shows what reaches it, and real clients.
+//! The server's transport with a test router, and real clients.
 
 use std::{
     net::SocketAddr,
@@ -20,7 +20,7 @@ use hyper::{body::Frame, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use podmux::{
     pod::NodeName,
-    server::{Caller, ConnectionStats, Limits, Refusal, Reread, Server, StartError},
+    server::{Caller, ConnectionStats, CredentialReload, Limits, RejectReason, Server, StartError},
     settings::{Listen, PassedSocket, ServerSettings},
 };
 use tokio::{
@@ -34,40 +34,40 @@ use tokio_util::sync::CancellationToken;
 
 use super::process::PATIENCE;
 
-/// Bounds that make a test quick where time is what is tested.
+/// A short limit for tests of timeouts.
 pub const SOON: Duration = Duration::from_millis(200);
 
-/// A server that runs.
+/// A running server.
 pub struct Served {
     pub addresses: Vec<Listen>,
     pub stats: ConnectionStats,
-    pub reread: Reread,
+    pub credentials: CredentialReload,
     pub work: Work,
-    pub finish: CancellationToken,
-    pub finished: CancellationToken,
+    pub drain: CancellationToken,
+    pub drained: CancellationToken,
     pub stop: CancellationToken,
     running: JoinHandle<()>,
 }
 
-/// What the test router's handlers do, seen from outside.
+/// The state of the test router's handlers.
 #[derive(Clone)]
 pub struct Work {
     /// `/wait` answers for each permit that is added.
     pub leave: Arc<Semaphore>,
     /// How many requests have reached `/wait`.
     pub waiting: Arc<AtomicU64>,
-    /// How many bytes of `/endless` were asked for.
+    /// How many bytes of `/endless` were polled.
     pub poured: Arc<AtomicU64>,
-    /// How many streams of `/endless` there are.
+    /// How many streams of `/endless` are open.
     pub pouring: Arc<AtomicU64>,
 }
 
-/// One TCP port of loopback, and nothing else.
+/// Only one TCP port of loopback.
 pub fn loopback() -> ServerSettings {
     ServerSettings { listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())], ..ServerSettings::default() }
 }
 
-/// One Unix socket, and nothing else.
+/// Only one Unix socket.
 pub fn unix(path: &Path) -> ServerSettings {
     ServerSettings { listen: vec![Listen::Unix(path.to_owned())], ..ServerSettings::default() }
 }
@@ -76,7 +76,7 @@ pub async fn bind(settings: &ServerSettings, limits: Limits) -> Result<Server, S
     Server::bind(settings, Vec::new(), NodeName::new("node1").unwrap(), limits).await
 }
 
-/// An error and its causes, as they are printed at the edge.
+/// An error with its causes, as the program prints it.
 pub fn chain(error: &StartError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -92,7 +92,7 @@ impl Served {
         Self::start_with(settings, Vec::new(), limits).await
     }
 
-    /// With sockets that were passed.
+    /// With passed sockets.
     pub async fn start_with(settings: &ServerSettings, passed: Vec<PassedSocket>, limits: Limits) -> Self {
         let server = Server::bind(settings, passed, NodeName::new("node1").unwrap(), limits).await;
         let server = server.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -102,11 +102,12 @@ impl Served {
             poured: Arc::default(),
             pouring: Arc::default(),
         };
-        let (addresses, stats, reread) = (server.addresses().to_vec(), server.stats(), server.reread());
-        let (stop, finished) = (CancellationToken::new(), server.finished());
-        let finish = stop.child_token();
-        let running = tokio::spawn(server.run(router(work.clone()), finish.clone(), stop.clone()));
-        Self { addresses, stats, reread, work, finish, finished, stop, running }
+        let (addresses, stats, credentials) =
+            (server.addresses().to_vec(), server.stats(), server.credential_reload());
+        let (stop, drained) = (CancellationToken::new(), server.drained());
+        let drain = stop.child_token();
+        let running = tokio::spawn(server.run(router(work.clone()), drain.clone(), stop.clone()));
+        Self { addresses, stats, credentials, work, drain, drained, stop, running }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -120,32 +121,32 @@ impl Served {
         TcpStream::connect(self.address()).await.unwrap()
     }
 
-    /// A GET over a fresh TCP connection.
+    /// A GET over a new TCP connection.
     pub async fn get(&self, path: &str) -> Answer {
         ask(self.connect().await, get_of(path)).await
     }
 
-    /// Waits until so many were refused for a reason.
-    pub async fn refused(&self, why: Refusal, times: u64) {
-        until(&format!("{times} × {why:?}"), || self.stats.refused(why) >= times).await;
-        assert_eq!(self.stats.refused(why), times, "{why:?}");
+    /// Waits until this many were rejected for a reason.
+    pub async fn rejected(&self, why: RejectReason, times: u64) {
+        until(&format!("{times} × {why:?}"), || self.stats.rejected(why) >= times).await;
+        assert_eq!(self.stats.rejected(why), times, "{why:?}");
     }
 
-    /// Asks it to stop, and waits for its end.
+    /// Stops it and waits for its end.
     pub async fn ends(self) {
         self.stop.cancel();
-        timeout(PATIENCE, self.running).await.expect("it does not end").unwrap();
+        timeout(PATIENCE, self.running).await.expect("the server does not end").unwrap();
     }
 }
 
-/// Waits until something is so.
-pub async fn until(what: &str, so: impl Fn() -> bool) {
-    let look = async {
-        while !so() {
+/// Waits until a condition holds.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
             sleep(Duration::from_millis(2)).await;
         }
     };
-    timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("never: {what}"));
+    timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 fn router(work: Work) -> Router {
@@ -166,7 +167,7 @@ fn router(work: Work) -> Router {
         .route("/wait", get(wait.clone()).post(async move |_: Bytes| wait().await))
         .route("/endless", get(endless))
         .route("/silent", get(async || Body::new(Silent)))
-        .route("/panic", get(async || -> &'static str { panic!("as a handler should not") }))
+        .route("/panic", get(async || -> &'static str { panic!("for the test") }))
 }
 
 /// A body that always has more.
@@ -192,7 +193,7 @@ impl Drop for Endless {
     }
 }
 
-/// A body that has nothing yet, for ever.
+/// A body without any data and without an end.
 struct Silent;
 
 impl hyper::body::Body for Silent {
@@ -207,7 +208,7 @@ impl hyper::body::Body for Silent {
     }
 }
 
-/// What a client was answered.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -284,22 +285,22 @@ where
     timeout(PATIENCE, answer).await.expect("no answer")
 }
 
-/// Sends a text as it is, and reads all that comes until the server ends the connection.
+/// Sends a text unchanged and reads until the server ends the connection.
 pub async fn raw<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, text: &str) -> String {
     stream.write_all(text.as_bytes()).await.unwrap();
     rest(stream).await
 }
 
-/// All that comes until the server ends the connection.
+/// Reads until the server ends the connection.
 pub async fn rest<S: AsyncRead + Unpin>(mut stream: S) -> String {
     let mut answer = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the connection stays");
-    // A reset is an end, too.
+    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the connection does not end");
+    // A reset is an end as well.
     let _ = read;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Status line and body of an answer that was read raw.
+/// The status line and body of a raw response.
 pub fn gist(answer: &str) -> String {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     format!("{} {}", head.lines().next().unwrap_or_default(), body.trim_end())

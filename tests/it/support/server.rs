@@ -1,4 +1,4 @@
-//! The server's paths over a real socket, in front of a real mux, history and posted set.
+//! The server's router over a real socket, with a real mux, history and posted set.
 
 use std::{
     fmt::Write as _,
@@ -22,6 +22,7 @@ use podmux::{
     clock,
     db::{Sequence, Stored},
     history::{Bounds, History, HistoryReader},
+    host::Host,
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
     server::{ConnectionStats, LastReload, Probe, SinkStatus, View, router},
@@ -46,19 +47,19 @@ use super::{
     state::{Disk, State},
 };
 
-/// What a test wants other than usual.
+/// The options of a test.
 pub struct Setup {
     /// How much history is held.
     pub bounds: Bounds,
-    /// Whether the file source has spoken.
-    pub file_seen: bool,
-    /// Where what is posted is stored; nowhere if absent.
+    /// Whether the file source is synced.
+    pub file_synced: bool,
+    /// Where posted pods are stored; in memory if absent.
     pub disk: Option<Disk>,
-    /// Whether the merge loop is said to turn.
+    /// Whether the merge loop runs.
     pub turns: bool,
-    /// Whether the history does its work.
+    /// Whether the history runs.
     pub history: bool,
-    /// What a reflector counts; there is an api source then.
+    /// The metrics of the reflector; with them there is an api source.
     pub reflector: Option<ReflectorMetrics>,
 }
 
@@ -66,7 +67,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             bounds: Bounds::default(),
-            file_seen: true,
+            file_synced: true,
             disk: None,
             turns: true,
             history: true,
@@ -75,15 +76,15 @@ impl Default for Setup {
     }
 }
 
-/// One with an api source, whose reflector has counted nothing.
+/// With an api source, whose reflector has counted nothing.
 pub fn with_api() -> Setup {
     Setup { reflector: Some(ReflectorMetrics::default()), ..Setup::default() }
 }
 
-/// A running server with a posted set and a file source that does what the test says.
+/// A running server with a posted set and a file source that the test controls.
 pub struct TestServer {
     pub address: SocketAddr,
-    /// What answers there.
+    /// The same server without a connection.
     pub router: Router,
     pub posts: Posts,
     pub history: HistoryReader,
@@ -95,9 +96,8 @@ pub struct TestServer {
     pub stop: CancellationToken,
     file: Mutex<Option<(SourceChannel, ListingBuilder)>>,
     api: Mutex<Option<(SourceChannel, ListingBuilder)>>,
-    /// What lives as long as the server: its tasks, and what the sinks have
-    /// acknowledged. That is one sink, and nothing, so that what is deleted
-    /// gracefully stays until its grace has run out.
+    /// The tasks, the acknowledgements and the state. The only sink acknowledges nothing, so that
+    /// a pod that is deleted gracefully stays for its grace.
     _held: (JoinSet<()>, watch::Sender<Vec<Delivered>>, Option<State>),
 }
 
@@ -106,7 +106,7 @@ impl TestServer {
         Self::with(Setup::default()).await
     }
 
-    #[expect(clippy::too_many_lines, reason = "everything that a server shows, one thing after the other")]
+    #[expect(clippy::too_many_lines, reason = "one field of the view after the other")]
     pub async fn with(setup: Setup) -> Self {
         let node = NodeName::new("node1").unwrap();
         let (mux, turning) = {
@@ -161,12 +161,13 @@ impl TestServer {
             started: reload.borrow().succeeded,
             reload: reload.subscribe(),
             connections: ConnectionStats::default(),
+            host: Host::default(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = router(view);
         tasks.spawn(serve(listener, router.clone()));
-        let speaker = |source| Some((mux.channel(source)?, ListingBuilder::new(source)));
+        let channel = |source| Some((mux.channel(source)?, ListingBuilder::new(source)));
         let server = Self {
             address,
             posts,
@@ -178,49 +179,49 @@ impl TestServer {
             reload,
             stopping,
             stop,
-            file: Mutex::new(speaker(SourceName::File)),
-            api: Mutex::new(speaker(SourceName::Api)),
+            file: Mutex::new(channel(SourceName::File)),
+            api: Mutex::new(channel(SourceName::Api)),
             _held: (tasks, acknowledged, state),
         };
-        if setup.file_seen {
+        if setup.file_synced {
             server.file(|_| ()).await;
         }
         server
     }
 
-    /// Has the file source speak: what it holds now, and then merged.
+    /// Edits the file source's listing, publishes it and waits until it is merged.
     pub async fn file<T>(&self, edit: impl FnOnce(&mut ListingBuilder) -> T) -> T {
-        speak(&self.file, ListingBuilder::listing, edit).await
+        publish(&self.file, ListingBuilder::listing, edit).await
     }
 
-    /// Has the api source speak: what the API server says now,
+    /// Edits and publishes the api source's listing as live,
     pub async fn api<T>(&self, edit: impl FnOnce(&mut ListingBuilder) -> T) -> T {
-        speak(&self.api, ListingBuilder::listing, edit).await
+        publish(&self.api, ListingBuilder::listing, edit).await
     }
 
-    /// or what it said to an earlier run.
+    /// or as restored.
     pub async fn api_restored<T>(&self, edit: impl FnOnce(&mut ListingBuilder) -> T) -> T {
-        speak(&self.api, ListingBuilder::restored_listing, edit).await
+        publish(&self.api, ListingBuilder::restored_listing, edit).await
     }
 
-    /// The file source finds a pod.
+    /// Adds a pod to the file source.
     pub async fn file_pod(&self, path: &str, pod: Prepared) {
         self.file(|file| file.put(&Origin::from(path), vec![pod], Timestamp::UNIX_EPOCH)).await;
     }
 
-    /// The file source finds something that it cannot take.
-    pub async fn file_refuses(&self, path: &str, why: RejectionReason) {
+    /// Adds a rejection to the file source.
+    pub async fn file_rejects(&self, path: &str, why: RejectionReason) {
         self.file(|file| file.reject(&Origin::from(path), why)).await;
     }
 
-    /// Ends the sources and the mux, and the history with them.
+    /// Ends the sources, and with them the mux and the history.
     pub async fn end_sources(&self) {
         self.stop.cancel();
         drop((self.file.lock().unwrap().take(), self.api.lock().unwrap().take()));
         soon(async { while self.history.snapshot().await.is_some() {} }).await;
     }
 
-    /// Asks, and takes the whole answer: `ask("PUT /pods", …)`.
+    /// Sends a request and reads the whole response: `ask("PUT /pods", …)`.
     pub async fn ask(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
         soon(async {
             let answer = self.open(line, headers, body).await;
@@ -231,8 +232,8 @@ impl TestServer {
         .await
     }
 
-    /// The same without a connection, for tests that hold the time: while a
-    /// socket is waited for, time that is held would run on.
+    /// The same without a connection, for tests with paused time: it would advance while the test
+    /// waits for a socket.
     pub async fn ask_inside(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {
         let (parts, body) = self.open_inside(line, headers, body).await.into_parts();
         let body = soon(body.collect()).await.unwrap().to_bytes().to_vec();
@@ -253,7 +254,7 @@ impl TestServer {
         self.ask(&format!("GET {path}"), &[], "").await
     }
 
-    /// Asks on a connection of its own, and leaves the answer's body to be read.
+    /// Sends a request on a new connection, and does not read the response's body.
     pub async fn open(
         &self,
         line: &str,
@@ -274,12 +275,12 @@ fn probe(status: &Arc<Mutex<SourceStatus>>) -> Probe<SourceStatus> {
     Arc::new(move || status.lock().unwrap().clone())
 }
 
-async fn speak<T>(
+async fn publish<T>(
     source: &Mutex<Option<(SourceChannel, ListingBuilder)>>,
     listing: impl FnOnce(&mut ListingBuilder) -> Listing,
     edit: impl FnOnce(&mut ListingBuilder) -> T,
 ) -> T {
-    let (channel, mut builder) = source.lock().unwrap().take().expect("one at a time");
+    let (channel, mut builder) = source.lock().unwrap().take().expect("one edit at a time");
     let result = edit(&mut builder);
     channel.publish(listing(&mut builder));
     assert!(soon(channel.merged()).await);
@@ -304,7 +305,7 @@ async fn serve(listener: TcpListener, router: Router) {
         let router = router.clone();
         connections.spawn(async move {
             let service = TowerToHyperService::new(router);
-            // A client may go away whenever it likes.
+            // A client may close its connection at any time.
             let _ = auto::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -312,7 +313,7 @@ async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
-/// A whole answer.
+/// A whole response.
 pub struct Reply {
     pub code: u16,
     pub headers: HeaderMap,
@@ -333,7 +334,7 @@ impl Reply {
         self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
     }
 
-    /// Code, the headers that matter, and the body, indented: what a golden file holds.
+    /// The content of a golden file: code, some headers and the indented body.
     pub fn golden(&self) -> String {
         let mut text = format!("{}\n", self.code);
         for name in ["content-type", "allow", "retry-after", "warning"] {
@@ -360,7 +361,7 @@ fn name(pod: &Value) -> String {
     )
 }
 
-/// A pod as it is posted.
+/// A manifest to post.
 pub fn manifest(name: &str) -> String {
     format!(
         "{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{{\"name\":\"{name}\"}},\"spec\":{{\"containers\":[{{\"name\":\"c\",\"image\":\"i:1\"}}]}}}}"

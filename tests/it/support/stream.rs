@@ -1,23 +1,23 @@
-//! A reader of the update stream that holds what it was told, and finds fault with what cannot be.
+//! A replica of the pods that applies the update stream and rejects invalid updates.
 
 use std::collections::BTreeMap;
 
 use podmux::sink::SequencedUpdate;
 use serde_json::Value;
 
-/// What a reader of one stream holds.
+/// The state after the updates of one stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replica {
     /// The pods' texts by `namespace/name`.
     pub pods: BTreeMap<String, String>,
     /// The `seq` of the last update.
     pub seq: u64,
-    /// `SEQ OP source COUNT`, an update each.
+    /// `SEQ OP source COUNT` of each update.
     pub heard: Vec<String>,
 }
 
 impl Replica {
-    /// The replay of a whole stream of JSON lines.
+    /// Replays a stream of JSON lines.
     pub fn of(stream: &str) -> Self {
         let mut replica = Self::default();
         stream.lines().for_each(|line| replica.take_line(line));
@@ -46,7 +46,7 @@ impl Replica {
     }
 
     fn store(&mut self, seq: u64, op: &str, source: &str, pods: Vec<String>) {
-        assert_eq!(seq, self.seq + 1, "one after the other");
+        assert_eq!(seq, self.seq + 1, "consecutive numbers");
         self.seq = seq;
         self.heard.push(format!("{seq} {op} {source} {}", pods.len()));
         if op == "SET" {
@@ -58,12 +58,12 @@ impl Replica {
             let word = |field: &str| pod["metadata"][field].as_str().unwrap().to_owned();
             let key = format!("{}/{}", word("namespace"), word("name"));
             match op {
-                "REMOVE" => assert!(self.pods.remove(&key).is_some(), "{op} of {key}, which was not told"),
+                "REMOVE" => assert!(self.pods.remove(&key).is_some(), "{op} of an unknown pod {key}"),
                 "ADD" | "SET" => assert!(self.pods.insert(key, text).is_none(), "{op} of a known pod"),
                 "UPDATE" | "DELETE" | "RECONCILE" => {
                     assert!(self.pods.insert(key, text).is_some(), "{op} of an unknown pod");
                 }
-                other => panic!("there is no {other}"),
+                other => panic!("unknown op {other}"),
             }
         }
     }

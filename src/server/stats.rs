@@ -1,0 +1,100 @@
+//! Counters of connections and of rejected connections and requests.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+/// The transport's counters since its start. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionStats(Arc<Counters>);
+
+#[derive(Debug, Default)]
+struct Counters {
+    open: AtomicUsize,
+    accepted: AtomicU64,
+    rejected: [AtomicU64; RejectReason::LABELS.len()],
+}
+
+/// Why the transport rejected or closed a connection or a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum RejectReason {
+    /// The connection was closed to admit another one.
+    Evicted,
+    /// The TLS handshake failed or took too long.
+    Handshake,
+    /// The headers took too long.
+    HeadersTimeout,
+    /// The body took too long.
+    BodyTimeout,
+    /// The body was too large.
+    BodySize,
+    /// All memory for bodies was in use.
+    BodyMemory,
+    /// The client did not read the response.
+    Stalled,
+    /// The request was for another host.
+    Host,
+    /// The request came from a web page.
+    Origin,
+    /// The token or certificate was missing or wrong.
+    Unauthorized,
+}
+
+impl RejectReason {
+    /// All reasons in the order of their declaration, with their values of the metric's label.
+    pub const LABELS: [(Self, &'static str); 10] = [
+        (Self::Evicted, "room"),
+        (Self::Handshake, "handshake"),
+        (Self::HeadersTimeout, "headers_timeout"),
+        (Self::BodyTimeout, "body_timeout"),
+        (Self::BodySize, "body_too_large"),
+        (Self::BodyMemory, "body_memory"),
+        (Self::Stalled, "stalled"),
+        (Self::Host, "foreign_host"),
+        (Self::Origin, "origin"),
+        (Self::Unauthorized, "unauthorized"),
+    ];
+}
+
+impl ConnectionStats {
+    /// The number of open connections.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.0.open.load(Ordering::Relaxed)
+    }
+
+    /// The number of connections accepted so far.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        self.0.accepted.load(Ordering::Relaxed)
+    }
+
+    /// The number of connections and requests rejected so far for a reason.
+    #[must_use]
+    pub fn rejected(&self, reason: RejectReason) -> u64 {
+        self.0.rejected[reason as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn reject(&self, reason: RejectReason) {
+        self.0.rejected[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection as open until the guard is dropped.
+    pub(super) fn connected(&self) -> OpenConnection {
+        self.0.accepted.fetch_add(1, Ordering::Relaxed);
+        self.0.open.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(self.clone())
+    }
+}
+
+/// Counts a connection as open.
+#[derive(Debug)]
+pub(super) struct OpenConnection(ConnectionStats);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}

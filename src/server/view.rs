@@ -1,0 +1,75 @@
+//! What the server reads of the agent.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{SinkStatus, stats::ConnectionStats};
+use crate::{
+    history::HistoryReader,
+    host::Host,
+    pod::{NodeName, SourceName},
+    source::{SourceStatus, api::ReflectorMetrics, http::Posts},
+    storage::Merged,
+};
+
+/// What the server shows of the agent, and the handle for posted pods. Cheap to clone.
+#[derive(Clone)]
+pub struct View {
+    /// The name of this node.
+    pub node: NodeName,
+    /// The merged pods of all sources.
+    pub merged: watch::Receiver<Merged>,
+    /// The posted pods: reads and writes.
+    pub posts: Posts,
+    /// The update stream.
+    pub history: HistoryReader,
+    /// The current status of each configured source.
+    pub sources: Arc<[(SourceName, Probe<SourceStatus>)]>,
+    /// The reflector's metrics, if there is an api source.
+    pub reflector: Option<ReflectorMetrics>,
+    /// The current status of each sink.
+    pub sinks: Arc<[Probe<SinkStatus>]>,
+    /// Waits until the merge loop has run once more; false if it has ended.
+    pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
+    /// Cancelled when the agent begins to shut down.
+    pub stopping: CancellationToken,
+    /// When the agent started.
+    pub started: Timestamp,
+    /// The result of the last reload.
+    pub reload: watch::Receiver<LastReload>,
+    /// The transport's counters.
+    pub connections: ConnectionStats,
+    /// The clock, random numbers and threads.
+    pub host: Host,
+}
+
+/// Returns a current status.
+pub type Probe<T> = Arc<dyn Fn() -> T + Send + Sync>;
+
+/// The result of the last reload of the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastReload {
+    /// Whether the settings were valid.
+    pub successful: bool,
+    /// When valid settings were last read, at the start or by a reload.
+    pub succeeded: Timestamp,
+}
+
+impl LastReload {
+    /// The result before any reload: an agent starts with valid settings only.
+    #[must_use]
+    pub fn at_start(started: Timestamp) -> Self {
+        Self { successful: true, succeeded: started }
+    }
+
+    /// Records a reload.
+    pub fn note(&mut self, successful: bool, now: Timestamp) {
+        self.successful = successful;
+        if successful {
+            self.succeeded = now;
+        }
+    }
+}
