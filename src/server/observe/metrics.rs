@@ -29,7 +29,7 @@ type FloatGauges<const N: usize> = Family<Labels<N>, FloatGauge>;
 type IntGauges<const N: usize> = Family<Labels<N>, Gauge>;
 
 /// The current values of all metrics.
-pub(in crate::server) async fn scrape(State(server): State<Arc<Context>>) -> Result<Response, ApiError> {
+pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Response, ApiError> {
     let mut registry = Registry::with_prefix("podmux");
     let (view, now) = (&server.view, server.view.host.clock.now());
     agent(&mut registry, view, now);
