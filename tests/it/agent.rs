@@ -216,7 +216,7 @@ fn what_cannot_be_used_refuses_the_start_in_one_line() {
     refused(&mut elsewhere(&format!("unix:{}", place.path("s").display())), &["socket in use"]);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = port.local_addr().unwrap().to_string();
-    refused(&mut elsewhere(&address), &[&address, "another program does"]);
+    refused(&mut elsewhere(&address), &[&address, "address in use"]);
     end(agent);
 
     fs::remove_dir_all(place.path("state")).unwrap();

@@ -101,15 +101,15 @@ fn templates(text: &str, prefix: &str) -> impl Iterator<Item = String> {
 
 /// The metrics and labels of an expression that are not served.
 fn faults(served: &Series, expression: &str, shown: &[String]) -> Vec<String> {
-    let asked = Expression::read(expression);
-    assert!(!asked.selectors.is_empty(), "{expression} has no metric");
+    let parsed = Expression::read(expression);
+    assert!(!parsed.selectors.is_empty(), "{expression} has no metric");
     let mut faults = Vec::new();
     let labels_of = |selector: &Selector| -> BTreeSet<String> {
         let series = served.get(&selector.metric).into_iter().flatten();
         series.flat_map(BTreeMap::keys).cloned().chain(TARGET.map(str::to_owned)).collect()
     };
     let unlabelled = Vec::new();
-    for selector in &asked.selectors {
+    for selector in &parsed.selectors {
         let Some(series) = served.get(&selector.metric).or((selector.metric == UP).then_some(&unlabelled))
         else {
             faults.push(format!("there is no metric {}", selector.metric));
@@ -132,13 +132,13 @@ fn faults(served: &Series, expression: &str, shown: &[String]) -> Vec<String> {
             );
         }
     }
-    let all: BTreeSet<String> = asked.selectors.iter().flat_map(labels_of).collect();
-    let left = match &asked.grouped_by {
+    let all: BTreeSet<String> = parsed.selectors.iter().flat_map(labels_of).collect();
+    let left = match &parsed.grouped_by {
         Some(labels) => labels.iter().cloned().collect(),
-        None => labels_of(&asked.selectors[0]),
+        None => labels_of(&parsed.selectors[0]),
     };
     faults.extend(
-        asked.labels.iter().filter(|label| !all.contains(*label)).map(|label| format!("no label {label}")),
+        parsed.labels.iter().filter(|label| !all.contains(*label)).map(|label| format!("no label {label}")),
     );
     faults.extend(
         shown.iter().filter(|label| !left.contains(*label)).map(|label| format!("shows no label {label}")),
@@ -258,7 +258,7 @@ fn the_dashboard_has_what_grafana_requires() {
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let variables: Vec<&str> = variables.iter().map(|variable| word(variable, "name")).collect();
     assert_eq!(variables, ["datasource", "job", "node", "instance"]);
-    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    let (mut ids, mut used) = (BTreeSet::new(), BTreeSet::new());
     let all = dashboard["panels"].as_array().unwrap();
     for panel in all {
         let title = word(panel, "title");
@@ -268,7 +268,7 @@ fn the_dashboard_has_what_grafana_requires() {
         for (x, y) in (grid("x")..grid("x") + grid("w"))
             .flat_map(|x| (grid("y")..grid("y") + grid("h")).map(move |y| (x, y)))
         {
-            assert!(taken.insert((x, y)), "{title} lies on another panel");
+            assert!(used.insert((x, y)), "{title} lies on another panel");
         }
     }
     for panel in panels(&dashboard) {

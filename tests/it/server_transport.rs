@@ -45,15 +45,15 @@ async fn http_1_and_2_are_served() {
 async fn a_client_that_sends_headers_too_slowly_is_disconnected() {
     let limits = Limits { headers: SOON, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
-    let asks = [
+    let texts = [
         "",
         "G",
         "GET /hello HTTP/1.1\r\nHost: localhost\r\n",
         "PRI * HTTP/2.0",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ];
-    for (times, asked) in (1..).zip(asks) {
-        raw(served.connect().await, asked).await;
+    for (times, text) in (1..).zip(texts) {
+        raw(served.connect().await, text).await;
         served.rejected(RejectReason::HeadersTimeout, times).await;
     }
     // Single bytes do not extend the timeout; later requests have the same one.
@@ -113,7 +113,7 @@ async fn http_2_limits_headers_and_concurrent_requests() {
     let mut client = http2(served.connect().await).await;
     // With the first response the client knows the limit of concurrent requests.
     assert_eq!(client.send_request(of("/hello")).await.unwrap().status(), 200);
-    let asked: Vec<_> = (0..40)
+    let pending: Vec<_> = (0..40)
         .map(|_| {
             let (mut client, request) = (client.clone(), of("/wait"));
             tokio::spawn(async move { client.send_request(request).await.unwrap().status() })
@@ -123,9 +123,9 @@ async fn http_2_limits_headers_and_concurrent_requests() {
         .await;
     assert_eq!(served.get("/hello").await.line(), "200 hello");
     assert_eq!(served.work.waiting.load(Ordering::SeqCst), 32);
-    served.work.leave.add_permits(asked.len());
-    for asked in asked {
-        assert_eq!(asked.await.unwrap(), 200);
+    served.work.leave.add_permits(pending.len());
+    for pending in pending {
+        assert_eq!(pending.await.unwrap(), 200);
     }
     served.ends().await;
 }
@@ -374,13 +374,13 @@ async fn idle_and_stalled_connections_are_evicted_before_active_ones() {
     let mut others = Vec::new();
     for nth in 1..=2 {
         let mut other = http1(served.connect().await).await;
-        let asked = tokio::spawn({
+        let pending = tokio::spawn({
             let request = get_of("/wait");
             async move { other.send_request(request).await.unwrap().status() }
         });
         until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == nth).await;
         served.rejected(RejectReason::Evicted, nth).await;
-        others.push(asked);
+        others.push(pending);
     }
     until("no stream is open", || served.work.pouring.load(Ordering::SeqCst) == 0).await;
     sending.write_all(b"2").await.unwrap();
@@ -487,14 +487,14 @@ async fn a_stopping_server_answers_requests_that_have_begun() {
     let idle = served.connect().await;
     let mut kept = http1(served.connect().await).await;
     assert_eq!(kept.send_request(get_of("/hello")).await.unwrap().status(), 200);
-    let asked = tokio::spawn(try_ask(served.connect().await, get_of("/wait")));
+    let pending = tokio::spawn(try_ask(served.connect().await, get_of("/wait")));
     until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
     served.stop.cancel();
     rest(idle).await;
     until("only one is open", || served.stats.open() == 1).await;
     assert!(TcpStream::connect(address).await.is_err(), "nothing new is accepted");
     served.work.leave.add_permits(1);
-    let answer = asked.await.unwrap().unwrap();
+    let answer = pending.await.unwrap().unwrap();
     assert_eq!(answer.line(), "200 done");
     served.ends().await;
 }

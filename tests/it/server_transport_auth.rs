@@ -99,8 +99,8 @@ async fn a_unix_socket_needs_no_token_and_no_host() {
     let settings = ServerSettings { token_file: Some(file), ..unix(&path) };
     let served = Served::start(&settings, Limits::default()).await;
     for host in ["Host: anything\r\n", "Host: \r\n", ""] {
-        let asked = format!("GET /who HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
-        let answer = raw(UnixStream::connect(&path).await.unwrap(), &asked).await;
+        let text = format!("GET /who HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
+        let answer = raw(UnixStream::connect(&path).await.unwrap(), &text).await;
         assert_eq!(gist(&answer), "HTTP/1.1 200 OK UnixSocket", "{host}");
     }
     served.ends().await;
@@ -240,8 +240,8 @@ async fn a_request_for_another_host_is_403() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let port = served.address().port();
     let line = async |host: &str| {
-        let asked = format!("GET /hello HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
-        gist(&raw(served.connect().await, &asked).await)
+        let text = format!("GET /hello HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
+        gist(&raw(served.connect().await, &text).await)
     };
     let ours = [
         "localhost".to_owned(),
@@ -300,11 +300,11 @@ async fn a_request_for_another_host_is_403() {
 #[tokio::test]
 async fn the_host_of_the_uri_wins_over_the_header() {
     let served = Served::start(&loopback(), Limits::default()).await;
-    let asked =
+    let text =
         |uri: &str, host: &str| format!("GET {uri} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    let foreign = asked("http://example.org/hello", "localhost");
+    let foreign = text("http://example.org/hello", "localhost");
     assert!(raw(served.connect().await, &foreign).await.starts_with("HTTP/1.1 403"));
-    let ours = asked("http://localhost/hello", "example.org");
+    let ours = text("http://localhost/hello", "example.org");
     assert_eq!(gist(&raw(served.connect().await, &ours).await), "HTTP/1.1 200 OK hello");
     for (uri, status) in [("http://localhost/hello", 200), ("http://example.org/hello", 403)] {
         let request = Request::get(uri).body(Full::default()).unwrap();

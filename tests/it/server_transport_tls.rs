@@ -136,14 +136,14 @@ async fn a_client_is_authenticated_by_its_certificate() {
         assert!(rejected);
         served.rejected(RejectReason::Handshake, 1).await;
 
-        let nobody = client(&ca, None, &[]);
-        let stream = connect(&served, &nobody).await.unwrap();
+        let anonymous = client(&ca, None, &[]);
+        let stream = connect(&served, &anonymous).await.unwrap();
         assert_eq!(ask(stream, get_of("/who")).await.status, 401);
-        let stream = connect(&served, &nobody).await.unwrap();
+        let stream = connect(&served, &anonymous).await.unwrap();
         assert_eq!(ask(stream, get_of("/livez")).await.line(), "200 ok");
         let mut request = get_of("/who");
         request.headers_mut().insert(AUTHORIZATION, "Bearer s3cret-token".parse().unwrap());
-        let stream = connect(&served, &nobody).await.unwrap();
+        let stream = connect(&served, &anonymous).await.unwrap();
         let with_token = ask(stream, request).await.status;
         assert_eq!(with_token, if settings.token_file.is_some() { 200 } else { 401 });
         served.ends().await;

@@ -451,7 +451,7 @@ fn a_request_that_has_begun_is_finished_before_anything_else_ends() {
     agent.logs("stopping");
     // Our own socket says so, and takes what it is given;
     let (code, text) = own(&unit, "GET", "/readyz?verbose");
-    assert!(code == 503 && text.contains("the agent is stopping"), "{text}");
+    assert!(code == 503 && text.contains("the agent is shutting down"), "{text}");
     let meanwhile = Connection::unix(&unit.at("own.sock")).unwrap();
     let answer = { meanwhile }.ask("POST", "/pods", pod("meanwhile").to_string().as_bytes()).unwrap();
     assert_eq!(answer.code / 100, 2, "{}", answer.text());

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-pub(in crate::server) fn api_versions() -> Value {
+pub(crate) fn api_versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
 }
 
-pub(in crate::server) fn api_groups() -> Value {
+pub(crate) fn api_groups() -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})
 }
 
-pub(in crate::server) fn api_resources() -> Value {
+pub(crate) fn api_resources() -> Value {
     json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
         "resources": [{
@@ -21,14 +21,14 @@ pub(in crate::server) fn api_resources() -> Value {
     })
 }
 
-pub(in crate::server) fn openapi_index() -> Value {
+pub(crate) fn openapi_index() -> Value {
     json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}})
 }
 
 /// The `OpenAPI` document: that the server validates fields itself, which kubectl checks before
 /// it creates an object. It reads the parameters of PATCH
 /// (`cli-runtime/pkg/resource/query_param_verifier_v3.go`), which is not supported.
-pub(in crate::server) fn openapi() -> Value {
+pub(crate) fn openapi() -> Value {
     json!({
         "openapi": "3.0.0", "info": {"title": "podmux", "version": env!("CARGO_PKG_VERSION")},
         "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {

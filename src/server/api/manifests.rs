@@ -50,10 +50,10 @@ impl FieldValidation {
 }
 
 /// The pods of a body, and the warning headers of the response.
-pub(in crate::server) struct DecodedBody {
-    pub(in crate::server) pods: Vec<Prepared>,
-    pub(in crate::server) has_list: bool,
-    pub(in crate::server) warnings: HeaderMap,
+pub(crate) struct DecodedBody {
+    pub(crate) pods: Vec<Prepared>,
+    pub(crate) has_list: bool,
+    pub(crate) warnings: HeaderMap,
 }
 
 /// Decodes a request's body as a manifest. One invalid pod rejects the whole body.
@@ -61,11 +61,7 @@ pub(in crate::server) struct DecodedBody {
 /// # Errors
 /// 400 if it cannot be decoded or violates `fieldValidation=Strict`; 422 with every problem if
 /// its pods are invalid; 413 and 415 as for [`RequestBody::read`].
-pub(in crate::server) async fn read(
-    server: &Context,
-    params: &Params,
-    body: Body,
-) -> Result<DecodedBody, ApiError> {
+pub(crate) async fn read(server: &Context, params: &Params, body: Body) -> Result<DecodedBody, ApiError> {
     let validation = FieldValidation::of(params)?;
     let input = RequestBody::read(&params.headers, body, &server.large_bodies).await?;
     let preparation = Preparation {

@@ -12,7 +12,7 @@ use crate::server::status::ApiError;
 
 /// The page of a list that a request asks for.
 #[derive(Clone, Debug, Default)]
-pub(in crate::server) struct PageRequest {
+pub(crate) struct PageRequest {
     /// The maximal number of pods; all if absent.
     limit: Option<usize>,
     /// Where the previous page ended.
@@ -32,15 +32,15 @@ struct ContinueToken {
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::server) struct Page {
+pub(crate) struct Page {
     /// The pods by `namespace/name`.
-    pub(in crate::server) pods: Vec<Arc<Pod>>,
+    pub(crate) pods: Vec<Arc<Pod>>,
     /// `metadata.resourceVersion`.
-    pub(in crate::server) seq: u64,
+    pub(crate) seq: u64,
     /// `metadata.continue`: the token of the next page, if there is one.
-    pub(in crate::server) next: Option<String>,
+    pub(crate) next: Option<String>,
     /// `metadata.remainingItemCount`: how many pods follow, if that is known.
-    pub(in crate::server) remaining: Option<usize>,
+    pub(crate) remaining: Option<usize>,
 }
 
 impl PageRequest {
@@ -48,7 +48,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// 400 if the limit is not a number or the token is invalid.
-    pub(in crate::server) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
+    pub(crate) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
         let limit = match limit {
             "" => 0,
             limit => limit.parse::<i64>().map_err(|_| ApiError::not_a_number("limit", limit))?,
@@ -66,7 +66,7 @@ impl PageRequest {
     }
 
     /// Whether this is not the first page.
-    pub(in crate::server) fn is_continued(&self) -> bool {
+    pub(crate) fn is_continued(&self) -> bool {
         self.token.is_some()
     }
 
@@ -75,7 +75,7 @@ impl PageRequest {
     /// # Errors
     /// 410 if the token has a higher number: the numbers started again since, with another
     /// state directory.
-    pub(in crate::server) fn cut<'e>(
+    pub(crate) fn cut<'e>(
         &self,
         entries: impl Iterator<Item = (&'e PodKey, &'e Entry)>,
         selector: &Selector,

@@ -36,7 +36,7 @@ type Server = State<Arc<Context>>;
 ///
 /// Its resourceVersion is the number in `/updates` at which it was read; a later page has that
 /// of the first page.
-pub(in crate::server) async fn list(State(server): Server, params: Params) -> Answer {
+pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
     if params.flag("watch") {
         let message = "watch is not supported: use GET /updates?from=N, \
             where N is the resourceVersion of a list plus one";
@@ -131,7 +131,7 @@ fn pod_response(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
 /// that is in conflict with another source's is not shown.
-pub(in crate::server) async fn read(State(server): Server, params: Params) -> Answer {
+pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     // Any version is valid: the response is the newest one.
     params.number::<u64>("resourceVersion")?;
     let key = key(&params);
@@ -145,12 +145,12 @@ fn key(params: &Params) -> PodKey {
 }
 
 /// `POST /pods`: creates or replaces each pod of the body.
-pub(in crate::server) async fn apply(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn apply(server: Server, params: Params, body: Body) -> Answer {
     write_set(&server, &params, body, Write::Apply).await
 }
 
 /// `PUT /pods`: replaces the set of all posted pods.
-pub(in crate::server) async fn replace_all(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn replace_all(server: Server, params: Params, body: Body) -> Answer {
     write_set(&server, &params, body, Write::ReplaceAll).await
 }
 
@@ -196,7 +196,7 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
 }
 
 /// `POST /api/v1/namespaces/{namespace}/pods`: creates a pod.
-pub(in crate::server) async fn create(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn create(server: Server, params: Params, body: Body) -> Answer {
     let dry = params.dry_run()?;
     let DecodedBody { pods, has_list, warnings } = manifests::read(&server, &params, body).await?;
     let pod = one(pods, has_list, &params)?;
@@ -209,7 +209,7 @@ pub(in crate::server) async fn create(server: Server, params: Params, body: Body
 }
 
 /// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: replaces a pod.
-pub(in crate::server) async fn replace(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn replace(server: Server, params: Params, body: Body) -> Answer {
     let dry = params.dry_run()?;
     let DecodedBody { pods, has_list, warnings } = manifests::read(&server, &params, body).await?;
     let pod = one(pods, has_list, &params)?;
@@ -283,7 +283,7 @@ fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> 
 
 /// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: deletes a posted pod,
 /// also one in conflict with another source's. The response is the pod.
-pub(in crate::server) async fn delete(State(server): Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn delete(State(server): Server, params: Params, body: Body) -> Answer {
     let key = key(&params);
     let input = RequestBody::read(&params.headers, body, &server.large_bodies).await?;
     let options = DeleteOptions::read(&input.text, input.format)?;

@@ -28,18 +28,18 @@ const MERGE_TIMEOUT: Duration = Duration::from_secs(5);
 type Check = (String, Result<Option<String>, String>);
 
 /// `/livez`: the merge loop runs.
-pub(in crate::server) async fn live(State(server): State<Arc<Context>>, params: Params) -> Response {
+pub(crate) async fn live(State(server): State<Arc<Context>>, params: Params) -> Response {
     report("livez", &liveness(&server.view).await, &params)
 }
 
 /// `/readyz`: every configured source is synced or restored, no sink is stuck, and the agent
 /// is not shutting down.
-pub(in crate::server) async fn ready(State(server): State<Arc<Context>>, params: Params) -> Response {
+pub(crate) async fn ready(State(server): State<Arc<Context>>, params: Params) -> Response {
     report("readyz", &readiness(&server.view, server.view.host.clock.now()), &params)
 }
 
 /// `/healthz`: both.
-pub(in crate::server) async fn healthy(State(server): State<Arc<Context>>, params: Params) -> Response {
+pub(crate) async fn healthy(State(server): State<Arc<Context>>, params: Params) -> Response {
     let mut checks = liveness(&server.view).await;
     checks.extend(readiness(&server.view, server.view.host.clock.now()));
     report("healthz", &checks, &params)
@@ -55,7 +55,7 @@ async fn liveness(view: &View) -> Vec<Check> {
 }
 
 /// The checks of `/readyz`.
-pub(in crate::server) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
+pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let merged = view.merged.borrow().clone();
     let sources = view.sources.iter().map(|(name, status)| {
         let status = status();

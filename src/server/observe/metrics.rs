@@ -1,4 +1,4 @@
-//! `/metrics`: the agent's metrics in the OpenMetrics format.
+//! `/metrics`: the agent's metrics in the `OpenMetrics` format.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -29,7 +29,7 @@ type FloatGauges<const N: usize> = Family<Labels<N>, FloatGauge>;
 type IntGauges<const N: usize> = Family<Labels<N>, Gauge>;
 
 /// The current values of all metrics.
-pub(in crate::server) async fn scrape(State(server): State<Arc<Context>>) -> Result<Response, ApiError> {
+pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Response, ApiError> {
     let mut registry = Registry::with_prefix("podmux");
     let (view, now) = (&server.view, server.view.host.clock.now());
     agent(&mut registry, view, now);
@@ -79,7 +79,7 @@ fn agent(registry: &mut Registry, view: &View, now: Timestamp) {
 
 fn source(registry: &mut Registry, view: &View, now: Timestamp) {
     let merged = view.merged.borrow().clone();
-    let (pods, states, rejections) =
+    let (pods, progress, rejections) =
         (IntGauges::<1>::default(), IntGauges::<2>::default(), IntGauges::<2>::default());
     let (success, restored) = (FloatGauges::<1>::default(), FloatGauges::<1>::default());
     let (failing, attempts) = (FloatGauges::<1>::default(), IntGauges::<1>::default());
@@ -97,7 +97,7 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         let state = sources::progress(&merged, *name);
         for possible in [SourceState::Waiting, SourceState::Restored, SourceState::Synced] {
             let labels = [label.clone(), ("state", possible.as_str().to_owned())];
-            states.get_or_create(&labels).set(i64::from(possible == state));
+            progress.get_or_create(&labels).set(i64::from(possible == state));
         }
         if let Some(time) = status.last_success {
             success.get_or_create(&own).set(unix_seconds(time));
@@ -109,7 +109,7 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         attempts.get_or_create(&own).set(whole(status.failing.map_or(0, |failing| failing.attempts)));
     }
     registry.register("pods", "How many pods of a source are in the merged view", pods);
-    registry.register("source_state", "1 for the current state of a source, 0 for the others", states);
+    registry.register("source_state", "1 for the current state of a source, 0 for the others", progress);
     let help = "How many manifests, pods and updates of a source are rejected, by reason";
     registry.register("source_rejections", help, rejections);
     let help = "When a source last read everything without an error, in seconds since 1970";

@@ -18,7 +18,7 @@ const MAX_PROBLEMS: usize = 1000;
 const MAX_DETAILS: usize = 20;
 
 /// Every configured source, in order of precedence.
-pub(in crate::server) async fn list(State(server): State<Arc<Context>>) -> Response {
+pub(crate) async fn list(State(server): State<Arc<Context>>) -> Response {
     let merged = server.view.merged.borrow().clone();
     let items: Vec<Value> =
         server.view.sources.iter().map(|(name, status)| source(&merged, *name, &status())).collect();
@@ -27,7 +27,7 @@ pub(in crate::server) async fn list(State(server): State<Arc<Context>>) -> Respo
 
 /// The state of a source: `waiting`, `restored`, `synced` or `failing`. A failure does not
 /// hide `restored`: the field `failing` shows the failure as well.
-pub(in crate::server) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) -> &'static str {
+pub(crate) fn state(merged: &Merged, name: SourceName, status: &SourceStatus) -> &'static str {
     match (progress(merged, name), &status.failing) {
         (SourceState::Waiting | SourceState::Synced, Some(_)) => "failing",
         (progress, _) => progress.as_str(),
@@ -35,12 +35,12 @@ pub(in crate::server) fn state(merged: &Merged, name: SourceName, status: &Sourc
 }
 
 /// The progress of a source to its first sync.
-pub(in crate::server) fn progress(merged: &Merged, name: SourceName) -> SourceState {
+pub(crate) fn progress(merged: &Merged, name: SourceName) -> SourceState {
     merged.state(name).unwrap_or(SourceState::Waiting)
 }
 
 /// How many pods of a source are in the merged view: all without a conflict with another source.
-pub(in crate::server) fn pods(merged: &Merged, name: SourceName) -> usize {
+pub(crate) fn pods(merged: &Merged, name: SourceName) -> usize {
     let all = merged.listing(name).map_or(0, Listing::len);
     let in_conflict = |rejection: &&Rejection| {
         rejection.source == name

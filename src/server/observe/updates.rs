@@ -102,10 +102,7 @@ impl StreamFormat {
 /// A client of an event stream reconnects by itself and sends the number of the last event in
 /// `Last-Event-ID`. If a client is so slow that the history no longer has its next update, the
 /// stream ends with a `Status` of 410.
-pub(in crate::server) async fn watch(
-    State(server): State<Arc<Context>>,
-    params: Params,
-) -> Result<Response, ApiError> {
+pub(crate) async fn watch(State(server): State<Arc<Context>>, params: Params) -> Result<Response, ApiError> {
     let format = StreamFormat::of(&params.headers);
     let from = from(&params)?;
     let permit = server.watchers.clone().try_acquire_owned().map_err(|_| {

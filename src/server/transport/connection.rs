@@ -188,7 +188,7 @@ async fn serve_http<S>(
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return log_end(ended),
-                () = progress.first_request_read(NEXT_REQUEST) => {}
+                () = progress.sent_request_read(NEXT_REQUEST) => {}
                 () = sleep(FIRST_REQUEST) => {}
             }
             connection.as_mut().graceful_shutdown();

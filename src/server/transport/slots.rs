@@ -125,7 +125,7 @@ impl Progress {
     /// Waits while a request may have been sent that is not read yet: from the beginning of the
     /// connection, and on an idle connection for at most this time. In HTTP/2 only the first
     /// request can be lost: see RFC 9113, 6.8.
-    pub(super) async fn first_request_read(&self, idle: Duration) {
+    pub(super) async fn sent_request_read(&self, idle: Duration) {
         let mut activities = self.activity.subscribe();
         while !self.multiplexed.load(Ordering::Relaxed) {
             let activity = *activities.borrow_and_update();
