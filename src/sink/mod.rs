@@ -56,11 +56,11 @@ mod durable;
 mod jsonl;
 mod numbers;
 
+#[cfg(feature = "agent")]
+pub use self::jsonl::{Jsonl, OpenError, Reopen};
 pub use self::{
     contract::{Sink, SinkError},
     delivery::{Acknowledged, Delivery, DeliveryError, DeliveryStatus, Failing},
     numbers::{Counter, Numbers},
 };
-#[cfg(feature = "agent")]
-pub use self::jsonl::{Jsonl, OpenError, Reopen};
 pub use crate::pod::SequencedUpdate;
