@@ -53,7 +53,7 @@ pub enum TaskError {
 /// cancelled: the program does not run with a part of its tasks.
 #[derive(Debug)]
 pub struct Tasks {
-    tasks: JoinSet<Result<(), BoxError>>,
+    set: JoinSet<Result<(), BoxError>>,
     names: HashMap<Id, String>,
     heartbeats: Vec<Heartbeat>,
     stop: CancellationToken,
@@ -66,7 +66,7 @@ impl Tasks {
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
         Self {
-            tasks: JoinSet::new(),
+            set: JoinSet::new(),
             names: HashMap::new(),
             heartbeats: Vec::new(),
             starts_deadline: stop.clone(),
@@ -95,7 +95,7 @@ impl Tasks {
         name: impl Into<String>,
         task: impl Future<Output = Result<(), BoxError>> + Send + 'static,
     ) {
-        let id = self.tasks.spawn(task).id();
+        let id = self.set.spawn(task).id();
         self.names.insert(id, name.into());
     }
 
@@ -145,7 +145,7 @@ impl Tasks {
             };
             tokio::select! {
                 biased;
-                ended = self.tasks.join_next_with_id() => {
+                ended = self.set.join_next_with_id() => {
                     let Some(ended) = ended else { break };
                     if let Some(reason) = self.error_of(ended) {
                         if let Some(first) = &first {
@@ -191,9 +191,9 @@ impl Tasks {
         for task in &unfinished {
             warn!(task, "task aborted: it did not end within the shutdown grace");
         }
-        self.tasks.abort_all();
+        self.set.abort_all();
         // A task in a blocking call never ends, so the tasks are not awaited.
-        self.tasks.detach_all();
+        self.set.detach_all();
         unfinished
     }
 }
