@@ -1,8 +1,8 @@
-//! idle: 110 pods, nothing changes: what the agent takes from the machine.
+//! idle: processor time, wake-ups and memory of the agent with 110 pods that do not change.
 //!
-//! `cargo bench --bench idle`; a number as argument is the count of seconds.
+//! `cargo bench --bench idle`; a number as argument is the duration in seconds.
 //! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) half of the pods come
-//! from a real kube-apiserver, else all from files.
+//! from a real kube-apiserver, otherwise all from files.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -12,7 +12,7 @@
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
     clippy::cast_precision_loss,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark panics on failure, prints its figures, and is not a library"
 )]
 
 #[path = "support/cluster.rs"]
@@ -36,8 +36,7 @@ use cluster::Cluster;
 use rustix::param::clock_ticks_per_second;
 use support::{Agent, Form, Manifests, field, number_argument, status, wants_figures};
 
-/// What the start leaves behind is not idling: tokio keeps the threads for
-/// blocking work for ten seconds.
+/// How long to wait after the start: tokio keeps idle threads for blocking work for ten seconds.
 const SETTLE: Duration = Duration::from_secs(15);
 
 fn main() {
@@ -48,15 +47,15 @@ fn main() {
         cluster
     });
     let manifests = Manifests::new(if cluster.is_some() { 55 } else { 110 }, Form::Yaml);
-    let (path, place) = (manifests.path(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
-    let listen = format!("unix:{}", place.path().join("s").display());
-    let (state, url) = (place.path().join("state"), polled());
+    let (path, directory) = (manifests.path(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let listen = format!("unix:{}", directory.path().join("s").display());
+    let (state, url) = (directory.path().join("state"), polled());
     let flags = ["--pod-manifest-path", path.to_str().unwrap(), "--manifest-url", &url];
     let mut flags = [&flags[..], &["--listen", &listen, "--state-dir", state.to_str().unwrap()]].concat();
     if let Some(cluster) = &cluster {
         flags.extend(["--kubeconfig", cluster.kubeconfig()]);
     }
-    let agent = Agent::start_with(place.path(), &flags);
+    let agent = Agent::start_with(directory.path(), &flags);
     agent.added(110);
     if figures {
         thread::sleep(SETTLE);
@@ -77,7 +76,7 @@ fn main() {
     agent.stop();
 }
 
-/// A URL at which there are no pods.
+/// A URL with an empty list of pods.
 fn polled() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/pods", listener.local_addr().unwrap());
@@ -94,23 +93,22 @@ fn polled() -> String {
     url
 }
 
-/// The processor time of a process since it began, threads that have ended
-/// included. The kernel tells it in ticks of 10 ms.
+/// The processor time of a process, ended threads included, in steps of 10 ms.
 fn cpu_seconds(id: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-    // The fields are counted from behind the program's name, which may hold blanks.
+    // The program's name may contain spaces, so fields are counted from its end.
     let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     let ticks = |field: usize| fields[field - 3].parse::<u64>().unwrap();
     let (user, system) = (ticks(14), ticks(15));
     (user + system) as f64 / clock_ticks_per_second() as f64
 }
 
-/// For each thread, how often it went to sleep by itself: each time ended in a wake-up.
+/// The number of voluntary sleeps of each thread; each one ends with a wake-up.
 fn wakeups(id: u32) -> BTreeMap<String, u64> {
     let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
     let counts = threads.filter_map(|thread| {
         let thread = thread.unwrap();
-        // A thread may end while it is asked.
+        // The thread may have ended.
         let status = fs::read_to_string(thread.path().join("status")).ok()?;
         Some((thread.file_name().into_string().unwrap(), field(&status, "voluntary_ctxt_switches")))
     });

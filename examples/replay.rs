@@ -1,15 +1,15 @@
-//! Replays histories of listings through the heart of podmux and prints the updates.
+//! Replays histories of listings through the merge and prints the updates.
 //!
 //! ```text
 //! zcat tests/corpus/merge.jsonl.gz | cargo run --example replay
 //! ```
 //!
 //! Each line of the input is one history, `{"id", "steps": [{"source", "pods": [v1.Pod, …]}, …]}`:
-//! after each step a source's listing is `pods`. Each line of the output is
-//! `{"id", "steps": [[{"op", "source", "pods": ["namespace/name/uid", …]}, …], …]}`: the updates
-//! that each step gives, in their order, the pods of an update sorted.
-#![allow(dead_code, unreachable_pub, reason = "the tests use this file as a module, without its main")]
-#![allow(clippy::print_stderr, reason = "a rejection is for people, the output is not")]
+//! in each step a source publishes a listing of `pods`. Each line of the output has the updates
+//! of each step, in order, with sorted pods:
+//! `{"id", "steps": [[{"op", "source", "pods": ["namespace/name/uid", …]}, …], …]}`.
+#![allow(dead_code, unreachable_pub, reason = "the tests use this file as a module")]
+#![allow(clippy::print_stderr, reason = "rejections are for people, stdout is for programs")]
 
 use std::{
     collections::BTreeMap,
@@ -64,15 +64,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Applies each listing of a history to a fresh storage, and asks for the
-/// updates after each, as a consumer does that never sleeps.
+/// Applies the listings of a history to a new storage, with the updates after each one.
 ///
 /// # Errors
-/// If a source is none, or a pod is none.
+/// If a source or a pod is invalid.
 pub fn replay(history: History) -> Result<Replayed, Box<dyn Error>> {
     let mut storage = PodStorage::new(&SourceName::ALL);
     let mut sources: BTreeMap<SourceName, ListingBuilder> = BTreeMap::new();
-    let mut told = Delivered::default();
+    let mut delivered = Delivered::default();
     let mut steps = Vec::new();
     for step in history.steps {
         let source = step.source.parse()?;
@@ -83,8 +82,8 @@ pub fn replay(history: History) -> Result<Replayed, Box<dyn Error>> {
         for rejection in &outcome.rejected {
             eprintln!("{}: {:?} rejected: {}", history.id, rejection.pod, rejection.reason);
         }
-        let (now, messages) = updates(&told, storage.merged(), Notify::Incremental);
-        told = now;
+        let (now, messages) = updates(&delivered, storage.merged(), Notify::Incremental);
+        delivered = now;
         steps.push(messages.iter().map(line).collect());
     }
     Ok(Replayed { id: history.id, steps })

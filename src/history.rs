@@ -1,9 +1,8 @@
-//! The bounded history of updates, and those who watch it.
+//! The newest updates, for watchers.
 //!
-//! The descendant of client-go's event broadcaster
-//! (`apimachinery/pkg/watch/mux.go`): a watcher starts with what it missed, and
-//! one that is too slow is told that it has lost the way. Nobody ever waits for
-//! a watcher.
+//! Like client-go's event broadcaster (`apimachinery/pkg/watch/mux.go`), but a watcher can
+//! start with earlier updates, and a watcher that is too slow receives an error. No task
+//! waits for a watcher.
 
 use std::{
     collections::VecDeque,
@@ -12,31 +11,34 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::sleep,
 };
 
 use crate::{
-    clock,
     db::{DbError, Sequence},
+    error_chain::chain,
+    host::Host,
     mux::Updates,
+    outage::Outage,
     pod::{PodUpdate, SequencedUpdate},
     storage::{Merged, everything},
 };
 
-/// How many readers may wait for a snapshot before the next one waits for its turn to ask.
+/// The length of the queue of requests for snapshots.
 const REQUESTS: usize = 64;
-/// How long the stream rests when no numbers can be reserved for it.
-const RESERVE_AGAIN: Duration = Duration::from_secs(1);
+/// The delay after a failure to reserve numbers.
+const RESERVE_DELAY: Duration = Duration::from_secs(1);
 
-/// How much history is held: whichever is reached first.
+/// The limits of the history; the oldest updates are dropped when one is exceeded.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How many updates.
+    /// The number of updates.
     pub updates: usize,
-    /// How many bytes of pods, the newest update excepted. Pods that are still
-    /// wanted count too, though they cost nothing more.
+    /// The size of their pods in bytes. The newest update may exceed it. Pods of the merged
+    /// view count too, although they share its memory.
     pub bytes: usize,
 }
 
@@ -47,13 +49,13 @@ impl Default for Bounds {
     }
 }
 
-/// The updates that are held.
+/// The updates of the history.
 #[derive(Debug)]
 struct Ring {
     bounds: Bounds,
     held: VecDeque<Arc<SequencedUpdate>>,
     bytes: usize,
-    /// The number of the newest update, held or of an earlier run.
+    /// The number of the newest update, perhaps of an earlier run.
     last: u64,
 }
 
@@ -69,18 +71,18 @@ impl Ring {
         }
     }
 
-    /// The first number from which everything is held.
+    /// The number of the oldest update, or the next number if there is none.
     fn first(&self) -> u64 {
         self.held.front().map_or(self.last + 1, |oldest| oldest.seq)
     }
 
-    /// The update of a number; `None` if it is still to come.
+    /// The update of a number; `None` if it is the next number.
     fn get(&self, seq: u64) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
         let (first, next) = (self.first(), self.last + 1);
         if seq < first || seq > next {
             return Err(Gone { asked: seq, first, next });
         }
-        // The numbers of one run have no gaps, and the ring holds less than 2^32.
+        // The numbers of one run have no gaps.
         Ok(self.held.get(usize::try_from(seq - first).unwrap_or(usize::MAX)).cloned())
     }
 }
@@ -89,46 +91,49 @@ fn size(update: &SequencedUpdate) -> usize {
     update.update.pods.iter().map(|pod| pod.text().len()).sum()
 }
 
-/// An update that is asked for is not held any more, or never was.
+/// The requested update is not in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("update {asked} is not held: {first} is the first that is, and {next} is the next to come")]
+#[error("update {asked} is not in the history: its first update is {first}, the next one will be {next}")]
 pub struct Gone {
-    /// The number that was asked for.
+    /// The requested number.
     pub asked: u64,
-    /// The first number that is held (or the next to come, if none is).
+    /// The number of the oldest update (the next number if there is none).
     pub first: u64,
-    /// The next number that will be given.
+    /// The number of the next update.
     pub next: u64,
 }
 
-/// What all sources want, and where in the stream that is.
+/// The merged view and its position in the stream.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The view.
     pub merged: Merged,
     /// The number of the last update that led to it.
     pub seq: u64,
+    /// When the snapshot was taken.
+    pub time: Timestamp,
 }
 
-/// The task that numbers the updates and keeps the newest of them.
+/// The task that numbers the updates and keeps the newest ones.
 #[derive(Debug)]
 pub struct History {
     updates: Updates,
     sequence: Sequence,
+    host: Host,
     ring: Arc<Mutex<Ring>>,
     news: watch::Sender<u64>,
     requests: mpsc::Receiver<oneshot::Sender<Snapshot>>,
-    /// Whether the stream goes on from an earlier run, of which it still has to take leave.
+    /// Whether the first update must be a SET, because an earlier run has used the stream.
     resumes: bool,
-    /// Whether it was said that no numbers can be reserved.
-    resting: bool,
+    /// The outage of the numbers.
+    outage: Outage,
 }
 
 impl History {
-    /// The history of these updates and the way to read it.
+    /// A history of these updates, and its reader.
     ///
-    /// If the stream goes on from an earlier run, it goes on with a SET of
-    /// everything, so that whoever watched that run and goes on watching is right.
+    /// If an earlier run has used the stream, it continues with a SET of all pods, so that a
+    /// watcher of that run can continue.
     #[must_use]
     pub fn new(updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
         let last = sequence.last();
@@ -136,34 +141,41 @@ impl History {
         let (news, seen) = watch::channel(last);
         let (ask, requests) = mpsc::channel(REQUESTS);
         let reader = HistoryReader { ring: ring.clone(), news: seen, ask };
-        (Self { updates, sequence, ring, news, requests, resumes: last > 0, resting: false }, reader)
+        let (host, outage) = (Host::default(), Outage::default());
+        (Self { updates, sequence, host, ring, news, requests, resumes: last > 0, outage }, reader)
     }
 
-    /// Follows the updates until the mux has ended. What has no number by then
-    /// goes into the SET with which the next run begins.
+    /// Uses this clock.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        Self { host, ..self }
+    }
+
+    /// Records updates until the mux has ended. An update that has no number by then is part
+    /// of the SET with which the next run starts.
     ///
     /// # Errors
-    /// If the last number could not be stored at the end: the next run skips some.
+    /// If the last number cannot be stored: the next run skips some.
     pub async fn run(mut self) -> Result<(), DbError> {
         let mut failed = false;
         loop {
-            let ready = self.sequence.is_ready();
+            let (ready, is_waiting) = (self.sequence.is_ready(), self.outage.since().is_some());
             tokio::select! {
                 biased;
-                // Whatever the disk does, readers are answered soon.
-                Some(request) = self.requests.recv(), if ready || self.resting => self.answer(request),
-                () = sleep(RESERVE_AGAIN), if !ready => {
+                // Requests are answered also while no number can be reserved.
+                Some(request) = self.requests.recv(), if ready || is_waiting => self.answer(request),
+                () = sleep(RESERVE_DELAY), if !ready => {
                     failed = false;
-                    self.rest("it takes long");
+                    self.waits("the database does not answer");
                 }
                 reserved = self.sequence.ready(), if !ready && !failed => match reserved {
-                    Ok(()) => self.go_on(),
+                    Ok(()) => self.recovered(),
                     Err(error) => {
                         failed = true;
-                        self.rest(&error.to_string());
+                        self.waits(&chain(&error));
                     }
                 },
-                () = self.updates.mux_ended(), if self.resting => return Ok(()),
+                () = self.updates.mux_ended(), if is_waiting => return Ok(()),
                 update = self.updates.next(), if ready => match update {
                     Some(update) => self.record(update),
                     None => return self.sequence.close().await,
@@ -172,16 +184,15 @@ impl History {
         }
     }
 
-    /// Notes, and says once, that there are no numbers.
-    fn rest(&mut self, error: &str) {
-        if !mem::replace(&mut self.resting, true) {
-            tracing::warn!(error, "no numbers can be reserved for /updates; the stream rests until they can");
+    fn waits(&mut self, error: &str) {
+        if self.outage.failed(error, self.host.clock.now()) {
+            tracing::warn!(error, "history waits: no number can be reserved for /updates");
         }
     }
 
-    fn go_on(&mut self) {
-        if mem::take(&mut self.resting) {
-            tracing::info!("recovered: /updates goes on");
+    fn recovered(&mut self) {
+        if let Some(attempts) = self.outage.recovered() {
+            tracing::info!(attempts, "history recovered: /updates continues");
         }
     }
 
@@ -191,13 +202,13 @@ impl History {
             update = everything(&self.updates.newest());
         }
         let Some(seq) = self.sequence.take() else { return };
-        lock(&self.ring).push(SequencedUpdate { seq, time: clock::now(), update });
+        lock(&self.ring).push(SequencedUpdate { seq, time: self.host.clock.now(), update });
         self.news.send_replace(seq);
     }
 
-    /// Brings the stream up to the newest view, and says where that is. While
-    /// there are no numbers the view is ahead of the stream; whoever goes on with
-    /// the stream from there hears some of it twice, which does no harm.
+    /// Answers with a snapshot, after the stream has reached the newest view. While no number
+    /// can be reserved, the view is ahead of the stream: a watcher that continues from there
+    /// receives some changes twice, which is harmless.
     fn answer(&mut self, request: oneshot::Sender<Snapshot>) {
         while self.sequence.is_ready()
             && let Some(update) = self.updates.try_next()
@@ -206,12 +217,12 @@ impl History {
         }
         let ready = self.sequence.is_ready();
         let merged = if ready { self.updates.newest() } else { self.updates.ahead() };
-        // Whoever asked may have gone away.
-        let _ = request.send(Snapshot { merged, seq: self.sequence.last() });
+        // The reader may have gone away.
+        let _ = request.send(Snapshot { merged, seq: self.sequence.last(), time: self.host.clock.now() });
     }
 }
 
-/// The history from outside. Cheap to clone.
+/// Reads a [`History`]. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct HistoryReader {
     ring: Arc<Mutex<Ring>>,
@@ -220,34 +231,34 @@ pub struct HistoryReader {
 }
 
 impl HistoryReader {
-    /// The newest view, and where in the stream it is: whoever has it goes on
-    /// with `seq + 1`. `None` if the history has ended. Cancel-safe.
+    /// The newest view and its position; the stream continues with `seq + 1`. `None` if the
+    /// history has ended. Cancel-safe.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         let (request, answer) = oneshot::channel();
         self.ask.send(request).await.ok()?;
         answer.await.ok()
     }
 
-    /// Watches the stream from a number on, which may be the next to come.
+    /// Watches the stream from a number on, which may be the next one.
     ///
     /// # Errors
-    /// If it is not held.
+    /// If that update is not in the history.
     pub fn watch(&self, from: u64) -> Result<Watcher, Gone> {
         lock(&self.ring).get(from)?;
         Ok(Watcher { ring: self.ring.clone(), news: self.news.clone(), next: from, first: None })
     }
 
-    /// Watches from now on, beginning with a SET of everything. Its number is
-    /// that of the last update that it includes. `None` if the history has ended.
+    /// Watches from now on, starting with a SET of all pods, whose number is that of the last
+    /// update that it includes. `None` if the history has ended.
     pub async fn watch_all(&self) -> Option<Watcher> {
-        let Snapshot { merged, seq } = self.snapshot().await?;
-        let first = SequencedUpdate { seq, time: clock::now(), update: everything(&merged) };
+        let Snapshot { merged, seq, time } = self.snapshot().await?;
+        let first = SequencedUpdate { seq, time, update: everything(&merged) };
         let (ring, news) = (self.ring.clone(), self.news.clone());
         Some(Watcher { ring, news, next: seq + 1, first: Some(Arc::new(first)) })
     }
 }
 
-/// One who watches the stream at its own pace.
+/// Reads the stream at its own pace.
 #[derive(Debug)]
 pub struct Watcher {
     ring: Arc<Mutex<Ring>>,
@@ -257,12 +268,12 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// The next update; waits if there is none yet. `None` when the history has
-    /// ended and everything was told. Cancel-safe.
+    /// The next update; waits if there is none yet. `None` after the last update of a history
+    /// that has ended. Cancel-safe.
     ///
     /// # Errors
-    /// If the watcher was so slow that the update is not held any more. It must
-    /// start over: with a snapshot.
+    /// If the watcher was too slow and the update has been dropped: it must start again with a
+    /// snapshot.
     pub async fn next(&mut self) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
@@ -281,6 +292,6 @@ impl Watcher {
 }
 
 fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
-    // The ring is never left half written, so a panic elsewhere has spoilt nothing.
+    // A panic under the lock leaves the ring consistent.
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,53 +1,71 @@
-//! podmux: pods from every source of a node, as one ordered stream of updates.
+//! podmux collects the pod manifests meant for one node, merges them, and publishes every
+//! change as one ordered stream of updates.
 //!
-//! It is the kubelet's `pkg/kubelet/config` as a crate and as a program. Sources
-//! turn the world into whole listings, a pure merge turns listings into ordered
-//! updates, sinks turn updates into deeds:
+//! It is the kubelet's `pkg/kubelet/config` as a crate and as a program. A source publishes
+//! all of its pods as one [`Listing`](pod::Listing) whenever they change, a pure merge turns
+//! the listings of all sources into one view, and each sink receives the differences between
+//! the view that it has and the newest one.
 //!
-//! * [`pod`]: the nouns. [`Pod`](pod::Pod), [`Listing`](pod::Listing),
-//!   [`PodUpdate`](pod::PodUpdate), and the way from a manifest's text to a prepared pod.
-//! * [`validation`]: what the API server would refuse of a pod, and what only it could resolve.
-//! * [`storage`]: the heart. [`PodStorage`](storage::PodStorage) merges listings into
-//!   one view, [`updates`](storage::updates) gives the way from one view to the next.
-//! * [`mux`]: the sources' channels, the loop that owns the storage, the consumers' updates.
-//! * [`source`]: doors in. Manifests in a directory, pods that are posted, a polled URL,
-//!   the pods that an API server has bound to the node.
-//! * [`sink`]: doors out. The [`Sink`](sink::Sink) trait, delivery with retries, JSON lines.
-//! * [`history`]: the bounded history of updates, and those who watch it.
-//! * [`validation`]: the API's pod validation.
-//! * [`db`]: the embedded database: what must outlive the process.
-//! * [`server`]: the HTTP server. [`client`]: the one HTTP client.
-//! * [`supervise`]: named tasks with one stop token and one deadline.
-//! * [`clock`]: the one place that reads the wall clock.
+//! # The modules
 //!
-//! The rooms `age`, `agent`, `cli`, `settings`, `systemd` and `telemetry` are the program's own and
-//! no part of what the crate promises.
+//! The library, which needs no feature:
+//!
+//! * [`pod`]: pods, listings of pods, and updates about them.
+//! * [`manifest`]: from the YAML or JSON text of a manifest to prepared pods.
+//! * [`validation`]: what the API server would reject of a pod.
+//! * [`storage`]: [`PodStorage`](storage::PodStorage) merges listings into one view;
+//!   [`updates`](storage::updates) is the difference between two views.
+//! * [`mux`]: the sources' channels, the task that merges, and the consumers' updates.
+//! * [`sink`]: the [`Sink`](sink::Sink) trait, and the [`Delivery`](sink::Delivery) of
+//!   updates to a sink, with retries.
+//! * [`host`]: the clock, random numbers and threads, which a test can replace.
+//!
+//! The program, behind the feature `agent` (on by default):
+//!
+//! * `source`: the file, http, url and api sources.
+//! * `sink::Jsonl`: the updates as JSON lines.
+//! * `history`: the newest updates, for those who watch them over HTTP.
+//! * `db`: the database with what outlives the process.
+//! * `server` and `client`: the HTTP server and the one HTTP client.
+//! * `supervise`: named tasks with one stop token and one deadline.
+//! * `age`, `agent`, `cli`, `settings`, `systemd` and `telemetry`: the rest of the program,
+//!   not part of the crate's stable interface.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `agent` | yes | the program and its modules |
+//! | `typed` | yes | `Pod::typed`: a pod as k8s-openapi's struct |
+//! | `v1_36` | yes | that version of k8s-openapi, which `agent` and `typed` need |
+//!
+//! With `default-features = false` the crate is the library alone: no HTTP, TLS, Kubernetes
+//! client, command line or database is compiled.
 //!
 //! # The tasks of the running program
 //!
-//! | task | takes | gives | ends when |
+//! | task | input | output | ends when |
 //! |---|---|---|---|
-//! | `source file` | the file system | listings into its [`SourceChannel`](mux::SourceChannel) | it is told to stop |
-//! | `source http` | writes, what the sinks have acknowledged | commits, listings, answers | it is told to stop |
-//! | `source url` | a URL | listings into its channel | it is told to stop |
-//! | `source api` | an API server's list and watch | listings into its channel | it is told to stop |
-//! | `db` | commits | what is on disk | nobody is left who writes |
-//! | `mux` | the sources' listings | the merged view, to all who look | every source has dropped its channel |
-//! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | what its [`Sink`](sink::Sink) does | the mux has ended and all is told |
+//! | `source file` | the file system | listings into its [`SourceChannel`](mux::SourceChannel) | it is stopped |
+//! | `source http` | writes, what the sinks have acknowledged | commits, listings, answers | it is stopped |
+//! | `source url` | a URL | listings into its channel | it is stopped |
+//! | `source api` | an API server's list and watch | listings into its channel | it is stopped |
+//! | `db` | commits | the database file | every writer has ended |
+//! | `mux` | the sources' listings | the merged view | every source has dropped its channel |
+//! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | calls of its [`Sink`](sink::Sink) | the mux has ended and every update is acknowledged |
 //! | `history` | the merged view, as its own [`Updates`](mux::Updates) | numbered updates to watchers | the mux has ended |
-//! | `server` | requests | answers, and writes to `source http` | all who hand updates over have ended |
-//! | `reload` | SIGHUP | settings, and a rescan | it is told to stop |
-//! | `finish` | what the server has in hand, when a signal has come | the stop token | it has stopped the others |
+//! | `server` | requests | answers, and writes to `source http` | the sinks, `history` and `source http` have ended |
+//! | `reload` | SIGHUP | new settings, and a rescan | it is stopped |
+//! | `finish` | the requests that are open when a signal comes | the stop token | the other tasks are stopped |
 //!
 //! # A node agent of your own
 //!
-//! A source is whoever pushes listings; it never says "add this pod", but "this
-//! is everything that I want now". A sink is one method. This agent is fed names
-//! through a channel and "runs" pods by printing them:
+//! This agent's source receives names through a channel and wants a pod for each. Its sink
+//! keeps a list of the pods. `examples/custom_source_and_sink.rs` is a longer version.
 //!
 //! ```
 //! use podmux::{
-//!     clock,
+//!     host::Clock,
 //!     mux::{Mux, Notify, SourceChannel},
 //!     pod::{ListingBuilder, Op, Origin, PodError, Prepared, SourceName},
 //!     sink::{Delivery, SequencedUpdate, Sink, SinkError},
@@ -55,20 +73,21 @@
 //! use tokio::sync::mpsc;
 //! use tokio_util::sync::CancellationToken;
 //!
-//! /// Wants a pod for every name that it has ever been told.
+//! /// Publishes all pods that are wanted now; never a single change.
 //! async fn source(mut names: mpsc::Receiver<String>, channel: SourceChannel) -> Result<(), PodError> {
+//!     let clock = Clock::default();
 //!     let mut wanted = ListingBuilder::new(channel.source());
 //!     while let Some(name) = names.recv().await {
 //!         let pod = format!(r#"{{"metadata": {{"name": "{name}", "uid": "{name}-1"}}}}"#);
-//!         wanted.put(&Origin::from(&*name), vec![Prepared::from_json(pod.as_bytes())?], clock::now());
-//!         channel.publish(wanted.listing()); // Never waits, whatever the sink does.
+//!         wanted.put(&Origin::from(&*name), vec![Prepared::from_json(pod.as_bytes())?], clock.now());
+//!         channel.publish(wanted.listing()); // Does not wait for any sink.
 //!     }
 //!     Ok(())
 //! }
 //!
-//! struct Printer(Vec<String>);
+//! struct Pods(Vec<String>);
 //!
-//! impl Sink for &mut Printer {
+//! impl Sink for &mut Pods {
 //!     async fn deliver(&mut self, message: &SequencedUpdate) -> Result<(), SinkError> {
 //!         for pod in message.update.pods.iter() {
 //!             match message.update.op {
@@ -76,39 +95,47 @@
 //!                 _ => self.0.push(pod.key().to_string()),
 //!             }
 //!         }
-//!         Ok(()) // The acknowledgement. An error would be tried again, for ever.
+//!         Ok(()) // Acknowledges the update. After an error it would be delivered again.
 //!     }
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let (mux, turning) = Mux::new(&[SourceName::Http]);
-//! let channel = mux.channel(SourceName::Http).ok_or("it is configured, and nobody has it")?;
-//! let (feed, names) = mpsc::channel(8);
-//! let mut printer = Printer(Vec::new());
-//! let (delivery, _status) = Delivery::new("printer", &mut printer, mux.updates(Notify::Incremental));
+//! let (mux, merging) = Mux::new(&[SourceName::Http]);
+//! let channel = mux.channel(SourceName::Http).ok_or("a source has one channel")?;
+//! let (send, names) = mpsc::channel(8);
+//! let mut pods = Pods(Vec::new());
+//! let (delivery, _status) = Delivery::new("pods", &mut pods, mux.updates(Notify::Incremental));
 //!
-//! feed.send("web".to_owned()).await?;
-//! feed.send("db".to_owned()).await?;
-//! drop(feed); // The source ends, with it the mux, and with it the delivery.
-//! let (fed, (), delivered) =
-//!     tokio::join!(source(names, channel), turning.run(), delivery.run(CancellationToken::new()));
-//! fed?;
+//! send.send("web".to_owned()).await?;
+//! send.send("db".to_owned()).await?;
+//! drop(send); // The source ends, then the mux, then the delivery.
+//! let (published, (), delivered) =
+//!     tokio::join!(source(names, channel), merging.run(), delivery.run(CancellationToken::new()));
+//! published?;
 //! delivered?;
 //!
-//! printer.0.sort();
-//! assert_eq!(printer.0, ["default/db", "default/web"]);
+//! pods.0.sort();
+//! assert_eq!(pods.0, ["default/db", "default/web"]);
 //! # Ok(())
 //! # }
 //! ```
+#![cfg_attr(
+    not(feature = "agent"),
+    allow(dead_code, reason = "the agent uses more of the shared modules than the library does")
+)]
 
+#[cfg(feature = "agent")]
 #[doc(hidden)]
 pub mod age;
+#[cfg(feature = "agent")]
 #[doc(hidden)]
 pub mod agent;
 mod backoff;
+#[cfg(feature = "agent")]
 #[doc(hidden)]
 pub mod cli;
+#[cfg(feature = "agent")]
 pub mod client;
 mod error_chain;
 pub mod clock {
@@ -119,23 +146,32 @@ pub mod clock {
         crate::host::Clock::default().now()
     }
 }
+#[cfg(feature = "agent")]
 pub mod db;
+#[cfg(feature = "agent")]
 mod hex;
+#[cfg(feature = "agent")]
 pub mod history;
 pub mod host;
 pub mod manifest;
 pub mod mux;
 mod outage;
 pub mod pod;
+#[cfg(feature = "agent")]
 pub mod server;
+#[cfg(feature = "agent")]
 #[doc(hidden)]
 pub mod settings;
 pub mod sink;
+#[cfg(feature = "agent")]
 pub mod source;
 pub mod storage;
+#[cfg(feature = "agent")]
 pub mod supervise;
+#[cfg(feature = "agent")]
 #[doc(hidden)]
 pub mod systemd;
+#[cfg(feature = "agent")]
 #[doc(hidden)]
 pub mod telemetry;
 pub mod validation;

@@ -1,7 +1,8 @@
-//! The service manager, as systemd is one: what it is told over the datagram socket that it names.
+//! Notifications to the service manager: systemd's protocol of sd_notify(3) and
+//! sd_watchdog_enabled(3).
 //!
-//! The protocol of sd_notify(3) and sd_watchdog_enabled(3). A message is one
-//! datagram; a manager that is slow or gone blocks nobody and fails nothing.
+//! A message is one datagram. A manager that is slow or gone delays no other task and is no
+//! error.
 
 use std::{
     collections::BTreeMap,
@@ -21,29 +22,28 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use tracing::{debug, info, warn};
 
-/// The longest status, in bytes. systemd drops a datagram of more than 4,096 as
-/// a whole, and nobody reads more than this in one line.
-const LONGEST_STATUS: usize = 1024;
-/// How long the end of the process waits for a manager that reads nothing.
-const LAST_WORD: Duration = Duration::from_millis(500);
+/// The longest status, in bytes. systemd drops datagrams of more than 4,096 bytes.
+const MAX_STATUS: usize = 1024;
+/// How long the end of the process waits for a manager that does not read.
+const LAST_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// One line of a message.
+/// One item of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The start, or a reload, is done.
+    /// The start or a reload is complete.
     Ready,
-    /// A reload begins. With the monotonic time at which it is sent, in the same
-    /// datagram: systemd from 253 on takes no reload without it.
+    /// A reload begins. Sent with the monotonic time, which systemd requires from version
+    /// 253 on in the same datagram.
     Reloading,
-    /// The end begins.
+    /// The shutdown begins.
     Stopping,
-    /// How all is, for people. Sent as one line of bounded length.
+    /// The status for people. Sent as one line of bounded length.
     Status(String),
-    /// The error number that the process ends with.
+    /// The error number with which the process ends.
     Errno(i32),
-    /// A sign of life.
+    /// The keep-alive of the watchdog.
     Watchdog,
-    /// The start or the stop that is under way may take this long from now on.
+    /// Asks for this much more time, from now on, for the current start or stop.
     ExtendTimeout(Duration),
 }
 
@@ -61,91 +61,94 @@ impl fmt::Display for State {
     }
 }
 
-/// `CLOCK_MONOTONIC`: the clock by which the manager tells old reloads from new ones.
+/// `CLOCK_MONOTONIC`, by which the manager distinguishes old reloads from new ones.
 fn monotonic() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.try_into().unwrap_or_default(), now.tv_nsec.try_into().unwrap_or_default())
 }
 
-/// A line break would begin a line of the protocol, so no control character stays.
+/// Replaces control characters, because a line break would start another item, and limits the length.
 fn one_line(text: &str) -> String {
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if line.len() > LONGEST_STATUS {
-        line.truncate(line.floor_char_boundary(LONGEST_STATUS - '…'.len_utf8()));
+    if line.len() > MAX_STATUS {
+        line.truncate(line.floor_char_boundary(MAX_STATUS - '…'.len_utf8()));
         line.push('…');
     }
     line
 }
 
-/// The service manager that has started this process, if one has. Cheap to clone.
+/// The service manager that started this process, if there is one. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Manager {
     address: Option<SocketAddr>,
     watchdog: Option<Duration>,
-    /// Whether it was said that it cannot be told anything.
-    unheard: Arc<AtomicBool>,
+    /// Whether the last notification failed.
+    failing: Arc<AtomicBool>,
 }
 
 impl Manager {
-    /// The one that the environment names: `NOTIFY_SOCKET`, a path or, after an
-    /// `@`, an abstract name; `WATCHDOG_USEC` and `WATCHDOG_PID`. If there is
-    /// none, or its address is of another kind, telling does nothing at all.
+    /// The manager that the environment names: `NOTIFY_SOCKET` (a path, or `@` and an
+    /// abstract name), `WATCHDOG_USEC` and `WATCHDOG_PID`. If there is none, or its address
+    /// is of another kind, notifications do nothing.
     #[must_use]
-    pub fn named_in(environment: &BTreeMap<String, String>) -> Self {
+    pub fn from_environment(environment: &BTreeMap<String, String>) -> Self {
         let address = environment.get("NOTIFY_SOCKET").and_then(|name| address(name));
         let watchdog = address.as_ref().and_then(|_| watchdog(environment));
-        Self { address, watchdog, unheard: Arc::default() }
+        Self { address, watchdog, failing: Arc::default() }
     }
 
-    /// Whether there is one.
+    /// Whether there is a manager.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_present(&self) -> bool {
         self.address.is_some()
     }
 
-    /// How long it waits for a sign of life before it ends the process, if it does.
+    /// The watchdog's timeout, if the manager has one for this process.
     #[must_use]
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Sends a message. Waits for as long as the manager's queue is full; one
-    /// that is gone misses the message. Returns whether it was sent. Cancel-safe:
-    /// it is sent whole or not at all.
-    pub async fn tell(&self, states: &[State]) -> bool {
+    /// Sends a message. Waits while the manager's queue is full. Returns whether the message
+    /// was sent. Cancel-safe: it is sent as a whole or not at all, and during the first poll
+    /// if the queue has space.
+    pub async fn notify(&self, states: &[State]) -> bool {
         let Some(address) = &self.address else { return false };
         let sent = async {
             let socket = connect(address)?;
             socket.set_nonblocking(true)?;
-            tokio::net::UnixDatagram::from_std(socket)?.send(message(states).as_bytes()).await
+            let message = message(states);
+            match socket.send(message.as_bytes()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::net::UnixDatagram::from_std(socket)?.send(message.as_bytes()).await
+                }
+                sent => sent,
+            }
         };
-        self.note(sent.await)
+        self.log(sent.await)
     }
 
-    /// Sends a message from where nothing can be waited for: at the end of the
-    /// process. A manager that takes nothing for half a second misses it.
-    pub fn tell_last(&self, states: &[State]) {
+    /// Sends the last message of the process, with a blocking call of at most half a second.
+    pub fn notify_last(&self, states: &[State]) {
         let Some(address) = &self.address else { return };
         let send = || {
             let socket = connect(address)?;
-            socket.set_write_timeout(Some(LAST_WORD))?;
+            socket.set_write_timeout(Some(LAST_TIMEOUT))?;
             socket.send(message(states).as_bytes())
         };
-        self.note(send());
+        self.log(send());
     }
 
-    /// Says once that nothing can be said, and once that it can be again.
-    fn note(&self, sent: io::Result<usize>) -> bool {
+    /// Logs the first failure of an outage and its end. Returns whether the message was sent.
+    fn log(&self, sent: io::Result<usize>) -> bool {
         let is_sent = sent.is_ok();
         match sent {
-            Ok(_) if self.unheard.swap(false, Ordering::Relaxed) => {
-                info!("recovered: the service manager can be told again");
-            }
+            Ok(_) if self.failing.swap(false, Ordering::Relaxed) => info!("service manager notified again"),
             Ok(_) => {}
-            Err(error) if self.unheard.swap(true, Ordering::Relaxed) => {
-                debug!(%error, "the service manager still cannot be told");
+            Err(error) if self.failing.swap(true, Ordering::Relaxed) => {
+                debug!(%error, "service manager not notified");
             }
-            Err(error) => warn!(%error, "the service manager at NOTIFY_SOCKET cannot be told how all is"),
+            Err(error) => warn!(%error, "service manager not notified"),
         }
         is_sent
     }
@@ -160,7 +163,7 @@ fn message(states: &[State]) -> String {
     message
 }
 
-/// A new one for each message, as libsystemd does: the manager may have bound its address anew.
+/// A new socket for each message, as in libsystemd: the manager may have been restarted.
 fn connect(address: &SocketAddr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(address)?;

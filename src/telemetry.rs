@@ -1,14 +1,13 @@
-//! The log: to stderr, as text or JSON, never in anybody's way.
+//! The log, on stderr, as text or JSON. Logging never blocks.
 //!
-//! Field names are the same everywhere: `source`, `op`, `pod`, `path` and
-//! `error` speak of pods and manifests, `sink` and `seq` of a stream, `task` of
-//! the crew. Header values, tokens and pod environment values are never logged.
+//! Field names are the same everywhere: `source`, `op`, `pod`, `path` and `error` for pods
+//! and manifests, `sink` and `seq` for a stream, `task` for a task. Header values, tokens and
+//! environment values of pods are never logged.
 //!
-//! An event is one line, whatever is in it. Where systemd's journal reads, a
-//! line begins with its level as sd-daemon(3) has it (`<4>`), which the journal
-//! takes off and keeps as `PRIORITY`; time, level and program are then left out
-//! of the text, for the journal notes them by itself. A line of JSON stays whole
-//! behind its level, so that what the journal keeps is plain JSON.
+//! Each event is one line. If stderr is systemd's journal, a line starts with its level as in
+//! sd-daemon(3), `<4>`, which the journal stores as `PRIORITY`. Time, level and program are
+//! left out of the text then, because the journal has them. A line of JSON stays complete
+//! after its level, so that the journal stores plain JSON.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -28,44 +27,43 @@ use tracing_subscriber::{
 
 use crate::settings::{Environment, LogFormat, LogSettings};
 
-/// How many lines wait for a stderr that nobody reads; what comes then is
-/// counted and dropped. A thousand lines are about 200 kB.
-const WAITING_LINES: usize = 1024;
+/// The length of the queue to stderr, about 200 kB; further lines are counted and dropped.
+const QUEUED_LINES: usize = 1024;
 /// How long the end of the program waits for the last lines.
-const LAST_LINES: Duration = Duration::from_millis(200);
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Why there can be no log.
+/// Why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The thread that writes it cannot be started.
+    /// The thread that writes the log cannot be started.
     #[error("cannot start the thread that writes the log")]
     Thread(#[source] io::Error),
-    /// There is one already.
+    /// The log is set up already.
     #[error("the log is already set up")]
     Twice(#[source] SetGlobalDefaultError),
 }
 
-/// The log of this process. Dropping it writes out what still waits.
+/// The log of this process. Dropping it writes the queued lines.
 #[derive(Debug)]
 pub struct Log {
     level: Level,
     lines: Lines,
 }
 
-/// How much the log says; it can be set while the log runs.
+/// The verbosity of the log; it can be changed at run time.
 #[derive(Clone, Debug)]
 pub struct Level(reload::Handle<Targets, Registry>);
 
 impl Level {
-    /// Says more or less from now on: see [`LogSettings::verbosity`].
+    /// Changes the verbosity: see [`LogSettings::verbosity`].
     pub fn set(&self, verbosity: u8) {
-        // It fails only when there is no log any more.
+        // It fails only after the end of the log.
         let _ = self.0.reload(targets(verbosity));
     }
 }
 
 impl Log {
-    /// Sets up the log of this process, panics included.
+    /// Sets up the log of this process; panics are logged too.
     ///
     /// # Errors
     /// If it is set up already, or its thread cannot be started.
@@ -95,7 +93,7 @@ impl Log {
         Ok(Self { level: Level(handle), lines })
     }
 
-    /// The handle by which it says more or less.
+    /// The handle that changes the verbosity.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level.clone()
@@ -104,11 +102,11 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.lines.flush(LAST_LINES);
+        self.lines.flush(FLUSH_TIMEOUT);
     }
 }
 
-/// What is said at which verbosity: our own rooms first, the libraries later.
+/// The levels of podmux and of the libraries at a verbosity.
 fn targets(verbosity: u8) -> Targets {
     let (ours, others) = match verbosity {
         0 => (LevelFilter::INFO, LevelFilter::WARN),
@@ -119,20 +117,19 @@ fn targets(verbosity: u8) -> Targets {
     Targets::new().with_default(others).with_target("podmux", ours)
 }
 
-/// Says one line on standard error, for what has no log (yet): with its level if
-/// the journal reads it, with the program's name, which the journal notes by
-/// itself, if not.
-pub fn say(level: tracing::Level, line: &str, environment: &Environment) {
+/// Writes one line to stderr without a log: with its level for the journal, otherwise with the
+/// program's name.
+pub fn print(level: tracing::Level, line: &str, environment: &Environment) {
     let line = if stderr_is_the_journal(environment) {
         format!("<{}>{line}\n", priority(level))
     } else {
         format!("podmux: {line}\n")
     };
-    // If standard error is closed, the exit code has to say it alone.
+    // If stderr is closed, only the exit code shows the failure.
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// What sd-daemon(3) and syslog call a level.
+/// The level's number in sd-daemon(3) and syslog.
 const fn priority(level: tracing::Level) -> u8 {
     match level {
         tracing::Level::ERROR => 3,
@@ -143,33 +140,31 @@ const fn priority(level: tracing::Level) -> u8 {
 }
 
 fn colour(environment: &Environment) -> bool {
-    let refused = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let disabled = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
-    io::stderr().is_terminal() && !refused && !dumb
+    io::stderr().is_terminal() && !disabled && !dumb
 }
 
-/// systemd names the file that it gave us for stderr; if stderr was redirected
-/// since, it is another.
+/// Whether stderr is the file that systemd names; it may have been redirected since.
 fn stderr_is_the_journal(environment: &Environment) -> bool {
     let stderr = fstat(io::stderr()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
     environment.get("JOURNAL_STREAM").is_some_and(|stream| stderr.is_ok_and(|stderr| *stream == stderr))
 }
 
-/// Where the log's lines wait for the thread that writes them, so that a stderr
-/// that nobody reads stops no one.
+/// The queue to the thread that writes to stderr.
 #[derive(Clone, Debug)]
 struct Lines {
     queue: SyncSender<Entry>,
     lost: Arc<AtomicU64>,
-    /// Whether each begins with its level.
+    /// Whether each line starts with its level.
     journal: bool,
 }
 
-/// One line on its way to the others.
+/// A writer of one line.
 #[derive(Debug)]
 struct Line {
     lines: Lines,
-    /// What it begins with.
+    /// The number at the start of the line.
     priority: Option<u8>,
 }
 
@@ -181,7 +176,7 @@ enum Entry {
 
 impl Lines {
     fn to(output: impl Write + Send + 'static, journal: bool) -> io::Result<Self> {
-        let (queue, waiting) = sync_channel(WAITING_LINES);
+        let (queue, waiting) = sync_channel(QUEUED_LINES);
         let lost = Arc::new(AtomicU64::new(0));
         let lines = Self { queue, lost: lost.clone(), journal };
         std::thread::Builder::new()
@@ -190,17 +185,17 @@ impl Lines {
         Ok(lines)
     }
 
-    fn flush(&self, patience: Duration) {
+    fn flush(&self, timeout: Duration) {
         let (done, flushed) = sync_channel(1);
         if self.queue.try_send(Entry::Flush(done)).is_ok() {
-            // Whether it came in time or not: this is the end.
-            let _ = flushed.recv_timeout(patience);
+            // After the timeout the process ends without the last lines.
+            let _ = flushed.recv_timeout(timeout);
         }
     }
 }
 
 impl Write for Line {
-    /// Takes one line: the formatter writes each event in one piece.
+    /// Queues one line: the formatter writes each event with one call.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = one_line(self.priority, event);
         if self.lines.queue.try_send(Entry::Line(line)).is_err() {
@@ -226,9 +221,8 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// An event as one line, with its level before it if somebody wants that. What
-/// had several lines is drawn together: readers of logs, the journal first of
-/// all, take each line for an event of its own.
+/// An event as one line, after its level if there is one. Line breaks become spaces, because
+/// readers of logs take each line as an event of its own.
 fn one_line(priority: Option<u8>, event: &[u8]) -> Vec<u8> {
     let mut line = priority.map(|priority| format!("<{priority}>").into_bytes()).unwrap_or_default();
     let parts = event.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -242,7 +236,8 @@ fn one_line(priority: Option<u8>, event: &[u8]) -> Vec<u8> {
     line
 }
 
-/// Writes until nobody can log any more. A stderr that refuses loses lines: there is no one left to tell.
+/// Writes lines until every logger is dropped. Write errors are ignored: there is no other
+/// place to report them.
 fn write_out(mut output: impl Write, waiting: &Receiver<Entry>, lost: &AtomicU64) {
     for entry in waiting {
         match entry {
@@ -251,8 +246,8 @@ fn write_out(mut output: impl Write, waiting: &Receiver<Entry>, lost: &AtomicU64
         }
         match lost.swap(0, Ordering::Relaxed) {
             0 => {}
-            // It goes through the queue like any line, and so never waits here.
-            lines => tracing::warn!(lines, "a part of the log is lost: nobody read it in time"),
+            // It goes through the queue too, so it cannot block this thread.
+            lines => tracing::warn!(lines, "log lines lost: stderr was not read in time"),
         }
     }
 }

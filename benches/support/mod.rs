@@ -1,4 +1,4 @@
-//! What the process-level benchmarks share: a directory of manifests, and the real binary over it.
+//! Shared parts of the benchmarks of the real binary: manifests, the process, figures.
 
 use std::{
     fs::{self, File},
@@ -14,22 +14,22 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Longer than anything here takes on a slow machine; whoever waits so long waits for ever.
+/// The timeout of all waits.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Whether figures are wanted (`cargo bench`), or only a sign that the
-/// benchmark works (`cargo bench -- --test`, `cargo test --benches`).
+/// Whether to measure (`cargo bench`) or only to check that the benchmark works
+/// (`cargo bench -- --test`, `cargo test --benches`).
 pub fn wants_figures() -> bool {
     let mut arguments = std::env::args();
     arguments.any(|argument| argument == "--bench") && !std::env::args().any(|argument| argument == "--test")
 }
 
-/// The first argument that is a number.
+/// The first argument that is a number, if there is one.
 pub fn number_argument() -> Option<u64> {
     std::env::args().skip(1).find_map(|argument| argument.parse().ok())
 }
 
-/// How manifests are written.
+/// The format of manifests.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Form {
     Json,
@@ -66,7 +66,7 @@ impl Manifests {
         self.directory.path().join("staged")
     }
 
-    /// A manifest of about 1.6 kB, the size at which the kubelet's source was measured.
+    /// A manifest of about 1.6 kB, the size that was used for the kubelet.
     pub fn text(&self, number: usize, round: usize) -> String {
         let pod = pod(&format!("pod-{number:05}"), round);
         match self.form {
@@ -114,7 +114,7 @@ pub fn pod(name: &str, round: usize) -> Value {
     })
 }
 
-/// Block style, as people write it. Scalars in JSON's form are YAML's too.
+/// YAML in block style. JSON's scalars are valid YAML.
 fn yaml(value: &Value) -> String {
     fn block(value: &Value, indent: usize, text: &mut String) {
         let pad = " ".repeat(indent);
@@ -138,18 +138,18 @@ fn yaml(value: &Value) -> String {
     text
 }
 
-/// A line of the update stream, and when it had been read.
+/// A line of the update stream, and when it was read.
 pub struct Line {
     pub at: Instant,
     pub text: String,
 }
 
-/// The real binary, at work on a directory.
+/// The real binary.
 pub struct Agent {
     child: Child,
     lines: Receiver<Line>,
     log: PathBuf,
-    /// When it was started.
+    /// When the process was started.
     pub started: Instant,
 }
 
@@ -175,7 +175,7 @@ impl Agent {
         let started = Instant::now();
         let mut child = command.spawn().unwrap();
         let mut stream = BufReader::with_capacity(1 << 20, child.stdout.take().unwrap());
-        // A line is stamped when it is whole, before anybody looks into it.
+        // The time is taken before the line is parsed.
         let (sender, lines) = sync_channel(1024);
         thread::spawn(move || {
             let mut text = String::new();
@@ -193,14 +193,14 @@ impl Agent {
         self.child.id()
     }
 
-    /// The next line.
+    /// Waits for the next line.
     pub fn line(&self) -> Line {
         self.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| {
             panic!("no line ({error}); the agent's log:\n{}", fs::read_to_string(&self.log).unwrap())
         })
     }
 
-    /// Waits until so many pods have been added, and says when.
+    /// Waits until this many pods have been added; returns when.
     pub fn added(&self, count: usize) -> Instant {
         let mut pods = 0;
         loop {
@@ -215,7 +215,7 @@ impl Agent {
         }
     }
 
-    /// Asks it to stop, as systemd does, and checks that it ended well.
+    /// Stops it as systemd does, and checks its exit code.
     pub fn stop(mut self) {
         let id = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
         kill_process(id, Signal::TERM).unwrap();
@@ -226,21 +226,20 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Only what did not stop as asked is still there.
+        // After a failed benchmark the process still runs.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// Moves a file, as `mv` does within a file system, and says when that began.
+/// Renames a file; returns when that began.
 pub fn rename(from: &Path, to: &Path) -> Instant {
     let at = Instant::now();
     fs::rename(from, to).unwrap();
     at
 }
 
-/// The time of appending 4 KiB to a file and `fdatasync`, over and over: what
-/// durability costs on this disk.
+/// The durations of appending 4 KiB to a file with `fdatasync`: the cost of durability.
 pub fn appends(directory: &Path, rounds: usize) -> Vec<Duration> {
     use std::io::Write as _;
     let mut file = File::create(directory.join("appended")).unwrap();
@@ -254,13 +253,13 @@ pub fn appends(directory: &Path, rounds: usize) -> Vec<Duration> {
     (0..rounds).map(append).collect()
 }
 
-/// The middle one.
+/// The median.
 pub fn median(mut durations: Vec<Duration>) -> Duration {
     durations.sort_unstable();
     durations[durations.len() / 2]
 }
 
-/// Some durations, as the figures that stand in numbers.md.
+/// Prints percentiles of durations.
 pub fn figures(name: &str, mut durations: Vec<Duration>) {
     durations.sort_unstable();
     let at =
@@ -274,19 +273,18 @@ pub fn figures(name: &str, mut durations: Vec<Duration>) {
     );
 }
 
-/// A number out of `/proc/ID/status`; sizes are in KiB.
+/// A number from `/proc/ID/status`; sizes are in KiB.
 pub fn status(id: u32, name: &str) -> u64 {
     field(&fs::read_to_string(format!("/proc/{id}/status")).unwrap(), name)
 }
 
-/// A number out of the text of such a file.
+/// A number from the text of such a file.
 pub fn field(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap()
 }
 
-/// Our durations, and those that the kubelet's own code took for the same in
-/// this run: the oracle's answer to one of its benchmarks.
+/// Prints durations beside those of the kubelet's own code in the same run.
 pub fn beside(name: &str, mut ours: Vec<Duration>, theirs: &Value) {
     ours.sort_unstable();
     for (part, field) in [(50, "p50_ns"), (99, "p99_ns")] {

@@ -30,7 +30,7 @@ use crate::{
     server::{BindError, StartError},
     settings::{PassedSocket, Settings},
     sink::OpenError,
-    supervise::{BoxError, Crew, CrewError},
+    supervise::{BoxError, TaskError, Tasks},
     systemd::Manager,
     telemetry::Log,
 };
@@ -133,7 +133,8 @@ async fn work(
     // Cancelled first, or with it: requests are finished, and then all stop.
     let finish = stop.child_token();
     let cut = CancellationToken::new();
-    let mut crew = Crew::new(stop.clone()).warned_by(finish.clone()).cut_off_by(cut.clone());
+    let mut crew =
+        Tasks::new(stop.clone()).deadline_starts_with(finish.clone()).deadline_ends_with(cut.clone());
     let ends = Ends { finish: finish.clone(), stop };
     let wiring = wiring::wire(settings, passed, started, &ends, &mut crew);
     let wired = tokio::select! {
@@ -157,7 +158,7 @@ async fn work(
         manager: manager.clone(),
         levels,
         mux,
-        pulses: crew.take_pulses(),
+        pulses: crew.take_heartbeats(),
         reloads,
         grace: grace_now.clone(),
         finish: finish.clone(),
@@ -177,11 +178,11 @@ async fn work(
 
 /// Waits until the crew has ended, and passes the signals on to it.
 async fn attend(
-    crew: impl Future<Output = Result<Vec<String>, CrewError>>,
+    crew: impl Future<Output = Result<Vec<String>, TaskError>>,
     finish: &CancellationToken,
     cut: &CancellationToken,
     mut signals: StopSignals,
-) -> Result<(), CrewError> {
+) -> Result<(), TaskError> {
     let mut crew = pin!(crew);
     let mut asked = false;
     loop {

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     clock,
     mux::Mux,
-    supervise::Pulse,
+    supervise::Heartbeat,
     systemd::{Manager, State},
 };
 
@@ -49,19 +49,22 @@ pub(super) async fn while_opening<T>(
     making: impl Future<Output = T>,
 ) -> T {
     let asking = async {
-        if !manager.is_there() {
+        if !manager.is_present() {
             return;
         }
-        manager.tell(&[State::Status("starting".to_owned())]).await;
+        let status = State::Status("starting".to_owned());
+        manager.notify(&[status, State::ExtendTimeout(EXTENSION)]).await;
+        sleep(EXTEND_EVERY).await;
         while begun.elapsed() < LONGEST_START {
-            manager.tell(&[State::ExtendTimeout(EXTENSION)]).await;
+            manager.notify(&[State::ExtendTimeout(EXTENSION)]).await;
             sleep(EXTEND_EVERY).await;
         }
     };
     tokio::select! {
+        // The first message is sent however fast the start is.
         biased;
-        made = making => made,
         never = async { asking.await; pending::<Infallible>().await } => match never {},
+        made = making => made,
     }
 }
 
@@ -109,7 +112,7 @@ pub(super) struct Service {
     pub(super) manager: Manager,
     pub(super) levels: Levels,
     pub(super) mux: Mux,
-    pub(super) pulses: Vec<Pulse>,
+    pub(super) pulses: Vec<Heartbeat>,
     pub(super) reloads: watch::Receiver<Reloads>,
     /// How long the crew may take to stop.
     pub(super) grace: watch::Receiver<Duration>,
@@ -123,7 +126,7 @@ pub(super) struct Service {
 impl Service {
     /// Tells the manager whatever it should know, for ever. Without a manager it does nothing.
     pub(super) async fn run(self) -> Infallible {
-        if !self.manager.is_there() {
+        if !self.manager.is_present() {
             return pending().await;
         }
         let Self { manager, levels, mux, pulses, reloads, grace, finish, stop, begun } = self;
@@ -155,7 +158,7 @@ impl Service {
 /// merge loop turns; for a quarter of an hour at most.
 pub async fn extend(manager: &Manager, mux: &Mux, begun: Instant) {
     while begun.elapsed() < LONGEST_START && mux.turns().await {
-        manager.tell(&[State::ExtendTimeout(EXTENSION)]).await;
+        manager.notify(&[State::ExtendTimeout(EXTENSION)]).await;
         sleep(EXTEND_EVERY).await;
     }
 }
@@ -209,7 +212,7 @@ impl Teller<'_> {
                 // the watchdog's, too, and a frozen agent would be found a minute late.
                 self.started.cancel();
             }
-            if self.manager.tell(&message).await {
+            if self.manager.notify(&message).await {
                 self.told = told;
             } else {
                 sleep(PAUSE).await;
@@ -305,11 +308,10 @@ struct Turning<'a> {
 }
 
 impl<'a> Turning<'a> {
-    fn all(mux: &'a Mux, pulses: &'a [Pulse]) -> Vec<Self> {
+    fn all(mux: &'a Mux, pulses: &'a [Heartbeat]) -> Vec<Self> {
         let mux = Self { name: "mux", turn: Box::new(|| Box::pin(mux.turns())) };
-        let tasks = pulses
-            .iter()
-            .map(|pulse| Self { name: pulse.task(), turn: Box::new(|| Box::pin(pulse.beats())) });
+        let tasks =
+            pulses.iter().map(|pulse| Self { name: pulse.task(), turn: Box::new(|| Box::pin(pulse.beat())) });
         std::iter::once(mux).chain(tasks).collect()
     }
 }
@@ -317,12 +319,12 @@ impl<'a> Turning<'a> {
 /// Gives a sign of life at twice the pace that is asked for, each time after
 /// the merge loop and the tasks of all these pulses have turned once more.
 /// Whoever does not turn is named in the log. Without a watchdog it does nothing.
-pub async fn watchdog(manager: &Manager, mux: &Mux, pulses: &[Pulse]) {
+pub async fn watchdog(manager: &Manager, mux: &Mux, pulses: &[Heartbeat]) {
     let Some(interval) = manager.watchdog() else { return };
     let loops = Turning::all(mux, pulses);
     loop {
         all_turn(&loops, interval / 4).await;
-        manager.tell(&[State::Watchdog]).await;
+        manager.notify(&[State::Watchdog]).await;
         sleep(interval / 2).await;
     }
 }

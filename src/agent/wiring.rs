@@ -40,7 +40,7 @@ use crate::{
         last_good::LastGood,
         url::{self, Tuning, UrlHandle, UrlSource},
     },
-    supervise::Crew,
+    supervise::Tasks,
 };
 
 /// The stream of `/updates` among those that have durable numbers.
@@ -120,7 +120,7 @@ pub(super) async fn wire(
     passed: Vec<PassedSocket>,
     started: Timestamp,
     ends: &Ends,
-    crew: &mut Crew,
+    crew: &mut Tasks,
 ) -> anyhow::Result<Wired> {
     // What is refused here leaves the state untouched; who connects already waits in the kernel.
     let server = if settings.server.listens() {
@@ -162,7 +162,7 @@ struct Wiring<'a> {
     settings: &'a Settings,
     stop: &'a CancellationToken,
     finish: &'a CancellationToken,
-    crew: &'a mut Crew,
+    crew: &'a mut Tasks,
     mux: Mux,
     db: Option<Db>,
     stored: Stored,
@@ -178,7 +178,7 @@ impl<'a> Wiring<'a> {
     async fn new(
         settings: &'a Settings,
         Ends { finish, stop }: &'a Ends,
-        crew: &'a mut Crew,
+        crew: &'a mut Tasks,
         mux: Mux,
     ) -> anyhow::Result<Self> {
         let (mut db, mut stored) = (None, Stored::default());
@@ -244,7 +244,7 @@ impl<'a> Wiring<'a> {
                 let name = name.clone();
                 move || sink_status(&name, &status.borrow())
             }));
-            self.crew.spawn_with_pulse(format!("sink {name}"), async move {
+            self.crew.spawn_with_heartbeat(format!("sink {name}"), async move {
                 let _busy = busy;
                 Ok(delivery.run(stop).await?)
             });
@@ -412,7 +412,7 @@ impl<'a> Wiring<'a> {
         let updates = self.mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
         let busy = self.busy.clone();
-        self.crew.spawn_with_pulse("history", async move {
+        self.crew.spawn_with_heartbeat("history", async move {
             let _busy = busy;
             Ok(history.run().await?)
         });

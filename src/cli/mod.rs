@@ -116,7 +116,7 @@ pub fn main(
     let args: Vec<OsString> = args.into_iter().collect();
     let (environment, unusable) = environment(variables);
     work(&args, &environment, unusable).unwrap_or_else(|failure| {
-        telemetry::say(tracing::Level::ERROR, &failure.to_string(), &environment);
+        telemetry::print(tracing::Level::ERROR, &failure.to_string(), &environment);
         failure.code()
     })
 }
@@ -134,7 +134,7 @@ fn work(args: &[OsString], environment: &Environment, unusable: Option<Failure>)
                 && args.get(1).is_some_and(|command| command == "run")
             {
                 // A flag or a variable in the unit that is wrong is a start that is refused.
-                run::tell_failure(&Manager::named_in(environment), failure);
+                run::tell_failure(&Manager::from_environment(environment), failure);
             }
             return answer;
         }

@@ -215,11 +215,11 @@ pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> 
     if args.check {
         return check(&args.flags(), environment);
     }
-    let manager = Manager::named_in(environment);
+    let manager = Manager::from_environment(environment);
     match serve(args.flags(), environment, &manager) {
         Ok(()) => {
             // STOPPING again: an end that is short enough may have come before it was told.
-            manager.tell_last(&[State::Stopping, State::Status("stopped".to_owned())]);
+            manager.notify_last(&[State::Stopping, State::Status("stopped".to_owned())]);
             Ok(0)
         }
         Err(Stopped::Early(failure)) => {
@@ -237,11 +237,11 @@ pub(super) fn run(args: Args, environment: &Environment) -> Result<u8, Failure> 
 fn check(flags: &Flags, environment: &Environment) -> Result<u8, Failure> {
     let settings = Settings::load(flags, environment).map_err(|error| Failure::Refused(error.into()))?;
     for warning in &settings.warnings {
-        telemetry::say(tracing::Level::WARN, warning, environment);
+        telemetry::print(tracing::Level::WARN, warning, environment);
     }
     let problems = agent::check(&settings);
     for problem in &problems {
-        telemetry::say(tracing::Level::ERROR, &one_line(problem), environment);
+        telemetry::print(tracing::Level::ERROR, &one_line(problem), environment);
     }
     Ok(if problems.is_empty() { 0 } else { 2 })
 }
@@ -280,5 +280,5 @@ fn serve(flags: Flags, environment: &Environment, manager: &Manager) -> Result<(
 pub(super) fn tell_failure(manager: &Manager, failure: &Failure) {
     let mut message = vec![State::Status(failure.to_string())];
     message.extend(failure.errno().map(State::Errno));
-    manager.tell_last(&message);
+    manager.notify_last(&message);
 }

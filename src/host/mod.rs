@@ -1,16 +1,18 @@
-//! The machine under the agent: clock, randomness, threads and disk, one type each.
+//! The machine under the agent: clock, random numbers, threads and disk, one type each.
 //!
 //! Everything that the agent takes from the machine comes through a [`Host`] that is passed
 //! in, so that a test or a simulation can replace each part.
 
 mod clock;
+#[cfg(feature = "agent")]
 mod disk;
 mod random;
 mod threads;
 
+#[cfg(feature = "agent")]
+pub use self::disk::{Attributes, Disk, FileKind, FileSystem, Open, OpenFile, Stamp};
 pub use self::{
     clock::Clock,
-    disk::{Attributes, Disk, FileKind, FileSystem, Open, OpenFile, Stamp},
     random::Random,
     threads::{Cancelled, Threads},
 };
@@ -25,5 +27,6 @@ pub struct Host {
     /// Threads for work that blocks or takes long.
     pub threads: Threads,
     /// Files.
+    #[cfg(feature = "agent")]
     pub disk: Disk,
 }

@@ -10,8 +10,8 @@ use tokio::task::spawn_blocking;
 /// The most threads that one [`Threads::map`] uses.
 const MAX_THREADS: usize = 4;
 
-/// Runs work beside the runtime's few threads. Long-lived tasks are spawned by
-/// [`Crew`](crate::supervise::Crew) instead.
+/// Runs work that blocks or takes long on threads of its own, so that the runtime's few
+/// threads stay free. It is the one type for such work; tasks are spawned by `supervise::Tasks`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Threads {
     inline: bool,

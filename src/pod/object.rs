@@ -3,6 +3,7 @@
 use std::{fmt, ops::Range, sync::Arc};
 
 use jiff::Timestamp;
+#[cfg(feature = "typed")]
 use k8s_openapi::api::core::v1 as core;
 use serde_json::{Map, Value};
 
@@ -408,6 +409,7 @@ impl Pod {
     ///
     /// # Errors
     /// If a field does not fit its type.
+    #[cfg(feature = "typed")]
     pub fn typed(&self) -> Result<core::Pod, PodError> {
         serde_json::from_slice(&self.text).map_err(PodError::Typed)
     }

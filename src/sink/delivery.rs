@@ -1,26 +1,28 @@
-//! One loop for each sink: takes its updates, hands them over at the sink's pace, tries again for ever.
+//! The delivery of one stream of updates to one sink, with retries.
 
-use std::{
-    hash::{BuildHasher as _, Hasher as _, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{SequencedUpdate, Sink, SinkError};
-use crate::{clock, db::Sequence, error_chain::chain, mux::Updates, storage::Delivered};
+use super::{
+    contract::{Sink, SinkError},
+    numbers::{Counter, Numbers},
+};
+use crate::{
+    backoff::Backoff, error_chain::chain, host::Host, mux::Updates, outage::Outage, pod::SequencedUpdate,
+    storage::Delivered,
+};
 
-/// The wait after the first failure; it doubles with each further one.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// No wait is longer: a sink that came back hears the news within a minute.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// How long the delivery waits when no numbers can be reserved for it.
-const RESERVE_AGAIN: Duration = Duration::from_secs(1);
-/// A sink that takes longer over one update than this is said to be stuck.
+/// The delay after the first failure; it doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+/// The longest delay: a sink that works again receives updates within a minute.
+const LONGEST_DELAY: Duration = Duration::from_mins(1);
+/// The delay after a failure to reserve numbers.
+const RESERVE_DELAY: Duration = Duration::from_secs(1);
+/// A sink that needs longer for one update is logged as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
 /// How the delivery to one sink stands.
@@ -50,69 +52,91 @@ pub struct Failing {
     pub error: Arc<str>,
 }
 
-/// Why a delivery ended before its updates did.
+/// Why a delivery ended before the mux did.
 #[derive(Debug, thiserror::Error)]
-#[error("sink {sink} ended at update {seq}")]
+#[error("sink {sink} failed at update {seq}")]
 pub struct DeliveryError {
     /// The sink's name.
     pub sink: String,
-    /// The update that was not delivered, or the next one that would have been.
+    /// The update that is not acknowledged, or the number of the next one.
     pub seq: u64,
     /// Why: always [`SinkError::Fatal`].
     pub source: SinkError,
 }
 
-/// The delivery to one sink: its own updates, its own `seq`, its own pace.
+/// What each of several sinks has acknowledged, in the order in which their deliveries were
+/// made. The http source completes a graceful deletion when all have acknowledged it.
+pub type Acknowledged = Arc<watch::Sender<Vec<Delivered>>>;
+
+/// The delivery to one sink, at the sink's own pace.
+///
+/// It takes the updates from its own [`Updates`], numbers them, and delivers each one until
+/// the sink acknowledges it.
 #[derive(Debug)]
-pub struct Delivery<S> {
+pub struct Delivery<S, N = Counter> {
     name: String,
     sink: S,
     updates: Updates,
-    sequence: Sequence,
+    numbers: N,
+    host: Host,
+    outage: Outage,
     status: watch::Sender<DeliveryStatus>,
     acknowledged: Option<(Acknowledged, usize)>,
 }
 
-/// What each of the sinks has acknowledged, in the order in which their
-/// deliveries were made: the way back, on which the posted set learns that a
-/// graceful deletion is done.
-pub type Acknowledged = Arc<watch::Sender<Vec<Delivered>>>;
-
 impl<S: Sink> Delivery<S> {
-    /// The delivery of these updates to this sink, and how it stands. The
-    /// stream's `seq` starts at 1, unless it is [`numbered`](Self::numbered).
+    /// A delivery of these updates to this sink, and its status. Their `seq` starts at 1.
     pub fn new(
         name: impl Into<String>,
         sink: S,
         updates: Updates,
     ) -> (Self, watch::Receiver<DeliveryStatus>) {
         let (status, seen) = watch::channel(DeliveryStatus::default());
-        let sequence = Sequence::fleeting();
-        (Self { name: name.into(), sink, updates, sequence, status, acknowledged: None }, seen)
+        let delivery = Self {
+            name: name.into(),
+            sink,
+            updates,
+            numbers: Counter::default(),
+            host: Host::default(),
+            outage: Outage::default(),
+            status,
+            acknowledged: None,
+        };
+        (delivery, seen)
     }
+}
 
-    /// Takes the stream's numbers from here.
+impl<S: Sink, N: Numbers> Delivery<S, N> {
+    /// Takes the updates' `seq` from here.
     #[must_use]
-    pub fn numbered(self, sequence: Sequence) -> Self {
-        Self { sequence, ..self }
+    pub fn numbered<M: Numbers>(self, numbers: M) -> Delivery<S, M> {
+        let Self { name, sink, updates, numbers: _, host, outage, status, acknowledged } = self;
+        Delivery { name, sink, updates, numbers, host, outage, status, acknowledged }
     }
 
-    /// Tells here what the sink has acknowledged.
+    /// Uses this clock and these random numbers.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        Self { host, ..self }
+    }
+
+    /// Publishes what the sink has acknowledged, as one more element.
     #[must_use]
     pub fn reporting(self, to: &Acknowledged) -> Self {
         to.send_modify(|sinks| sinks.push(Delivered::default()));
-        let place = to.borrow().len() - 1;
-        Self { acknowledged: Some((to.clone(), place)), ..self }
+        let index = to.borrow().len() - 1;
+        Self { acknowledged: Some((to.clone(), index)), ..self }
     }
 
-    /// Delivers until the mux has ended and everything is acknowledged.
+    /// Delivers until the mux has ended and every update is acknowledged.
     ///
-    /// `stop` says that the end is near: a retry that is waited for is made at
-    /// once. It does not end the delivery; who has no more time drops the future.
+    /// Cancelling `stop` announces the shutdown: a pending retry is made at once, and a
+    /// consumer that goes away is no error any more. It does not end the delivery; to abort
+    /// it, drop the future.
     ///
     /// # Errors
     ///
-    /// If the sink says that it will never take an update again.
+    /// If the sink returns [`SinkError::Fatal`].
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), DeliveryError> {
         loop {
             if !self.reserve().await {
@@ -122,76 +146,75 @@ impl<S: Sink> Delivery<S> {
                 biased;
                 update = self.updates.next() => update,
                 reason = self.sink.gone(), if !stop.is_cancelled() => {
-                    // Once the end is asked for, a reader that went first is no failure.
                     if stop.is_cancelled() {
                         continue;
                     }
-                    return Err(self.ended(self.sequence.last() + 1, reason));
+                    return Err(self.error(self.numbers.last() + 1, reason));
                 }
             };
-            let (Some(update), Some(seq)) = (update, self.sequence.take()) else {
-                return self.close().await;
+            let (Some(update), Some(seq)) = (update, self.numbers.next()) else {
+                self.close().await;
+                return Ok(());
             };
-            let update = SequencedUpdate { seq, time: clock::now(), update };
-            self.hand_over(&update, &stop).await?;
+            let update = SequencedUpdate { seq, time: self.host.clock.now(), update };
+            self.deliver(&update, &stop).await?;
         }
     }
 
-    /// Makes sure that there is a number for the next update, however long it
-    /// takes. Returns false if the mux ends meanwhile: what is not told then is
-    /// told by the next run, which begins with everything.
+    /// Reserves a number for the next update, with retries. Returns false if the mux ends
+    /// meanwhile: the next run starts with everything, so nothing is lost.
     async fn reserve(&mut self) -> bool {
-        let mut failed = false;
-        while let Err(error) = self.sequence.ready().await {
-            let sink = &self.name;
-            if !failed {
-                let error = chain(&error);
-                warn!(sink, error, "no numbers can be reserved; the sink waits until they can");
+        let mut outage = Outage::default();
+        while let Err(error) = self.numbers.reserve().await {
+            let (sink, error) = (&self.name, chain(&error));
+            if outage.failed(&error, self.host.clock.now()) {
+                warn!(sink, error, "sink delivery waits: no number can be reserved");
             }
-            failed = true;
             tokio::select! {
-                () = sleep(RESERVE_AGAIN) => {}
+                () = sleep(RESERVE_DELAY) => {}
                 () = self.updates.mux_ended() => return false,
             }
+        }
+        if let Some(attempts) = outage.recovered() {
+            info!(sink = self.name, attempts, "sink delivery resumed: a number is reserved");
         }
         true
     }
 
-    async fn close(self) -> Result<(), DeliveryError> {
-        if let Err(error) = self.sequence.close().await {
+    async fn close(self) {
+        if let Err(error) = self.numbers.close().await {
             let sink = &self.name;
-            warn!(sink, error = chain(&error), "the last number is not stored; the next start skips some");
+            warn!(sink, error = chain(&error), "last number not stored; the next run skips some");
         }
-        Ok(())
     }
 
-    /// Tries until the sink has taken the update.
-    async fn hand_over(
+    /// Delivers one update, with retries until it is acknowledged.
+    async fn deliver(
         &mut self,
         update: &SequencedUpdate,
         stop: &CancellationToken,
     ) -> Result<(), DeliveryError> {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
-            self.status.send_modify(|status| status.busy_since = Some(clock::now()));
+            self.status.send_modify(|status| status.busy_since = Some(self.host.clock.now()));
             let reason = match self.attempt(update).await {
                 Ok(()) => {
                     self.acknowledged(update.seq);
                     return Ok(());
                 }
                 Err(SinkError::Retry(reason)) => reason,
-                Err(fatal) => return Err(self.ended(update.seq, fatal)),
+                Err(fatal) => return Err(self.error(update.seq, fatal)),
             };
-            let wait = backoff.next(random());
-            self.failed(update, &chain(&*reason), wait);
+            let delay = backoff.next(self.host.random.fraction());
+            self.failed(update, &chain(&*reason), delay);
             tokio::select! {
-                () = sleep(wait) => {}
-                () = stop.cancelled(), if !stop.is_cancelled() => backoff = Backoff::default(),
+                () = sleep(delay) => {}
+                () = stop.cancelled(), if !stop.is_cancelled() => backoff.reset(),
             }
         }
     }
 
-    /// Hands the update over once, and says so if that takes very long.
+    /// Delivers one update once, and logs when that takes very long.
     async fn attempt(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         let mut delivered = std::pin::pin!(self.sink.deliver(update));
         tokio::select! {
@@ -200,43 +223,36 @@ impl<S: Sink> Delivery<S> {
             () = sleep(STUCK_AFTER) => {}
         }
         let (sink, seq) = (&self.name, update.seq);
-        warn!(
-            sink,
-            seq,
-            "has been busy with one update for {STUCK_AFTER:?}; what comes meanwhile is kept as one difference"
-        );
+        warn!(sink, seq, "sink stuck: one update takes longer than {STUCK_AFTER:?}");
         let result = delivered.await;
-        info!(sink, seq, "is no longer busy with that update");
+        info!(sink, seq, "sink no longer stuck");
         result
     }
 
-    fn acknowledged(&self, seq: u64) {
-        if let Some((acknowledged, place)) = &self.acknowledged {
-            acknowledged.send_modify(|sinks| sinks[*place] = self.updates.delivered().clone());
+    fn acknowledged(&mut self, seq: u64) {
+        if let Some((acknowledged, index)) = &self.acknowledged {
+            acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
         }
-        let before =
-            self.status.send_replace(DeliveryStatus { acknowledged: Some(seq), ..Default::default() });
-        if let Some(failing) = before.failing {
-            let (sink, attempts, since) = (&self.name, failing.attempts, failing.since);
-            info!(sink, seq, attempts, %since, "recovered: the sink takes updates again");
+        self.status.send_replace(DeliveryStatus { acknowledged: Some(seq), ..Default::default() });
+        let since = self.outage.since();
+        if let (Some(attempts), Some(since)) = (self.outage.recovered(), since) {
+            info!(sink = self.name, seq, attempts, %since, "sink recovered");
         }
     }
 
-    /// Notes a failure; loud the first time and whenever the reason is another one.
-    fn failed(&self, update: &SequencedUpdate, error: &str, wait: Duration) {
-        let now = clock::now();
-        let before = self.status.borrow().failing.clone();
+    fn failed(&mut self, update: &SequencedUpdate, error: &str, delay: Duration) {
+        let now = self.host.clock.now();
         let (sink, seq, op, source) = (&self.name, update.seq, update.update.op, update.update.source);
-        if before.as_ref().is_some_and(|before| *before.error == *error) {
-            debug!(sink, seq, error, "the sink still does not take the update; next try in {wait:.1?}");
+        if self.outage.failed(error, now) {
+            warn!(sink, seq, %op, %source, error, "sink delivery failed; it is retried until it succeeds");
         } else {
-            warn!(sink, seq, %op, %source, error, "the sink does not take the update; it is tried again until it does");
+            debug!(sink, seq, error, "sink delivery failed; next retry in {delay:.1?}");
         }
         let failing = Failing {
             seq,
-            since: before.as_ref().map_or(now, |before| before.since),
-            attempts: before.map_or(0, |before| before.attempts) + 1,
-            next_attempt: now.checked_add(wait).unwrap_or(now),
+            since: self.outage.since().unwrap_or(now),
+            attempts: self.outage.attempts(),
+            next_attempt: now.checked_add(delay).unwrap_or(now),
             error: error.into(),
         };
         self.status.send_modify(|status| {
@@ -245,32 +261,7 @@ impl<S: Sink> Delivery<S> {
         });
     }
 
-    fn ended(&self, seq: u64, source: SinkError) -> DeliveryError {
+    fn error(&self, seq: u64, source: SinkError) -> DeliveryError {
         DeliveryError { sink: self.name.clone(), seq, source }
     }
-}
-
-/// The waits between the tries of one update.
-#[derive(Debug, Default)]
-struct Backoff {
-    failures: u32,
-}
-
-impl Backoff {
-    /// The next wait: 0.5 s, doubling to 60 s, of which chance takes up to the
-    /// half, so that many agents do not come back to one receiver as one.
-    ///
-    /// `chance` is from 0 (all of the wait) to 1 (half of it).
-    fn next(&mut self, chance: f64) -> Duration {
-        let wait = FIRST_WAIT.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_WAIT);
-        self.failures = self.failures.saturating_add(1);
-        wait.mul_f64(1.0 - chance / 2.0)
-    }
-}
-
-/// A number from 0 to 1, from the keys that the standard library draws for its
-/// hash maps. Good enough to spread retries.
-fn random() -> f64 {
-    let bits = RandomState::new().build_hasher().finish();
-    f64::from(u16::try_from(bits >> 48).unwrap_or_default()) / f64::from(u16::MAX)
 }

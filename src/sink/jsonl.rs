@@ -1,4 +1,4 @@
-//! The update stream as JSON lines, to stdout or to a file.
+//! The JSON lines sink: writes updates to stdout or to a file.
 
 use std::{
     fs::{self, File},
@@ -12,24 +12,28 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fcntl_setfl, fstat, open},
 };
-use tokio::{io::Interest, net::unix::pipe, sync::watch, task::spawn_blocking};
+use tokio::{io::Interest, net::unix::pipe, sync::watch};
 use tracing::{info, warn};
 
-use super::{SequencedUpdate, Sink, SinkError};
-use crate::error_chain::chain;
+use super::contract::{Sink, SinkError};
+use crate::{
+    error_chain::chain,
+    host::{Cancelled, Host},
+    pod::SequencedUpdate,
+};
 
-/// How much of a line is put together before it is written. A line of 100,000
-/// pods is 300 MB; it never stands in memory as a whole.
+/// The size of the blocks in which a line is written. A line of 100,000 pods is 300 MB and
+/// is never in memory as a whole.
 const BLOCK: usize = 64 * 1024;
 
-/// Why the stream cannot be opened.
+/// Why the output cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file cannot be opened for appending.
-    #[error("cannot write updates to {}; name a file that can be created or appended to", .0.display())]
+    #[error("cannot write updates to {} (choose a file that can be created or appended to)", .0.display())]
     File(PathBuf, #[source] io::Error),
     /// The path is a named pipe without a reader.
-    #[error("nobody reads the named pipe {}; start its reader first", .0.display())]
+    #[error("the named pipe {} has no reader (start its reader first)", .0.display())]
     NoReader(PathBuf),
     /// Stdout cannot be used.
     #[error("cannot write updates to stdout")]
@@ -39,55 +43,53 @@ pub enum OpenError {
 /// Why a line was not written.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
-    #[error("the reader of {0} has gone away")]
+    #[error("the reader of {0} has closed it")]
     ReaderGone(Arc<str>),
     #[error("cannot write to {0}")]
     Write(Arc<str>, #[source] io::Error),
-    #[error("writing to {0} broke off")]
-    Broken(Arc<str>, #[source] tokio::task::JoinError),
+    #[error("the write to {0} was aborted")]
+    Aborted(Arc<str>, #[source] Cancelled),
 }
 
-/// Writes one JSON object a line; a line is acknowledged when the system has
-/// taken all of it.
+/// A sink that writes each update as one line of JSON. A line is acknowledged when the
+/// system has accepted all of it.
 ///
-/// The system's call may block for as long as a reader likes; it is made on a
-/// thread for blocking work, so that nothing else waits. A write that fails in
-/// the middle of a line is taken up again at that very byte: the stream of a
-/// full disk is whole again when there is space. A file whose last line was cut
-/// off by the end of an earlier run goes on with a line of its own.
-///
-/// A file can be [opened anew](Reopen) when another has been put in its place,
-/// or none. Every line is whole in one of the two.
+/// * The system calls may block, so they are made on threads for blocking work.
+/// * After an error in the middle of a line, the retry continues at the next byte.
+/// * If an earlier run has left an incomplete last line, the stream continues on a new line.
+/// * A file can be [reopened](Reopen) after it was renamed or removed. Every line is complete
+///   in one of the two files.
 #[derive(Debug)]
 pub struct Jsonl {
     name: Arc<str>,
-    // The lock is only ever waited for on the threads for blocking work.
+    host: Host,
+    // Locked only on threads for blocking work.
     output: Arc<Mutex<Output>>,
-    /// Tells when the reader goes away, if the output is a pipe.
+    /// Reports when the reader goes away, if the output is a pipe.
     reader: Option<pipe::Sender>,
-    /// How often the file was to be opened anew.
+    /// How many times a reopening was requested.
     reopen: watch::Sender<u64>,
-    asked: watch::Receiver<u64>,
+    requests: watch::Receiver<u64>,
 }
 
-/// Has the file of a [`Jsonl`] opened anew, as logs are rotated. Cheap to clone.
+/// Reopens the file of a [`Jsonl`], for log rotation. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reopen(watch::Sender<u64>);
 
 impl Reopen {
-    /// Asks for it; it happens between two lines: at once while there is nothing
-    /// to write, or else when the line in hand is written. If that line fails, it
-    /// is the next try that turns to the new file, up to a minute later. If the
-    /// path cannot be opened, the updates go on into the old file, and the log
-    /// says so. Only a plain file is opened anew: a pipe has its reader, and would
-    /// lose it.
+    /// Requests that the file is opened again, between two lines.
+    ///
+    /// Without a line to write this happens at once, otherwise after the line. If that line
+    /// fails, its next retry opens the new file, at most a minute later. If the path cannot be
+    /// opened, the old file stays in use and this is logged. Only a plain file is reopened: a
+    /// pipe would lose its reader.
     pub fn now(&self) {
-        self.0.send_modify(|asked| *asked += 1);
+        self.0.send_modify(|requests| *requests += 1);
     }
 }
 
 impl Jsonl {
-    /// The stream on stdout.
+    /// A sink that writes to stdout.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -96,32 +98,38 @@ impl Jsonl {
     /// If stdout's descriptor cannot be duplicated.
     pub fn stdout() -> Result<Self, OpenError> {
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(OpenError::Stdout)?;
-        let opened = Opened { file: fd.into(), place: None, cut: false };
+        let opened = Opened { file: fd.into(), place: None, incomplete: false };
         Self::new("stdout".into(), opened).map_err(OpenError::Stdout)
     }
 
-    /// The stream in a file, which is created for its owner only (pods may hold
-    /// secrets) or appended to. A device or a named pipe with a reader will do too.
+    /// A sink that appends to a file, a device or a named pipe with a reader. A new file is
+    /// readable by its owner only, since pods may contain secrets.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     ///
     /// # Errors
-    /// If it cannot be opened for appending, or is a named pipe that nobody reads.
+    /// If the file cannot be opened for appending, or is a named pipe without a reader.
     pub fn file(path: &Path) -> Result<Self, OpenError> {
         let opened = Opened::at(path)?;
         Self::new(path.display().to_string().into(), opened)
             .map_err(|error| OpenError::File(path.to_owned(), error))
     }
 
-    /// The handle by which its file is opened anew.
+    /// Runs blocking work on these threads.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        Self { host, ..self }
+    }
+
+    /// The handle that reopens the file.
     #[must_use]
     pub fn reopen(&self) -> Reopen {
         Reopen(self.reopen.clone())
     }
 
-    /// Whether [`file`](Self::file) could open this file, as far as that can be
-    /// told without opening or making it. It blocks.
+    /// Checks whether [`file`](Self::file) can open this file, without opening or creating
+    /// it. It blocks.
     ///
     /// # Errors
     /// Why it could not be opened.
@@ -130,7 +138,7 @@ impl Jsonl {
         let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS);
         let may = match fs::metadata(path) {
             Ok(found) if found.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
-            // Its end is looked at, too: a line may have been cut off there.
+            // It is read to find out whether its last line is complete.
             Ok(found) if found.is_file() => may(path, Access::READ_OK | Access::WRITE_OK),
             Ok(_) => may(path, Access::WRITE_OK),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -143,21 +151,21 @@ impl Jsonl {
     }
 
     fn new(name: Arc<str>, opened: Opened) -> io::Result<Self> {
-        // "Unchecked" leaves stdout in blocking mode: others share it with us.
+        // "Unchecked" leaves stdout in blocking mode, which other processes may share.
         let watch = || pipe::Sender::from_owned_fd_unchecked(opened.file.try_clone()?.into());
         let reader = file_type(&opened.file)?.is_fifo().then(watch).transpose()?;
-        let output = Output { opened, begun: None, reopen: false };
-        let (reopen, asked) = watch::channel(0);
-        Ok(Self { name, output: Arc::new(Mutex::new(output)), reader, reopen, asked })
+        let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false }));
+        let (reopen, requests) = watch::channel(0);
+        Ok(Self { name, host: Host::default(), output, reader, reopen, requests })
     }
 }
 
 impl Sink for Jsonl {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
         let (output, update) = (Arc::clone(&self.output), update.clone());
-        // Looked at and noted in one step: none that is asked for meanwhile is forgotten.
-        let reopen = self.asked.borrow_and_update().has_changed();
-        let writing = spawn_blocking(move || {
+        // Checked and marked as seen in one step, so that no request is lost in between.
+        let reopen = self.requests.borrow_and_update().has_changed();
+        let writing = self.host.threads.blocking(move || {
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
             if reopen {
                 output.reopen();
@@ -171,7 +179,7 @@ impl Sink for Jsonl {
                 Err(SinkError::fatal(WriteError::ReaderGone(name)))
             }
             Ok(Err(error)) => Err(SinkError::retry(WriteError::Write(name, error))),
-            Err(error) => Err(SinkError::fatal(WriteError::Broken(name, error))),
+            Err(error) => Err(SinkError::fatal(WriteError::Aborted(name, error))),
         }
     }
 
@@ -181,13 +189,12 @@ impl Sink for Jsonl {
                 () = reader_gone(self.reader.as_ref()) => {
                     return SinkError::fatal(WriteError::ReaderGone(Arc::clone(&self.name)));
                 }
-                // A quiet stream lets go of a file that was put aside, too.
-                Ok(()) = self.asked.changed() => {
+                Ok(()) = self.requests.changed() => {
                     let output = Arc::clone(&self.output);
-                    let reopening = spawn_blocking(move || {
+                    let reopening = self.host.threads.blocking(move || {
                         output.lock().unwrap_or_else(PoisonError::into_inner).reopen();
                     });
-                    // If it panics, the log has it, and the next line goes where the last one went.
+                    // A panic is logged, and the old file stays in use.
                     let _ = reopening.await;
                 }
             }
@@ -195,7 +202,7 @@ impl Sink for Jsonl {
     }
 }
 
-/// Ends when nobody reads the pipe any more; never, if it is none.
+/// Ends when the pipe has no reader any more; never ends without a pipe.
 async fn reader_gone(reader: Option<&pipe::Sender>) {
     match reader {
         Some(reader) if reader.ready(Interest::ERROR).await.is_ok() => {}
@@ -203,20 +210,20 @@ async fn reader_gone(reader: Option<&pipe::Sender>) {
     }
 }
 
-/// What lines are written to.
+/// The file that lines are written to.
 #[derive(Debug)]
 struct Opened {
     file: File,
-    /// Where to look for another, and which one this is, if it is a plain file.
+    /// The path and the identity, if it is a plain file.
     place: Option<(PathBuf, (u64, u64))>,
-    /// The last line is a piece of one, and will stay so.
-    cut: bool,
+    /// Whether the file ends with an incomplete line that is not continued.
+    incomplete: bool,
 }
 
 impl Opened {
     fn at(path: &Path) -> Result<Self, OpenError> {
         let failed = |error| OpenError::File(path.to_owned(), error);
-        // Not to block on a named pipe without a reader; the writes may block.
+        // Opening must not block on a named pipe without a reader; writing may block.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd =
             open(path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
@@ -227,55 +234,55 @@ impl Opened {
         let file = File::from(fd);
         let meta = file.metadata().map_err(failed)?;
         let place = meta.is_file().then(|| (path.to_owned(), (meta.dev(), meta.ino())));
-        let cut = place.is_some() && ends_within_a_line(path).map_err(failed)?;
-        Ok(Self { file, place, cut })
+        let incomplete = place.is_some() && ends_within_a_line(path).map_err(failed)?;
+        Ok(Self { file, place, incomplete })
     }
 
-    /// What is at its path now, if that is another plain file.
+    /// Opens the file at the path again, if it is another plain file now.
     fn another(&self) -> Result<Option<Self>, OpenError> {
         let Some((path, this)) = &self.place else { return Ok(None) };
         let found = Self::at(path)?;
         match &found.place {
             Some((_, other)) if other == this => Ok(None),
             Some(_) => Ok(Some(found)),
-            None => Err(OpenError::File(path.clone(), io::Error::other("it is no plain file any more"))),
+            None => Err(OpenError::File(path.clone(), io::Error::other("not a plain file any more"))),
         }
     }
 }
 
-/// Where the lines go, and how far the one in hand has got.
+/// The file and the position in the current line.
 #[derive(Debug)]
 struct Output {
     opened: Opened,
-    /// The line in hand: its `seq`, and how many of its bytes are written.
-    begun: Option<(u64, usize)>,
-    /// Whether the file is to be opened anew as soon as that line is done with.
+    /// The line that is written partly: its `seq` and the number of written bytes.
+    current: Option<(u64, usize)>,
+    /// Whether to reopen the file after the current line.
     reopen: bool,
 }
 
 impl Output {
-    /// Opens the file anew, now or after the line in hand.
+    /// Reopens the file, now or after the current line.
     fn reopen(&mut self) {
         self.reopen = true;
-        if self.begun.is_none() {
-            self.turn();
+        if self.current.is_none() {
+            self.switch();
         }
     }
 
-    /// Turns to the file that is at the path now. Returns whether it is another.
-    fn turn(&mut self) -> bool {
+    /// Continues with the file that is at the path now. Returns whether it is another one.
+    fn switch(&mut self) -> bool {
         self.reopen = false;
         match self.opened.another() {
             Ok(Some(other)) => {
                 if let Some((path, _)) = &other.place {
-                    info!(path = %path.display(), "updates go on into a new file");
+                    info!(path = %path.display(), "output file reopened");
                 }
-                (self.opened, self.begun) = (other, None);
+                (self.opened, self.current) = (other, None);
                 true
             }
             Ok(None) => false,
             Err(error) => {
-                warn!(error = chain(&error), "the file was not opened anew; updates go on into the old one");
+                warn!(error = chain(&error), "output file not reopened; the old one stays in use");
                 false
             }
         }
@@ -286,35 +293,34 @@ impl Output {
         if !self.reopen {
             return written;
         }
-        // The old file has the line, or has no room for the rest of it: then the
-        // new one gets it whole.
-        let turned = self.turn();
-        if turned && written.is_err() { self.write_line(update) } else { written }
+        // If the old file cannot hold the rest of the line, the new one gets the whole line.
+        let is_other = self.switch();
+        if is_other && written.is_err() { self.write_line(update) } else { written }
     }
 
     fn write_line(&mut self, update: &SequencedUpdate) -> io::Result<()> {
-        let mut skip = match self.begun {
+        let mut skip = match self.current {
             Some((seq, written)) if seq == update.seq => written,
             other => {
-                self.opened.cut |= other.is_some();
+                self.opened.incomplete |= other.is_some();
                 0
             }
         };
-        self.begun = Some((update.seq, skip));
-        let cut: &[u8] = if self.opened.cut { b"\n" } else { b"" };
+        self.current = Some((update.seq, skip));
+        let start: &[u8] = if self.opened.incomplete { b"\n" } else { b"" };
         let mut block = Vec::with_capacity(BLOCK);
-        for piece in std::iter::once(cut.into()).chain(update.line()) {
-            let told = skip.min(piece.len());
-            skip -= told;
-            block.extend_from_slice(&piece[told..]);
+        for piece in std::iter::once(start.into()).chain(update.line()) {
+            let written = skip.min(piece.len());
+            skip -= written;
+            block.extend_from_slice(&piece[written..]);
             if block.len() >= BLOCK {
                 self.put(&block)?;
                 block.clear();
             }
         }
         self.put(&block)?;
-        self.begun = None;
-        self.opened.cut = false;
+        self.current = None;
+        self.opened.incomplete = false;
         Ok(())
     }
 
@@ -324,12 +330,12 @@ impl Output {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     bytes = &bytes[count..];
-                    if let Some((_, written)) = &mut self.begun {
+                    if let Some((_, written)) = &mut self.current {
                         *written += count;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Whoever shares a pipe with us may have made it non-blocking.
+                // Another process that shares the pipe may have made it non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     poll(&mut [PollFd::new(&self.opened.file, PollFlags::OUT)], None)?;
                 }

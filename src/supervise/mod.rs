@@ -1,6 +1,6 @@
-//! Named tasks with one stop token and one deadline; the one place where tasks are spawned.
+//! Named tasks with one stop token and one deadline; the only place that spawns tasks.
 
-mod pulse;
+mod heartbeat;
 
 use std::{any::Any, collections::HashMap, error::Error, mem, time::Duration};
 
@@ -12,18 +12,18 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use self::pulse::with_pulse;
+use self::heartbeat::with_heartbeat;
 
-pub use self::pulse::Pulse;
+pub use self::heartbeat::Heartbeat;
 
 /// What a task may fail with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why a crew did not end as asked. The first reason counts; later ones are logged.
+/// Why the tasks stopped without a request. The first reason counts; later ones are logged.
 #[derive(Debug, thiserror::Error)]
-pub enum CrewError {
-    /// A task ended by itself. Long-lived tasks end only when they are told to.
-    #[error("task {task} ended although nobody had asked it to")]
+pub enum TaskError {
+    /// A task ended before the stop token was cancelled.
+    #[error("task {task} ended before the shutdown")]
     Ended {
         /// Its name.
         task: String,
@@ -41,114 +41,115 @@ pub enum CrewError {
     Panicked {
         /// Its name.
         task: String,
-        /// What it panicked with.
+        /// The panic's message.
         message: String,
     },
 }
 
-/// The tasks that must live as long as the program.
+/// The long-lived tasks of the program. It is the one type that spawns tasks: each has a
+/// name, an owner and a deadline.
 ///
-/// If one of them ends, fails or panics before the stop token is cancelled, the
-/// crew cancels the token: nobody works on with a part of the crew missing.
+/// If a task ends, fails or panics before the stop token is cancelled, the token is
+/// cancelled: the program does not run with a part of its tasks.
 #[derive(Debug)]
-pub struct Crew {
-    tasks: JoinSet<Result<(), BoxError>>,
+pub struct Tasks {
+    set: JoinSet<Result<(), BoxError>>,
     names: HashMap<Id, String>,
-    pulses: Vec<Pulse>,
+    heartbeats: Vec<Heartbeat>,
     stop: CancellationToken,
-    warned: CancellationToken,
-    cut_off: CancellationToken,
+    starts_deadline: CancellationToken,
+    ends_deadline: CancellationToken,
 }
 
-impl Crew {
-    /// A crew that stops when the token is cancelled.
+impl Tasks {
+    /// No tasks yet; they stop when this token is cancelled.
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
-        let warned = stop.clone();
         Self {
-            tasks: JoinSet::new(),
+            set: JoinSet::new(),
             names: HashMap::new(),
-            pulses: Vec::new(),
-            warned,
+            heartbeats: Vec::new(),
+            starts_deadline: stop.clone(),
             stop,
-            cut_off: CancellationToken::new(),
+            ends_deadline: CancellationToken::new(),
         }
     }
 
-    /// Has the time to stop begin with an earlier token, a child of the first:
-    /// something is to be finished before the tasks are told to stop.
+    /// Starts the shutdown deadline when this token is cancelled. It is a child of the stop
+    /// token, and may be cancelled earlier: work is finished before the tasks are stopped.
     #[must_use]
-    pub fn warned_by(self, warned: CancellationToken) -> Self {
-        Self { warned, ..self }
+    pub fn deadline_starts_with(self, token: CancellationToken) -> Self {
+        Self { starts_deadline: token, ..self }
     }
 
-    /// Has the time to stop be over when this token is cancelled, if it has begun.
+    /// Ends the shutdown deadline, once it has started, when this token is cancelled.
     #[must_use]
-    pub fn cut_off_by(self, cut_off: CancellationToken) -> Self {
-        Self { cut_off, ..self }
+    pub fn deadline_ends_with(self, token: CancellationToken) -> Self {
+        Self { ends_deadline: token, ..self }
     }
 
-    /// Starts a task. It must end soon after the token is cancelled, or when
-    /// what it reads from is closed by those who do.
+    /// Spawns a task. It must end soon after the stop token is cancelled, or after the tasks
+    /// that it reads from have ended.
     pub fn spawn(
         &mut self,
         name: impl Into<String>,
         task: impl Future<Output = Result<(), BoxError>> + Send + 'static,
     ) {
-        let id = self.tasks.spawn(task).id();
+        let id = self.set.spawn(task).id();
         self.names.insert(id, name.into());
     }
 
-    /// The same with a pulse, which [`take_pulses`](Self::take_pulses) gives away.
-    pub fn spawn_with_pulse(
+    /// Spawns a task with a heartbeat: see [`take_heartbeats`](Self::take_heartbeats).
+    pub fn spawn_with_heartbeat(
         &mut self,
         name: impl Into<String>,
         task: impl Future<Output = Result<(), BoxError>> + Send + 'static,
     ) {
         let name = name.into();
-        let (pulse, task) = with_pulse(name.clone(), task);
-        self.pulses.push(pulse);
+        let (heartbeat, task) = with_heartbeat(name.clone(), task);
+        self.heartbeats.push(heartbeat);
         self.spawn(name, task);
     }
 
-    /// The pulses of all tasks that were spawned with one so far.
+    /// Removes and returns the heartbeats of the tasks that were spawned with one.
     #[must_use]
-    pub fn take_pulses(&mut self) -> Vec<Pulse> {
-        mem::take(&mut self.pulses)
+    pub fn take_heartbeats(&mut self) -> Vec<Heartbeat> {
+        mem::take(&mut self.heartbeats)
     }
 
-    /// Waits until every task has ended. Once the token is cancelled (or the one
-    /// of [`warned_by`](Self::warned_by), if there is that), from outside or
-    /// because a task went missing, they have `grace`, as it is then, to do so; at
-    /// that deadline the laggards are named in the log and aborted.
+    /// Waits until every task has ended. The shutdown deadline starts when the stop token is
+    /// cancelled, also because a task failed, or with the token of
+    /// [`deadline_starts_with`](Self::deadline_starts_with). It lasts for the `grace` of that
+    /// moment. Tasks that are unfinished then are logged and aborted.
     ///
-    /// Returns the laggards' names, sorted.
+    /// Returns the names of the unfinished tasks, sorted.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, every task that still runs is aborted.
+    /// If the future is dropped, every task is aborted.
     ///
     /// # Errors
     ///
     /// If a task ended too early, failed or panicked.
-    pub async fn run(mut self, grace: watch::Receiver<Duration>) -> Result<Vec<String>, CrewError> {
-        let (stop, warned, cut_off) = (self.stop.clone(), self.warned.clone(), self.cut_off.clone());
+    pub async fn run(mut self, grace: watch::Receiver<Duration>) -> Result<Vec<String>, TaskError> {
+        let stop = self.stop.clone();
+        let (starts, ends) = (self.starts_deadline.clone(), self.ends_deadline.clone());
         let mut first = None;
         let mut deadline = None;
         loop {
             let overdue = async {
                 match deadline {
-                    None => warned.cancelled().await,
-                    Some(deadline) => drop(timeout_at(deadline, cut_off.cancelled()).await),
+                    None => starts.cancelled().await,
+                    Some(deadline) => drop(timeout_at(deadline, ends.cancelled()).await),
                 }
             };
             tokio::select! {
                 biased;
-                ended = self.tasks.join_next_with_id() => {
+                ended = self.set.join_next_with_id() => {
                     let Some(ended) = ended else { break };
-                    if let Some(reason) = self.judge(ended) {
+                    if let Some(reason) = self.error_of(ended) {
                         if let Some(first) = &first {
-                            error!(after = %first, error = %reason, "one more task went wrong");
+                            error!(after = %first, error = %reason, "another task failed");
                         }
                         first.get_or_insert(reason);
                         stop.cancel();
@@ -160,12 +161,11 @@ impl Crew {
                 }
             }
         }
-        let laggards = self.roll_call();
-        first.map_or(Ok(laggards), Err)
+        let unfinished = self.abort_unfinished();
+        first.map_or(Ok(unfinished), Err)
     }
 
-    /// What is wrong with how a task ended, if anything.
-    fn judge(&mut self, ended: Result<(Id, Result<(), BoxError>), JoinError>) -> Option<CrewError> {
+    fn error_of(&mut self, ended: Result<(Id, Result<(), BoxError>), JoinError>) -> Option<TaskError> {
         let id = match &ended {
             Ok((id, _)) => *id,
             Err(error) => error.id(),
@@ -173,29 +173,28 @@ impl Crew {
         let task = self.names.remove(&id).unwrap_or_default();
         match ended {
             Ok((_, Ok(()))) if self.stop.is_cancelled() => {
-                debug!(task, "ended");
+                debug!(task, "task ended");
                 None
             }
-            Ok((_, Ok(()))) => Some(CrewError::Ended { task }),
-            Ok((_, Err(source))) => Some(CrewError::Failed { task, source }),
+            Ok((_, Ok(()))) => Some(TaskError::Ended { task }),
+            Ok((_, Err(source))) => Some(TaskError::Failed { task, source }),
             Err(error) => Some(match error.try_into_panic() {
-                Ok(payload) => CrewError::Panicked { task, message: panic_message(&*payload) },
-                Err(aborted) => CrewError::Failed { task, source: aborted.into() },
+                Ok(payload) => TaskError::Panicked { task, message: panic_message(&*payload) },
+                Err(aborted) => TaskError::Failed { task, source: aborted.into() },
             }),
         }
     }
 
-    /// Names those who are still there, and aborts them.
-    fn roll_call(mut self) -> Vec<String> {
-        let mut laggards: Vec<String> = self.names.into_values().collect();
-        laggards.sort();
-        for task in &laggards {
-            warn!(task, "did not end in time; it is cut off");
+    fn abort_unfinished(mut self) -> Vec<String> {
+        let mut unfinished: Vec<String> = self.names.into_values().collect();
+        unfinished.sort();
+        for task in &unfinished {
+            warn!(task, "task aborted: it did not end within the shutdown grace");
         }
-        self.tasks.abort_all();
-        // Whoever hangs in a call that does not return would be waited for in vain.
-        self.tasks.detach_all();
-        laggards
+        self.set.abort_all();
+        // A task in a blocking call never ends, so the tasks are not awaited.
+        self.set.detach_all();
+        unfinished
     }
 }
 

@@ -335,7 +335,7 @@ fn what_may_still_come_is_not_refused_for_good() {
     assert_eq!(code, 1, "{log}");
     let log = log.replace(pipe.to_str().unwrap(), "PIPE");
     let last = log.lines().last().unwrap();
-    expect!["podmux: nobody reads the named pipe PIPE; start its reader first"].assert_eq(last);
+    expect!["podmux: the named pipe PIPE has no reader (start its reader first)"].assert_eq(last);
     node.is_whole();
 }
 

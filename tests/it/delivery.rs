@@ -1,10 +1,6 @@
-//! Delivery: in order, at the sink's pace, tried again for ever.
+//! The delivery to a sink: in order, at the sink's pace, with retries.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{future::Future, time::Duration};
 
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
@@ -12,6 +8,7 @@ use podmux::{
     sink::{Delivery, DeliveryError, DeliveryStatus},
 };
 use tokio::{
+    runtime::Builder,
     sync::watch,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
@@ -19,11 +16,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
+    logs::collected,
     script::pod,
-    sinks::{Diary, Double, Manners},
+    sinks::{Behaviour, Received, SinkDouble},
 };
 
-/// A mux with one source, as far as a delivery can tell the whole agent.
+/// A mux with one source.
 struct Upstream {
     mux: Mux,
     channel: SourceChannel,
@@ -31,28 +29,28 @@ struct Upstream {
     stop: CancellationToken,
 }
 
-/// A delivery that runs, and what can be seen of it.
+/// A running delivery and what it shows.
 struct Running {
-    diary: watch::Receiver<Diary>,
+    received: watch::Receiver<Received>,
     status: watch::Receiver<DeliveryStatus>,
     task: JoinHandle<Result<(), DeliveryError>>,
 }
 
 impl Upstream {
     fn start() -> Self {
-        let (mux, turning) = Mux::new(&[SourceName::File]);
-        tokio::spawn(turning.run());
+        let (mux, merging) = Mux::new(&[SourceName::File]);
+        tokio::spawn(merging.run());
         let channel = mux.channel(SourceName::File).unwrap();
         Self { mux, channel, wanted: ListingBuilder::new(SourceName::File), stop: CancellationToken::new() }
     }
 
-    fn deliver_to(&self, manners: Manners) -> Running {
-        let (double, diary) = Double::new(manners);
+    fn deliver_to(&self, behaviour: Behaviour) -> Running {
+        let (double, received) = SinkDouble::new(behaviour);
         let (delivery, status) = Delivery::new("double", double, self.mux.updates(Notify::Incremental));
-        Running { diary, status, task: tokio::spawn(delivery.run(self.stop.clone())) }
+        Running { received, status, task: tokio::spawn(delivery.run(self.stop.clone())) }
     }
 
-    /// Wants these pods, and no others, from now on.
+    /// Publishes a listing of these pods.
     async fn want(&mut self, pods: &str) {
         let pods = pods.split_whitespace().map(pod).collect();
         self.wanted.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
@@ -60,15 +58,15 @@ impl Upstream {
         assert!(soon(self.channel.merged()).await);
     }
 
-    /// Ends the source, and with it the mux.
+    /// Ends the source and the mux.
     fn end(self) {
         drop(self.channel);
     }
 }
 
 impl Running {
-    async fn diary(&mut self, wanted: impl FnMut(&Diary) -> bool) -> Diary {
-        soon(self.diary.wait_for(wanted)).await.unwrap().clone()
+    async fn received(&mut self, wanted: impl FnMut(&Received) -> bool) -> Received {
+        soon(self.received.wait_for(wanted)).await.unwrap().clone()
     }
 
     async fn status(&mut self, wanted: impl FnMut(&DeliveryStatus) -> bool) -> DeliveryStatus {
@@ -76,29 +74,32 @@ impl Running {
     }
 }
 
-/// An hour of paused time: longer than any wait that a test waits for.
+/// Waits for an hour of paused time at most.
 async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_hours(1), future).await.expect("nothing happened for an hour")
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_come_in_order_with_their_own_seq_and_are_acknowledged() {
+async fn updates_are_delivered_in_order_with_their_own_seq_and_acknowledged() {
     let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Takes);
+    let mut sink = upstream.deliver_to(Behaviour::Accepts);
     upstream.want("a b").await;
     sink.status(|status| status.acknowledged == Some(1)).await;
     upstream.want("b=i:2 c").await;
-    let diary = sink.diary(|diary| diary.replica.seq == 4).await;
-    assert_eq!(diary.replica.heard, ["1 ADD file 2", "2 REMOVE file 1", "3 ADD file 1", "4 UPDATE file 1"]);
+    let received = sink.received(|received| received.replica.seq == 4).await;
+    assert_eq!(
+        received.replica.heard,
+        ["1 ADD file 2", "2 REMOVE file 1", "3 ADD file 1", "4 UPDATE file 1"]
+    );
     upstream.end();
     soon(sink.task).await.unwrap().unwrap();
     assert_eq!(sink.status.borrow().acknowledged, Some(4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_sink_did_not_take_it_is_given_again_unchanged() {
+async fn a_failed_update_is_delivered_again_unchanged() {
     let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Fails(3));
+    let mut sink = upstream.deliver_to(Behaviour::Fails(3));
     upstream.want("a").await;
     let failing =
         sink.status(|status| status.failing.as_ref().is_some_and(|f| f.attempts == 2)).await.failing;
@@ -108,70 +109,70 @@ async fn what_a_sink_did_not_take_it_is_given_again_unchanged() {
 
     let recovered = sink.status(|status| status.acknowledged == Some(1)).await;
     assert_eq!((recovered.failing, recovered.busy_since), (None, None));
-    let attempts = sink.diary.borrow().attempts.clone();
+    let attempts = sink.received.borrow().attempts.clone();
     assert_eq!(attempts.len(), 4);
     assert!(attempts.iter().all(|(_, update)| *update == attempts[0].1), "same seq, time and pods");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_waits_between_tries_double_from_half_a_second_to_a_minute() {
+async fn the_delays_between_retries_double_from_half_a_second_to_a_minute() {
     let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Fails(12));
+    let mut sink = upstream.deliver_to(Behaviour::Fails(12));
     upstream.want("a").await;
-    let attempts = sink.diary(|diary| diary.attempts.len() == 13).await.attempts;
-    let waits = attempts.windows(2).map(|pair| pair[1].0 - pair[0].0);
-    for (wait, nominal) in waits.zip([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0, 60.0]) {
+    let attempts = sink.received(|received| received.attempts.len() == 13).await.attempts;
+    let delays = attempts.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    for (delay, nominal) in delays.zip([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0, 60.0]) {
         let nominal = Duration::from_secs_f64(nominal);
-        // The clock of tests goes by whole milliseconds.
+        // The paused clock counts whole milliseconds.
         let bounds = nominal / 2..=nominal + Duration::from_millis(1);
-        assert!(bounds.contains(&wait), "{wait:?} of {nominal:?}");
+        assert!(bounds.contains(&delay), "{delay:?} of {nominal:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_the_wait_for_a_retry() {
+async fn a_stop_makes_a_pending_retry_at_once() {
     let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Fails(8));
+    let mut sink = upstream.deliver_to(Behaviour::Fails(8));
     upstream.want("a").await;
     sink.status(|status| status.failing.as_ref().is_some_and(|failing| failing.attempts == 8)).await;
     let asked = Instant::now();
     upstream.stop.cancel();
-    sink.diary(|diary| diary.replica.seq == 1).await;
-    assert_eq!(asked.elapsed(), Duration::ZERO, "the wait would have been at least half a minute");
+    sink.received(|received| received.replica.seq == 1).await;
+    assert_eq!(asked.elapsed(), Duration::ZERO, "the delay would have been at least half a minute");
     upstream.end();
     soon(sink.task).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_stop_a_failing_sink_is_tried_as_often_as_a_grace_allows() {
+async fn after_a_stop_the_delays_start_again_with_the_shortest() {
     let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Fails(usize::MAX));
+    let mut sink = upstream.deliver_to(Behaviour::Fails(usize::MAX));
     upstream.want("a").await;
     sink.status(|status| status.failing.as_ref().is_some_and(|failing| failing.attempts == 9)).await;
     upstream.stop.cancel();
     sleep(Duration::from_secs(10)).await;
-    let tried = sink.diary.borrow().attempts.len() - 9;
+    let tried = sink.received.borrow().attempts.len() - 9;
     assert!((5..=6).contains(&tried), "at once, and then 0.5, 1, 2 and 4 s apart at most: {tried}");
-    assert!(!sink.task.is_finished(), "it is not the delivery that gives up");
+    assert!(!sink.task.is_finished(), "the delivery itself does not give up");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_has_ended_ends_its_delivery() {
+async fn a_fatal_error_ends_the_delivery() {
     let mut upstream = Upstream::start();
-    let sink = upstream.deliver_to(Manners::Ends);
+    let sink = upstream.deliver_to(Behaviour::Fatal);
     upstream.want("a").await;
     let error = soon(sink.task).await.unwrap().unwrap_err();
     let chain = format!("{:#}", anyhow::Error::from(error));
-    assert_eq!(chain, "sink double ended at update 1: the sink will take no more updates: the pipe is shut");
+    assert_eq!(chain, "sink double failed at update 1: the sink accepts no more updates: the pipe is closed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_leaves_a_quiet_stream_ends_the_delivery() {
+async fn a_reader_that_goes_away_while_nothing_is_delivered_ends_the_delivery() {
     let mut upstream = Upstream::start();
     let (leave, gate) = watch::channel(false);
-    let mut sink = upstream.deliver_to(Manners::Leaves(gate));
+    let mut sink = upstream.deliver_to(Behaviour::Leaves(gate));
     upstream.want("a").await;
-    sink.diary(|diary| diary.replica.seq == 1).await;
+    sink.received(|received| received.replica.seq == 1).await;
     assert!(!sink.task.is_finished());
     leave.send(true).unwrap();
     let error = soon(sink.task).await.unwrap().unwrap_err();
@@ -179,12 +180,12 @@ async fn a_reader_that_leaves_a_quiet_stream_ends_the_delivery() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_the_end_is_asked_for_a_reader_may_leave() {
+async fn after_a_stop_a_reader_that_goes_away_is_no_error() {
     let mut upstream = Upstream::start();
     let (leave, gate) = watch::channel(false);
-    let mut sink = upstream.deliver_to(Manners::Leaves(gate));
+    let mut sink = upstream.deliver_to(Behaviour::Leaves(gate));
     upstream.want("a").await;
-    sink.diary(|diary| diary.replica.seq == 1).await;
+    sink.received(|received| received.replica.seq == 1).await;
     upstream.stop.cancel();
     leave.send(true).unwrap();
     upstream.end();
@@ -192,9 +193,9 @@ async fn once_the_end_is_asked_for_a_reader_may_leave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_waits_for_what_is_pending() {
+async fn pending_updates_are_delivered_before_the_end() {
     let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Slow(Duration::from_secs(5)));
+    let mut sink = upstream.deliver_to(Behaviour::Slow(Duration::from_secs(5)));
     upstream.want("a").await;
     sink.status(|status| status.busy_since.is_some()).await;
     upstream.want("a=i:2 b").await;
@@ -202,50 +203,31 @@ async fn the_end_waits_for_what_is_pending() {
     upstream.stop.cancel();
     upstream.end();
     soon(sink.task).await.unwrap().unwrap();
-    let replica = &sink.diary.borrow().replica;
+    let replica = &sink.received.borrow().replica;
     assert_eq!(replica.heard, ["1 ADD file 1", "2 ADD file 1", "3 UPDATE file 1"]);
     let texts = wanted.iter().map(|(_, entry)| entry.pod().text().to_vec());
     assert!(replica.pods.values().map(|text| text.as_bytes().to_vec()).eq(texts));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_sink_that_is_stuck_is_said_to_be_so_once_and_when_it_goes_on() {
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let writer = {
-        let log = log.clone();
-        move || Shared(log.clone())
-    };
-    let subscriber = tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(writer).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
-    let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Manners::Slow(Duration::from_mins(10)));
-    upstream.want("a").await;
-    sink.diary(|diary| diary.replica.seq == 1).await;
-    sink.status(|status| status.acknowledged == Some(1)).await;
-    let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("sink=\"double\"")).collect();
-    assert_eq!(lines.len(), 2, "{log}");
-    assert!(lines[0].contains("WARN") && lines[0].contains("busy with one update for 30s"), "{log}");
-    assert!(lines[1].contains("INFO") && lines[1].contains("no longer busy"), "{log}");
-}
-
-/// A log for a test to read.
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Shared {
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(line)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+#[test]
+fn a_stuck_sink_is_logged_once_and_when_it_continues() {
+    collected(Builder::new_current_thread().start_paused(true), async |log| {
+        let mut upstream = Upstream::start();
+        let mut sink = upstream.deliver_to(Behaviour::Slow(Duration::from_mins(10)));
+        upstream.want("a").await;
+        sink.received(|received| received.replica.seq == 1).await;
+        sink.status(|status| status.acknowledged == Some(1)).await;
+        let lines = log.lines_with("sink=\"double\"");
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("WARN") && lines[0].contains("sink stuck") && lines[0].contains("30s"));
+        assert!(lines[1].contains("INFO") && lines[1].contains("sink no longer stuck"), "{lines:?}");
+    });
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_a_sink_is_not_hidden() {
+async fn a_panic_of_a_sink_ends_its_task() {
     let mut upstream = Upstream::start();
-    let sink = upstream.deliver_to(Manners::Panics);
+    let sink = upstream.deliver_to(Behaviour::Panics);
     upstream.want("a").await;
     assert!(soon(sink.task).await.unwrap_err().is_panic());
 }

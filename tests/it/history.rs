@@ -1,4 +1,4 @@
-//! The history of updates: where a watcher begins, what it hears, what becomes of a slow one.
+//! The history of updates: where a watcher starts, what it receives, and slow watchers.
 
 use std::sync::Arc;
 
@@ -26,17 +26,17 @@ impl Stream {
         Self::numbered(bounds, Sequence::fleeting())
     }
 
-    /// Beside it there is a source of which nothing is ever heard.
+    /// The url source never publishes anything.
     fn numbered(bounds: Bounds, sequence: Sequence) -> Self {
-        let (mux, turning) = Mux::new(&[SourceName::Http, SourceName::Url]);
-        tokio::spawn(turning.run());
+        let (mux, merging) = Mux::new(&[SourceName::Http, SourceName::Url]);
+        tokio::spawn(merging.run());
         let (history, reader) = History::new(mux.updates(Notify::Incremental), sequence, bounds);
         let task = tokio::spawn(async { history.run().await.unwrap() });
         let channel = mux.channel(SourceName::Http).unwrap();
         Self { mux, channel, wanted: ListingBuilder::new(SourceName::Http), reader, task }
     }
 
-    /// Wants these pods, and no others, from now on. Returns where the stream is then.
+    /// Publishes a listing of these pods. Returns the number of the last update.
     async fn want(&mut self, pods: &str) -> u64 {
         let pods = pods.split_whitespace().map(pod).collect();
         self.wanted.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
@@ -47,11 +47,11 @@ impl Stream {
 }
 
 async fn next(watcher: &mut Watcher) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
-    timeout(PATIENCE, watcher.next()).await.expect("the watcher hears something")
+    timeout(PATIENCE, watcher.next()).await.expect("the watcher receives an update")
 }
 
 #[tokio::test]
-async fn a_watcher_starts_with_what_it_missed_and_goes_on_live() {
+async fn a_watcher_starts_with_earlier_updates_and_continues_live() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
     stream.want("a b").await;
@@ -61,13 +61,13 @@ async fn a_watcher_starts_with_what_it_missed_and_goes_on_live() {
         replica.take(&next(&mut watcher).await.unwrap().unwrap());
     }
     assert_eq!(replica.heard, ["1 ADD http 1", "2 ADD http 1"]);
-    let (heard, _) = tokio::join!(next(&mut watcher), stream.want("b"));
-    replica.take(&heard.unwrap().unwrap());
+    let (received, _) = tokio::join!(next(&mut watcher), stream.want("b"));
+    replica.take(&received.unwrap().unwrap());
     assert_eq!(replica.pods.keys().collect::<Vec<_>>(), ["default/b"]);
 }
 
 #[tokio::test]
-async fn a_snapshot_and_the_stream_after_it_lose_nothing() {
+async fn a_snapshot_and_the_stream_after_it_are_complete() {
     let mut stream = Stream::start(Bounds::default());
     assert_eq!(stream.want("a").await, 1);
     let snapshot = stream.reader.snapshot().await.unwrap();
@@ -79,7 +79,7 @@ async fn a_snapshot_and_the_stream_after_it_lose_nothing() {
 }
 
 #[tokio::test]
-async fn who_names_no_number_is_told_everything_first() {
+async fn without_a_number_the_stream_starts_with_a_set_of_everything() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
     stream.want("a b").await;
@@ -91,21 +91,24 @@ async fn who_names_no_number_is_told_everything_first() {
 }
 
 #[tokio::test]
-async fn what_is_not_held_is_gone_and_the_way_on_is_said() {
+async fn a_dropped_update_is_gone_and_the_error_names_the_first_and_the_next() {
     let mut stream = Stream::start(Bounds { updates: 2, ..Bounds::default() });
     for pods in ["a", "a b", "a b c"] {
         stream.want(pods).await;
     }
     let gone = stream.reader.watch(1).unwrap_err();
     assert_eq!(gone, Gone { asked: 1, first: 2, next: 4 });
-    assert_eq!(gone.to_string(), "update 1 is not held: 2 is the first that is, and 4 is the next to come");
+    assert_eq!(
+        gone.to_string(),
+        "update 1 is not in the history: its first update is 2, the next one will be 4"
+    );
     assert!(stream.reader.watch(2).is_ok());
-    assert!(stream.reader.watch(4).is_ok(), "the next to come can be waited for");
-    assert_eq!(stream.reader.watch(5).unwrap_err().next, 4, "what was never given is not waited for");
+    assert!(stream.reader.watch(4).is_ok(), "the next number can be watched");
+    assert_eq!(stream.reader.watch(5).unwrap_err().next, 4, "a later number cannot be watched");
 }
 
 #[tokio::test]
-async fn a_slow_watcher_loses_its_way_and_slows_nobody() {
+async fn a_slow_watcher_gets_an_error_and_delays_no_other() {
     let mut stream = Stream::start(Bounds { updates: 3, ..Bounds::default() });
     stream.want("a").await;
     let mut slow = stream.reader.watch(1).unwrap();
@@ -118,7 +121,7 @@ async fn a_slow_watcher_loses_its_way_and_slows_nobody() {
 }
 
 #[tokio::test]
-async fn the_history_is_bounded_in_bytes_but_for_the_newest_update() {
+async fn the_history_is_bounded_in_bytes_except_for_the_newest_update() {
     let mut stream = Stream::start(Bounds { updates: 1000, bytes: 1500 });
     for round in 0..20 {
         stream.want(&format!("a=i:{round}")).await;
@@ -127,18 +130,18 @@ async fn the_history_is_bounded_in_bytes_but_for_the_newest_update() {
     assert!((15..20).contains(&first), "{first}");
     let many = (0..50).map(|index| format!("p{index}")).collect::<Vec<_>>().join(" ");
     let seq = stream.want(&many).await;
-    assert!(stream.reader.watch(seq).is_ok(), "larger than the bound, and the newest");
+    assert!(stream.reader.watch(seq).is_ok(), "the newest update may be larger than the limit");
     assert!(stream.reader.watch(seq - 2).is_err());
 }
 
 #[tokio::test]
-async fn a_stream_that_goes_on_from_an_earlier_run_begins_with_everything() {
+async fn a_stream_of_an_earlier_run_continues_with_a_set_of_everything() {
     let mut earlier = Sequence::fleeting();
     for _ in 0..7 {
         earlier.take().unwrap();
     }
     let mut stream = Stream::numbered(Bounds::default(), earlier);
-    // Who watched the earlier run to its end goes on watching.
+    // A watcher that has received the whole earlier run continues.
     let mut watcher = stream.reader.watch(8).unwrap();
     assert_eq!(stream.reader.watch(7).unwrap_err(), Gone { asked: 7, first: 8, next: 8 });
     stream.want("a b").await;
@@ -149,17 +152,17 @@ async fn a_stream_that_goes_on_from_an_earlier_run_begins_with_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_are_answered_though_the_disk_gives_no_numbers() {
+async fn readers_are_answered_while_no_number_can_be_reserved() {
     let dir = tempfile::tempdir().unwrap();
-    let (db, _nobody_writes, stored) =
+    let (db, _idle_writer, stored) =
         podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
     let mut stream = Stream::numbered(Bounds::default(), Sequence::durable("/updates", db, &stored));
-    assert_eq!(stream.want("a").await, 0, "the stream rests");
-    assert_eq!(stream.reader.snapshot().await.unwrap().merged.len(), 1, "what was merged is shown");
+    assert_eq!(stream.want("a").await, 0, "no update has a number");
+    assert_eq!(stream.reader.snapshot().await.unwrap().merged.len(), 1, "the snapshot has the merged view");
 }
 
 #[tokio::test]
-async fn the_history_ends_with_the_mux_and_watchers_hear_all_of_it() {
+async fn the_history_ends_with_the_mux_after_watchers_received_all_of_it() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
     let mut watcher = stream.reader.watch(1).unwrap();

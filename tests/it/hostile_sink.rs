@@ -1,4 +1,4 @@
-//! Sinks that hang, fail, panic or are slow harm nobody but themselves.
+//! A sink that hangs, fails, panics or is slow affects no other part of the agent.
 
 use std::{collections::BTreeMap, fs, future::Future, process::Command, sync::Arc, time::Duration};
 
@@ -6,18 +6,18 @@ use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, Op, Origin, Pod, Prepared, SourceName},
     sink::{Delivery, DeliveryStatus, SequencedUpdate, Sink, SinkError},
-    supervise::{BoxError, Crew},
+    supervise::{BoxError, Tasks},
 };
 use serde_json::json;
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    sinks::{Diary, Double, Manners},
+    sinks::{Behaviour, Received, SinkDouble},
     stream::Replica,
 };
 
-/// A mux that turns, and a source that wants pods by number.
+/// A running mux and a source of numbered pods.
 struct Upstream {
     mux: Mux,
     channel: SourceChannel,
@@ -26,8 +26,8 @@ struct Upstream {
 
 impl Upstream {
     fn start() -> Self {
-        let (mux, turning) = Mux::new(&[SourceName::File]);
-        tokio::spawn(turning.run());
+        let (mux, merging) = Mux::new(&[SourceName::File]);
+        tokio::spawn(merging.run());
         let channel = mux.channel(SourceName::File).unwrap();
         Self { mux, channel, wanted: ListingBuilder::new(SourceName::File) }
     }
@@ -38,9 +38,12 @@ impl Upstream {
         status
     }
 
-    fn deliver_to(&self, manners: Manners) -> (watch::Receiver<Diary>, watch::Receiver<DeliveryStatus>) {
-        let (double, diary) = Double::new(manners);
-        (diary, self.deliver("double", double))
+    fn deliver_to(
+        &self,
+        behaviour: Behaviour,
+    ) -> (watch::Receiver<Received>, watch::Receiver<DeliveryStatus>) {
+        let (double, received) = SinkDouble::new(behaviour);
+        (received, self.deliver("double", double))
     }
 
     fn put(&mut self, number: usize, version: usize) {
@@ -52,8 +55,8 @@ impl Upstream {
         self.wanted.put(&origin(number), vec![pod], jiff::Timestamp::UNIX_EPOCH);
     }
 
-    /// The source's one way to speak: it does not wait for any sink.
-    async fn push(&mut self) -> Listing {
+    /// Publishes a listing, which waits for no sink.
+    async fn publish(&mut self) -> Listing {
         let listing = self.wanted.listing();
         self.channel.publish(listing.clone());
         assert!(soon(self.channel.merged()).await);
@@ -65,7 +68,7 @@ fn origin(number: usize) -> Origin {
     Origin::from(&*format!("p{number}.yaml"))
 }
 
-/// A minute, or an hour where the time is paused: nothing here waits for more than the machine.
+/// Waits for a minute at most.
 async fn soon<F: Future>(future: F) -> F::Output {
     timeout(Duration::from_mins(1), future).await.expect("nothing happened for a minute")
 }
@@ -75,7 +78,7 @@ fn holds(replica: &Replica, listing: &Listing) -> bool {
     replica.pods.iter().map(|(key, text)| (key.as_str(), text.as_bytes())).eq(wanted)
 }
 
-/// A sink that only keeps what it was told last.
+/// A sink that keeps the newest state of each pod.
 struct Mirror(watch::Sender<BTreeMap<String, Arc<Pod>>>);
 
 impl Sink for Mirror {
@@ -95,10 +98,10 @@ impl Sink for Mirror {
 const CHILD: &str = "PODMUX_TEST_CHILD";
 const PODS: usize = 1_000;
 const CHANGES: usize = 100_000;
-/// Whoever keeps every change of the least of pods, 700 B and more each, is caught.
+/// A queue of all changes would be larger: even a small pod has 700 B.
 const GROWTH: usize = 16 << 20;
 
-/// Memory is a process's, so this runs in one of its own.
+/// Runs in a process of its own, to measure its memory.
 #[test]
 fn a_hung_sink_costs_one_difference_however_much_changes() {
     if std::env::var_os(CHILD).is_some() {
@@ -111,35 +114,35 @@ fn a_hung_sink_costs_one_difference_however_much_changes() {
         .env(CHILD, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
+    let output = String::from_utf8_lossy(&child.stdout);
     assert!(
-        child.status.success() && said.contains("1 passed"),
-        "{said}{}",
+        child.status.success() && output.contains("1 passed"),
+        "{output}{}",
         String::from_utf8_lossy(&child.stderr)
     );
-    said.lines().filter(|line| line.starts_with("resident")).for_each(|line| println!("{line}"));
+    output.lines().filter(|line| line.starts_with("resident")).for_each(|line| println!("{line}"));
 }
 
 async fn hundred_thousand_changes() {
     let mut upstream = Upstream::start();
     let (wake, gate) = watch::channel(false);
-    let (mut hung, hung_status) = upstream.deliver_to(Manners::HangsUntil(gate));
-    let (mirror, mut beside) = watch::channel(BTreeMap::new());
+    let (mut hung, hung_status) = upstream.deliver_to(Behaviour::HangsUntil(gate));
+    let (mirror, mut other) = watch::channel(BTreeMap::new());
     upstream.deliver("mirror", Mirror(mirror));
     (0..PODS).for_each(|number| upstream.put(number, 0));
-    upstream.push().await;
-    soon(hung.wait_for(|diary| diary.attempts.len() == 1)).await.unwrap();
+    upstream.publish().await;
+    soon(hung.wait_for(|received| received.attempts.len() == 1)).await.unwrap();
 
     let mut before = 0;
     for change in 1..=CHANGES {
         upstream.put(change % PODS, change);
-        let listing = upstream.push().await;
+        let listing = upstream.publish().await;
         if change % 1_000 == 0 {
-            // The sink beside it has heard of every change up to here.
+            // The other sink has received every change so far.
             let newest = |held: &BTreeMap<String, Arc<Pod>>| {
                 held.values().eq(listing.iter().map(|(_, entry)| entry.pod()))
             };
-            soon(beside.wait_for(newest)).await.unwrap();
+            soon(other.wait_for(newest)).await.unwrap();
         }
         if change == 2 * PODS {
             before = resident();
@@ -154,12 +157,12 @@ async fn hundred_thousand_changes() {
 
     upstream.wanted.remove(&origin(0));
     upstream.put(PODS, 0);
-    let last = upstream.push().await;
+    let last = upstream.publish().await;
     wake.send(true).unwrap();
-    let diary = soon(hung.wait_for(|diary| diary.replica.seq == 4)).await.unwrap().clone();
-    let heard = ["1 ADD file 1000", "2 REMOVE file 1", "3 ADD file 1", "4 UPDATE file 999"];
-    assert_eq!(diary.replica.heard, heard);
-    assert!(holds(&diary.replica, &last));
+    let received = soon(hung.wait_for(|received| received.replica.seq == 4)).await.unwrap().clone();
+    let expected = ["1 ADD file 1000", "2 REMOVE file 1", "3 ADD file 1", "4 UPDATE file 999"];
+    assert_eq!(received.replica.heard, expected);
+    assert!(holds(&received.replica, &last));
 }
 
 /// The process's resident memory, in bytes.
@@ -172,72 +175,72 @@ fn resident() -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_failing_sink_gets_one_difference_when_it_works_again() {
     let mut upstream = Upstream::start();
-    let (mut diary, mut status) = upstream.deliver_to(Manners::Fails(5));
+    let (mut received, mut status) = upstream.deliver_to(Behaviour::Fails(5));
     upstream.put(1, 0);
     upstream.put(2, 0);
-    upstream.push().await;
+    upstream.publish().await;
     soon(status.wait_for(|status| status.failing.is_some())).await.unwrap();
     for version in 1..=100 {
         upstream.put(1, version);
         upstream.put(3, version);
-        upstream.push().await;
+        upstream.publish().await;
     }
     upstream.wanted.remove(&origin(2));
-    let last = upstream.push().await;
-    let diary = soon(diary.wait_for(|diary| holds(&diary.replica, &last))).await.unwrap().clone();
-    let heard = ["1 ADD file 2", "2 REMOVE file 1", "3 ADD file 1", "4 UPDATE file 1"];
-    assert_eq!(diary.replica.heard, heard);
-    assert_eq!(diary.attempts.len(), 4 + 5);
+    let last = upstream.publish().await;
+    let received = soon(received.wait_for(|received| holds(&received.replica, &last))).await.unwrap().clone();
+    let expected = ["1 ADD file 2", "2 REMOVE file 1", "3 ADD file 1", "4 UPDATE file 1"];
+    assert_eq!(received.replica.heard, expected);
+    assert_eq!(received.attempts.len(), 4 + 5);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_sink_slows_nobody_else() {
+async fn a_slow_sink_delays_no_other_sink() {
     let mut upstream = Upstream::start();
-    let (mut slow, _) = upstream.deliver_to(Manners::Slow(Duration::from_secs(10)));
-    let (mut brisk, _) = upstream.deliver_to(Manners::Takes);
+    let (mut slow, _) = upstream.deliver_to(Behaviour::Slow(Duration::from_secs(10)));
+    let (mut brisk, _) = upstream.deliver_to(Behaviour::Accepts);
     let mut last = None;
     for version in 1..=100 {
         upstream.put(1, version);
-        let listing = upstream.push().await;
+        let listing = upstream.publish().await;
         let now = tokio::time::Instant::now();
-        soon(brisk.wait_for(|diary| holds(&diary.replica, &listing))).await.unwrap();
-        assert_eq!(now.elapsed(), Duration::ZERO, "no time has passed for the slow one");
+        soon(brisk.wait_for(|received| holds(&received.replica, &listing))).await.unwrap();
+        assert_eq!(now.elapsed(), Duration::ZERO, "the slow sink is still busy");
         last = Some(listing);
     }
     assert_eq!(brisk.borrow().replica.seq, 100);
     let last = last.unwrap();
-    let slow = soon(slow.wait_for(|diary| holds(&diary.replica, &last))).await.unwrap().clone();
+    let slow = soon(slow.wait_for(|received| holds(&received.replica, &last))).await.unwrap().clone();
     assert_eq!(slow.replica.heard, ["1 ADD file 1", "2 UPDATE file 1"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_panics_ends_the_crew_in_order() {
+async fn a_sink_that_panics_stops_all_tasks_in_order() {
     let stop = CancellationToken::new();
-    let (mux, turning) = Mux::new(&[SourceName::File]);
-    let (double, _diary) = Double::new(Manners::Panics);
+    let (mux, merging) = Mux::new(&[SourceName::File]);
+    let (double, _received) = SinkDouble::new(Behaviour::Panics);
     let (panicky, _status) = Delivery::new("panicky", double, mux.updates(Notify::Incremental));
-    let (double, mut beside) = Double::new(Manners::Takes);
-    let (takes, _status) = Delivery::new("takes", double, mux.updates(Notify::Incremental));
-    let mut crew = Crew::new(stop.clone());
-    crew.spawn("mux", async {
-        turning.run().await;
+    let (double, mut other) = SinkDouble::new(Behaviour::Accepts);
+    let (accepting, _status) = Delivery::new("accepting", double, mux.updates(Notify::Incremental));
+    let mut tasks = Tasks::new(stop.clone());
+    tasks.spawn("mux", async {
+        merging.run().await;
         Ok(())
     });
-    crew.spawn("sink panicky", {
+    tasks.spawn("sink panicky", {
         let stop = stop.clone();
         async { Ok(panicky.run(stop).await?) }
     });
-    crew.spawn("sink takes", {
+    tasks.spawn("sink accepting", {
         let stop = stop.clone();
-        async { Ok(takes.run(stop).await?) }
+        async { Ok(accepting.run(stop).await?) }
     });
-    crew.spawn("source file", source(mux.channel(SourceName::File).unwrap(), stop));
+    tasks.spawn("source file", source(mux.channel(SourceName::File).unwrap(), stop));
     let (_grace, grace) = watch::channel(Duration::from_secs(10));
     let begun = tokio::time::Instant::now();
-    let error = soon(crew.run(grace)).await.unwrap_err();
-    assert_eq!(error.to_string(), "task sink panicky panicked: a sink without manners");
-    assert_eq!(begun.elapsed(), Duration::ZERO, "everyone else ended by himself");
-    assert_eq!(beside.borrow_and_update().replica.heard, ["1 ADD file 1"], "with what was pending");
+    let error = soon(tasks.run(grace)).await.unwrap_err();
+    assert_eq!(error.to_string(), "task sink panicky panicked: the sink panics");
+    assert_eq!(begun.elapsed(), Duration::ZERO, "no task waited for the deadline");
+    assert_eq!(other.borrow_and_update().replica.heard, ["1 ADD file 1"], "the pending update was delivered");
 }
 
 async fn source(channel: SourceChannel, stop: CancellationToken) -> Result<(), BoxError> {

@@ -1,28 +1,18 @@
-//! The update stream as JSON lines.
+//! The JSON lines sink.
 
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use expect_test::expect;
 use podmux::{
-    pod::{ListingBuilder, Op, Origin, Pod, PodUpdate, SourceName, UpdateSource},
+    pod::{Op, UpdateSource},
     sink::{Jsonl, OpenError, SequencedUpdate, Sink, SinkError},
 };
 
-use crate::support::{namespace::inside, script::pod, stream::Replica};
-
-fn update(seq: u64, op: Op, pods: &str) -> SequencedUpdate {
-    let mut builder = ListingBuilder::new(SourceName::File);
-    let pods = pods.split_whitespace().map(pod).collect();
-    builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
-    let pods: Arc<[Arc<Pod>]> = builder.listing().iter().map(|(_, entry)| entry.pod().clone()).collect();
-    let time = "2026-11-21T09:00:00.000123999Z".parse().unwrap();
-    SequencedUpdate { seq, time, update: PodUpdate { op, source: UpdateSource::One(SourceName::File), pods } }
-}
+use crate::support::{namespace::inside, sinks::update, stream::Replica};
 
 fn scratch() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -38,7 +28,7 @@ async fn write(path: &Path, updates: &[SequencedUpdate]) {
 }
 
 #[tokio::test]
-async fn a_line_is_what_the_interface_says() {
+async fn a_line_has_the_documented_form() {
     let (_scratch, path) = scratch();
     write(&path, &[update(1, Op::Add, "a"), update(2, Op::Remove, "a b"), update(3, Op::Add, "")]).await;
     expect![[r#"
@@ -50,7 +40,7 @@ async fn a_line_is_what_the_interface_says() {
 }
 
 #[tokio::test]
-async fn a_snapshot_says_everything_of_all_sources() {
+async fn a_snapshot_has_the_pods_of_all_sources() {
     let (_scratch, path) = scratch();
     let mut set = update(1, Op::Set, "a b c");
     set.update.source = UpdateSource::All;
@@ -74,7 +64,7 @@ async fn a_large_update_is_one_line() {
 }
 
 #[tokio::test]
-async fn a_file_is_made_for_its_owner_alone_and_appended_to() {
+async fn a_file_is_created_for_its_owner_only_and_appended_to() {
     let (_scratch, path) = scratch();
     write(&path, &[update(1, Op::Add, "a")]).await;
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -83,18 +73,18 @@ async fn a_file_is_made_for_its_owner_alone_and_appended_to() {
 }
 
 #[tokio::test]
-async fn a_line_that_an_earlier_run_left_cut_off_stays_a_line_of_its_own() {
+async fn an_incomplete_line_of_an_earlier_run_stays_a_line_of_its_own() {
     let (_scratch, path) = scratch();
     fs::write(&path, r#"{"seq":7,"ti"#).unwrap();
     write(&path, &[update(1, Op::Add, "a"), update(2, Op::Add, "b")]).await;
     let text = fs::read_to_string(path).unwrap();
-    let (cut, stream) = text.split_once('\n').unwrap();
-    assert_eq!(cut, r#"{"seq":7,"ti"#);
+    let (incomplete, stream) = text.split_once('\n').unwrap();
+    assert_eq!(incomplete, r#"{"seq":7,"ti"#);
     assert_eq!(Replica::of(stream).heard, ["1 ADD file 1", "2 ADD file 1"]);
 }
 
 #[tokio::test]
-async fn a_full_disk_is_worth_another_try() {
+async fn a_full_disk_is_retried() {
     let mut sink = Jsonl::file(Path::new("/dev/full")).unwrap();
     let error = sink.deliver(&update(1, Op::Add, "a")).await.unwrap_err();
     assert!(matches!(error, SinkError::Retry(_)));
@@ -103,7 +93,7 @@ async fn a_full_disk_is_worth_another_try() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_opened_is_refused_with_its_path() {
+async fn a_file_that_cannot_be_opened_is_an_error_with_its_path() {
     let (directory, path) = scratch();
     let missing = directory.path().join("no/such/file");
     for (path, reason) in [(missing.as_path(), "No such file"), (directory.path(), "Is a directory")] {
@@ -115,7 +105,7 @@ async fn what_cannot_be_opened_is_refused_with_its_path() {
 }
 
 #[tokio::test]
-async fn a_named_pipes_reader_that_leaves_is_fatal() {
+async fn a_named_pipe_whose_reader_goes_away_is_a_fatal_error() {
     let (_directory, path) = scratch();
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
@@ -128,20 +118,20 @@ async fn a_named_pipes_reader_that_leaves_is_fatal() {
     let error = sink.deliver(&update(2, Op::Add, "b")).await.unwrap_err();
     assert!(matches!(error, SinkError::Fatal(_)));
     let chain = format!("{:#}", anyhow::Error::from(error));
-    assert!(chain.ends_with(&format!("the reader of {} has gone away", path.display())), "{chain}");
+    assert!(chain.ends_with(&format!("the reader of {} has closed it", path.display())), "{chain}");
 }
 
 #[tokio::test]
-async fn a_file_is_checked_for_all_that_its_opening_needs() {
-    if !inside("-U", "jsonl::a_file_is_checked_for_all_that_its_opening_needs") {
+async fn a_check_finds_every_permission_that_opening_needs() {
+    if !inside("-U", "jsonl::a_check_finds_every_permission_that_opening_needs") {
         return;
     }
     let (_directory, path) = scratch();
     fs::write(&path, "{}\n").unwrap();
     for mode in [0o600, 0o400, 0o200] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        let said = [Jsonl::check(&path).err(), Jsonl::file(&path).err()];
-        let failed = said.each_ref().map(|error| matches!(error, Some(OpenError::File(..))));
-        assert_eq!(failed, [mode != 0o600; 2], "{mode:o}: {said:?}");
+        let errors = [Jsonl::check(&path).err(), Jsonl::file(&path).err()];
+        let failed = errors.each_ref().map(|error| matches!(error, Some(OpenError::File(..))));
+        assert_eq!(failed, [mode != 0o600; 2], "{mode:o}: {errors:?}");
     }
 }

@@ -16,22 +16,22 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{
     process::PATIENCE,
     script::{pod, update_line},
-    sinks::{Diary, Double, Manners},
+    sinks::{Behaviour, Received, SinkDouble},
 };
 
 /// A running source with a mux and one sink.
 struct Agent {
     posts: Posts,
-    diary: watch::Receiver<Diary>,
+    received: watch::Receiver<Received>,
     mux: Mux,
     stop: CancellationToken,
 }
 
 impl Agent {
-    async fn start(manners: Manners) -> Self {
+    async fn start(behaviour: Behaviour) -> Self {
         let (mux, turning) = Mux::new(&[SourceName::Http]);
         let acknowledged: Acknowledged = Arc::new(watch::Sender::default());
-        let (double, mut diary) = Double::new(manners);
+        let (double, mut received) = SinkDouble::new(behaviour);
         let (delivery, _status) = Delivery::new("double", double, mux.updates(Notify::Incremental));
         let delivery = delivery.reporting(&acknowledged);
         let node = NodeName::new("node1").unwrap();
@@ -44,8 +44,11 @@ impl Agent {
         let never = CancellationToken::new();
         tokio::spawn(async { delivery.run(never).await.unwrap() });
         // The first sync without pods.
-        timeout(PATIENCE, diary.wait_for(|diary| !diary.attempts.is_empty())).await.unwrap().unwrap();
-        Self { posts, diary, mux, stop }
+        timeout(PATIENCE, received.wait_for(|received| !received.attempts.is_empty()))
+            .await
+            .unwrap()
+            .unwrap();
+        Self { posts, received, mux, stop }
     }
 
     async fn write(&self, write: Write) -> Result<Vec<Written>, WriteError> {
@@ -59,11 +62,12 @@ impl Agent {
 
     /// Asserts what the sink has received when the last update begins with `last`.
     async fn receives(&mut self, last: &str, expect: &Expect) {
-        let lines = |diary: &Diary| -> Vec<String> {
-            diary.attempts.iter().map(|(_, update)| update_line(&update.update)).collect()
+        let lines = |received: &Received| -> Vec<String> {
+            received.attempts.iter().map(|(_, update)| update_line(&update.update)).collect()
         };
-        let seen =
-            self.diary.wait_for(|diary| lines(diary).last().is_some_and(|line| line.starts_with(last)));
+        let seen = self
+            .received
+            .wait_for(|received| lines(received).last().is_some_and(|line| line.starts_with(last)));
         let seen = timeout(PATIENCE, seen).await.expect("the sink receives it").unwrap().clone();
         expect.assert_eq(&lines(&seen).iter().map(|line| strip_uids(line) + "\n").collect::<String>());
     }
@@ -96,7 +100,7 @@ fn delete(key: &str, grace: Option<i64>) -> Write {
 
 #[tokio::test]
 async fn a_posted_pod_is_created_configured_or_unchanged() {
-    let mut agent = Agent::start(Manners::Takes).await;
+    let mut agent = Agent::start(Behaviour::Accepts).await;
     assert_eq!(
         agent.result(Write::Apply(vec![pod("a#"), pod("b#")])).await,
         "default/a created at 1, default/b created at 2"
@@ -125,7 +129,7 @@ async fn a_posted_pod_is_created_configured_or_unchanged() {
 
 #[tokio::test]
 async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
-    let agent = Agent::start(Manners::Takes).await;
+    let agent = Agent::start(Behaviour::Accepts).await;
     assert_eq!(agent.result(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
     assert_eq!(agent.result(Write::Create(pod("a#"))).await, "default/a created at 1");
     assert_eq!(agent.result(Write::Create(pod("a#=i:2"))).await, "error: pods \"a\" already exists");
@@ -154,7 +158,7 @@ async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
 
 #[tokio::test]
 async fn a_write_is_atomic() {
-    let agent = Agent::start(Manners::Takes).await;
+    let agent = Agent::start(Behaviour::Accepts).await;
     agent.write(Write::Create(pod("b#u"))).await.unwrap();
     assert_eq!(
         agent.result(Write::Apply(vec![pod("a#"), pod("c#u"), pod("d#u")])).await,
@@ -166,7 +170,7 @@ async fn a_write_is_atomic() {
 
 #[tokio::test]
 async fn a_dry_run_changes_nothing() {
-    let agent = Agent::start(Manners::Takes).await;
+    let agent = Agent::start(Behaviour::Accepts).await;
     let dry = agent.posts.write(Write::Apply(vec![pod("a#")]), true).await;
     assert_eq!(answer(dry), "default/a created");
     assert!(agent.posts.all().is_empty());
@@ -177,7 +181,7 @@ async fn a_dry_run_changes_nothing() {
 
 #[tokio::test]
 async fn writing_back_what_was_read_changes_nothing() {
-    let agent = Agent::start(Manners::Takes).await;
+    let agent = Agent::start(Behaviour::Accepts).await;
     let hashed = |hash: &str| {
         let mut pod = pod("a#");
         pod.set_annotation("kubernetes.io/config.hash", Some(hash));
@@ -196,7 +200,7 @@ async fn writing_back_what_was_read_changes_nothing() {
 
 #[tokio::test]
 async fn fields_of_the_server_are_ignored() {
-    let agent = Agent::start(Manners::Takes).await;
+    let agent = Agent::start(Behaviour::Accepts).await;
     let mut given = pod("a#%Running!");
     given.set_metadata("generation", Some(7.into()));
     let pod = agent.write(Write::Create(given)).await.unwrap()[0].pod.typed().unwrap();
@@ -215,7 +219,7 @@ async fn fields_of_the_server_are_ignored() {
 
 #[tokio::test]
 async fn writes_that_share_a_commit_return_their_own_results() {
-    let agent = Agent::start(Manners::Takes).await;
+    let agent = Agent::start(Behaviour::Accepts).await;
     let images =
         results_of(&agent, (0..20).map(|number| Write::Apply(vec![pod(&format!("a#=i:{number}"))]))).await;
     for (number, written) in images.into_iter().enumerate() {
@@ -244,7 +248,7 @@ async fn results_of(
 #[tokio::test]
 async fn an_answered_write_is_merged() {
     let (_gate, hung) = watch::channel(false);
-    let agent = Agent::start(Manners::HangsUntil(hung)).await;
+    let agent = Agent::start(Behaviour::HangsUntil(hung)).await;
     for index in 0..50 {
         let name = format!("p{index}#");
         agent.write(Write::Apply(vec![pod(&name)])).await.unwrap();
@@ -258,7 +262,7 @@ async fn an_answered_write_is_merged() {
 
 #[tokio::test]
 async fn a_deleted_pod_is_removed_when_the_sink_has_acknowledged_it() {
-    let mut agent = Agent::start(Manners::Takes).await;
+    let mut agent = Agent::start(Behaviour::Accepts).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     assert_eq!(agent.result(delete("default/a", None)).await, "default/a terminating at 2");
     // Before its grace period of 30 s is over.
@@ -279,7 +283,7 @@ async fn a_deleted_pod_is_removed_when_the_sink_has_acknowledged_it() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_pod_is_removed_after_its_grace_period() {
     let (gate, hung) = watch::channel(false);
-    let agent = Agent::start(Manners::HangsUntil(hung)).await;
+    let agent = Agent::start(Behaviour::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     let begun = tokio::time::Instant::now();
     assert_eq!(agent.result(delete("default/a", Some(7))).await, "default/a terminating at 2");
@@ -305,7 +309,7 @@ async fn a_deleted_pod_is_removed_after_its_grace_period() {
 #[tokio::test(start_paused = true)]
 async fn a_second_deletion_may_only_shorten_the_first() {
     let (_gate, hung) = watch::channel(false);
-    let agent = Agent::start(Manners::HangsUntil(hung)).await;
+    let agent = Agent::start(Behaviour::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
     let grace = |written: Vec<Written>| written[0].pod.deletion_grace_period_seconds();
     assert_eq!(grace(agent.write(delete("default/a", Some(600))).await.unwrap()), Some(600));
@@ -319,9 +323,9 @@ async fn a_second_deletion_may_only_shorten_the_first() {
 
 #[tokio::test]
 async fn grace_0_removes_at_once() {
-    let mut agent = Agent::start(Manners::Takes).await;
+    let mut agent = Agent::start(Behaviour::Accepts).await;
     agent.write(Write::Apply(vec![pod("a#")])).await.unwrap();
-    agent.diary.wait_for(|diary| diary.replica.pods.len() == 1).await.unwrap();
+    agent.received.wait_for(|received| received.replica.pods.len() == 1).await.unwrap();
     let gone = agent.write(delete("default/a", Some(0))).await.unwrap();
     assert_eq!(gone[0].outcome.as_str(), "deleted");
     assert_eq!(gone[0].pod.deletion_grace_period_seconds(), Some(0), "as an API server answers");
@@ -340,9 +344,9 @@ async fn grace_0_removes_at_once() {
 
 #[tokio::test]
 async fn replacing_all_pods_deletes_the_others() {
-    let mut agent = Agent::start(Manners::Takes).await;
+    let mut agent = Agent::start(Behaviour::Accepts).await;
     agent.write(Write::Apply(vec![pod("a#"), pod("b#")])).await.unwrap();
-    agent.diary.wait_for(|diary| diary.replica.pods.len() == 2).await.unwrap();
+    agent.received.wait_for(|received| received.replica.pods.len() == 2).await.unwrap();
     assert_eq!(
         agent.result(Write::ReplaceAll(vec![pod("b#"), pod("c#")])).await,
         "default/a terminating at 3, default/b unchanged at 2, default/c created at 4"
@@ -368,10 +372,10 @@ async fn replacing_all_pods_deletes_the_others() {
 #[tokio::test]
 async fn a_pod_removed_and_created_in_one_commit_is_another_incarnation() {
     let (open, hung) = watch::channel(false);
-    let mut agent = Agent::start(Manners::HangsUntil(hung)).await;
+    let mut agent = Agent::start(Behaviour::HangsUntil(hung)).await;
     agent.write(Write::Apply(vec![pod("a#same")])).await.unwrap();
     open.send_replace(true);
-    agent.diary.wait_for(|diary| diary.replica.pods.len() == 1).await.unwrap();
+    agent.received.wait_for(|received| received.replica.pods.len() == 1).await.unwrap();
     let (gone, back) =
         tokio::join!(agent.write(delete("default/a", Some(0))), agent.write(Write::Create(pod("a#same"))));
     gone.unwrap();
@@ -391,7 +395,7 @@ async fn a_pod_removed_and_created_in_one_commit_is_another_incarnation() {
 
 #[tokio::test]
 async fn writes_after_the_stop_fail() {
-    let agent = Agent::start(Manners::Takes).await;
+    let agent = Agent::start(Behaviour::Accepts).await;
     agent.stop.cancel();
     agent.mux.merged().wait_for(|_| false).await.unwrap_err();
     assert!(matches!(agent.write(Write::Apply(vec![pod("a#")])).await, Err(WriteError::Stopping)));

@@ -1,15 +1,14 @@
-//! The file of updates is opened anew when it was put aside, and no line is lost or cut.
+//! The output file is reopened after a rotation; no line is lost or incomplete.
 
 use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
 };
 
 use podmux::{
-    pod::{ListingBuilder, Op, Origin, Pod, PodUpdate, SourceName, UpdateSource},
+    pod::Op,
     sink::{Jsonl, Reopen, SequencedUpdate, Sink as _},
 };
 use rustix::process::Signal;
@@ -20,11 +19,11 @@ use crate::support::{
     logs::logged,
     namespace::inside,
     process::{Process, podmux_run, wait_for},
-    script::pod,
+    sinks,
     stream::Replica,
 };
 
-/// A sink on a file that is put aside.
+/// A sink whose file is rotated.
 struct Rotated {
     directory: TempDir,
     sink: Jsonl,
@@ -44,7 +43,7 @@ impl Rotated {
         self.directory.path().join(name)
     }
 
-    fn put_aside(&self) {
+    fn rotate(&self) {
         fs::rename(self.at("updates.jsonl"), self.at("updates.jsonl.1")).unwrap();
     }
 
@@ -53,49 +52,40 @@ impl Rotated {
         self.sink.deliver(&update(self.seq, "a")).await.unwrap();
     }
 
-    /// The numbers that stand in a file; every line has to be whole.
+    /// The numbers in a file, whose lines must be complete.
     fn seqs(&self, name: &str) -> Vec<u64> {
         seqs(&self.at(name))
     }
 }
 
 fn update(seq: u64, pods: &str) -> SequencedUpdate {
-    let mut builder = ListingBuilder::new(SourceName::File);
-    let pods = pods.split_whitespace().map(pod).collect();
-    builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
-    let pods: Arc<[Arc<Pod>]> = builder.listing().iter().map(|(_, entry)| entry.pod().clone()).collect();
-    let source = UpdateSource::One(SourceName::File);
-    SequencedUpdate {
-        seq,
-        time: jiff::Timestamp::UNIX_EPOCH,
-        update: PodUpdate { op: Op::Add, source, pods },
-    }
+    sinks::update(seq, Op::Add, pods)
 }
 
 fn seqs(path: &Path) -> Vec<u64> {
     let text = fs::read_to_string(path).unwrap();
-    assert!(text.is_empty() || text.ends_with('\n'), "{}: the last line is cut off", path.display());
+    assert!(text.is_empty() || text.ends_with('\n'), "{}: the last line is incomplete", path.display());
     let seq = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["seq"].as_u64().unwrap();
     text.lines().map(seq).collect()
 }
 
 #[tokio::test]
-async fn what_comes_after_goes_into_a_new_file() {
+async fn after_a_reopening_lines_go_into_the_new_file() {
     let mut rotated = Rotated::new();
     rotated.deliver().await;
-    rotated.put_aside();
+    rotated.rotate();
     rotated.deliver().await;
     rotated.reopen.now();
     rotated.deliver().await;
     rotated.deliver().await;
-    assert_eq!(rotated.seqs("updates.jsonl.1"), [1, 2], "until it is asked, the old file is the file");
+    assert_eq!(rotated.seqs("updates.jsonl.1"), [1, 2], "the old file is used until the request");
     assert_eq!(rotated.seqs("updates.jsonl"), [3, 4]);
 }
 
 #[tokio::test]
-async fn a_quiet_stream_lets_go_of_the_old_file() {
+async fn an_idle_stream_closes_the_old_file() {
     let mut rotated = Rotated::new();
-    rotated.put_aside();
+    rotated.rotate();
     rotated.reopen.now();
     let new = rotated.at("updates.jsonl");
     let made = tokio::task::spawn_blocking(move || wait_for(|| new.exists().then_some(())));
@@ -108,7 +98,7 @@ async fn a_quiet_stream_lets_go_of_the_old_file() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_still_there_goes_on() {
+async fn a_file_that_was_not_rotated_stays_in_use() {
     let mut rotated = Rotated::new();
     rotated.deliver().await;
     rotated.reopen.now();
@@ -117,18 +107,18 @@ async fn a_file_that_is_still_there_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_opened_leaves_the_old_file_and_says_so() {
+fn if_the_new_file_cannot_be_opened_the_old_one_stays_in_use() {
     logged(async |log| {
         let mut rotated = Rotated::new();
         rotated.deliver().await;
-        rotated.put_aside();
+        rotated.rotate();
         fs::create_dir(rotated.at("updates.jsonl")).unwrap();
         rotated.reopen.now();
         rotated.deliver().await;
         assert_eq!(rotated.seqs("updates.jsonl.1"), [1, 2]);
-        let said = log.lines_with("the file was not opened anew");
-        assert!(said.len() == 1 && said[0].contains("Is a directory"), "{said:?}");
-        // And when it can be, it is.
+        let lines = log.lines_with("output file not reopened");
+        assert!(lines.len() == 1 && lines[0].contains("Is a directory"), "{lines:?}");
+        // The next request works.
         fs::remove_dir(rotated.at("updates.jsonl")).unwrap();
         rotated.reopen.now();
         rotated.deliver().await;
@@ -148,11 +138,11 @@ fn a_pipe_keeps_its_reader() {
         fs::rename(&path, directory.path().join("other")).unwrap();
         sink.reopen().now();
         sink.deliver(&update(1, "a")).await.unwrap();
-        assert!(!path.exists() && log.lines_with("updates").is_empty());
+        assert!(!path.exists() && log.lines_with("output file").is_empty());
     });
 }
 
-/// A directory on a file system of its own, which takes little.
+/// A directory on a small file system of its own.
 fn small(directory: &Path) {
     fs::create_dir(directory).unwrap();
     let mounted =
@@ -161,15 +151,15 @@ fn small(directory: &Path) {
 }
 
 #[tokio::test]
-async fn a_line_that_the_old_file_has_no_room_for_is_whole_in_the_new_one() {
-    if !inside("-Urm", "rotation::a_line_that_the_old_file_has_no_room_for_is_whole_in_the_new_one") {
+async fn a_line_that_does_not_fit_into_the_old_file_is_complete_in_the_new_one() {
+    if !inside("-Urm", "rotation::a_line_that_does_not_fit_into_the_old_file_is_complete_in_the_new_one") {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let (full, roomy, link) =
-        (scratch.path().join("full"), scratch.path().join("roomy"), scratch.path().join("link"));
+    let (full, empty, link) =
+        (scratch.path().join("full"), scratch.path().join("empty"), scratch.path().join("link"));
     small(&full);
-    fs::create_dir(&roomy).unwrap();
+    fs::create_dir(&empty).unwrap();
     symlink(&full, &link).unwrap();
     let mut sink = Jsonl::file(&link.join("updates.jsonl")).unwrap();
     let reopen = sink.reopen();
@@ -178,22 +168,22 @@ async fn a_line_that_the_old_file_has_no_room_for_is_whole_in_the_new_one() {
     let large = update(2, &pods.join(" "));
     sink.deliver(&large).await.unwrap_err();
 
-    // As long as the path leads to the full disk, the line is gone on with there.
+    // While the path leads to the full disk, the line is continued there.
     reopen.now();
     sink.deliver(&large).await.unwrap_err();
     fs::remove_file(&link).unwrap();
-    symlink(&roomy, &link).unwrap();
+    symlink(&empty, &link).unwrap();
     reopen.now();
     sink.deliver(&large).await.unwrap();
     sink.deliver(&update(3, "a")).await.unwrap();
-    assert_eq!(seqs(&roomy.join("updates.jsonl")), [2, 3]);
+    assert_eq!(seqs(&empty.join("updates.jsonl")), [2, 3]);
     let old = fs::read_to_string(full.join("updates.jsonl")).unwrap();
-    assert_eq!(old.lines().count(), 2, "one line, and the piece that is whole elsewhere");
+    assert_eq!(old.lines().count(), 2, "one complete line, and the part of the other");
 }
 
 #[tokio::test]
-async fn a_line_that_the_old_file_has_room_for_is_finished_there() {
-    if !inside("-Urm", "rotation::a_line_that_the_old_file_has_room_for_is_finished_there") {
+async fn a_line_that_fits_into_the_old_file_is_completed_there() {
+    if !inside("-Urm", "rotation::a_line_that_fits_into_the_old_file_is_completed_there") {
         return;
     }
     let mut rotated = Rotated::new();
@@ -213,7 +203,7 @@ async fn a_line_that_the_old_file_has_room_for_is_finished_there() {
     assert_eq!(seqs(&full.join("updates.jsonl")), [2]);
 }
 
-/// As logrotate does it, again and again under a stream of changes.
+/// Rotates as logrotate does, during a stream of changes.
 #[test]
 fn rotation_by_sighup_loses_no_line() {
     let manifests = tempfile::tempdir().unwrap();
@@ -221,7 +211,7 @@ fn rotation_by_sighup_loses_no_line() {
     let path = out.path().join("updates.jsonl");
     let sinks = ["--sink", "jsonl", "--sink", &format!("jsonl={}", path.display())];
     let agent = Process::start(&mut podmux_run(manifests.path(), &sinks));
-    agent.holds("the first sight", |held| held.seq == 1);
+    agent.holds("the first update", |held| held.seq == 1);
     let rounds: u64 = 8;
     for round in 0..rounds {
         for number in 0..5 {
@@ -240,15 +230,15 @@ fn rotation_by_sighup_loses_no_line() {
         wait_for(|| path.exists().then_some(()));
     }
     let wanted = usize::try_from(rounds).unwrap() * 5;
-    let told = agent.holds("all pods", |held| held.pods.len() == wanted);
+    let delivered = agent.holds("all pods", |held| held.pods.len() == wanted);
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     let mut files: Vec<_> = (0..rounds).map(|round| out.path().join(format!("updates.{round}"))).collect();
     files.push(path);
     let all: Vec<u64> = files.iter().flat_map(|file| seqs(file)).collect();
-    let whole: Vec<u64> = (1..=all.len() as u64).collect();
-    assert_eq!(all, whole, "each number once and in order");
+    let expected: Vec<u64> = (1..=all.len() as u64).collect();
+    assert_eq!(all, expected, "each number once and in order");
     let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
-    assert_eq!(Replica::of(&text).pods, told.pods);
+    assert_eq!(Replica::of(&text).pods, delivered.pods);
 }

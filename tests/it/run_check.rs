@@ -154,7 +154,7 @@ fn every_file_that_cannot_be_used_has_its_line() {
         podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
         podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
         podmux: cannot read the client-certificate @/client.crt; does it exist, and may this process read it?: No such file or directory (os error 2)
-        podmux: cannot write updates to @/updates.jsonl; name a file that can be created or appended to: is a directory
+        podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
     "#]]);
     fs::remove_file(place.at("kubeconfig")).unwrap();
     place.configure("verbose: 1");
@@ -163,7 +163,7 @@ fn every_file_that_cannot_be_used_has_its_line() {
         podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
         podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
         podmux: there is no kubeconfig @/kubeconfig; put one there, or give --kubeconfig another path
-        podmux: cannot write updates to @/updates.jsonl; name a file that can be created or appended to: is a directory
+        podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
     "#]]);
 }
 

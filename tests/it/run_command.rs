@@ -98,8 +98,8 @@ fn a_reader_that_leaves_a_quiet_stream_ends_it_with_1() {
     drop(reader);
     let (code, log) = agent.ends();
     assert_eq!(code, 1, "{log}");
-    let reason = "task sink jsonl failed: sink jsonl ended at update 2: \
-                  the sink will take no more updates: the reader of stdout has gone away";
+    let reason = "task sink jsonl failed: sink jsonl failed at update 2: \
+                  the sink accepts no more updates: the reader of stdout has closed it";
     assert!(log.ends_with(reason), "{log}");
 }
 
@@ -113,7 +113,7 @@ fn a_reader_that_left_before_the_first_line_ends_it_with_1() {
     let agent = Process::start(command.stdout(writer));
     let (code, log) = agent.ends();
     assert_eq!(code, 1, "{log}");
-    assert!(log.ends_with("the reader of stdout has gone away"), "{log}");
+    assert!(log.ends_with("the reader of stdout has closed it"), "{log}");
 }
 
 #[test]
@@ -142,12 +142,12 @@ fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
     command.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let agent = Process::start(&mut command);
 
-    let failing = agent.logs("the sink does not take the update");
+    let failing = agent.logs("sink delivery failed");
     assert!(failing.contains("File too large") && failing.contains("WARN"), "{failing}");
     let cut = fs::read_to_string(&path).unwrap();
     assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "a piece of the first line");
     prlimit(Some(agent.pid()), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
-    agent.logs("recovered");
+    agent.logs("sink recovered");
     write_pod(manifests.path(), "last", "i:1");
     let text = wait_for(|| {
         fs::read_to_string(&path).ok().filter(|text| text.contains("last-node1") && text.ends_with('\n'))

@@ -1,4 +1,4 @@
-//! A signal ends the agent in time, whatever it is doing.
+//! A signal stops the agent within the shutdown grace.
 
 use std::{fs, io::Read as _, path::Path, process::Command};
 
@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use crate::support::{
-    notify::Manager,
+    notify::ManagerDouble,
     process::{Process, full_pipe, podmux_run, wait_for},
     stream::Replica,
 };
@@ -59,11 +59,14 @@ fn timely_shutdown_sink_hung() {
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert!(log.contains("did not end in time; it is cut off task=\"sink jsonl\""), "{log}");
+    assert!(
+        log.contains("task aborted: it did not end within the shutdown grace task=\"sink jsonl\""),
+        "{log}"
+    );
     assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
     let mut cut = String::new();
     stdout.read_to_string(&mut cut).unwrap();
-    assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "the line in hand was not finished");
+    assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "the last line is incomplete");
 }
 
 /// stdout and stderr go to one reader that does not read (`podmux run |& less`).
@@ -82,7 +85,7 @@ fn timely_shutdown_log_hung_too() {
     });
     agent.signal(Signal::TERM);
     assert_eq!(agent.ends().0, 0);
-    assert_eq!(Replica::of(&stream).pods.len(), 100, "the sink beside it has heard everything");
+    assert_eq!(Replica::of(&stream).pods.len(), 100, "the other sink has received everything");
 }
 
 #[test]
@@ -95,12 +98,12 @@ fn timely_shutdown_sink_failing() {
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert_eq!(log.matches("No space left on device").count(), 1, "loud once, then quiet:\n{log}");
+    assert_eq!(log.matches("No space left on device").count(), 1, "a repeated error is logged once:\n{log}");
     assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_stops_it_at_once() {
     let manifests = tempfile::tempdir().unwrap();
     write_pods(manifests.path(), 500);
     let grace = ["--shutdown-grace", "1h"];
@@ -114,7 +117,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn a_failing_stop_that_is_cut_off_has_failed() {
+fn a_second_signal_after_a_failure_keeps_the_exit_code_1() {
     let dir = tempfile::tempdir().unwrap();
     let manifests = dir.path().join("manifests");
     fs::create_dir(&manifests).unwrap();
@@ -125,11 +128,11 @@ fn a_failing_stop_that_is_cut_off_has_failed() {
     let reader = rustix::fs::open(&pipe, flags, Mode::empty()).unwrap();
     let sink = format!("jsonl={}", pipe.display());
     let mut command = podmux_run(&manifests, &["--shutdown-grace", "1h", "--sink", "jsonl", "--sink", &sink]);
-    let mut manager = Manager::new();
+    let mut manager = ManagerDouble::new();
     manager.starts(&mut command);
     let (agent, _unread) = Process::start_unread(command);
     drop(reader);
-    manager.hears("STOPPING=1");
+    manager.receives("STOPPING=1");
     agent.signal(Signal::TERM);
     agent.logs("stopping already, after a failure");
     agent.signal(Signal::TERM);
@@ -139,7 +142,7 @@ fn a_failing_stop_that_is_cut_off_has_failed() {
 }
 
 #[test]
-fn what_is_pending_is_taken_before_the_end() {
+fn pending_updates_are_delivered_before_the_end() {
     let manifests = tempfile::tempdir().unwrap();
     write_pods(manifests.path(), 500);
     let grace = ["--shutdown-grace", "1h"];

@@ -185,9 +185,8 @@ pub(super) async fn reload_on_change(
             continue;
         }
         let disk = disk.clone();
-        let read = move || {
-            (requested || failing || current.stamps(&disk) != last).then(|| current.read(&disk))
-        };
+        let read =
+            move || (requested || failing || current.stamps(&disk) != last).then(|| current.read(&disk));
         // A network file system may hang. A panic is in the log already.
         match host.threads.blocking(read).await.ok().flatten() {
             None => {}

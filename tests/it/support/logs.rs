@@ -1,4 +1,4 @@
-//! What is logged while a test runs.
+//! The log of a test.
 
 use std::{
     future::Future,
@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::{MakeWriter, Subscriber};
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// The lines in which a text stands.
+    /// The lines that contain a text.
     pub fn lines_with(&self, text: &str) -> Vec<String> {
         let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
@@ -42,13 +42,13 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-/// Runs a test whose log, at level INFO, is collected: from its own thread and
-/// from the threads that block.
+/// Runs a test and collects its log at level INFO, from its own thread and from the threads
+/// for blocking work.
 pub fn logged<F: Future>(test: impl FnOnce(Log) -> F) -> F::Output {
     collected(&mut Builder::new_current_thread(), test)
 }
 
-/// The same on a runtime that the test says more about.
+/// Runs a test on a given runtime and collects its log.
 pub fn collected<F: Future>(runtime: &mut Builder, test: impl FnOnce(Log) -> F) -> F::Output {
     let log = Log::default();
     let collect = {

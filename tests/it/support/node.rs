@@ -1,4 +1,4 @@
-//! The real binary on a node of a real cluster.
+//! The real binary as a node of a real cluster.
 
 use std::{
     collections::BTreeMap,
@@ -17,16 +17,16 @@ use super::{
     process::{PATIENCE, Process, podmux, wait_for},
 };
 
-/// How often is looked for what is waited for.
-const LOOK: Duration = Duration::from_millis(50);
+/// The interval at which a wait checks its condition.
+const INTERVAL: Duration = Duration::from_millis(50);
 
 /// An agent with an apiserver source.
 pub struct Node {
     pub process: Process,
     name: String,
     directory: TempDir,
-    /// How many of the source's updates have been heard.
-    heard: usize,
+    /// How many of the source's updates have been received.
+    received: usize,
 }
 
 impl Node {
@@ -36,21 +36,20 @@ impl Node {
         let kubeconfig = kubeconfig.to_str().unwrap();
         let mut run = podmux(&["run", "--node-name", name, "--kubeconfig", kubeconfig]);
         let process = Process::start(run.args(["--listen", &socket, "--state-dir", "none"]));
-        Self { process, name: name.to_owned(), directory, heard: 0 }
+        Self { process, name: name.to_owned(), directory, received: 0 }
     }
 
-    /// Waits for the source's next update. Gives its op and its pods.
+    /// Waits for the source's next update. Returns its op and its pods.
     pub fn next(&mut self) -> (String, Vec<Value>) {
         let update = self.process.stdout.wait_for("another update", |lines| {
             let updates = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
-            updates.filter(|update| update["source"] == "api").nth(self.heard)
+            updates.filter(|update| update["source"] == "api").nth(self.received)
         });
-        self.heard += 1;
+        self.received += 1;
         (update["op"].as_str().unwrap().to_owned(), update["pods"].as_array().unwrap().clone())
     }
 
-    /// Waits for the source's next update, which must be this one: `OP namespace/name …`.
-    /// Gives its pods.
+    /// Waits for the source's next update, which must be `OP namespace/name …`. Returns its pods.
     pub fn hear(&mut self, expected: &str) -> Vec<Value> {
         let (op, pods) = self.next();
         let words: Vec<String> = [op].into_iter().chain(pods.iter().map(key)).collect();
@@ -58,15 +57,14 @@ impl Node {
         pods
     }
 
-    /// Waits for the source's next update, which must be this one of this pod,
-    /// and the pod the server's own.
+    /// Waits for the source's next update, which must have this op and exactly this pod.
     pub fn hear_of(&mut self, op: &str, pod: &Value) {
         let heard = self.hear(&format!("{op} {}", key(pod)));
         assert_eq!(by_key(&heard), by_key(std::slice::from_ref(pod)));
     }
 
-    /// Waits for the end of a pod that was deleted by force, which must be what is told next: the
-    /// server marks it before it takes it away, so that this may be heard as well.
+    /// Waits for the REMOVE of a pod that was deleted by force. The server marks the pod before
+    /// it removes it, so a DELETE may come first.
     pub fn hear_the_end(&mut self, pod: &str) -> Value {
         let (mut op, mut pods) = self.next();
         if op == "DELETE" {
@@ -77,24 +75,24 @@ impl Node {
         pods.remove(0)
     }
 
-    /// What it wants, by `namespace/name`, as far as it is the server's own.
+    /// The agent's pods by `namespace/name`, reduced to what the server stores.
     pub fn pods(&self) -> BTreeMap<String, Value> {
         by_key(self.get("/pods").json()["items"].as_array().unwrap())
     }
 
-    /// What it says of its source.
+    /// The status of the api source.
     pub fn source(&self) -> Value {
         let sources = self.get("/sources").json();
         let mut items = sources["items"].as_array().unwrap().iter();
         items.find(|source| source["name"] == "api").unwrap().clone()
     }
 
-    /// Waits until the source is as it should be.
+    /// Waits until the status of the source satisfies a condition.
     pub fn source_is(&self, is: impl Fn(&Value) -> bool) -> Value {
         self.waits(|| self.source(), is)
     }
 
-    /// Waits until the source fails, and the error says all this. Gives the error.
+    /// Waits until the source fails with an error that contains these texts. Returns the error.
     pub fn fails(&self, words: &[&str]) -> String {
         let says = |source: &Value| {
             let error = source["failing"]["error"].as_str().unwrap_or_default();
@@ -103,17 +101,17 @@ impl Node {
         self.source_is(says)["failing"]["error"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until it counts so.
+    /// Waits until a condition on the agent is true.
     pub fn counts(&self, so: impl Fn(&Self) -> bool) {
         wait_for(|| so(self).then_some(()));
     }
 
-    /// How often everything was listed.
+    /// The number of lists so far.
     pub fn lists(&self) -> u64 {
         self.counted("podmux_reflector_lists_total", "")
     }
 
-    /// The sum of a metric over its labels, as far as they are these.
+    /// The sum of a metric over the series whose labels contain a text.
     pub fn counted(&self, metric: &str, labels: &str) -> u64 {
         let metrics = self.get("/metrics").text();
         let lines = metrics.lines().filter(|line| {
@@ -123,7 +121,7 @@ impl Node {
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
-    /// Waits until it wants what the server has for the node, pod for pod.
+    /// Waits until the agent has exactly the pods that the server has for the node.
     pub fn agrees_with(&self, admin: &mut Admin) -> BTreeMap<String, Value> {
         let begun = Instant::now();
         loop {
@@ -133,14 +131,14 @@ impl Node {
             }
             let late = begun.elapsed() > PATIENCE;
             assert!(!late, "{}\n{}", differences(&theirs, &ours), self.process.stderr.text());
-            thread::sleep(LOOK);
+            thread::sleep(INTERVAL);
         }
     }
 
-    /// Waits until whoever has heard all that was told holds the same.
+    /// Waits until the stream on stdout leads to the same pods.
     pub fn has_told(&self, view: &BTreeMap<String, Value>) {
         let view = compared(view);
-        self.process.holds("what is wanted", |held| {
+        self.process.holds("these pods", |held| {
             let pods: Vec<Value> =
                 held.pods.values().map(|text| serde_json::from_str(text).unwrap()).collect();
             compared(&by_key(&pods)) == view
@@ -151,7 +149,7 @@ impl Node {
         self.process.signal(signal);
     }
 
-    /// Stops it. Gives its log.
+    /// Stops the agent. Returns its log.
     pub fn ends(self) -> String {
         self.signal(Signal::TERM);
         let (code, log) = self.process.ends();
@@ -166,13 +164,13 @@ impl Node {
             if is(&seen) {
                 return seen;
             }
-            assert!(begun.elapsed() < PATIENCE, "it stays {seen:?}:\n{}", self.process.stderr.text());
-            thread::sleep(LOOK);
+            assert!(begun.elapsed() < PATIENCE, "the state stays {seen:?}:\n{}", self.process.stderr.text());
+            thread::sleep(INTERVAL);
         }
     }
 
     fn get(&self, path: &str) -> Answer {
-        // It may not listen yet.
+        // The agent may not listen yet.
         let mut connection = wait_for(|| Connection::unix(&self.directory.path().join("s")).ok());
         let answer = connection.ask("GET", path, b"").unwrap();
         assert_eq!(answer.code, 200, "{}", answer.text());
@@ -180,7 +178,7 @@ impl Node {
     }
 }
 
-/// Which pods differ, for reading.
+/// The pods that differ, for people.
 fn differences(theirs: &BTreeMap<String, Value>, ours: &BTreeMap<String, Value>) -> String {
     let keys = theirs.keys().chain(ours.keys().filter(|key| !theirs.contains_key(*key)));
     let differ = keys.filter(|key| theirs.get(*key) != ours.get(*key));

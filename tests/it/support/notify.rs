@@ -1,4 +1,4 @@
-//! A double of the service manager: a datagram socket, and what was sent to it.
+//! A double of the service manager: a datagram socket and the messages that it received.
 
 use std::{
     io,
@@ -15,20 +15,19 @@ use tempfile::TempDir;
 
 use super::process::PATIENCE;
 
-/// The double.
-pub struct Manager {
+/// A double of the service manager.
+pub struct ManagerDouble {
     socket: UnixDatagram,
-    /// What stands in `NOTIFY_SOCKET`.
+    /// The value of `NOTIFY_SOCKET`.
     pub name: String,
-    /// Every message so far.
-    heard: Vec<String>,
-    /// How many of them a wait has passed.
-    passed: usize,
+    received: Vec<String>,
+    /// How many of the messages earlier waits have consumed.
+    consumed: usize,
     _dir: TempDir,
 }
 
-impl Manager {
-    /// One whose address is a path.
+impl ManagerDouble {
+    /// A manager whose address is a path.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
@@ -36,7 +35,7 @@ impl Manager {
         Self::with(socket, path.to_str().unwrap().to_owned(), dir)
     }
 
-    /// One whose address is an abstract name.
+    /// A manager whose address is an abstract name.
     pub fn abstract_one() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let name = format!("podmux-test/{}", dir.path().display());
@@ -46,25 +45,25 @@ impl Manager {
 
     fn with(socket: UnixDatagram, name: String, dir: TempDir) -> Self {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { socket, name, heard: Vec::new(), passed: 0, _dir: dir }
+        Self { socket, name, received: Vec::new(), consumed: 0, _dir: dir }
     }
 
-    /// The command as this manager starts it.
+    /// Sets the environment of a command that this manager starts.
     pub fn starts<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command.env("NOTIFY_SOCKET", &self.name)
     }
 
-    /// The same for code in this process.
+    /// The environment for code in this process.
     pub fn environment(&self, watchdog: Option<Duration>) -> Environment {
         let mut environment = Environment::from([("NOTIFY_SOCKET".to_owned(), self.name.clone())]);
         environment.extend(watchdog.map(|time| ("WATCHDOG_USEC".to_owned(), time.as_micros().to_string())));
         environment
     }
 
-    /// Waits for a message that has this line, or begins one with it if it ends
-    /// in `…`; returns the message, and goes on behind it the next time.
-    pub fn hears(&mut self, wanted: &str) -> String {
-        self.hears_where(wanted, |message| {
+    /// Waits for a message with this line (with `…` at the end: a line that starts so) and
+    /// returns it. The next wait starts behind it.
+    pub fn receives(&mut self, wanted: &str) -> String {
+        self.receives_where(wanted, |message| {
             message.lines().any(|line| match wanted.strip_suffix('…') {
                 Some(start) => line.starts_with(start),
                 None => line == wanted,
@@ -72,36 +71,36 @@ impl Manager {
         })
     }
 
-    /// Waits for a message of which this is true.
-    pub fn hears_where(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+    /// Waits for a message that satisfies a condition.
+    pub fn receives_where(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();
         loop {
-            while self.passed < self.heard.len() {
-                self.passed += 1;
-                if wanted(&self.heard[self.passed - 1]) {
-                    return self.heard[self.passed - 1].clone();
+            while self.consumed < self.received.len() {
+                self.consumed += 1;
+                if wanted(&self.received[self.consumed - 1]) {
+                    return self.received[self.consumed - 1].clone();
                 }
             }
-            assert!(begun.elapsed() < PATIENCE && self.receive(), "no {what:?}: {:#?}", self.heard);
+            assert!(begun.elapsed() < PATIENCE && self.receive(), "no {what:?}: {:#?}", self.received);
         }
     }
 
-    /// Every message so far, after all that waits was read.
+    /// Every message so far.
     pub fn all(&mut self) -> &[String] {
         self.socket.set_nonblocking(true).unwrap();
         while self.receive() {}
         self.socket.set_nonblocking(false).unwrap();
-        &self.heard
+        &self.received
     }
 
-    /// What came so far does not count for later waits.
+    /// Lets later waits ignore the messages so far.
     pub fn forget(&mut self) {
-        self.passed = self.all().len();
+        self.consumed = self.all().len();
     }
 
-    /// Fills the queue: whoever wants to send more has to wait.
+    /// Fills the queue, so that senders have to wait.
     pub fn fill(&self) {
-        // A sender has a bound of its own, so there is another one until none gets anything in.
+        // A sender has a limit of its own, so there is another one until none can send anything.
         while self.fill_from_one() > 0 {}
     }
 
@@ -115,15 +114,22 @@ impl Manager {
                 return sent;
             }
         }
-        unreachable!("it never gets full")
+        unreachable!("the queue is never full")
     }
 
-    /// Takes one message in. False if there is none.
+    /// Receives one message. False if there is none within the timeout.
     fn receive(&mut self) -> bool {
         let mut buffer = [0; 8192];
-        let Ok(length) = self.socket.recv(&mut buffer) else { return false };
+        let length = loop {
+            match self.socket.recv(&mut buffer) {
+                Ok(length) => break length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // The kernel interrupts a receive with a timeout also where it restarts other calls.
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::Interrupted),
+            }
+        };
         assert!(length <= 4096, "systemd drops a message of {length} bytes");
-        self.heard.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
+        self.received.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
         true
     }
 }

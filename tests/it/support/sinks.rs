@@ -1,75 +1,89 @@
-//! Sinks that behave badly.
+//! A test double of a sink, which can behave badly.
 
 use std::time::Duration;
 
-use podmux::sink::{SequencedUpdate, Sink, SinkError};
+use jiff::Timestamp;
+use podmux::{
+    pod::{ListingBuilder, Op, Origin, PodUpdate, SourceName, UpdateSource},
+    sink::{SequencedUpdate, Sink, SinkError},
+};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
 
-use super::stream::Replica;
+use super::{script::pod, stream::Replica};
 
-/// How a sink behaves towards every update.
-pub enum Manners {
-    Takes,
-    /// Does nothing at all until the gate is opened.
+/// How a sink handles each update.
+pub enum Behaviour {
+    Accepts,
+    /// Blocks until the gate is opened.
     HangsUntil(watch::Receiver<bool>),
-    /// Fails as many times as this, in all, then works.
+    /// Fails this many times in all, then accepts.
     Fails(usize),
     Slow(Duration),
     Panics,
-    /// Says that it has ended for good.
-    Ends,
-    /// Takes everything; whoever stands behind it goes away when the gate is opened.
+    /// Returns a fatal error.
+    Fatal,
+    /// Accepts everything; its consumer goes away when the gate is opened.
     Leaves(watch::Receiver<bool>),
 }
 
-/// What a sink has met, for a test to look at and to wait for.
+/// The updates that a sink has received.
 #[derive(Clone, Debug, Default)]
-pub struct Diary {
+pub struct Received {
     pub replica: Replica,
-    /// Each update that it was handed, retries too, with the time.
+    /// Each delivery, retries included, with its time.
     pub attempts: Vec<(Instant, SequencedUpdate)>,
 }
 
-/// A sink with manners and a diary.
-pub struct Double {
-    manners: Manners,
-    diary: watch::Sender<Diary>,
+/// A sink with a chosen behaviour, which records what it receives.
+pub struct SinkDouble {
+    behaviour: Behaviour,
+    received: watch::Sender<Received>,
 }
 
-impl Double {
-    pub fn new(manners: Manners) -> (Self, watch::Receiver<Diary>) {
-        let (diary, seen) = watch::channel(Diary::default());
-        (Self { manners, diary }, seen)
+impl SinkDouble {
+    pub fn new(behaviour: Behaviour) -> (Self, watch::Receiver<Received>) {
+        let (received, seen) = watch::channel(Received::default());
+        (Self { behaviour, received }, seen)
     }
 }
 
-impl Sink for Double {
+impl Sink for SinkDouble {
     async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
-        self.diary.send_modify(|diary| diary.attempts.push((Instant::now(), update.clone())));
-        match &mut self.manners {
-            Manners::Takes | Manners::Leaves(_) | Manners::Fails(0) => {}
-            Manners::HangsUntil(gate) => drop(gate.wait_for(|open| *open).await),
-            Manners::Fails(times) => {
+        self.received.send_modify(|received| received.attempts.push((Instant::now(), update.clone())));
+        match &mut self.behaviour {
+            Behaviour::Accepts | Behaviour::Leaves(_) | Behaviour::Fails(0) => {}
+            Behaviour::HangsUntil(gate) => drop(gate.wait_for(|open| *open).await),
+            Behaviour::Fails(times) => {
                 *times -= 1;
                 let cause = std::io::Error::other("no route to host");
                 return Err(SinkError::retry(cause));
             }
-            Manners::Slow(pace) => sleep(*pace).await,
-            Manners::Panics => panic!("a sink without manners"),
-            Manners::Ends => return Err(SinkError::fatal("the pipe is shut")),
+            Behaviour::Slow(pace) => sleep(*pace).await,
+            Behaviour::Panics => panic!("the sink panics"),
+            Behaviour::Fatal => return Err(SinkError::fatal("the pipe is closed")),
         }
-        self.diary.send_modify(|diary| diary.replica.take(update));
+        self.received.send_modify(|received| received.replica.take(update));
         Ok(())
     }
 
     async fn gone(&mut self) -> SinkError {
-        if let Manners::Leaves(gate) = &mut self.manners {
+        if let Behaviour::Leaves(gate) = &mut self.behaviour {
             drop(gate.wait_for(|open| *open).await);
-            return SinkError::fatal("the reader has left");
+            return SinkError::fatal("the reader has gone");
         }
         std::future::pending().await
     }
+}
+
+/// An update of the file source with these pods.
+pub fn update(seq: u64, op: Op, pods: &str) -> SequencedUpdate {
+    let mut builder = ListingBuilder::new(SourceName::File);
+    let pods = pods.split_whitespace().map(pod).collect();
+    builder.put(&Origin::from("test"), pods, Timestamp::UNIX_EPOCH);
+    let pods = builder.listing().iter().map(|(_, entry)| entry.pod().clone()).collect();
+    let time = "2026-11-21T09:00:00.000123999Z".parse().unwrap();
+    SequencedUpdate { seq, time, update: PodUpdate { op, source: UpdateSource::One(SourceName::File), pods } }
 }

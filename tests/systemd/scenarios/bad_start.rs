@@ -1,4 +1,4 @@
-//! Starts that cannot work: one line that says why, and no loop.
+//! Starts that fail: one line with the reason, and no restart loop.
 
 use std::{io::Read as _, net::TcpListener, os::unix::net::UnixStream, time::Duration};
 
@@ -6,17 +6,17 @@ use podmux_machine::{client::ADDRESS, machine::Machine, pods::pod};
 use redb::{Database, TableDefinition};
 use sha2::{Digest as _, Sha256};
 
-/// How often a client that waits at the socket may start the service: what podmux.socket
-/// says, and the one that it was started by hand.
+/// How many times a waiting client may start the service: the limit of podmux.socket, and
+/// the manual start.
 const STARTS: usize = 21;
 
-/// Starts the service, which must refuse for this reason: exit code 2, no restart, one
-/// line of it in the journal and the same in the status.
-fn refused(machine: &Machine, reason: &str) {
+/// Starts the service, which must fail for this reason: exit code 2, no restart, one line in
+/// the journal, and the same line in the status.
+fn fails_to_start(machine: &Machine, reason: &str) {
     machine.ok("systemctl stop podmux.service 2>&1");
     machine.ok("journalctl --sync --rotate --vacuum-time=1s 2>&1");
     assert_ne!(machine.run("systemctl start podmux.service").code, 0);
-    assert_refused(machine, reason);
+    assert_failed(machine, reason);
     let errors = machine.journal("--output=cat --priority=err --identifier=podmux");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains(reason), "{errors}");
@@ -25,8 +25,8 @@ fn refused(machine: &Machine, reason: &str) {
     assert!(line.is_some_and(|line| line.contains(reason)), "{status}");
 }
 
-/// That it has failed for good.
-fn assert_refused(machine: &Machine, reason: &str) {
+/// Checks that the service has failed and is not restarted.
+fn assert_failed(machine: &Machine, reason: &str) {
     assert_eq!(machine.is("failed"), Ok(()));
     assert_eq!((&*machine.show("Result"), &*machine.show("ExecMainStatus")), ("exit-code", "2"));
     assert_eq!(machine.number("NRestarts"), 0);
@@ -34,7 +34,7 @@ fn assert_refused(machine: &Machine, reason: &str) {
     assert!(status.contains(reason), "{status}");
 }
 
-/// What was wrong is mended: it starts, and has its pods.
+/// Checks that the service starts again and has its pods.
 fn starts_again(machine: &Machine, pods: &[&str]) {
     machine.ok("systemctl start podmux.service");
     machine.wait_for_pods(pods);
@@ -47,14 +47,14 @@ fn a_state_directory_of_a_newer_version_is_left_as_it_is() {
     machine.ok("systemctl stop podmux.service 2>&1 && cp /var/lib/podmux/state.redb /root/");
     make_newer(&machine);
     let before = machine.ok("sha256sum /var/lib/podmux/state.redb");
-    refused(&machine, "/var/lib/podmux/state.redb was written by a newer podmux: format 99");
+    fails_to_start(&machine, "/var/lib/podmux/state.redb was written by a newer podmux: format 99");
     assert_eq!(machine.ok("sha256sum /var/lib/podmux/state.redb"), before);
-    // What was acknowledged is kept for the newer one, or a copy that is put back.
+    // A copy of the old state directory works again.
     machine.ok("cat /root/state.redb >/var/lib/podmux/state.redb");
     starts_again(&machine, &["posted"]);
 }
 
-/// As a program would do whose format has another number.
+/// Changes the number of the format.
 fn make_newer(machine: &Machine) {
     let database = Database::open(machine.path("/var/lib/podmux/state.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -72,17 +72,17 @@ fn make_newer(machine: &Machine) {
 }
 
 #[test]
-fn a_disk_without_space_is_said_and_refuses_only_what_needs_space() {
+fn a_full_disk_rejects_only_writes_and_is_in_the_answer() {
     let machine = Machine::with_podmux();
     machine.ok("systemctl stop podmux.service 2>&1");
     machine.ok("mount -t tmpfs -o size=4m,mode=0700,uid=podmux,gid=podmux tmpfs /var/lib/podmux");
     machine.run("dd if=/dev/zero of=/var/lib/podmux/filler bs=4k");
-    refused(&machine, "/var/lib/podmux");
+    fails_to_start(&machine, "/var/lib/podmux");
     machine.ok("rm /var/lib/podmux/filler && systemctl start podmux.service");
     machine.post(&pod("posted"));
     machine.run("dd if=/dev/zero of=/var/lib/podmux/filler bs=4k");
     let mut kept = vec!["posted".to_owned()];
-    machine.wait_for("a post is refused for want of space", || {
+    machine.wait_for("a post is rejected because of the full disk", || {
         let name = format!("large-{}", kept.len());
         let mut large = pod(&name);
         large["metadata"]["annotations"] = serde_json::json!({"large": "x".repeat(100_000)});
@@ -106,72 +106,72 @@ fn a_disk_without_space_is_said_and_refuses_only_what_needs_space() {
 }
 
 #[test]
-fn a_file_system_that_cannot_be_written_is_said() {
+fn a_read_only_file_system_is_an_error() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.ok("systemctl stop podmux.service 2>&1");
     machine.ok("cp -a /var/lib/podmux /root/kept && mount -t tmpfs tmpfs /var/lib/podmux && \
          chown podmux:podmux /var/lib/podmux && chmod 0700 /var/lib/podmux && \
          cp -a /root/kept/. /var/lib/podmux/ && mount -o remount,ro /var/lib/podmux");
-    refused(&machine, "ead-only file system");
+    fails_to_start(&machine, "ead-only file system");
     machine.ok("mount -o remount,rw /var/lib/podmux");
     starts_again(&machine, &["posted"]);
 }
 
 #[test]
-fn a_port_in_use_is_said() {
+fn a_port_in_use_is_an_error() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.ok("systemctl stop podmux.service 2>&1");
     let other = machine.within(|| TcpListener::bind(ADDRESS).unwrap());
-    refused(&machine, ADDRESS);
+    fails_to_start(&machine, ADDRESS);
     drop(other);
     starts_again(&machine, &["posted"]);
 }
 
 #[test]
-fn a_token_that_cannot_be_read_is_said() {
+fn an_unreadable_token_is_an_error() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.write_as("/etc/podmux/token", 0o600, "a-token-that-is-root's");
     machine.settings("tokenFile: /etc/podmux/token");
-    refused(&machine, "/etc/podmux/token");
+    fails_to_start(&machine, "/etc/podmux/token");
     machine.ok("chgrp podmux /etc/podmux/token && chmod 0640 /etc/podmux/token");
     starts_again(&machine, &["posted"]);
 }
 
-/// Asks whether a start would be refused.
-const ASK: &str = "systemd-run --pipe --wait -q -p User=podmux -p EnvironmentFile=-/etc/default/podmux \
+/// Checks the settings without a start.
+const CHECK: &str = "systemd-run --pipe --wait -q -p User=podmux -p EnvironmentFile=-/etc/default/podmux \
     -E STATE_DIRECTORY=/var/lib/podmux /usr/bin/podmux run --check --config /etc/podmux/config.yaml";
 
 #[test]
-fn a_setting_that_cannot_be_used_is_said() {
+fn an_invalid_setting_is_an_error() {
     let machine = Machine::with_podmux();
     machine.settings("fileCheckFrequency: often");
-    refused(&machine, "fileCheckFrequency");
-    // The same is said without a start, by what README.md has for it.
-    let asked = machine.run(ASK);
-    assert_eq!(asked.code, 2, "{asked:?}");
-    assert!(asked.stderr.contains("fileCheckFrequency"), "{asked:?}");
-    let mended = machine.read("/etc/podmux/config.yaml").replace("often", "10s");
-    machine.write("/etc/podmux/config.yaml", mended);
-    machine.ok(ASK);
-    // It knows the variables, too.
+    fails_to_start(&machine, "fileCheckFrequency");
+    // The command of README.md finds the same error without a start.
+    let checked = machine.run(CHECK);
+    assert_eq!(checked.code, 2, "{checked:?}");
+    assert!(checked.stderr.contains("fileCheckFrequency"), "{checked:?}");
+    let corrected = machine.read("/etc/podmux/config.yaml").replace("often", "10s");
+    machine.write("/etc/podmux/config.yaml", corrected);
+    machine.ok(CHECK);
+    // It reads the variables too.
     let variables = machine.read("/etc/default/podmux");
     machine.variables("PODMUX_FILE_CHECK_FREQUENCY=seldom");
-    let asked = machine.run(ASK);
-    assert!(asked.code == 2 && asked.stderr.contains("seldom"), "{asked:?}");
+    let checked = machine.run(CHECK);
+    assert!(checked.code == 2 && checked.stderr.contains("seldom"), "{checked:?}");
     machine.write("/etc/default/podmux", variables);
     starts_again(&machine, &[]);
 }
 
 #[test]
-fn a_client_that_waits_makes_no_loop_of_a_start_that_is_refused() {
+fn a_waiting_client_does_not_cause_a_restart_loop() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.settings("fileCheckFrequency: often");
-    refused(&machine, "fileCheckFrequency");
-    // It waits until it is told that nobody comes, which it is.
+    fails_to_start(&machine, "fileCheckFrequency");
+    // It waits until systemd closes the connection.
     let mut client = UnixStream::connect(machine.socket()).unwrap();
     client.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     match client.read(&mut [0]) {
@@ -179,12 +179,12 @@ fn a_client_that_waits_makes_no_loop_of_a_start_that_is_refused() {
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }
     assert!(machine.socket_is("failed"), "the socket is closed");
-    assert_refused(&machine, "fileCheckFrequency");
+    assert_failed(&machine, "fileCheckFrequency");
     let journal = machine.journal("--output=cat --priority=err --identifier=podmux");
     assert!(journal.lines().count() <= STARTS, "{journal}");
-    // Who starts it again has both.
-    let mended = machine.read("/etc/podmux/config.yaml").replace("often", "10s");
-    machine.write("/etc/podmux/config.yaml", mended);
+    // A manual start starts both.
+    let corrected = machine.read("/etc/podmux/config.yaml").replace("often", "10s");
+    machine.write("/etc/podmux/config.yaml", corrected);
     starts_again(&machine, &["posted"]);
     assert!(machine.socket_is("active"));
 }

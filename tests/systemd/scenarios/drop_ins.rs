@@ -1,5 +1,5 @@
-//! Each drop-in that comes with the package, tried with what it is for. Those for sources
-//! that need a server are in `sources.rs`, those for a newer systemd in `newer.rs`.
+//! The package's drop-ins. Those for sources with a server are in `sources.rs`, those for a
+//! newer systemd in `newer.rs`.
 
 use std::{fs, io, process::Command};
 
@@ -17,14 +17,14 @@ fn manifests_elsewhere_are_read_by_the_group() {
     machine.ok("chgrp -R podmux /srv/manifests && chmod 2750 /srv/manifests");
     machine.restart();
     machine.wait_for_pods(&["web-node1"]);
-    // A file that is made there has the group by itself.
+    // A new file has the directory's group.
     machine.ok("umask 027 && cp /srv/manifests/web.yaml /srv/manifests/.second && \
          sed -i s/web/second/ /srv/manifests/.second && mv /srv/manifests/.second /srv/manifests/second.yaml");
     machine.wait_for_pods(&["second-node1", "web-node1"]);
 }
 
 #[test]
-fn manifests_of_kubeadm_are_read_and_nothing_else_that_is_secret() {
+fn manifests_of_kubeadm_are_readable_and_other_secrets_are_not() {
     let machine = Machine::with_podmux();
     machine.packaged_drop_in("kubeadm-manifests");
     machine.write_as("/etc/kubernetes/manifests/etcd.yaml", 0o600, pod("etcd").to_string());
@@ -40,12 +40,12 @@ fn manifests_of_kubeadm_are_read_and_nothing_else_that_is_secret() {
         pod("kube-apiserver").to_string(),
     );
     machine.wait_for_pods(&["etcd-node1", "kube-apiserver-node1"]);
-    // What the agent sees of the machine, with more rights than it has.
-    let seen = format!("/proc/{}/root", machine.agent().unwrap().as_raw_nonzero());
-    let read = |file: &str| fs::read_to_string(format!("{seen}{file}"));
-    // So that it is not the way of looking that hides them.
+    // The agent's file system, read with more rights than it has.
+    let view = format!("/proc/{}/root", machine.agent().unwrap().as_raw_nonzero());
+    let read = |file: &str| fs::read_to_string(format!("{view}{file}"));
+    // A readable file shows that this way of reading works.
     assert!(read("/etc/kubernetes/manifests/etcd.yaml").unwrap().contains("etcd"));
-    // What is hidden is an empty file without rights; what is in a directory is not there.
+    // A hidden file is an empty file without rights; a hidden directory is empty.
     assert_eq!(read("/etc/shadow").unwrap(), "");
     assert_eq!(read("/etc/kubernetes/admin.conf").unwrap(), "");
     for file in ["/etc/kubernetes/pki/ca.key", "/var/lib/kubelet/pki/kubelet-client-current.pem"] {
@@ -54,21 +54,22 @@ fn manifests_of_kubeadm_are_read_and_nothing_else_that_is_secret() {
 }
 
 #[test]
-fn manifests_of_kubeadm_and_the_output_file_go_together() {
+fn manifests_of_kubeadm_and_the_output_file_work_together() {
     let machine = Machine::with_podmux();
     machine.packaged_drop_in("kubeadm-manifests");
     machine.packaged_drop_in("output-file");
     machine.write_as("/etc/kubernetes/manifests/etcd.yaml", 0o600, pod("etcd").to_string());
     machine.restart();
     machine.wait_for_pods(&["etcd-node1"]);
-    machine.wait_for("the pod is told", || match machine.read("/var/log/podmux/updates.jsonl") {
-        file if file.contains("etcd-node1") => Ok(()),
-        file => Err(file),
+    machine.wait_for("the pod is in the output file", || {
+        match machine.read("/var/log/podmux/updates.jsonl") {
+            file if file.contains("etcd-node1") => Ok(()),
+            file => Err(file),
+        }
     });
 }
 
-/// What listen-beyond-loopback.conf names: a key and a token, and the certificate that is
-/// given back, too.
+/// Writes the files that listen-beyond-loopback.conf names; returns the certificate.
 fn beyond_loopback(machine: &Machine) -> NamedTempFile {
     let (certificate, key) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
     let mut openssl = Command::new("openssl");
@@ -85,7 +86,7 @@ fn beyond_loopback(machine: &Machine) -> NamedTempFile {
 }
 
 #[test]
-fn beyond_loopback_it_serves_who_bears_the_token_over_tls() {
+fn beyond_loopback_a_client_needs_tls_and_the_token() {
     let machine = Machine::with_podmux();
     let certificate = beyond_loopback(&machine);
     machine.packaged_drop_in("listen-beyond-loopback");
@@ -100,24 +101,24 @@ fn beyond_loopback_it_serves_who_bears_the_token_over_tls() {
     let answer = ask("the-token-of-this-test");
     assert_eq!(answer.code, 0, "{answer:?}");
     assert!(answer.stdout.contains("posted"), "{answer:?}");
-    let refused = ask("another-token");
-    assert!(refused.stdout.contains("Unauthorized"), "{refused:?}");
-    // On all addresses: port 10250 of no address in particular, listening.
+    let rejected = ask("another-token");
+    assert!(rejected.stdout.contains("Unauthorized"), "{rejected:?}");
+    // It listens on port 10250 of all addresses.
     let sockets = machine.ok("cat /proc/net/tcp6");
     assert!(sockets.contains(&format!("{}:280A {}:0000 0A", "0".repeat(32), "0".repeat(32))), "{sockets}");
-    // The files stay root's.
+    // Only root can read the files.
     let denied = machine.run("runuser --user podmux -- cat /etc/podmux/secrets/token");
     assert_ne!(denied.code, 0);
-    machine.reloads_well_and_badly();
+    machine.reloads_valid_and_invalid_settings();
 }
 
 #[test]
-fn a_capability_and_credentials_go_together() {
+fn a_capability_and_credentials_work_together() {
     let machine = Machine::with_podmux();
     beyond_loopback(&machine);
     machine.packaged_drop_in("listen-beyond-loopback");
-    // The second way of kubernetes.conf, with the kubelet's kubeconfig, which only the
-    // capability of the other drop-in reads.
+    // The second way of kubernetes.conf: the kubelet's kubeconfig, which needs the capability
+    // of the other drop-in.
     machine.write_as("/etc/kubernetes/kubelet.conf", 0o600, KUBECONFIG);
     let examples = "/usr/share/doc/podmux/examples/drop-ins";
     let kubernetes = machine.read(&format!("{examples}/kubernetes.conf"));
@@ -127,13 +128,13 @@ fn a_capability_and_credentials_go_together() {
     assert!(second.contains("kubelet.conf") && second.contains("+dac_read_search"), "{second}");
     let manifests = machine.read(&format!("{examples}/kubeadm-manifests.conf"));
     machine.drop_in("kubeadm-manifests", &manifests.replace("InaccessiblePaths=-/var/lib/kubelet\n", ""));
-    // Later than the one whose ExecReload= it replaces.
+    // It sorts after the drop-in whose ExecReload= it replaces.
     machine.drop_in("z-kubernetes", &format!("[Service]\n{second}\n"));
     machine.restart();
-    machine.reloads_well_and_badly();
+    machine.reloads_valid_and_invalid_settings();
 }
 
-/// Of a server that is not there.
+/// A kubeconfig for a server that does not exist.
 pub const KUBECONFIG: &str = "\
 apiVersion: v1
 kind: Config
@@ -144,7 +145,7 @@ current-context: x
 ";
 
 #[test]
-fn a_credential_that_is_not_there_is_said_and_is_no_loop() {
+fn a_missing_credential_is_an_error_without_a_restart_loop() {
     let machine = Machine::with_podmux();
     machine.packaged_drop_in("kubernetes");
     assert_ne!(machine.run("systemctl restart podmux.service").code, 0);
@@ -159,7 +160,7 @@ fn a_credential_that_is_not_there_is_said_and_is_no_loop() {
 }
 
 #[test]
-fn the_output_file_is_rotated_and_goes_on_in_a_new_one() {
+fn the_output_file_is_rotated_and_continues_in_a_new_one() {
     let machine = Machine::with_podmux();
     machine.packaged_drop_in("output-file");
     machine.restart();
@@ -170,15 +171,12 @@ fn the_output_file_is_rotated_and_goes_on_in_a_new_one() {
         }
         Err(machine.ok("ls -l /var/log/podmux; cat /var/log/podmux/updates.jsonl || true"))
     };
-    machine.wait_for("the pod is told", || has("/var/log/podmux/updates.jsonl", "before"));
+    machine.wait_for("the pod is in the output file", || has("/var/log/podmux/updates.jsonl", "before"));
     machine.ok("logrotate --force /etc/logrotate.d/podmux");
-    machine.wait_for("the file is kept", || has("/var/log/podmux/updates.jsonl.1", "before"));
-    // The next line goes into the new one.
-    machine.wait_for("the agent was told", || {
-        let journal = machine.journal("--output=cat");
-        if journal.contains("SIGHUP: the settings are read") { Ok(()) } else { Err(journal) }
-    });
+    machine.wait_for("the old file is kept", || has("/var/log/podmux/updates.jsonl.1", "before"));
+    // The next line goes into the new file.
+    machine.wait_for_reload();
     machine.post(&pod("after"));
-    machine.wait_for("the pod is told in the new file", || has("/var/log/podmux/updates.jsonl", "after"));
+    machine.wait_for("the pod is in the new file", || has("/var/log/podmux/updates.jsonl", "after"));
     assert!(!machine.read("/var/log/podmux/updates.jsonl.1").contains(r#""name":"after""#));
 }

@@ -1,4 +1,4 @@
-//! What there is after an installation.
+//! The state after an installation.
 
 use std::fs;
 
@@ -16,14 +16,14 @@ fn a_fresh_installation_is_active_ready_and_enabled() {
     assert_eq!(machine.show("Type"), "notify");
     assert_eq!(machine.show("SubState"), "running");
     assert_eq!(machine.number("NRestarts"), 0);
-    machine.wait_for_status("of the pods", |status| status == "0 pods");
+    machine.wait_for_status("has the number of pods", |status| status == "0 pods");
     assert_eq!(machine.ok("systemctl is-enabled podmux.service podmux.socket"), "enabled\nenabled\n");
     assert_eq!(machine.ok("systemctl is-active podmux.socket"), "active\n");
     assert_eq!(machine.ok("systemctl is-system-running"), "running\n");
 }
 
 #[test]
-fn files_and_processes_belong_to_whom_they_should() {
+fn files_and_processes_have_the_right_owners_and_rights() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     let files = machine.ok("stat --format='%a %U:%G %n' /etc/podmux /etc/podmux/config.yaml \
@@ -58,22 +58,22 @@ fn files_and_processes_belong_to_whom_they_should() {
 }
 
 #[test]
-fn who_is_in_the_group_may_use_the_socket_and_nobody_else() {
+fn only_members_of_the_group_may_use_the_socket() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.ok("useradd --groups podmux friend && useradd stranger");
     let listed = machine.ok("runuser --user friend -- podmux get pods --output name");
     assert_eq!(listed, "pod/posted\n");
-    let refused = machine.run("runuser --user stranger -- podmux get pods --output name");
-    assert_ne!(refused.code, 0);
-    assert!(refused.stderr.contains("no permission to use the socket"), "{refused:?}");
+    let rejected = machine.run("runuser --user stranger -- podmux get pods --output name");
+    assert_ne!(rejected.code, 0);
+    assert!(rejected.stderr.contains("no permission to use the socket"), "{rejected:?}");
 }
 
 #[test]
-fn a_directory_of_manifests_that_was_closed_stays_so() {
+fn a_manifest_directory_keeps_its_restricted_mode() {
     let machine = Machine::with_podmux();
     machine.ok("chgrp podmux /etc/podmux/manifests && chmod 0750 /etc/podmux/manifests");
-    // As at each boot, and as an upgrade does.
+    // A boot and an upgrade run this.
     machine.ok("systemd-tmpfiles --create");
     machine.install(&package());
     let mode = machine.ok("stat --format='%a %U:%G' /etc/podmux/manifests");
@@ -83,7 +83,7 @@ fn a_directory_of_manifests_that_was_closed_stays_so() {
 }
 
 #[test]
-fn a_machine_that_was_installed_before_its_first_boot_comes_up_with_it() {
+fn a_package_installed_before_the_first_boot_starts_with_it() {
     let machine = Machine::boot_installed();
     machine.wait_for("podmux.service is active", || machine.is_active());
     assert!(machine.socket_is("active"));
@@ -92,7 +92,7 @@ fn a_machine_that_was_installed_before_its_first_boot_comes_up_with_it() {
     machine.post(&pod("posted"));
     machine.wait_for_pods(&["posted"]);
     assert_eq!(machine.number("NRestarts"), 0);
-    // The socket was there before the service.
+    // The socket is active before the service.
     let (socket, service) = (
         machine.ok("systemctl show --property=ActiveEnterTimestampMonotonic --value podmux.socket"),
         machine.ok("systemctl show --property=InactiveExitTimestampMonotonic --value podmux.service"),
@@ -102,7 +102,7 @@ fn a_machine_that_was_installed_before_its_first_boot_comes_up_with_it() {
 }
 
 #[test]
-fn an_installation_brings_its_manual_and_its_examples() {
+fn an_installation_has_manual_pages_and_examples() {
     let machine = Machine::boot();
     machine.install(&package());
     let files = machine.ok("dpkg --listfiles podmux");
@@ -115,9 +115,9 @@ fn an_installation_brings_its_manual_and_its_examples() {
     ] {
         assert!(files.lines().any(|line| line == file), "{file} is not in {files}");
     }
-    // As it was made: no file differs from what its sum says.
+    // No file differs from its checksum.
     assert_eq!(machine.ok("dpkg --verify podmux"), "");
-    // Names that documentation gives must lead somewhere.
+    // The unit's documentation exists.
     let documents = machine.ok("systemctl show --property=Documentation --value podmux.service");
     for file in documents.split_whitespace().filter_map(|name| name.strip_prefix("file://")) {
         assert!(files.lines().any(|line| line == file), "{file} is not there");

@@ -1,10 +1,10 @@
-//! What an operator reads in the journal.
+//! The agent's lines in the journal.
 
 use podmux_machine::{machine::Machine, pods::pod};
 use serde_json::json;
 
 #[test]
-fn the_journal_has_levels_no_second_time_and_no_secret() {
+fn the_journal_has_levels_no_duplicate_time_and_no_secret() {
     let machine = Machine::with_podmux();
     machine.variables("PODMUX_VERBOSE=3");
     machine.restart();
@@ -22,7 +22,7 @@ fn the_journal_has_levels_no_second_time_and_no_secret() {
     bad["spec"]["containers"][0]["env"] = json!([{"name": "KEY", "value": "a-secret-of-the-bad-one"}]);
     machine.write("/etc/podmux/manifests/bad.yaml", bad.to_string());
     machine.wait_for_pods(&["good-node1", "posted"]);
-    machine.wait_for("the journal tells of the bad one", || {
+    machine.wait_for("the journal has the invalid manifest", || {
         let warnings = machine.journal("--output=cat --priority=warning..warning");
         if warnings.contains("/etc/podmux/manifests/bad.yaml") { Ok(()) } else { Err(warnings) }
     });
@@ -37,7 +37,7 @@ fn the_journal_has_levels_no_second_time_and_no_secret() {
     for line in own.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         let message = line["MESSAGE"].as_str().unwrap_or_else(|| panic!("{line}"));
-        // The journal has the time, the level and the program's name by itself.
+        // The journal stores the time, the level and the program's name itself.
         assert!(!message.starts_with("20") && !message.starts_with('<'), "{message}");
         for level in ["TRACE", "DEBUG", "INFO", "WARN", "ERROR"] {
             assert!(!message.starts_with(level), "{message}");

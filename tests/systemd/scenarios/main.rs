@@ -1,9 +1,9 @@
-//! podmux's package on a real systemd: installed, supervised, reloaded, upgraded, taken away.
+//! podmux's package on a real systemd: installation, supervision, reload, upgrade, removal.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "tests fail by panicking, and wait by the clock"
+    reason = "tests panic on failure and use the real clock"
 )]
 
 mod bad_start;

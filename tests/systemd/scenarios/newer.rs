@@ -1,8 +1,8 @@
-//! What a newer systemd can do more: Debian 13 has 257.
+//! Features of a newer systemd: Debian 13 has 257.
 
 use podmux_machine::{
     load::Load,
-    machine::{Machine, package},
+    machine::{Machine, RELOAD_FAILED, RELOADED, package},
     pods::pod,
 };
 use rustix::process::{Signal, kill_process};
@@ -12,7 +12,7 @@ use crate::drop_ins::KUBECONFIG;
 fn newer_with(drop_in: &str) -> Machine {
     let machine = Machine::boot_newer();
     machine.install(&package());
-    // What kubernetes.conf names; of a server that is not there.
+    // The file that kubernetes.conf names, for a server that does not exist.
     machine.ok("install -d -m 0700 /etc/podmux/secrets");
     machine.write_as("/etc/podmux/secrets/kubeconfig", 0o600, KUBECONFIG);
     machine.packaged_drop_in(drop_in);
@@ -21,42 +21,41 @@ fn newer_with(drop_in: &str) -> Machine {
 }
 
 #[test]
-fn a_reload_is_over_when_the_agent_says_so() {
+fn a_reload_ends_with_the_notification_of_the_agent() {
     let machine = newer_with("notify-reload");
     assert_eq!(machine.show("Type"), "notify-reload");
     machine.post(&pod("posted"));
     let agent = machine.agent();
     machine.settings("verbose: 1");
     machine.ok("systemctl reload podmux.service");
-    // No waiting here: that is what the drop-in is for.
+    // With this drop-in `systemctl reload` waits for the agent.
     let journal = machine.journal("--output=cat");
-    assert!(journal.contains("SIGHUP: the settings are read"), "{journal}");
+    assert!(journal.contains(RELOADED), "{journal}");
     assert_eq!(machine.agent(), agent);
     machine.settings("fileCheckFrequency: often");
     assert_ne!(machine.run("systemctl reload podmux.service").code, 0);
     let journal = machine.journal("--output=cat --priority=err");
     assert!(journal.contains("fileCheckFrequency"), "{journal}");
-    // The signal was sent, too.
-    machine.wait_for_status("of it", |status| status.contains("the new settings were refused"));
+    machine.wait_for_status("has the error", |status| status.contains(RELOAD_FAILED));
     assert_eq!(machine.agent(), agent);
     assert_eq!(machine.is_active(), Ok(()));
     machine.wait_for_pods(&["posted"]);
 }
 
 #[test]
-fn a_reload_that_is_told_goes_with_credentials() {
+fn notify_reload_works_with_credentials() {
     let machine = newer_with("kubernetes");
     let examples = "/usr/share/doc/podmux/examples/drop-ins";
-    let told =
+    let drop_in =
         machine.read(&format!("{examples}/notify-reload.conf")).replace("\n#ExecReload=", "\nExecReload=");
-    machine.drop_in("notify-reload", &told);
+    machine.drop_in("notify-reload", &drop_in);
     machine.restart();
     assert_eq!(machine.show("Type"), "notify-reload");
-    machine.reloads_well_and_badly();
+    machine.reloads_valid_and_invalid_settings();
 }
 
 #[test]
-fn an_agent_that_dies_again_and_again_is_started_less_and_less_often() {
+fn an_agent_that_dies_repeatedly_is_restarted_with_growing_delays() {
     let machine = newer_with("restart-steps");
     machine.drop_in("test", "[Service]\nRestartSec=50ms\nRestartMaxDelaySec=1min\n");
     machine.restart();
@@ -69,7 +68,7 @@ fn an_agent_that_dies_again_and_again_is_started_less_and_less_often() {
             restarts if restarts == kills => machine.is_active(),
             restarts => Err(format!("{restarts} restarts")),
         });
-        // systemctl would write it as 1min 2s.
+        // systemctl prints a time span such as 1min 2s.
         let delay = machine.ok("busctl get-property org.freedesktop.systemd1 \
              /org/freedesktop/systemd1/unit/podmux_2eservice org.freedesktop.systemd1.Service RestartUSecNext");
         delays.push(delay.trim().strip_prefix("t ").unwrap().parse::<u64>().unwrap());
@@ -79,18 +78,18 @@ fn an_agent_that_dies_again_and_again_is_started_less_and_less_often() {
 }
 
 #[test]
-fn the_package_works_on_it_as_on_the_older_one() {
+fn the_package_works_with_the_newer_systemd() {
     let machine = Machine::boot_newer();
     machine.install(&package());
     assert_eq!(machine.is_active(), Ok(()));
     let load = Load::start(&machine);
     machine.restart();
-    load.go_on(&machine);
+    load.continues(&machine);
     machine.ok("systemctl reload podmux.service");
-    load.go_on(&machine);
-    let told = load.stop();
-    assert_eq!(told.failures, [""; 0]);
-    told.assert_kept(&machine);
+    load.continues(&machine);
+    let result = load.stop();
+    assert_eq!(result.failures, [""; 0]);
+    result.assert_pods_kept(&machine);
     machine.ok("dpkg --purge podmux");
     assert!(!machine.exists("/var/lib/podmux") && !machine.exists("/etc/podmux"));
 }

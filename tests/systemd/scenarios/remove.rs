@@ -1,4 +1,4 @@
-//! Taking the package away.
+//! The removal of the package.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,14 @@ use podmux_machine::{
     pods::pod,
 };
 
-/// Every file of the machine but what the kernel and systemd make as they run, and the
-/// package manager's own books.
+/// All files of the machine, except those of the kernel, systemd and the package manager.
 fn files(machine: &Machine) -> BTreeSet<String> {
     let files = machine.ok("find / -xdev \\( \
          -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /root/podmux.deb \
          -o -path /var/log/journal -o -path /var/lib/systemd/catalog -o -path /var/lib/dpkg \
          -o -path /var/lib/logrotate -o -path /var/log/dpkg.log -o -path /var/log/alternatives.log -o -path /var/tmp \
          \\) -prune -o -print; find /run -xdev -path '*podmux*'");
-    // Of each change of the users a copy of the state before is kept.
+    // Backups of the tools that change users.
     let copies = ["/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-"];
     files.lines().filter(|file| !copies.contains(file)).map(str::to_owned).collect()
 }
@@ -25,7 +24,7 @@ fn users(machine: &Machine) -> String {
 }
 
 #[test]
-fn removed_it_keeps_its_state_and_installed_again_it_has_its_pods() {
+fn a_removal_keeps_the_state_and_a_new_installation_has_its_pods() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.settings("fileCheckFrequency: 11s");
@@ -44,7 +43,7 @@ fn removed_it_keeps_its_state_and_installed_again_it_has_its_pods() {
 }
 
 #[test]
-fn purged_it_leaves_nothing_behind() {
+fn a_purge_leaves_nothing_behind() {
     let machine = Machine::boot();
     let before = (files(&machine), users(&machine));
     machine.install(&package());
@@ -61,7 +60,7 @@ fn purged_it_leaves_nothing_behind() {
     let left = after.0.difference(&before.0).collect::<Vec<_>>();
     assert!(left.is_empty(), "left behind: {left:?}");
     let gone = before.0.difference(&after.0).collect::<Vec<_>>();
-    assert!(gone.is_empty(), "gone, too: {gone:?}");
+    assert!(gone.is_empty(), "removed too: {gone:?}");
     assert_eq!(before.1, after.1);
     assert_eq!(machine.ok("systemctl --failed --plain --no-legend"), "");
     assert_eq!(machine.ok("systemctl list-unit-files --plain --no-legend 'podmux*'; true"), "");

@@ -1,4 +1,4 @@
-//! The socket that systemd holds, and who waits at it.
+//! The socket of systemd and its clients.
 
 use podmux_machine::{load::Load, machine::Machine, pods::pod};
 
@@ -8,16 +8,16 @@ fn restarts_under_load_lose_no_request() {
     let load = Load::start(&machine);
     for _ in 0..5 {
         machine.restart();
-        load.go_on(&machine);
+        load.continues(&machine);
     }
-    let told = load.stop();
-    assert_eq!(told.failures, [""; 0]);
-    told.assert_kept(&machine);
+    let result = load.stop();
+    assert_eq!(result.failures, [""; 0]);
+    result.assert_pods_kept(&machine);
     assert_eq!(machine.number("NRestarts"), 0);
 }
 
 #[test]
-fn a_request_starts_a_service_that_is_stopped() {
+fn a_request_starts_a_stopped_service() {
     let machine = Machine::with_podmux();
     machine.post(&pod("before"));
     machine.ok("systemctl stop podmux.service 2>&1");
@@ -28,10 +28,10 @@ fn a_request_starts_a_service_that_is_stopped() {
 }
 
 #[test]
-fn who_stops_the_socket_stops_the_service_and_nothing_starts_it() {
+fn stopping_the_socket_stops_the_service_for_good() {
     let machine = Machine::with_podmux();
     machine.ok("systemctl stop podmux.socket 2>&1");
-    machine.wait_for("the service is stopped, too", || machine.is("inactive"));
+    machine.wait_for("the service is stopped too", || machine.is("inactive"));
     assert!(machine.ask("GET", "/pods", b"").is_err());
     machine.ok("systemctl start podmux.service");
     machine.post(&pod("posted"));

@@ -1,4 +1,4 @@
-//! The hardened service at its work: every source, and the sink.
+//! Every source and the sink in the hardened service.
 
 use podmux_machine::{
     apiserver::Apiserver,
@@ -9,7 +9,7 @@ use podmux_machine::{
 use serde_json::json;
 
 #[test]
-fn a_manifest_dropped_in_and_a_posted_pod_arrive_at_the_sink() {
+fn a_manifest_file_and_a_posted_pod_reach_the_sink() {
     let machine = Machine::with_podmux();
     machine.packaged_drop_in("output-file");
     machine.restart();
@@ -37,7 +37,7 @@ fn a_manifest_dropped_in_and_a_posted_pod_arrive_at_the_sink() {
 }
 
 #[test]
-fn a_url_is_polled_and_an_outage_is_told_in_the_status() {
+fn a_url_is_polled_and_its_outage_is_in_the_status() {
     let machine = Machine::with_podmux();
     let web = Web::serve(&machine, list(&["first"]));
     machine.variables(&format!("PODMUX_MANIFEST_URL={}\nPODMUX_HTTP_CHECK_FREQUENCY=200ms", web.url));
@@ -46,14 +46,13 @@ fn a_url_is_polled_and_an_outage_is_told_in_the_status() {
     web.set(Some(list(&["first", "second"])));
     machine.wait_for_pods(&["first-node1", "second-node1"]);
     web.set(None);
-    machine.wait_for_status("of the outage", |status| status.starts_with("2 pods; url failing since 20"));
-    // Nothing is removed on the word of a server that fails, over a restart either, and the
-    // service is ready without it.
+    machine.wait_for_status("has the outage", |status| status.starts_with("2 pods; url failing since 20"));
+    // A failing server removes no pod, also after a restart, and does not delay the start.
     machine.restart();
     machine.wait_for_pods(&["first-node1", "second-node1"]);
     web.set(Some(list(&["second"])));
     machine.wait_for_pods(&["second-node1"]);
-    machine.wait_for_status("of nothing wrong", |status| status == "1 pod");
+    machine.wait_for_status("has no error", |status| status == "1 pod");
 }
 
 #[test]
@@ -68,12 +67,12 @@ fn the_pods_of_this_node_come_from_an_api_server() {
     apiserver.bind("elsewhere", "node2");
     machine.wait_for_pods(&["bound"]);
     assert_eq!(machine.source("api")["state"], "synced");
-    machine.reloads_well_and_badly();
-    // Without the server the pods stay, after a restart, too.
+    machine.reloads_valid_and_invalid_settings();
+    // Without the server the pods stay, also after a restart.
     drop(apiserver);
     machine.restart();
     machine.wait_for_pods(&["bound"]);
-    machine.wait_for_status("of the outage", |status| status.contains("api failing since 20"));
+    machine.wait_for_status("has the outage", |status| status.contains("api failing since 20"));
 }
 
 #[test]
@@ -85,7 +84,7 @@ fn a_kubeconfig_with_a_credential_plugin_works_with_its_drop_in() {
         "kind": "ExecCredential",
         "status": {"token": apiserver.node_token()},
     });
-    // As real ones do, it keeps something at home.
+    // Like real plugins, it writes a cache into its home directory.
     machine.write_as(
         "/opt/plugin",
         0o755,
@@ -109,9 +108,9 @@ fn a_kubeconfig_with_a_credential_plugin_works_with_its_drop_in() {
     machine.write("/etc/podmux/kubeconfig", kubeconfig.to_string());
     machine.variables("PODMUX_KUBECONFIG=/etc/podmux/kubeconfig");
     apiserver.bind("bound", "node1");
-    // Hardened as it is, the service does not execute what is not in /usr, and says so.
+    // The hardened service executes nothing outside of /usr, and reports that.
     machine.restart();
-    machine.wait_for_status("that the api source fails", |status| {
+    machine.wait_for_status("has the failing api source", |status| {
         status.contains("api failing since") && status.contains("podmux get sources")
     });
     let log = machine.journal("--output=cat");

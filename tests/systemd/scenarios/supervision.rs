@@ -1,4 +1,4 @@
-//! What becomes of an agent that hangs or dies.
+//! An agent that is stuck or dies is restarted.
 
 use podmux_machine::{load::Load, machine::Machine, pods::pod};
 use rustix::process::{Signal, kill_process};
@@ -19,12 +19,12 @@ fn a_frozen_agent_is_restarted_by_the_watchdog_and_has_its_pods() {
     machine.wait_for_pods(&["posted", "web-node1"]);
     let journal = machine.journal("--output=cat");
     assert!(journal.contains("Watchdog timeout (limit 2s)!"), "{journal}");
-    // Fed as it should be, it stays.
+    // It is not restarted again.
     assert_eq!(machine.number("NRestarts"), 1);
 }
 
 #[test]
-fn an_agent_that_is_killed_under_load_is_restarted_and_what_was_acknowledged_is_there() {
+fn an_agent_that_is_killed_under_load_is_restarted_with_all_acknowledged_pods() {
     let machine = Machine::with_podmux();
     machine.drop_in("test", "[Service]\nRestartSec=100ms\n");
     let load = Load::start(&machine);
@@ -34,8 +34,8 @@ fn an_agent_that_is_killed_under_load_is_restarted_and_what_was_acknowledged_is_
             restarts if restarts == kills => machine.is_active(),
             restarts => Err(format!("{restarts} restarts")),
         });
-        load.go_on(&machine);
+        load.continues(&machine);
     }
-    load.stop().assert_kept(&machine);
+    load.stop().assert_pods_kept(&machine);
     assert_eq!(machine.ok("systemctl is-active podmux.socket"), "active\n");
 }

@@ -6,7 +6,7 @@ use podmux_machine::{
     pods::pod,
 };
 
-/// A machine with the version before.
+/// A machine with the previous version.
 fn with_version_before() -> Machine {
     let machine = Machine::boot();
     machine.install(&package_before());
@@ -29,24 +29,24 @@ fn an_upgrade_keeps_pods_and_edits_and_loses_no_request() {
     assert!(machine.read("/etc/default/podmux").contains("This line is gone in the next version."));
     let load = Load::start(&machine);
     machine.install(&package());
-    load.go_on(&machine);
-    let told = load.stop();
-    assert_eq!(told.failures, [""; 0]);
-    told.assert_kept(&machine);
+    load.continues(&machine);
+    let result = load.stop();
+    assert_eq!(result.failures, [""; 0]);
+    result.assert_pods_kept(&machine);
     assert_ne!(machine.ok("dpkg-query --show --showformat='${Version}' podmux"), before);
     assert_ne!(machine.agent(), agent, "it was restarted");
     assert_eq!(machine.is_active(), Ok(()));
     assert_eq!(machine.number("NRestarts"), 0);
     let pods = machine.pods();
     assert!(pods.contains_key("posted") && pods.contains_key("web-node1"));
-    // What the administrator changed stays, what he did not is the new version's.
+    // A changed configuration file stays; an unchanged one is replaced.
     assert!(machine.read("/etc/podmux/config.yaml").contains("fileCheckFrequency: 11s"));
     assert!(!machine.read("/etc/default/podmux").contains("This line is gone in the next version."));
     assert_eq!(enabled(&machine), "enabled\nenabled\n");
 }
 
 #[test]
-fn an_upgrade_leaves_off_what_was_switched_off() {
+fn an_upgrade_does_not_enable_disabled_units() {
     let machine = with_version_before();
     machine.ok("systemctl disable --now podmux.service podmux.socket 2>&1");
     machine.install(&package());
@@ -56,7 +56,7 @@ fn an_upgrade_leaves_off_what_was_switched_off() {
 }
 
 #[test]
-fn an_upgrade_leaves_masked_what_was_masked() {
+fn an_upgrade_leaves_masked_units_masked() {
     let machine = with_version_before();
     machine.ok("systemctl mask --now podmux.service 2>&1");
     machine.install(&package());
@@ -65,7 +65,7 @@ fn an_upgrade_leaves_masked_what_was_masked() {
 }
 
 #[test]
-fn an_upgrade_does_not_start_what_was_stopped() {
+fn an_upgrade_does_not_start_stopped_units() {
     let machine = with_version_before();
     machine.ok("systemctl stop podmux.service podmux.socket 2>&1");
     machine.install(&package());
@@ -74,7 +74,7 @@ fn an_upgrade_does_not_start_what_was_stopped() {
 }
 
 #[test]
-fn a_downgrade_has_its_pods_as_well() {
+fn a_downgrade_keeps_the_pods() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.install(&package_before());

@@ -15,7 +15,7 @@ use crate::{
 pub struct Apiserver<'a> {
     machine: &'a Machine,
     child: Child,
-    /// It ends when this does.
+    /// Closing it ends the server.
     stdin: Option<ChildStdin>,
     at: Value,
 }
@@ -36,7 +36,7 @@ impl<'a> Apiserver<'a> {
         std::fs::read_to_string(self.field("kubeconfig")).unwrap()
     }
 
-    /// Who a kubelet of `node1` is to it.
+    /// The token of `node1`'s kubelet.
     pub fn node_token(&self) -> &str {
         self.field("node_token")
     }
@@ -45,12 +45,12 @@ impl<'a> Apiserver<'a> {
         self.field("url")
     }
 
-    /// The certificate to trust.
+    /// The certificate authority.
     pub fn ca(&self) -> String {
         std::fs::read_to_string(self.field("ca")).unwrap()
     }
 
-    /// A request of the admin, which must be done.
+    /// A request of the cluster admin that must succeed.
     pub fn ask(&self, method: &str, path: &str, body: &Value) {
         let authorization = format!("Authorization: Bearer {}", self.field("token"));
         let (url, body) = (format!("{}{path}", self.url()), body.to_string());
@@ -62,7 +62,7 @@ impl<'a> Apiserver<'a> {
         assert_eq!(output.code, 0, "{method} {path}: {output:?}");
     }
 
-    /// Makes a pod that is bound to a node.
+    /// Creates a pod that is bound to a node.
     pub fn bind(&self, name: &str, node: &str) {
         let mut pod = pod(name);
         pod["spec"]["nodeName"] = json!(node);

@@ -1,4 +1,4 @@
-//! podmux in a machine, asked over its Unix socket.
+//! Requests to the agent in a machine.
 
 use std::{collections::BTreeMap, fmt::Debug, io, net::TcpStream, os::unix::net::UnixStream, path::PathBuf};
 
@@ -9,19 +9,19 @@ use crate::{
     plain::{Answer, Connection, Lines},
 };
 
-/// Where it listens itself.
+/// The agent's own address.
 pub const ADDRESS: &str = "127.0.0.1:10240";
 
-/// Where systemd listens for it.
+/// The socket of systemd.
 pub const SOCKET: &str = "/run/podmux/podmux.sock";
 
 impl Machine {
-    /// The socket, as the host sees it.
+    /// The socket's path on the host.
     pub fn socket(&self) -> PathBuf {
         self.path(SOCKET)
     }
 
-    /// One request over a connection of its own.
+    /// Sends one request over a new connection.
     pub fn ask(&self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
         Connection::unix(&self.socket())?.ask(method, path, body)
     }
@@ -33,20 +33,20 @@ impl Machine {
         answer.json()
     }
 
-    /// Posts a pod, which must be taken.
+    /// Posts a pod, which must be accepted.
     pub fn post(&self, pod: &Value) {
         let answer = self.ask("POST", "/pods", pod.to_string().as_bytes()).unwrap();
         assert!(matches!(answer.code, 200 | 201), "{}: {}", answer.code, answer.text());
     }
 
-    /// All pods by their names.
+    /// All pods by name.
     pub fn pods(&self) -> BTreeMap<String, Value> {
         let list = self.get("/pods");
         let pods = list["items"].as_array().unwrap().iter();
         pods.map(|pod| (pod["metadata"]["name"].as_str().unwrap().to_owned(), pod.clone())).collect()
     }
 
-    /// Waits until there are exactly these pods.
+    /// Waits until the agent has exactly these pods.
     pub fn wait_for_pods<S: AsRef<str> + Debug>(&self, wanted: &[S]) {
         self.wait_for(&format!("the pods are {wanted:?}"), || {
             let answer = self.ask("GET", "/pods", b"").map_err(|error| error.to_string())?;
@@ -62,7 +62,7 @@ impl Machine {
         });
     }
 
-    /// A request over loopback TCP, in the machine's network. None if nobody listens.
+    /// Sends a request over TCP in the machine's network. None if the connection fails.
     pub fn ask_tcp(&self, token: Option<&str>, path: &str) -> Option<Answer> {
         let stream = self.within(|| TcpStream::connect(ADDRESS)).ok()?;
         let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
@@ -70,7 +70,7 @@ impl Machine {
         Some(Connection::over(stream, headers).ask("GET", path, b"").unwrap())
     }
 
-    /// What a source says of itself.
+    /// The status of a source.
     pub fn source(&self, name: &str) -> Value {
         let sources = self.get("/sources");
         let list = sources["items"].as_array().or_else(|| sources["sources"].as_array()).unwrap();
@@ -80,7 +80,7 @@ impl Machine {
             .unwrap_or_default()
     }
 
-    /// The updates from now on, the first of them a SET of everything.
+    /// The stream of updates, which starts with a SET of everything.
     pub fn updates(&self) -> Lines<UnixStream> {
         Connection::unix(&self.socket()).unwrap().lines("/updates").unwrap()
     }

@@ -1,5 +1,4 @@
-//! A real systemd for tests: a Debian that boots in half a second with systemd-nspawn,
-//! into which podmux's package is installed. See README.md.
+//! A real systemd for tests: a Debian in systemd-nspawn with podmux's package. See README.md.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -8,7 +7,7 @@
     clippy::must_use_candidate,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "tests fail by panicking, say why, wait by the clock, and are nobody's library"
+    reason = "tests panic on failure, print why, use the real clock, and are not a library"
 )]
 
 pub mod apiserver;
@@ -19,7 +18,7 @@ pub mod pods;
 mod slot;
 pub mod web;
 
-/// The plain client of the integration tests.
+/// The HTTP client of the integration tests.
 #[path = "../../it/support/plain.rs"]
-#[allow(clippy::should_implement_trait, reason = "lines that may fail, read one by one")]
+#[allow(clippy::should_implement_trait, reason = "it is an iterator whose items may be errors")]
 pub mod plain;

@@ -1,4 +1,4 @@
-//! Clients that post without a pause, each request over a connection of its own.
+//! Clients that post without a pause, each request over a new connection.
 
 use std::{
     collections::BTreeMap,
@@ -12,32 +12,32 @@ use std::{
 
 use crate::{machine::Machine, plain::Connection, pods};
 
-/// More than the cores, so that there are always some in the kernel's queue.
+/// More than the cores, so that the kernel's queue is never empty.
 const CLIENTS: usize = 8;
 
-/// The pods that each client writes again and again.
+/// The number of pods that each client overwrites repeatedly.
 const PODS: u64 = 10;
 
-/// Clients at work.
+/// Running clients.
 pub struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
-    clients: Vec<JoinHandle<Told>>,
+    clients: Vec<JoinHandle<Answers>>,
 }
 
-/// What the clients were told.
+/// The results of the clients.
 #[derive(Default)]
-pub struct Told {
-    /// For each pod, the version that was acknowledged last.
+pub struct Answers {
+    /// The last acknowledged version of each pod.
     pub acknowledged: BTreeMap<String, u64>,
-    /// And the one that was tried last.
+    /// The last version of each pod that was sent.
     pub tried: BTreeMap<String, u64>,
-    /// What was not answered with 2xx.
+    /// Requests without a 2xx answer.
     pub failures: Vec<String>,
 }
 
 impl Load {
-    /// Starts the clients, and waits until they have been answered.
+    /// Starts the clients and waits for answers.
     pub fn start(machine: &Machine) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let answered = Arc::<AtomicU64>::default();
@@ -46,13 +46,13 @@ impl Load {
             thread::spawn(move || client(number, &socket, &stop, &answered))
         });
         let load = Self { clients: clients.collect(), stop, answered };
-        load.go_on(machine);
+        load.continues(machine);
         load
     }
 
-    /// Waits until many more requests than clients were answered: those that are under
-    /// way now are done, and others that came later, too.
-    pub fn go_on(&self, machine: &Machine) {
+    /// Waits for many more answers than clients, so that all current requests and some later
+    /// ones are answered.
+    pub fn continues(&self, machine: &Machine) {
         let begin = self.answered.load(Ordering::Relaxed);
         let enough = 20 * CLIENTS as u64;
         machine.wait_for("the clients are answered", || {
@@ -61,22 +61,22 @@ impl Load {
         });
     }
 
-    /// Lets the requests end that are under way, and sums up.
-    pub fn stop(mut self) -> Told {
+    /// Completes the current requests and returns all results.
+    pub fn stop(mut self) -> Answers {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = Told::default();
+        let mut all = Answers::default();
         for client in self.clients.drain(..) {
-            let told = client.join().unwrap();
-            all.acknowledged.extend(told.acknowledged);
-            all.tried.extend(told.tried);
-            all.failures.extend(told.failures);
+            let answers = client.join().unwrap();
+            all.acknowledged.extend(answers.acknowledged);
+            all.tried.extend(answers.tried);
+            all.failures.extend(answers.failures);
         }
         all
     }
 }
 
 impl Drop for Load {
-    /// Nobody posts after a test.
+    /// Stops the clients, also after a failed test.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
@@ -85,13 +85,13 @@ impl Drop for Load {
     }
 }
 
-impl Told {
-    /// Every pod is there as it was acknowledged last, or as it was tried after that.
-    pub fn assert_kept(&self, machine: &Machine) {
+impl Answers {
+    /// Checks that every pod has its last acknowledged version, or a later one that was sent.
+    pub fn assert_pods_kept(&self, machine: &Machine) {
         assert!(!self.acknowledged.is_empty());
         let pods = machine.pods();
         for (name, acknowledged) in &self.acknowledged {
-            let pod = pods.get(name).unwrap_or_else(|| panic!("{name} was acknowledged and is not there"));
+            let pod = pods.get(name).unwrap_or_else(|| panic!("{name} was acknowledged and is missing"));
             let version: u64 = pod["metadata"]["labels"]["version"].as_str().unwrap().parse().unwrap();
             let tried = self.tried[name];
             assert!(
@@ -102,23 +102,23 @@ impl Told {
     }
 }
 
-fn client(number: usize, socket: &Path, stop: &AtomicBool, answered: &AtomicU64) -> Told {
-    let mut told = Told::default();
+fn client(number: usize, socket: &Path, stop: &AtomicBool, answered: &AtomicU64) -> Answers {
+    let mut answers = Answers::default();
     for version in 0.. {
         if stop.load(Ordering::Relaxed) {
             break;
         }
         let name = format!("load-{number}-{}", version % PODS);
-        told.tried.insert(name.clone(), version);
+        answers.tried.insert(name.clone(), version);
         match post(socket, &name, version) {
             Ok(()) => {
-                told.acknowledged.insert(name, version);
+                answers.acknowledged.insert(name, version);
                 answered.fetch_add(1, Ordering::Relaxed);
             }
-            Err(failure) => told.failures.push(format!("{name}, version {version}: {failure}")),
+            Err(failure) => answers.failures.push(format!("{name}, version {version}: {failure}")),
         }
     }
-    told
+    answers
 }
 
 fn post(socket: &Path, name: &str, version: u64) -> Result<(), String> {

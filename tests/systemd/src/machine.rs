@@ -1,4 +1,4 @@
-//! A machine: boots, is told what to do, and is gone without a trace when it is dropped.
+//! A machine that runs commands and files for tests; dropping it removes it completely.
 
 use std::{
     env, fs,
@@ -20,18 +20,22 @@ use tempfile::NamedTempFile;
 
 use crate::slot::Slot;
 
-/// Longer than anything takes that is waited for, on a machine under load. What takes
-/// longer by its own rules (a watchdog) is made shorter by the test, or waits with a
-/// patience of its own.
+/// The timeout of waits, on a machine under load. A test shortens what takes longer (a
+/// watchdog), or waits with another timeout.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Between two looks at a state that is waited for.
-const LOOK: Duration = Duration::from_millis(30);
+/// The interval at which a wait checks its condition.
+const INTERVAL: Duration = Duration::from_millis(30);
 
-/// How much of the journal is shown when something fails.
+/// What the agent logs when it has read its settings again.
+pub const RELOADED: &str = "SIGHUP: the settings are read";
+/// A part of the status after a reload of invalid settings.
+pub const RELOAD_FAILED: &str = "the new settings were refused";
+
+/// How many lines of the journal a failed test prints.
 const TAIL: usize = 60;
 
-/// Where `tests/systemd/run` says what there is to test.
+/// A variable that `tests/systemd/run` sets.
 pub fn variable(name: &str) -> PathBuf {
     let value = env::var_os(name);
     PathBuf::from(value.unwrap_or_else(|| panic!("{name} is not set: use tests/systemd/run")))
@@ -42,24 +46,24 @@ pub fn package() -> PathBuf {
     variable("PODMUX_DEB")
 }
 
-/// The one before it.
+/// The version before the package under test.
 pub fn package_before() -> PathBuf {
     variable("PODMUX_DEB_BEFORE")
 }
 
-/// A Debian that runs.
+/// A running Debian.
 pub struct Machine {
-    /// systemd-nspawn and what is around it.
+    /// systemd-nspawn, below its wrappers.
     nspawn: Child,
-    /// The machine's first process, as the host sees it.
+    /// The machine's first process, in the host's process namespace.
     init: Pid,
     name: String,
     console: NamedTempFile,
-    /// Given back last.
+    /// Dropped last.
     _slot: Slot,
 }
 
-/// What a command in the machine did.
+/// The result of a command in the machine.
 #[derive(Debug)]
 pub struct Output {
     /// The exit code; 128 and the signal's number if it was killed.
@@ -69,13 +73,12 @@ pub struct Output {
 }
 
 impl Machine {
-    /// Boots Debian 12 (systemd 252) and waits until it has.
+    /// Boots Debian 12 (systemd 252) and waits until that is done.
     pub fn boot() -> Self {
         Self::boot_root(&variable("PODMUX_ROOT"), None)
     }
 
-    /// The same; the package was installed before, where nothing was booted, as in the
-    /// build of an image.
+    /// Boots Debian 12 with the package installed before the first boot, as in an image.
     pub fn boot_installed() -> Self {
         Self::boot_root(&variable("PODMUX_ROOT"), Some(&package()))
     }
@@ -85,7 +88,7 @@ impl Machine {
         Self::boot_root(&variable("PODMUX_ROOT_NEWER"), None)
     }
 
-    /// Boots with the package installed, and waits for the service.
+    /// Boots Debian 12, installs the package and waits for the service.
     pub fn with_podmux() -> Self {
         let machine = Self::boot();
         machine.install(&package());
@@ -98,7 +101,7 @@ impl Machine {
         let slot = Slot::take();
         let name = format!("podmux-{}-{}", process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
         let console = NamedTempFile::new().unwrap();
-        // All of it dies with the thread that booted it, whatever becomes of that.
+        // All of it is killed when the thread that booted it ends.
         let nspawn = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"])
             .arg("--mount-proc")
@@ -122,8 +125,7 @@ impl Machine {
         machine
     }
 
-    /// The process that is the first one two namespaces below this one, and a
-    /// descendant of ours.
+    /// The first process of the namespace two levels below, a descendant of this process.
     fn find_init(&self) -> Result<Pid, String> {
         let mut parent = self.nspawn.id();
         // unshare, boot, systemd-nspawn, init
@@ -139,14 +141,14 @@ impl Machine {
         Pid::from_raw(parent.try_into().unwrap()).ok_or_else(|| "no process".to_owned())
     }
 
-    /// How a path of the machine is reached from here. Links on the way that begin at the
-    /// root would lead to the host's files: use paths without them (/run, not /var/run).
+    /// A path of the machine, for this process. Absolute symbolic links on the way would lead
+    /// to the host's files: use paths without them (/run, not /var/run).
     pub fn path(&self, path: &str) -> PathBuf {
         assert!(path.starts_with('/'), "not absolute: {path}");
         PathBuf::from(format!("/proc/{}/root{path}", self.init.as_raw_nonzero()))
     }
 
-    /// A program to be run in the machine by root, in a clean environment.
+    /// A command of root in the machine, with a clean environment.
     pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = self.nsenter("--all");
         command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
@@ -160,7 +162,7 @@ impl Machine {
         command
     }
 
-    /// A program of the host to be run in the machine's network.
+    /// A command of the host in the machine's network.
     pub fn in_network(&self, program: impl AsRef<Path>) -> Command {
         let mut command = self.nsenter("--net");
         command.arg("--").arg(program.as_ref());
@@ -174,20 +176,19 @@ impl Machine {
         command
     }
 
-    /// Runs a line of shell in the machine.
+    /// Runs a shell command in the machine.
     pub fn run(&self, line: &str) -> Output {
         output(&mut self.command("sh", &["-c", line]))
     }
 
-    /// The same; it must succeed. What it printed.
+    /// Runs a shell command that must succeed, and returns its output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.run(line);
         assert_eq!(output.code, 0, "{line}: {output:?}");
         output.stdout
     }
 
-    /// Does something in a thread that is in the machine's network: what it listens on or
-    /// connects to there stays there, whoever uses it then.
+    /// Runs a function in the machine's network; sockets that it opens stay there.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let network = fs::File::open(format!("/proc/{}/ns/net", self.init.as_raw_nonzero())).unwrap();
         let thread = move || {
@@ -197,20 +198,20 @@ impl Machine {
         thread::scope(|scope| scope.spawn(thread).join().unwrap())
     }
 
-    /// Writes a file that everybody may read, with the directories above it.
+    /// Writes a file that all users may read, with its directories.
     pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         self.write_as(path, 0o644, text);
     }
 
-    /// Writes a file with this mode, owned by root. It is there at once and whole.
+    /// Writes a file with this mode, owned by root, atomically.
     pub fn write_as(&self, path: &str, mode: u32, text: impl AsRef<[u8]>) {
-        let place = self.path(path);
-        let directory = place.parent().unwrap();
+        let target = self.path(path);
+        let directory = target.parent().unwrap();
         fs::create_dir_all(directory).unwrap();
         let mut file = NamedTempFile::with_prefix_in(".new-", directory).unwrap();
         file.write_all(text.as_ref()).unwrap();
         file.as_file().set_permissions(fs::Permissions::from_mode(mode)).unwrap();
-        file.persist(place).unwrap();
+        file.persist(target).unwrap();
     }
 
     pub fn read(&self, path: &str) -> String {
@@ -222,14 +223,14 @@ impl Machine {
         fs::symlink_metadata(self.path(path)).is_ok()
     }
 
-    /// Installs a package that lies on the host, or upgrades to it.
+    /// Installs a package of the host, or upgrades to it.
     pub fn install(&self, package: &Path) {
         let output = self.try_install(package);
         assert_eq!(output.code, 0, "{}: {output:?}", package.display());
     }
 
-    /// The same, whatever comes of it. A conffile that was changed on both sides stays
-    /// the administrator's.
+    /// Installs a package, and returns the result. A configuration file that both sides have
+    /// changed stays the administrator's.
     pub fn try_install(&self, package: &Path) -> Output {
         fs::copy(package, self.path("/root/podmux.deb")).unwrap();
         let output = self.run("dpkg --force-confold -i /root/podmux.deb");
@@ -237,13 +238,13 @@ impl Machine {
         output
     }
 
-    /// A drop-in of podmux.service; `systemctl daemon-reload` is done.
+    /// Writes a drop-in of podmux.service and reloads systemd.
     pub fn drop_in(&self, name: &str, text: &str) {
         self.write(&format!("/etc/systemd/system/podmux.service.d/{name}.conf"), text);
         self.ok("systemctl daemon-reload");
     }
 
-    /// One of those that come with the package, as it is.
+    /// Installs one of the package's drop-ins.
     pub fn packaged_drop_in(&self, name: &str) {
         let text = self.read(&format!("/usr/share/doc/podmux/examples/drop-ins/{name}.conf"));
         self.drop_in(name, &text);
@@ -254,19 +255,19 @@ impl Machine {
         self.ok(&format!("systemctl show --property={property} --value podmux.service")).trim().to_owned()
     }
 
-    /// The same, as a number.
+    /// A numeric property of podmux.service.
     pub fn number(&self, property: &str) -> u64 {
         let value = self.show(property);
         value.parse().unwrap_or_else(|_| panic!("{property} is {value:?}"))
     }
 
-    /// The agent's process, as the host sees it; None if there is none.
+    /// The agent's process in the host's namespace, if it runs.
     pub fn agent(&self) -> Option<Pid> {
         let id = self.show("MainPID");
         if id == "0" {
             return None;
         }
-        // Three namespaces: the host's, the one around, the machine's.
+        // The third of the nested namespaces is the machine's.
         let inside = |process: &u32| {
             let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
             let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -277,32 +278,36 @@ impl Machine {
         Pid::from_raw(process.try_into().unwrap())
     }
 
-    /// `systemctl restart`, which waits until the service is ready.
+    /// Restarts the service and waits until it is ready.
     pub fn restart(&self) {
         self.ok("systemctl restart podmux.service");
     }
 
-    /// `systemctl reload`, with a good and with a bad configuration, in the same process: the
-    /// bad one fails and is said, in the status too, and is good again when it is mended.
-    pub fn reloads_well_and_badly(&self) {
+    /// Checks `systemctl reload` with a valid and an invalid configuration: the invalid one
+    /// fails, is in the log and in the status, and the process stays the same.
+    pub fn reloads_valid_and_invalid_settings(&self) {
         let agent = self.agent();
         self.ok("systemctl reload podmux.service");
-        self.wait_for("the agent has read them", || {
-            let journal = self.journal("--output=cat");
-            if journal.contains("SIGHUP: the settings are read") { Ok(()) } else { Err(journal) }
-        });
-        let good = self.read("/etc/podmux/config.yaml");
+        self.wait_for_reload();
+        let valid = self.read("/etc/podmux/config.yaml");
         self.settings("fileCheckFrequency: often");
         assert_ne!(self.run("systemctl reload podmux.service").code, 0);
         let journal = self.journal("--output=cat --priority=err");
         assert!(journal.contains("fileCheckFrequency") && journal.contains("often"), "{journal}");
-        let refused = "the new settings were refused";
-        self.wait_for_status("of it", |status| status.contains(refused));
-        self.write("/etc/podmux/config.yaml", good);
+        self.wait_for_status("has the error", |status| status.contains(RELOAD_FAILED));
+        self.write("/etc/podmux/config.yaml", valid);
         self.ok("systemctl reload podmux.service");
-        self.wait_for_status("of nothing wrong", |status| !status.contains(refused));
+        self.wait_for_status("has no error", |status| !status.contains(RELOAD_FAILED));
         assert_eq!(self.agent(), agent, "the process is the same");
         assert_eq!(self.is_active(), Ok(()));
+    }
+
+    /// Waits until the agent has logged a reload.
+    pub fn wait_for_reload(&self) {
+        self.wait_for("the agent has read the settings", || {
+            let journal = self.journal("--output=cat");
+            if journal.contains(RELOADED) { Ok(()) } else { Err(journal) }
+        });
     }
 
     /// Adds lines to the variables of the service.
@@ -317,12 +322,12 @@ impl Machine {
         self.write("/etc/podmux/config.yaml", format!("{before}\n{lines}\n"));
     }
 
-    /// Whether the service is started; if not, what it is.
+    /// Whether the service is active; the error has its state.
     pub fn is_active(&self) -> Result<(), String> {
         self.is("active")
     }
 
-    /// Whether the service is in this state; if not, in which.
+    /// Whether the service is in this state; the error has its state.
     pub fn is(&self, wanted: &str) -> Result<(), String> {
         match self.show("ActiveState") {
             state if state == wanted => Ok(()),
@@ -337,48 +342,46 @@ impl Machine {
         self.ok("systemctl show --property=ActiveState --value podmux.socket").trim() == wanted
     }
 
-    /// What the service and systemd about it have written into the journal; more
-    /// arguments choose.
+    /// The journal of the service, with more arguments of journalctl.
     pub fn journal(&self, arguments: &str) -> String {
-        // What was written before is in what is read.
         self.ok("journalctl --sync");
         self.ok(&format!("journalctl --no-pager --quiet --unit=podmux.service {arguments}"))
     }
 
-    /// Looks until what is looked at is there, and fails with what was seen last.
-    pub fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
-        self.wait_up_to(PATIENCE, what, look)
+    /// Waits until a check succeeds; fails with its last error.
+    pub fn wait_for<T>(&self, what: &str, check: impl FnMut() -> Result<T, String>) -> T {
+        self.wait_up_to(PATIENCE, what, check)
     }
 
-    /// The same with a patience of its own.
+    /// Waits with another timeout until a check succeeds.
     pub fn wait_up_to<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         what: &str,
-        mut look: impl FnMut() -> Result<T, String>,
+        mut check: impl FnMut() -> Result<T, String>,
     ) -> T {
         let begin = Instant::now();
         loop {
-            match look() {
+            match check() {
                 Ok(found) => return found,
-                Err(seen) if begin.elapsed() > patience => {
-                    panic!("waited for {patience:?} and it is not so that {what}: {seen}")
+                Err(state) if begin.elapsed() > timeout => {
+                    panic!("not within {timeout:?}: {what}; {state}")
                 }
-                Err(_) => thread::sleep(LOOK),
+                Err(_) => thread::sleep(INTERVAL),
             }
         }
     }
 
-    /// Waits until the status that the agent told systemd is so.
+    /// Waits until the status that the agent sent to systemd satisfies a condition.
     pub fn wait_for_status(&self, what: &str, is_so: impl Fn(&str) -> bool) {
-        self.wait_for(&format!("the status tells {what}"), || match self.show("StatusText") {
+        self.wait_for(&format!("the status {what}"), || match self.show("StatusText") {
             status if is_so(&status) => Ok(()),
             status => Err(format!("{status:?}")),
         });
     }
 
-    /// For whoever has to find out why a test failed.
-    fn tell(&self) {
+    /// Prints the state of the machine after a failed test.
+    fn print_state(&self) {
         let tail = |text: &str| text.lines().rev().take(TAIL).collect::<Vec<_>>().join("\n");
         let console = fs::read_to_string(self.console.path()).unwrap_or_default();
         eprintln!("---- {}: console, the newest line first\n{}", self.name, tail(&console));
@@ -398,19 +401,20 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.tell();
+            self.print_state();
         }
         if self.init != Pid::INIT {
             kill_process(self.init, Signal::KILL).ok();
         }
         self.nspawn.kill().ok();
         self.nspawn.wait().ok();
-        // Its control groups are empty as soon as the last process is gone.
+        // Its control groups are empty after the end of the last process.
         let script = "mount -t cgroup2 cgroup2 /sys/fs/cgroup && cd /sys/fs/cgroup && \
             for round in $(seq 100); do find \"$1\" -depth -type d -exec rmdir {} + 2>/dev/null; \
             test -d \"$1\" || exit 0; sleep 0.05; done; exit 1";
-        let swept = Command::new("unshare").args(["--mount", "sh", "-c", script, "sh", &self.name]).status();
-        if !swept.is_ok_and(|status| status.success()) {
+        let removed =
+            Command::new("unshare").args(["--mount", "sh", "-c", script, "sh", &self.name]).status();
+        if !removed.is_ok_and(|status| status.success()) {
             eprintln!("{}: its control groups could not be removed", self.name);
         }
     }
@@ -424,7 +428,7 @@ fn children(parent: u32) -> Vec<u32> {
     children.collect::<Vec<_>>().join(" ").split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// Runs a command to its end.
+/// Runs a command and returns its result.
 pub fn output(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let signal = output.status.signal().unwrap_or(0);

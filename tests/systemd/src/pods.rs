@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// A small pod of this name.
+/// A small pod.
 pub fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -12,14 +12,14 @@ pub fn pod(name: &str) -> Value {
     })
 }
 
-/// The same with a label that tells one version of it from another.
+/// A small pod with a version in a label.
 pub fn version(name: &str, version: u64) -> Value {
     let mut pod = pod(name);
     pod["metadata"]["labels"] = json!({"version": version.to_string()});
     pod
 }
 
-/// What a URL gives.
+/// A list of small pods, as a URL serves it.
 pub fn list(names: &[&str]) -> String {
     let items = names.iter().map(|name| pod(name)).collect::<Vec<_>>();
     json!({"apiVersion": "v1", "kind": "PodList", "items": items}).to_string()

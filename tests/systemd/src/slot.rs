@@ -1,28 +1,28 @@
-//! How many machines there are at once.
+//! A limit of the machines that run at once.
 
 use std::sync::{Condvar, Mutex};
 
-/// Each is a whole system with its own load; more would measure the host's patience.
+/// Each is a whole system with its own load.
 const MACHINES: usize = 2;
 
-static TAKEN: Mutex<usize> = Mutex::new(0);
-static GIVEN_BACK: Condvar = Condvar::new();
+static USED: Mutex<usize> = Mutex::new(0);
+static RELEASED: Condvar = Condvar::new();
 
-/// A place for a machine, given back when it is dropped.
+/// One of the places for machines; dropping it frees the place.
 pub struct Slot;
 
 impl Slot {
-    /// Waits until one is free.
+    /// Waits for a free place.
     pub fn take() -> Self {
-        let taken = TAKEN.lock().unwrap();
-        *GIVEN_BACK.wait_while(taken, |taken| *taken == MACHINES).unwrap() += 1;
+        let used = USED.lock().unwrap();
+        *RELEASED.wait_while(used, |used| *used == MACHINES).unwrap() += 1;
         Self
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        *TAKEN.lock().unwrap() -= 1;
-        GIVEN_BACK.notify_one();
+        *USED.lock().unwrap() -= 1;
+        RELEASED.notify_one();
     }
 }

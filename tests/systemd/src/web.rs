@@ -1,4 +1,4 @@
-//! A web server in a machine's network that gives what it is told to.
+//! A web server in a machine's network.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::machine::Machine;
 
-/// What it answers; None is a server that fails.
+/// The content; None for an error 500.
 type Body = Arc<Mutex<Option<String>>>;
 
 pub struct Web {
@@ -22,7 +22,7 @@ impl Web {
         let listener = machine.within(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let url = format!("http://{}/pods", listener.local_addr().unwrap());
         let body = Body::new(Mutex::new(Some(body)));
-        // It ends with the test process; when the machine is gone nobody reaches it.
+        // It ends with the test process.
         thread::spawn({
             let body = Arc::clone(&body);
             move || answer(&listener, &body)
@@ -30,7 +30,7 @@ impl Web {
         Self { url, body }
     }
 
-    /// Another content, or an error 500.
+    /// Changes the content; None for an error 500.
     pub fn set(&self, body: Option<String>) {
         *self.body.lock().unwrap() = body;
     }
@@ -44,7 +44,7 @@ fn answer(listener: &TcpListener, body: &Body) {
         let body = body.lock().unwrap().clone();
         let (status, body) = body.map_or(("500 Broken", String::new()), |body| ("200 OK", body));
         let length = body.len();
-        // Who hangs up before the answer has no need of it.
+        // The client may have closed the connection.
         write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
             .ok();
     }

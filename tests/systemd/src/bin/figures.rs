@@ -1,11 +1,11 @@
-//! What the packaged agent takes from a machine, under systemd: start, idle, binary.
+//! Measures the packaged agent under systemd: start, idle, size of the binary.
 //!
-//! `tests/systemd/run --figures [SECONDS]`. Figures, no verdicts; quiet machine wanted.
+//! `tests/systemd/run --figures [SECONDS]`, on an otherwise idle machine.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_precision_loss,
     clippy::disallowed_methods,
-    reason = "a benchmark fails by panicking, and goes by the clock"
+    reason = "a benchmark panics on failure and uses the real clock"
 )]
 
 use std::{collections::BTreeMap, env, fs, thread, time::Duration};
@@ -18,19 +18,17 @@ use podmux_machine::{
 };
 use rustix::process::Pid;
 
-/// As many as the kubelet takes on a node.
+/// The kubelet's default limit of pods on a node.
 const PODS: usize = 110;
 
-/// How often it is started.
+/// The number of measured starts.
 const STARTS: usize = 20;
 
-/// What the start leaves behind is not idling: tokio keeps the threads for blocking work
-/// for ten seconds.
+/// How long to wait after the start: tokio keeps idle threads for blocking work for ten seconds.
 const SETTLE: Duration = Duration::from_secs(15);
 
-/// A file that has just been written is looked at again after the source's quiet time
-/// (100 ms); these have been there for long.
-const OLD_ENOUGH: Duration = Duration::from_millis(500);
+/// Longer than the file source waits for the end of a write (100 ms).
+const SETTLED: Duration = Duration::from_millis(500);
 
 fn main() {
     let seconds = env::args().nth(1).map_or(60, |seconds| seconds.parse().unwrap());
@@ -47,24 +45,24 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / 1024.0 / 1024.0
 }
 
-/// From the start of the process to READY, as systemd has noted both, and what of it goes into
-/// namespaces and mounts before the program is executed.
+/// Measures the time from the start of the process to READY, as systemd records it, and the part
+/// before the program is executed (namespaces and mounts).
 fn starts(machine: &Machine) {
     for number in 0..PODS {
         let name = format!("pod-{number:03}");
         machine.write(&format!("/etc/podmux/manifests/{name}.yaml"), pod(&name).to_string());
     }
-    thread::sleep(OLD_ENOUGH);
-    said(&format!("start/{PODS}, to READY"), &started(machine));
-    // The same unit with a program that says nothing: started is then, to systemd, when it was executed.
+    thread::sleep(SETTLED);
+    print(&format!("start/{PODS}, to READY"), &started(machine));
+    // With Type=exec the start of this program ends when it is executed.
     let other = "[Service]\nType=exec\nWatchdogSec=0\nExecStart=\nExecStart=/bin/sleep infinity\n";
     machine.drop_in("other-program", other);
-    said("of that, the sandbox", &started(machine));
+    print("of that, the sandbox", &started(machine));
     machine.ok("rm /etc/systemd/system/podmux.service.d/other-program.conf");
     machine.ok("systemctl daemon-reload");
 }
 
-/// How long each start took, in microseconds, the shortest first.
+/// The durations of several starts in microseconds, sorted.
 fn started(machine: &Machine) -> Vec<u64> {
     let times = (0..STARTS).map(|_| {
         machine.restart();
@@ -75,7 +73,7 @@ fn started(machine: &Machine) -> Vec<u64> {
     times
 }
 
-fn said(name: &str, times: &[u64]) {
+fn print(name: &str, times: &[u64]) {
     let milliseconds = |micros: u64| micros as f64 / 1000.0;
     println!(
         "{name:<24} p50 {:.1} ms   least {:.1} ms   most {:.1} ms   {STARTS} starts",
@@ -85,8 +83,8 @@ fn said(name: &str, times: &[u64]) {
     );
 }
 
-/// Nothing changes, with the file, http and api sources, half of the pods from each of the
-/// first and the last, and a URL that is polled.
+/// Measures the idle agent: half of the pods are files, half come from an API server, and a URL
+/// is polled.
 fn idle(machine: &Machine, seconds: u64) {
     let apiserver = Apiserver::start(machine);
     for number in 0..PODS / 2 {
@@ -132,12 +130,12 @@ fn number(status: &str, field: &str) -> u64 {
     value.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// For each thread, how often it went to sleep by itself: each time ended in a wake-up.
+/// The number of voluntary sleeps of each thread; each one ends with a wake-up.
 fn wakeups_of(agent: Pid) -> BTreeMap<String, u64> {
     let threads = fs::read_dir(format!("/proc/{}/task", agent.as_raw_nonzero())).unwrap();
     let counts = threads.filter_map(|thread| {
         let thread = thread.unwrap();
-        // A thread may end while it is asked.
+        // The thread may have ended.
         let status = fs::read_to_string(thread.path().join("status")).ok()?;
         Some((thread.file_name().into_string().unwrap(), number(&status, "voluntary_ctxt_switches:")))
     });

@@ -1,0 +1,80 @@
+//! The trait that every sink implements.
+
+use std::{error::Error, fmt};
+
+use crate::pod::SequencedUpdate;
+
+/// A consumer of one stream of updates, in order, one at a time.
+///
+/// # The protocol
+///
+/// * [`deliver`](Sink::deliver) is called with one update at a time, in the order of the
+///   stream; the next one follows when this one is acknowledged. No updates are queued for a
+///   sink: changes that happen meanwhile become one difference, so a slow sink costs no memory.
+/// * `Ok` is the acknowledgement: the sink has applied the update, or has stored it durably.
+/// * [`SinkError::Retry`]: the same update (same `seq`, same `time`) is delivered again, after
+///   half a second at first and a minute at most, until it is acknowledged. The sink may have
+///   applied a part of it; delivery is at least once.
+/// * [`SinkError::Fatal`] stops the agent with exit status 1.
+/// * A panic stops the agent with exit status 1.
+pub trait Sink: Send {
+    /// Applies one update.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped before its end only when the shutdown deadline has passed. The
+    /// sink is then dropped too and never called again; the update is not acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkError::Retry`] to receive the same update again later, [`SinkError::Fatal`] to
+    /// stop the agent.
+    fn deliver(&mut self, update: &SequencedUpdate) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// Ends, with the reason, when the sink's consumer has gone for good.
+    ///
+    /// It is awaited while there is nothing to deliver, so that this is noticed without a new
+    /// update. By default it never ends. It must be cancel-safe: it is dropped whenever there
+    /// is an update.
+    fn gone(&mut self) -> impl Future<Output = SinkError> + Send {
+        std::future::pending()
+    }
+}
+
+/// Why a sink did not acknowledge an update.
+#[derive(Debug)]
+pub enum SinkError {
+    /// The delivery failed this time; the same update is to be delivered again.
+    Retry(Box<dyn Error + Send + Sync>),
+    /// The sink will never accept an update again; the agent stops with exit status 1.
+    Fatal(Box<dyn Error + Send + Sync>),
+}
+
+impl SinkError {
+    /// A [`Retry`](Self::Retry) for this reason.
+    pub fn retry(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Retry(reason.into())
+    }
+
+    /// A [`Fatal`](Self::Fatal) error for this reason.
+    pub fn fatal(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Fatal(reason.into())
+    }
+}
+
+impl fmt::Display for SinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Retry(_) => "the delivery failed",
+            Self::Fatal(_) => "the sink accepts no more updates",
+        })
+    }
+}
+
+impl Error for SinkError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Retry(reason) | Self::Fatal(reason) => Some(&**reason),
+        }
+    }
+}
