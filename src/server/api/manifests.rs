@@ -22,8 +22,8 @@ const MAX_WARNING: usize = 256;
 const MAX_WARNINGS: usize = 4096;
 
 /// How the decoder's warnings begin that `Strict` makes errors.
-const UNKNOWN_FIELD: &str = "unknown field, ignored";
-const DUPLICATE_KEY: &str = "the key stands twice";
+const UNKNOWN_FIELD: &str = crate::manifest::UNKNOWN_FIELD;
+const DUPLICATE_KEY: &str = crate::manifest::DUPLICATE_KEY;
 
 /// What to do about fields that nobody knows and keys that stand twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
