@@ -18,3 +18,4 @@ pub use decode::{
     read,
 };
 pub use server_pod::ServerPodError;
+pub(crate) use typed::{DUPLICATE_KEY, UNKNOWN_FIELD};

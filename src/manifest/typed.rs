@@ -15,6 +15,11 @@ use crate::pod::{
 /// The most errors, and the most warnings, that are reported of one text.
 const MAX_PROBLEMS: usize = 100;
 
+/// The beginning of the warning about an unknown field.
+pub(crate) const UNKNOWN_FIELD: &str = "unknown field, ignored";
+/// The beginning of the warning about a duplicate key.
+pub(crate) const DUPLICATE_KEY: &str = "duplicate key";
+
 const A_MAP: &str = "a map";
 const A_LIST: &str = "a list";
 const A_STRING: &str = "a string";
@@ -107,8 +112,8 @@ pub(super) fn object(
         warn_of_duplicate(entry.earlier, entry.at, &path, findings);
         let Some(field) = of.field(&entry.key) else {
             let detail = match likely(of, &entry.key) {
-                Some(name) => format!("unknown field, ignored; did you mean {name}?"),
-                None => "unknown field, ignored".to_owned(),
+                Some(name) => format!("{UNKNOWN_FIELD}; did you mean {name}?"),
+                None => UNKNOWN_FIELD.to_owned(),
             };
             findings.add(entry.at, &path, Problem::warning(detail));
             continue;
@@ -125,7 +130,7 @@ fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &FieldPath<'_>, fi
     let Some(earlier) = earlier else { return };
     findings.add_with(Severity::Warning, path, |findings| {
         let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
-        let detail = format!("duplicate key in line {first} and line {second}; the last one is used");
+        let detail = format!("{DUPLICATE_KEY} in line {first} and line {second}; the last one is used");
         (at, Problem::warning(detail))
     });
 }

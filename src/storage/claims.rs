@@ -130,12 +130,13 @@ fn conflicts(
             continue;
         }
         let uid_owner = by_uid.get(claim.uid()).copied().filter(|owner| owner.key() != claim.key());
-        let by_name = name_owner.map(|owner| RejectionReason::Conflict { winner: owner.entry.source() });
-        let by_uid = uid_owner.map(|owner| RejectionReason::UidInUse {
+        let name_conflict =
+            name_owner.map(|owner| RejectionReason::Conflict { winner: owner.entry.source() });
+        let uid_conflict = uid_owner.map(|owner| RejectionReason::UidInUse {
             winner: owner.entry.source(),
             holder: owner.key().clone(),
         });
-        let Some(reason) = by_name.or(by_uid) else { continue };
+        let Some(reason) = name_conflict.or(uid_conflict) else { continue };
         let (source, origin) = (claim.entry.source(), claim.entry.origin().clone());
         let rejection = Rejection { source, origin, pod: Some(claim.key().clone()), reason };
         conflicts.insert((claim.key().clone(), source), rejection);

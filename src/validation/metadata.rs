@@ -30,7 +30,7 @@ pub(super) fn validate(metadata: &Object, path: &FieldPath<'_>, errors: &mut Err
                 errors.check(path, prefix, syntax::subdomain_prefix(prefix));
             }
             ("namespace", Value::String(namespace)) => {
-                errors.check(path, namespace, syntax::label(namespace))
+                errors.check(path, namespace, syntax::label(namespace));
             }
             ("generation", generation) => errors.not_negative(path, generation.as_i64().unwrap_or_default()),
             ("labels", Value::Object(labels)) => self::labels(labels, path, errors),

@@ -359,13 +359,13 @@ fn two_files_with_one_name_the_lower_wins_and_the_other_takes_over() {
          file: foo#u | foo#u=i:2",
         &expect![[r#"
             > file: foo#u | foo#u=i:2
-            rejected: file default/foo: DuplicateName: the name is taken by the pod in 1.yaml; rename one of them
+            rejected: file default/foo: DuplicateName: the pod in 1.yaml has the same name; rename one of them
             ADD file: default/foo#u
             > file: | foo#u=i:2
-            recovered: file default/foo: DuplicateName: the name is taken by the pod in 1.yaml; rename one of them
+            recovered: file default/foo: DuplicateName: the pod in 1.yaml has the same name; rename one of them
             UPDATE file: default/foo#u
             > file: foo#u | foo#u=i:2
-            rejected: file default/foo: DuplicateName: the name is taken by the pod in 1.yaml; rename one of them
+            rejected: file default/foo: DuplicateName: the pod in 1.yaml has the same name; rename one of them
             UPDATE file: default/foo#u
         "#]],
     );
@@ -379,10 +379,10 @@ fn two_files_with_one_uid_the_lower_wins() {
          file: | bar#u",
         &expect![[r#"
             > file: foo#u | bar#u
-            rejected: file default/bar: DuplicateUID: the UID is taken by default/foo in 1.yaml; remove metadata.uid from one of them
+            rejected: file default/bar: DuplicateUID: the pod default/foo in 1.yaml has the same UID; remove metadata.uid from one of them
             ADD file: default/foo#u
             > file: | bar#u
-            recovered: file default/bar: DuplicateUID: the UID is taken by default/foo in 1.yaml; remove metadata.uid from one of them
+            recovered: file default/bar: DuplicateUID: the pod default/foo in 1.yaml has the same UID; remove metadata.uid from one of them
             REMOVE file: default/foo#u
             ADD file: default/bar#u
         "#]],
@@ -395,10 +395,10 @@ fn a_chain_of_duplicates_is_settled_in_the_order_of_the_source() {
     check(
         "file: a#1 | b#1 | b#2",
         &expect![[r#"
-        > file: a#1 | b#1 | b#2
-        rejected: file default/b: DuplicateUID: the UID is taken by default/a in 1.yaml; remove metadata.uid from one of them
-        ADD file: default/a#1 default/b#2
-    "#]],
+            > file: a#1 | b#1 | b#2
+            rejected: file default/b: DuplicateUID: the pod default/a in 1.yaml has the same UID; remove metadata.uid from one of them
+            ADD file: default/a#1 default/b#2
+        "#]],
     );
 }
 
@@ -417,30 +417,30 @@ fn file_wins_over_http_over_url_over_api_in_any_order() {
             > api: foo#a
             ADD api: default/foo#a
             > url: foo#u
-            rejected: api default/foo: Conflict: the name is held by a pod of source url; rename one of them
+            rejected: api default/foo: Conflict: a pod of source url has the same name; rename one of them
             REMOVE api: default/foo#a
             ADD url: default/foo#u
             > file: foo#f
-            rejected: url default/foo: Conflict: the name is held by a pod of source file; rename one of them
-            rejected: api default/foo: Conflict: the name is held by a pod of source file; rename one of them
+            rejected: url default/foo: Conflict: a pod of source file has the same name; rename one of them
+            rejected: api default/foo: Conflict: a pod of source file has the same name; rename one of them
             REMOVE url: default/foo#u
             ADD file: default/foo#f
             > http: foo#h
-            rejected: http default/foo: Conflict: the name is held by a pod of source file; rename one of them
+            rejected: http default/foo: Conflict: a pod of source file has the same name; rename one of them
             ADD http:
             > file:
-            rejected: url default/foo: Conflict: the name is held by a pod of source http; rename one of them
-            rejected: api default/foo: Conflict: the name is held by a pod of source http; rename one of them
-            recovered: http default/foo: Conflict: the name is held by a pod of source file; rename one of them
+            rejected: url default/foo: Conflict: a pod of source http has the same name; rename one of them
+            rejected: api default/foo: Conflict: a pod of source http has the same name; rename one of them
+            recovered: http default/foo: Conflict: a pod of source file has the same name; rename one of them
             REMOVE file: default/foo#f
             ADD http: default/foo#h
             > http:
-            rejected: api default/foo: Conflict: the name is held by a pod of source url; rename one of them
-            recovered: url default/foo: Conflict: the name is held by a pod of source http; rename one of them
+            rejected: api default/foo: Conflict: a pod of source url has the same name; rename one of them
+            recovered: url default/foo: Conflict: a pod of source http has the same name; rename one of them
             REMOVE http: default/foo#h
             ADD url: default/foo#u
             > url:
-            recovered: api default/foo: Conflict: the name is held by a pod of source url; rename one of them
+            recovered: api default/foo: Conflict: a pod of source url has the same name; rename one of them
             REMOVE url: default/foo#u
             ADD api: default/foo#a
         "#]],
@@ -457,10 +457,10 @@ fn a_winner_holds_its_name_while_it_terminates() {
             > http: foo#h!
             ADD http: default/foo#h
             > api: foo#a
-            rejected: api default/foo: Conflict: the name is held by a pod of source http; rename one of them
+            rejected: api default/foo: Conflict: a pod of source http has the same name; rename one of them
             ADD api:
             > http:
-            recovered: api default/foo: Conflict: the name is held by a pod of source http; rename one of them
+            recovered: api default/foo: Conflict: a pod of source http has the same name; rename one of them
             REMOVE http: default/foo#h
             ADD api: default/foo#a
         "#]],
@@ -477,11 +477,11 @@ fn the_api_servers_pod_keeps_its_uid_from_a_local_copy() {
             > file: copy#u
             ADD file: default/copy#u
             > api: foo#u
-            rejected: file default/copy: Conflict: the UID is in use by default/foo of source api; remove metadata.uid
+            rejected: file default/copy: Conflict: the pod default/foo of source api has the same UID; remove metadata.uid
             REMOVE file: default/copy#u
             ADD api: default/foo#u
             > api:
-            recovered: file default/copy: Conflict: the UID is in use by default/foo of source api; remove metadata.uid
+            recovered: file default/copy: Conflict: the pod default/foo of source api has the same UID; remove metadata.uid
             REMOVE api: default/foo#u
             ADD file: default/copy#u
         "#]],
@@ -500,7 +500,7 @@ fn who_loses_its_uid_leaves_its_name_to_the_next() {
             > http: copy#h
             ADD http: default/copy#h
             > file: copy#u
-            rejected: file default/copy: Conflict: the name is held by a pod of source http; rename one of them
+            rejected: file default/copy: Conflict: a pod of source http has the same name; rename one of them
             ADD file:
         "#]],
     );
@@ -547,10 +547,10 @@ fn a_restored_listing_takes_no_name_from_a_pod_that_runs() {
             > api: foo#a
             ADD api: default/foo#a
             > file (restored): foo#f
-            rejected: file default/foo: Conflict: the name is held by a pod of source api; rename one of them
+            rejected: file default/foo: Conflict: a pod of source api has the same name; rename one of them
             > file: foo#f
-            rejected: api default/foo: Conflict: the name is held by a pod of source file; rename one of them
-            recovered: file default/foo: Conflict: the name is held by a pod of source api; rename one of them
+            rejected: api default/foo: Conflict: a pod of source file has the same name; rename one of them
+            recovered: file default/foo: Conflict: a pod of source api has the same name; rename one of them
             REMOVE api: default/foo#a
             ADD file: default/foo#f
         "#]],
@@ -567,10 +567,10 @@ fn a_restored_winner_keeps_its_name_from_one_who_is_quicker() {
             > file (restored): foo#f
             ADD file: default/foo#f
             > api: foo#a
-            rejected: api default/foo: Conflict: the name is held by a pod of source file; rename one of them
+            rejected: api default/foo: Conflict: a pod of source file has the same name; rename one of them
             ADD api:
             > file:
-            recovered: api default/foo: Conflict: the name is held by a pod of source file; rename one of them
+            recovered: api default/foo: Conflict: a pod of source file has the same name; rename one of them
             REMOVE file: default/foo#f
             ADD api: default/foo#a
             ADD file:

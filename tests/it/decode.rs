@@ -68,37 +68,37 @@ fn an_error_has_line_column_field_and_a_hint() {
     check(
         &with("    env:\n    - {name: A, value: \"x\"}\n    - {name: B, value: 5}\n"),
         expect![[r#"
-        rejected at decode
-        11:24: spec.containers[0].env[1].value: must be a text, but is the number 5: put it in quotes"#]],
+            rejected at decode
+            11:24: spec.containers[0].env[1].value: must be a string, but is the number 5: put it in quotes"#]],
     );
     check(
         &with("    ports:\n    - containerPort: \"80\"\n    - containerPort: 99999999999\n"),
         expect![[r#"
-        rejected at decode
-        10:22: spec.containers[0].ports[0].containerPort: must be an integer of 32 bits, but is the text "80": take the quotes away
-        11:22: spec.containers[0].ports[1].containerPort: must be an integer of 32 bits, but is the number 99999999999"#]],
+            rejected at decode
+            10:22: spec.containers[0].ports[0].containerPort: must be an integer of 32 bits, but is the string "80": remove the quotes
+            11:22: spec.containers[0].ports[1].containerPort: must be an integer of 32 bits, but is the number 99999999999"#]],
     );
     check(
         &with("    args: --verbose\n    stdin: 1\n    resources: [cpu]\n"),
         expect![[r#"
-        rejected at decode
-        9:11: spec.containers[0].args: must be a list, but is the text "--verbose"
-        10:12: spec.containers[0].stdin: must be a boolean, true or false, but is the number 1
-        11:16: spec.containers[0].resources: must be a map, but is a list"#]],
+            rejected at decode
+            9:11: spec.containers[0].args: must be a list, but is the string "--verbose"
+            10:12: spec.containers[0].stdin: must be a boolean, true or false, but is the number 1
+            11:16: spec.containers[0].resources: must be a map, but is a list"#]],
     );
     check(
         &with("    resources: {limits: {cpu: lots}}\n  activeDeadlineSeconds: 1.5\n"),
         expect![[r#"
-        rejected at decode
-        9:31: spec.containers[0].resources.limits[cpu]: must be a quantity (a number, perhaps with a suffix or an exponent: 500m, 1.5Gi, 1e3), but is the text "lots"
-        10:26: spec.activeDeadlineSeconds: must be an integer of 64 bits, but is the number 1.5"#]],
+            rejected at decode
+            9:31: spec.containers[0].resources.limits[cpu]: must be a quantity (a number with an optional suffix or exponent: 500m, 1.5Gi, 1e3), but is the string "lots"
+            10:26: spec.activeDeadlineSeconds: must be an integer of 64 bits, but is the number 1.5"#]],
     );
     check(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: w, labels: {app: 1}, creationTimestamp: 2026-01-02}\n",
         expect![[r#"
             rejected at decode
-            3:35: metadata.labels[app]: must be a text, but is the number 1: put it in quotes
-            3:58: metadata.creationTimestamp: must be a time like 2026-01-02T15:04:05Z, but is the text "2026-01-02""#]],
+            3:35: metadata.labels[app]: must be a string, but is the number 1: put it in quotes
+            3:58: metadata.creationTimestamp: must be a time like 2026-01-02T15:04:05Z, but is the string "2026-01-02""#]],
     );
 }
 
@@ -108,7 +108,7 @@ fn errors_in_json_have_positions() {
         "{\"apiVersion\": \"v1\", \"kind\": \"Pod\",\n \"metadata\": {\"name\": 5, \"nam\": 1}}",
         expect![[r#"
             rejected at decode
-            2:23: metadata.name: must be a text, but is the number 5: put it in quotes
+            2:23: metadata.name: must be a string, but is the number 5: put it in quotes
             2:26: warning: metadata.nam: unknown field, ignored; did you mean name?"#]],
     );
     check(
@@ -132,9 +132,9 @@ fn unknown_fields_and_duplicate_keys_are_warnings() {
     check(
         &with("    image: nginx:1.28\n  nodeSelector: {a: b, a: c}\n"),
         expect![[r#"
-        pod default/web-node1
-        9:5: warning: spec.containers[0].image: the key stands twice, in line 8 and line 9; the last one counts
-        10:24: warning: spec.nodeSelector[a]: the key stands twice, in line 10 and line 10; the last one counts"#]],
+            pod default/web-node1
+            9:5: warning: spec.containers[0].image: duplicate key in line 8 and line 9; the last one is used
+            10:24: warning: spec.nodeSelector[a]: duplicate key in line 10 and line 10; the last one is used"#]],
     );
     let pod = one(SourceName::File, &with("    image: nginx:1.28\n"));
     assert_eq!(pod["spec"]["containers"][0]["image"], "nginx:1.28");
@@ -223,8 +223,8 @@ fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
     check(
         "apiVersion: v1\nkind: 5\n",
         expect![[r#"
-        rejected at decode
-        2:7: kind: must be a text, but is the number 5"#]],
+            rejected at decode
+            2:7: kind: must be a string, but is the number 5"#]],
     );
 }
 
@@ -251,10 +251,10 @@ fn one_invalid_item_rejects_the_manifest_and_each_is_reported() {
     check(
         "apiVersion: v1\nkind: PodList\nitems:\n- metadata: {name: good}\n- metadata: {}\n- metadata: {name: 5}\n---\nkind: Pod\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: fine}\n",
         expect![[r#"
-        rejected at decode
-        5:13: items[1].metadata.name: Required value: a pod needs a name
-        6:20: items[2].metadata.name: must be a text, but is the number 5: put it in quotes
-        8:1: apiVersion: Required value: apiVersion: v1 is expected"#]],
+            rejected at decode
+            5:13: items[1].metadata.name: Required value: a pod needs a name
+            6:20: items[2].metadata.name: must be a string, but is the number 5: put it in quotes
+            8:1: apiVersion: Required value: apiVersion: v1 is expected"#]],
     );
 }
 
@@ -264,8 +264,8 @@ fn two_pods_with_one_name_are_rejected_with_both_positions() {
     check(
         &(pod("name: a") + &pod("name: b") + &pod("name: a, namespace: default")),
         expect![[r#"
-        rejected at decode
-        9:1: metadata.name: Duplicate value: default/a-node1 is the name of the pod at 1:1 too; rename one of them"#]],
+            rejected at decode
+            9:1: metadata.name: Duplicate value: default/a-node1 is also the name of the pod at 1:1; rename one of them"#]],
     );
     check(
         &(pod("name: a") + &pod("name: a, namespace: other")),
@@ -284,8 +284,8 @@ fn a_manifest_that_is_too_large_or_not_utf_8_is_rejected() {
     check(
         &large,
         expect![[r#"
-        rejected at decode
-        10485761 bytes are too many: a manifest holds 10485760 at most"#]],
+            rejected at decode
+            10485761 bytes are too many: a manifest has at most 10485760"#]],
     );
 
     let preparation = Preparation {

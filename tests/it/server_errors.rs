@@ -151,7 +151,7 @@ spec:
         299 - "unknown field \"spec.Foo\""
         299 - "duplicate field \"spec.containers[0].image\""
         299 - "unknown field \"spec.containers[0].imagePullPolic\"; did you mean imagePullPolicy?"
-        299 - "spec.priorityClassName: nobody looks up the class \"mine\" of a static pod: set priority to its value too"
+        299 - "spec.priorityClassName: the class \"mine\" of a static pod is not looked up: set priority to its value too"
     "#]].assert_eq(&text);
     let ignored = server.ask("POST /pods?fieldValidation=Ignore", &[], body).await;
     assert_eq!((ignored.code, ignored.header("warning")), (200, vec![]));

@@ -468,7 +468,7 @@ async fn a_file_owns_its_name_and_the_api_server_owns_its_uid() {
     expect![[r#"
         "file": 1 pods, [
           {
-            "message": "the UID is in use by default/db of source api; remove metadata.uid",
+            "message": "the pod default/db of source api has the same UID; remove metadata.uid",
             "origin": "/m/db.yaml",
             "pod": "default/db-node1",
             "reason": "Conflict",
@@ -481,7 +481,7 @@ async fn a_file_owns_its_name_and_the_api_server_owns_its_uid() {
         ]
         "api": 1 pods, [
           {
-            "message": "the name is held by a pod of source file; rename one of them",
+            "message": "a pod of source file has the same name; rename one of them",
             "origin": "default/web",
             "pod": "default/web",
             "reason": "Conflict",

@@ -485,7 +485,7 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
         --listen: unix:a is given twice
         --state-dir: a path is needed, and it is empty
         --token-file: a path is needed, and it is empty
-        --node-name: "my_host" cannot be a node name: up to 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit
+        --node-name: "my_host" is not a valid node name: use up to 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit
         --pod-manifest-path: a path is needed, and it is empty
         --on-invalid-manifest: "Keep" is not one of keep, remove
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
@@ -673,7 +673,7 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         ("- a\n", expect!["DIR/config.yaml:1:1: a map of fields is expected"]),
         (
             "podManifestPath: /m\n---\nnodeName: a\n",
-            expect!["DIR/config.yaml:3:1: a second document, where only one is read"],
+            expect!["DIR/config.yaml:3:1: a second document: only one is allowed here"],
         ),
         (
             "listen: none\n",

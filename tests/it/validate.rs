@@ -94,11 +94,11 @@ spec:
         &[("bad.yaml", bad)],
         &["bad.yaml"],
         &expect![[r#"
-        bad.yaml:6:11: metadata.labels[tier]: FieldValueTypeInvalid: must be a text, but is the number 1: put it in quotes
-        bad.yaml:8:16: spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the text "yes"
-        bad.yaml:12:22: spec.containers[0].ports[0].containerPort: FieldValueTypeInvalid: must be an integer of 32 bits, but is the text "eighty"
-        exit 1
-    "#]],
+            bad.yaml:6:11: metadata.labels[tier]: FieldValueTypeInvalid: must be a string, but is the number 1: put it in quotes
+            bad.yaml:8:16: spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the string "yes"
+            bad.yaml:12:22: spec.containers[0].ports[0].containerPort: FieldValueTypeInvalid: must be an integer of 32 bits, but is the string "eighty"
+            exit 1
+        "#]],
     );
 }
 
@@ -124,9 +124,9 @@ fn a_manifest_that_is_no_yaml_is_told_where_it_breaks() {
         &[("empty.yaml", "# nothing\n")],
         &["empty.yaml"],
         &expect![[r#"
-        empty.yaml:1:1: no pod in it: a Pod, a PodList or a List is expected
-        exit 1
-    "#]],
+            empty.yaml:1:1: no pod found: a Pod, a PodList or a List is expected
+            exit 1
+        "#]],
     );
     check(
         &[("kind.yaml", "apiVersion: apps/v1\nkind: Deployment\n")],
@@ -155,11 +155,11 @@ fn what_the_api_would_refuse_is_told_by_field_and_reason() {
         &files,
         &["."],
         &expect![[r#"
-        ./bad.yaml:7:11: spec.containers[0].name: FieldValueInvalid: Invalid value: "Web": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
-        ./bad.yaml:8:22: spec.containers[0].imagePullPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "IfNotPresent", "Never"
-        ./refers.yaml:11:16: spec.volumes[0].configMap: static pods may not reference configmaps (via configmap volumes): a node cannot resolve them alone
-        exit 1
-    "#]],
+            ./bad.yaml:7:11: spec.containers[0].name: FieldValueInvalid: Invalid value: "Web": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+            ./bad.yaml:8:22: spec.containers[0].imagePullPolicy: FieldValueNotSupported: Unsupported value: "Perhaps": supported values: "Always", "IfNotPresent", "Never"
+            ./refers.yaml:11:16: spec.volumes[0].configMap: static pods may not reference configmaps (via configmap volumes): only an API server can resolve them
+            exit 1
+        "#]],
     );
     let dir = directory(&files);
     let json = told(&dir, &["-o", "json", "."], b"");
@@ -191,19 +191,19 @@ fn warnings_are_marked_and_harmless_unless_they_are_taken_for_errors() {
         &[("a.yaml", DOUBTFUL)],
         &["a.yaml"],
         &expect![[r#"
-        a.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
-        a.yaml:11:3: warning: spec.restartPolicy: the key stands twice, in line 6 and line 11; the last one counts
-        exit 0
-    "#]],
+            a.yaml:10:5: warning: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+            a.yaml:11:3: warning: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
+            exit 0
+        "#]],
     );
     check(
         &[("a.yaml", DOUBTFUL)],
         &["--strict", "a.yaml"],
         &expect![[r#"
-        a.yaml:10:5: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
-        a.yaml:11:3: spec.restartPolicy: the key stands twice, in line 6 and line 11; the last one counts
-        exit 1
-    "#]],
+            a.yaml:10:5: spec.containers[0].imagePullpolicy: unknown field, ignored; did you mean imagePullPolicy?
+            a.yaml:11:3: spec.restartPolicy: duplicate key in line 6 and line 11; the last one is used
+            exit 1
+        "#]],
     );
 }
 
@@ -273,11 +273,11 @@ fn a_name_or_uid_that_occurs_twice_in_a_directory_is_found() {
         &files,
         &["."],
         &expect![[r#"
-        ./b.yaml: metadata.name: DuplicateName: default/web-node: the name is taken by the pod in ./a.yaml; rename one of them
-        ./d.yaml: metadata.uid: DuplicateUID: default/d-node: the UID is taken by default/c-node in ./c.yaml; remove metadata.uid from one of them
-        ./e.yaml:1:1: no pod in it: a Pod, a PodList or a List is expected
-        exit 1
-    "#]],
+            ./b.yaml: metadata.name: DuplicateName: default/web-node: the pod in ./a.yaml has the same name; rename one of them
+            ./d.yaml: metadata.uid: DuplicateUID: default/d-node: the pod default/c-node in ./c.yaml has the same UID; remove metadata.uid from one of them
+            ./e.yaml:1:1: no pod found: a Pod, a PodList or a List is expected
+            exit 1
+        "#]],
     );
     // Given one by one, or as bodies of POSTs, they are nobody's duplicates.
     check(
@@ -302,10 +302,10 @@ fn what_is_missing_is_a_wrong_call_and_the_rest_is_checked() {
         &[("bad", "bad")],
         &["missing", "bad"],
         &expect![[r#"
-        bad:1:1: a map with apiVersion and kind is expected, but this is the text "bad"
-        ! podmux: missing: No such file or directory
-        exit 2
-    "#]],
+            bad:1:1: a map with apiVersion and kind is expected, but this is the string "bad"
+            ! podmux: missing: No such file or directory
+            exit 2
+        "#]],
     );
     check(
         &[("web", GOOD)],
@@ -420,7 +420,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
             },
             {
               "column": 3,
-              "detail": "the key stands twice, in line 6 and line 11; the last one counts",
+              "detail": "duplicate key in line 6 and line 11; the last one is used",
               "field": "spec.restartPolicy",
               "line": 11,
               "severity": "warning"
@@ -433,7 +433,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
           "pods": [],
           "problems": [
             {
-              "detail": "default/web-node: the name is taken by the pod in ./doubtful.yaml; rename one of them",
+              "detail": "default/web-node: the pod in ./doubtful.yaml has the same name; rename one of them",
               "field": "metadata.name",
               "reason": "DuplicateName",
               "severity": "error"
@@ -447,7 +447,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
           "problems": [
             {
               "column": 1,
-              "detail": "no pod in it: a Pod, a PodList or a List is expected",
+              "detail": "no pod found: a Pod, a PodList or a List is expected",
               "line": 1,
               "severity": "error"
             }
@@ -455,7 +455,8 @@ fn json_is_an_object_a_line_for_each_manifest() {
           "stage": "decode"
         }
         exit 1
-    "#]].assert_eq(&told(&["-o", "json", "."]));
+    "#]]
+    .assert_eq(&told(&["-o", "json", "."]));
     expect![[r#"
         {
           "ok": false,
@@ -471,7 +472,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
             },
             {
               "column": 3,
-              "detail": "the key stands twice, in line 6 and line 11; the last one counts",
+              "detail": "duplicate key in line 6 and line 11; the last one is used",
               "field": "spec.restartPolicy",
               "line": 11,
               "severity": "error"

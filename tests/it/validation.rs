@@ -78,9 +78,9 @@ fn a_volume_has_a_unique_name() {
     check(
         &with("  volumes:\n  - name: _INVALID_\n"),
         &expect![[r#"
-        rejected: validate
-        7:11 spec.volumes[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
-    "#]],
+            rejected: validate
+            7:11 spec.volumes[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+        "#]],
     );
     check(
         &with("  volumes:\n  - name: repeated\n  - name: repeated\n"),
@@ -109,9 +109,9 @@ fn a_container_has_a_name() {
     check(
         &text("_INVALID_"),
         &expect![[r#"
-        rejected: validate
-        7:11 spec.containers[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label is made of lower-case letters, digits and '-', and begins and ends with a letter or digit
-    "#]],
+            rejected: validate
+            7:11 spec.containers[0].name FieldValueInvalid Invalid value: "_INVALID_": a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit
+        "#]],
     );
 }
 
@@ -143,16 +143,16 @@ items:
 ",
         &expect![[r#"
             rejected: validate
-            6:20 items[0].metadata.name FieldValueInvalid Invalid value: "A-node1": a lowercase RFC 1123 subdomain is made of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit
-            6:35 items[0].metadata.labels FieldValueInvalid Invalid value: "-": the name part is made of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
-            6:42 items[0].metadata.labels FieldValueInvalid Invalid value: "a b": a label's value is empty or made of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
+            6:20 items[0].metadata.name FieldValueInvalid Invalid value: "A-node1": a lowercase RFC 1123 subdomain consists of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit
+            6:35 items[0].metadata.labels FieldValueInvalid Invalid value: "-": the name part consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
+            6:42 items[0].metadata.labels FieldValueInvalid Invalid value: "a b": a label's value is empty or consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit
             9:7 items[0].spec.containers[0].image FieldValueRequired Required value
             10:31 items[0].spec.containers[0].ports[0].containerPort FieldValueInvalid Invalid value: 70000: must be between 1 and 65535, inclusive
             10:39 items[0].spec.containers[0].ports[1].containerPort FieldValueRequired Required value
             11:29 items[0].spec.containers[0].volumeMounts[0].name FieldValueNotFound Not found: "data"
             12:33 items[0].spec.containers[0].readinessProbe.httpGet FieldValueForbidden Forbidden: may not specify more than 1 handler type
             13:53 items[0].spec.containers[0].resources.requests FieldValueInvalid Invalid value: "2": must be less than or equal to the limit of "cpu", which is "1"
-            16:15 items[0].spec.volumes[0].secret - static pods may not reference secrets (via secret volumes): a node cannot resolve them alone
+            16:15 items[0].spec.volumes[0].secret - static pods may not reference secrets (via secret volumes): only an API server can resolve them
             17:20 items[0].spec.restartPolicy FieldValueNotSupported Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"
             21:9 items[1].spec.containers FieldValueRequired Required value
         "#]],
@@ -171,7 +171,7 @@ fn references_that_need_an_api_server_are_rejected() {
         ),
         &expect![[r#"
             rejected: reference
-            8:48 spec.volumes[0].projected.sources[0].clusterTrustBundle - static pods may not reference clustertrustbundles: a node cannot resolve them alone
+            8:48 spec.volumes[0].projected.sources[0].clusterTrustBundle - static pods may not reference clustertrustbundles: only an API server can resolve them
         "#]],
     );
     check(
@@ -187,7 +187,7 @@ spec:
 ",
         &expect![[r#"
             rejected: reference
-            8:5 spec.resourceClaims - static pods may not reference resourceclaims: a node cannot resolve them alone
+            8:5 spec.resourceClaims - static pods may not reference resourceclaims: only an API server can resolve them
         "#]],
     );
 }
@@ -246,32 +246,32 @@ spec:
 ",
         &expect![[r#"
             rejected: reference
-            5:3 spec.serviceAccountName - static pods may not reference serviceaccounts: a node cannot resolve them alone
-            6:29 spec.imagePullSecrets[0].name - static pods may not reference secrets: a node cannot resolve them alone
-            10:34 spec.containers[0].envFrom[0].secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            10:61 spec.containers[0].envFrom[1].configMapRef.name - static pods may not reference configmaps: a node cannot resolve them alone
-            12:50 spec.containers[0].env[0].valueFrom.secretKeyRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            13:53 spec.containers[0].env[1].valueFrom.configMapKeyRef.name - static pods may not reference configmaps: a node cannot resolve them alone
-            16:27 spec.volumes[0].configMap - static pods may not reference configmaps (via configmap volumes): a node cannot resolve them alone
-            17:24 spec.volumes[1].secret - static pods may not reference secrets (via secret volumes): a node cannot resolve them alone
-            18:21 spec.volumes[2].csi - static pods may not reference csidrivers (via CSI volumes): a node cannot resolve them alone
-            19:27 spec.volumes[3].glusterfs - static pods may not reference endpoints (via glusterFS volumes): a node cannot resolve them alone
-            20:39 spec.volumes[4].persistentVolumeClaim - static pods may not reference persistentvolumeclaims: a node cannot resolve them alone
-            22:16 spec.volumes[5].ephemeral - static pods may not reference persistentvolumeclaims (via ephemeral volumes): a node cannot resolve them alone
-            23:27 spec.volumes[6].azureFile - static pods may not reference secrets (via azureFile volumes): a node cannot resolve them alone
-            27:20 spec.volumes[7].projected.sources[0].configMap - static pods may not reference configmaps (via projected volumes): a node cannot resolve them alone
-            28:17 spec.volumes[7].projected.sources[1].secret - static pods may not reference secrets (via projected volumes): a node cannot resolve them alone
-            29:30 spec.volumes[7].projected.sources[2].serviceAccountToken - static pods may not reference serviceaccounts (via projected volumes): a node cannot resolve them alone
-            30:29 spec.volumes[7].projected.sources[3].clusterTrustBundle - static pods may not reference clustertrustbundles: a node cannot resolve them alone
-            31:25 spec.volumes[7].projected.sources[4].podCertificate - static pods may not reference podcertificates: a node cannot resolve them alone
-            33:9 spec.volumes[7].projected.sources[6] - unknown source for a projected volume: a node alone can resolve downwardAPI only
-            34:101 spec.volumes[8].iscsi.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            35:65 spec.volumes[9].rbd.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            36:58 spec.volumes[10].cephfs.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            37:56 spec.volumes[11].cinder.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            38:58 spec.volumes[12].flexVolume.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            39:82 spec.volumes[13].scaleIO.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
-            40:61 spec.volumes[14].storageos.secretRef.name - static pods may not reference secrets: a node cannot resolve them alone
+            5:3 spec.serviceAccountName - static pods may not reference serviceaccounts: only an API server can resolve them
+            6:29 spec.imagePullSecrets[0].name - static pods may not reference secrets: only an API server can resolve them
+            10:34 spec.containers[0].envFrom[0].secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            10:61 spec.containers[0].envFrom[1].configMapRef.name - static pods may not reference configmaps: only an API server can resolve them
+            12:50 spec.containers[0].env[0].valueFrom.secretKeyRef.name - static pods may not reference secrets: only an API server can resolve them
+            13:53 spec.containers[0].env[1].valueFrom.configMapKeyRef.name - static pods may not reference configmaps: only an API server can resolve them
+            16:27 spec.volumes[0].configMap - static pods may not reference configmaps (via configmap volumes): only an API server can resolve them
+            17:24 spec.volumes[1].secret - static pods may not reference secrets (via secret volumes): only an API server can resolve them
+            18:21 spec.volumes[2].csi - static pods may not reference csidrivers (via CSI volumes): only an API server can resolve them
+            19:27 spec.volumes[3].glusterfs - static pods may not reference endpoints (via glusterFS volumes): only an API server can resolve them
+            20:39 spec.volumes[4].persistentVolumeClaim - static pods may not reference persistentvolumeclaims: only an API server can resolve them
+            22:16 spec.volumes[5].ephemeral - static pods may not reference persistentvolumeclaims (via ephemeral volumes): only an API server can resolve them
+            23:27 spec.volumes[6].azureFile - static pods may not reference secrets (via azureFile volumes): only an API server can resolve them
+            27:20 spec.volumes[7].projected.sources[0].configMap - static pods may not reference configmaps (via projected volumes): only an API server can resolve them
+            28:17 spec.volumes[7].projected.sources[1].secret - static pods may not reference secrets (via projected volumes): only an API server can resolve them
+            29:30 spec.volumes[7].projected.sources[2].serviceAccountToken - static pods may not reference serviceaccounts (via projected volumes): only an API server can resolve them
+            30:29 spec.volumes[7].projected.sources[3].clusterTrustBundle - static pods may not reference clustertrustbundles: only an API server can resolve them
+            31:25 spec.volumes[7].projected.sources[4].podCertificate - static pods may not reference podcertificates: only an API server can resolve them
+            33:9 spec.volumes[7].projected.sources[6] - unknown source of a projected volume: without an API server only downwardAPI can be resolved
+            34:101 spec.volumes[8].iscsi.secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            35:65 spec.volumes[9].rbd.secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            36:58 spec.volumes[10].cephfs.secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            37:56 spec.volumes[11].cinder.secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            38:58 spec.volumes[12].flexVolume.secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            39:82 spec.volumes[13].scaleIO.secretRef.name - static pods may not reference secrets: only an API server can resolve them
+            40:61 spec.volumes[14].storageos.secretRef.name - static pods may not reference secrets: only an API server can resolve them
         "#]],
     );
 }
@@ -305,16 +305,16 @@ fn a_priority_class_without_a_value_is_a_warning() {
     check(
         &with("  priorityClassName: system-node-critical\n"),
         &expect![[r#"
-        default/a-node1
-        6:22 spec.priorityClassName - nobody looks up the class "system-node-critical" of a static pod: set priority to 2000001000 too
-    "#]],
+            default/a-node1
+            6:22 spec.priorityClassName - the class "system-node-critical" of a static pod is not looked up: set priority to 2000001000 too
+        "#]],
     );
     check(
         &with("  priorityClassName: mine\n"),
         &expect![[r#"
-        default/a-node1
-        6:22 spec.priorityClassName - nobody looks up the class "mine" of a static pod: set priority to its value too
-    "#]],
+            default/a-node1
+            6:22 spec.priorityClassName - the class "mine" of a static pod is not looked up: set priority to its value too
+        "#]],
     );
 }
 
@@ -323,9 +323,9 @@ fn a_priority_without_a_class_is_a_warning() {
     check(
         &with("  priority: 1000\n"),
         &expect![[r#"
-        default/a-node1
-        6:13 spec.priority - a priority without a priorityClassName: give both
-    "#]],
+            default/a-node1
+            6:13 spec.priority - priority is set without priorityClassName: set both
+        "#]],
     );
 }
 
@@ -334,9 +334,9 @@ fn a_system_class_with_another_value_is_a_warning() {
     check(
         &with("  priorityClassName: system-cluster-critical\n  priority: 2000001000\n"),
         &expect![[r#"
-        default/a-node1
-        7:13 spec.priority - the priority of system-cluster-critical is 2000000000, not 2000001000
-    "#]],
+            default/a-node1
+            7:13 spec.priority - the priority of the class system-cluster-critical is 2000000000, not 2000001000
+        "#]],
     );
 }
 

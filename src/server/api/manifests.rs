@@ -12,7 +12,7 @@ use crate::server::{
 };
 use crate::{
     host::Random,
-    manifest::{self, Generate, Manifest, Preparation, yaml},
+    manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD, yaml},
     pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName, Stage},
 };
 
@@ -21,9 +21,6 @@ use crate::{
 const MAX_WARNING: usize = 256;
 const MAX_WARNINGS: usize = 4096;
 
-/// The beginnings of the decoder's warnings that are errors with `Strict`.
-const UNKNOWN_FIELD: &str = "unknown field, ignored";
-const DUPLICATE_KEY: &str = "the key stands twice";
 
 /// What to do about unknown fields and duplicate keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
