@@ -125,6 +125,7 @@ pub mod host;
 pub mod manifest;
 pub mod mux;
 mod outage;
+mod pem;
 pub mod pod;
 pub mod server;
 #[doc(hidden)]

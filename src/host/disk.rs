@@ -45,6 +45,14 @@ impl Disk {
         fs::metadata(path).map(|metadata| Stamp::from(&metadata))
     }
 
+    /// Whether a path leads to a regular file. A pipe or a device may never end.
+    ///
+    /// # Errors
+    /// If the path cannot be looked up.
+    pub fn is_file(&self, path: &Path) -> io::Result<bool> {
+        fs::metadata(path).map(|metadata| metadata.is_file())
+    }
+
     /// Reads a whole file of at most `max` bytes.
     ///
     /// # Errors
