@@ -192,7 +192,7 @@ async fn a_reload_that_names_what_cannot_be_used_leaves_the_client_from_before()
     let mut connector = scene.connector(&json!({ "token": "one" }));
     scene.seen(&mut connector).await;
     let other = scene.at("elsewhere");
-    connector.turn_to(Kubeconfig::File(other.clone()));
+    connector.switch_to(Kubeconfig::File(other.clone()));
     for _ in 0..2 {
         assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer one");
     }
@@ -200,7 +200,7 @@ async fn a_reload_that_names_what_cannot_be_used_leaves_the_client_from_before()
     put(&other, &mended.to_string());
     assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
     // The same one may say the same: it is read all the same.
-    connector.turn_to(Kubeconfig::File(other));
+    connector.switch_to(Kubeconfig::File(other));
     assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
 }
 

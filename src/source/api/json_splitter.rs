@@ -8,7 +8,8 @@
 use std::{borrow::Cow, mem};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use serde_json::{Map, Value, from_slice};
+use serde::Deserialize;
+use serde_json::{Value, from_slice};
 
 /// The largest accepted object, in bytes. (The API server limits a request to 3 MiB.)
 pub const MAX_OBJECT: usize = 10 << 20;
@@ -280,15 +281,34 @@ impl JsonSplitter {
             ListField::ApiVersion => self.end.api_version = text(value),
             ListField::Kind => self.end.kind = text(value),
             ListField::Metadata => {
-                let metadata: Map<String, Value> = from_slice(value).map_err(|_| invalid("metadata"))?;
-                let text = |name| metadata.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-                (self.end.resource_version, self.end.continue_token) =
-                    (text("resourceVersion"), text("continue"));
+                let metadata: ListMetadata = from_slice(value).map_err(|_| invalid("metadata"))?;
+                self.end.resource_version = metadata.resource_version.0;
+                self.end.continue_token = metadata.continue_token.0;
             }
             ListField::Items if value != b"null" => return Err(invalid("items")),
             ListField::Items | ListField::Other => {}
         }
         Ok(())
+    }
+}
+
+/// The fields of a list's metadata that are read.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: TextOrEmpty,
+    #[serde(rename = "continue")]
+    continue_token: TextOrEmpty,
+}
+
+/// A string; empty if the value is something else.
+#[derive(Default)]
+pub(super) struct TextOrEmpty(pub(super) String);
+
+impl<'de> Deserialize<'de> for TextOrEmpty {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(from)?;
+        Ok(Self(value.as_str().unwrap_or_default().to_owned()))
     }
 }
 

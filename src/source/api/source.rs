@@ -201,7 +201,7 @@ impl ApiSource {
     /// Lists, watches and publishes until `stop` is cancelled. Before the first complete
     /// listing it publishes nothing but the restored one.
     pub async fn run(mut self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.reflect()).await;
+        stop.run_until_cancelled(Box::pin(self.reflect())).await;
         if self.reflector.is_synced() && self.reflector.was_accepted() {
             // The listing is current at this moment.
             let info = self.listing_info();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::reflector::Version;
+use super::{json_splitter::TextOrEmpty, reflector::Version};
 use crate::{
     error_chain::chain,
     pod::{PodKey, Prepared},
@@ -60,17 +60,6 @@ struct MetadataOutline {
     namespace: TextOrEmpty,
     resource_version: TextOrEmpty,
     annotations: serde_json::Value,
-}
-
-/// A string; empty if the value is something else.
-#[derive(Default)]
-pub(super) struct TextOrEmpty(pub(super) String);
-
-impl<'de> Deserialize<'de> for TextOrEmpty {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let value = serde_json::Value::deserialize(from)?;
-        Ok(Self(value.as_str().unwrap_or_default().to_owned()))
-    }
 }
 
 impl MetadataOutline {

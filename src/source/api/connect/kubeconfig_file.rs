@@ -3,6 +3,7 @@
 //! It blocks, so it never runs on a thread of the runtime.
 
 use std::{
+    fmt::Write as _,
     io,
     path::{Path, PathBuf},
 };
@@ -391,7 +392,10 @@ fn identity(url: &Uri, authorities: Option<&PemSource>) -> Result<ServerIdentity
         for certificate in authorities.certificates()? {
             digest.update(&certificate);
         }
-        ca = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        for byte in digest.finalize() {
+            // Writing to memory cannot fail.
+            let _ = write!(ca, "{byte:02x}");
+        }
     }
     Ok(ServerIdentity { url: shown(url), ca })
 }
