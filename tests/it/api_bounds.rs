@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::support::{
-    apiserver::{Answer, Ask, Then, pod},
+    apiserver::{Answer, RequestKind, Then, pod},
     reflected::{Reflected, over_both},
 };
 
@@ -17,11 +17,11 @@ const TOO_MUCH: usize = 65 << 10;
 fn an_answer_that_does_not_begin_is_given_up_and_asked_for_again() {
     over_both(|server, _| async move {
         server.put(pod("a", "i:1"));
-        server.say_times(1, Ask::WatchList, Answer::Mute);
+        server.respond_times(1, RequestKind::WatchList, Answer::Never);
         let mut source = Reflected::start(&server);
-        source.fails("the API server has said nothing for too long").await;
+        source.wait_for_failure("the API server has said nothing for too long").await;
         source.converges().await;
-        assert_eq!(source.heard(), ["ADD a"]);
+        assert_eq!(source.updates(), ["ADD a"]);
     });
 }
 
@@ -29,9 +29,9 @@ fn an_answer_that_does_not_begin_is_given_up_and_asked_for_again() {
 fn a_refusal_that_does_not_end_is_taken_without_its_end() {
     over_both(|server, _| async move {
         server.put(pod("a", "i:1"));
-        server.say_times(1, Ask::WatchList, Answer::new(500, "{", Then::Hang));
+        server.respond_times(1, RequestKind::WatchList, Answer::new(500, "{", Then::Hang));
         let mut source = Reflected::start(&server);
-        source.fails("the API server refused: 500").await;
+        source.wait_for_failure("the API server refused: 500").await;
         source.converges().await;
     });
 }
@@ -39,10 +39,10 @@ fn a_refusal_that_does_not_end_is_taken_without_its_end() {
 #[test]
 fn a_refusal_is_read_so_far_and_no_further() {
     over_both(|server, _| async move {
-        server.say_times(1, Ask::WatchList, Answer::new(500, "x".repeat(TOO_MUCH), Then::Hang));
+        server.respond_times(1, RequestKind::WatchList, Answer::new(500, "x".repeat(TOO_MUCH), Then::Hang));
         let begin = Instant::now();
         let source = Reflected::start(&server);
-        source.fails("the API server refused: 500").await;
+        source.wait_for_failure("the API server refused: 500").await;
         // Its end would be waited for for 10 s.
         assert!(begin.elapsed() < 8 * SECOND, "{:?}", begin.elapsed());
     });
@@ -53,20 +53,20 @@ fn a_cluster_that_does_not_say_which_one_it_is_is_not_waited_for() {
     over_both(|server, _| async move {
         server.put(pod("a", "i:1"));
         let begins = Answer::new(200, r#"{"metadata""#, Then::Hang);
-        for answer in [Answer::Mute, begins] {
-            server.say_of_the_cluster(answer);
+        for answer in [Answer::Never, begins] {
+            server.respond_to_cluster_check(answer);
             let mut source = Reflected::start(&server);
             source.converges_within(30 * SECOND).await;
-            source.end().await;
+            source.stop().await;
         }
-        server.say_of_the_cluster(Answer::new(200, "x".repeat(TOO_MUCH), Then::Hang));
+        server.respond_to_cluster_check(Answer::new(200, "x".repeat(TOO_MUCH), Then::Hang));
         let mut source = Reflected::start(&server);
         // Its end would be waited for for 5 s.
         source.converges_within(4 * SECOND).await;
         // Nor is it asked again.
-        let asked = server.asked_of_the_cluster();
+        let asked = server.cluster_checks();
         server.break_watches();
-        server.asked_for(1, Ask::Watch).await;
-        assert_eq!(server.asked_of_the_cluster(), asked);
+        server.wait_for(1, RequestKind::Watch).await;
+        assert_eq!(server.cluster_checks(), asked);
     });
 }

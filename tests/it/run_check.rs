@@ -162,7 +162,7 @@ fn every_file_that_cannot_be_used_has_its_line() {
         podmux: token file @/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
         podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
         podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
-        podmux: there is no kubeconfig @/kubeconfig; put one there, or give --kubeconfig another path
+        podmux: the kubeconfig @/kubeconfig does not exist (create it, or set another path with --kubeconfig)
         podmux: cannot write updates to @/updates.jsonl; name a file that can be created or appended to: is a directory
     "#]]);
 }

@@ -32,7 +32,7 @@ async fn a_url_that_is_not_there_says_nothing() {
     let mut source = Polled::start(&format!("http://{free}/_not_found_"));
     source.hear_nothing().await;
     assert_eq!(source.state(), SourceState::Waiting);
-    let refused = format!("{free} refused the connection: nothing listens there");
+    let refused = format!("{free} refused the connection");
     assert!(source.error().starts_with(&refused), "{}", source.error());
     assert_eq!(source.status().target, format!("http://{free}/_not_found_"));
     assert_eq!(source.status().last_success, None);
@@ -213,7 +213,7 @@ async fn invalid_pods_are_refused() {
 #[tokio::test]
 async fn a_body_of_more_than_10_mib_is_refused_whether_its_length_is_known_or_not() {
     let (web, mut source) = at_work().await;
-    let too_much = format!("sent too much: {MAX_MANIFEST} bytes are taken at most");
+    let too_much = format!("sent more than the limit of {MAX_MANIFEST} bytes");
     let mebibyte = Step::Send(Bytes::from(format!("#{}\n", " ".repeat(1024 * 1024 - 2))));
     let eleven: Vec<Step> = vec![mebibyte.clone(); 11];
     for length in [Some(11 * 1024 * 1024), None] {
@@ -245,7 +245,7 @@ async fn a_slow_body_and_a_mute_server_are_given_up_in_time() {
         web.say(reply);
         source.hear_nothing().await;
         let error = source.error();
-        assert!(error.ends_with("did not answer completely within 300ms"), "{error}");
+        assert!(error.ends_with("sent no complete response within 300ms"), "{error}");
     }
 }
 
@@ -257,7 +257,7 @@ async fn a_body_that_is_cut_off_is_not_taken() {
         web.say(Reply::steps(length, vec![Step::Send(pod("web", "i:2").into()), Step::Break]));
         source.hear_nothing().await;
         let error = source.error();
-        assert!(error.ends_with("closed the connection before its answer was complete"), "{error}");
+        assert!(error.ends_with("closed the connection before its response was complete"), "{error}");
     }
 }
 
@@ -297,7 +297,7 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     trust(&other);
     source.fails("name the file of the right CA").await;
     trust(&ours);
-    source.fails("did not accept the client certificate").await;
+    source.fails("rejected the client certificate").await;
     // The same files with another certificate in them.
     ours.client("node");
     source.hear("ADD: web=i:1").await;

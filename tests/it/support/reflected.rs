@@ -44,7 +44,7 @@ pub fn over_both<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
             let pacer = tokio::spawn(pace());
             let server = ApiServer::start(authority);
             test(server.clone(), log).await;
-            assert_eq!(server.faults(), [""; 0]);
+            assert_eq!(server.invalid_requests(), [""; 0]);
             pacer.abort();
         });
     }
@@ -108,10 +108,10 @@ impl Reflected {
     }
 
     /// A source that has the pods of its server and watches.
-    pub async fn at_work(server: &ApiServer) -> Self {
+    pub async fn watching(server: &ApiServer) -> Self {
         let mut source = Self::start(server);
         source.converges().await;
-        source.watches().await;
+        source.wait_for_watch().await;
         source
     }
 
@@ -164,7 +164,7 @@ impl Reflected {
                 "not so within {time:?}: told {:#?}, wanted {:#?}, asked {:#?}, {:#?}",
                 self.told,
                 wanted,
-                self.server.briefly(),
+                self.server.summaries(),
                 self.status()
             );
         }
@@ -185,7 +185,7 @@ impl Reflected {
     }
 
     /// What was heard since the last look.
-    pub fn heard(&mut self) -> Vec<String> {
+    pub fn updates(&mut self) -> Vec<String> {
         mem::take(&mut self.heard)
     }
 
@@ -220,30 +220,30 @@ impl Reflected {
     }
 
     /// Waits for a state.
-    pub async fn is(&self, what: &str, is: impl FnMut(&SourceStatus) -> bool) {
+    pub async fn wait_until(&self, what: &str, is: impl FnMut(&SourceStatus) -> bool) {
         let mut watch = self.handle.watch();
         let Ok(status) = timeout(Duration::from_mins(2), watch.wait_for(is)).await else {
-            panic!("it is not {what}: {:#?}, asked {:?}", self.status(), self.server.briefly());
+            panic!("it is not {what}: {:#?}, asked {:?}", self.status(), self.server.summaries());
         };
         drop(status.expect("the source goes on"));
     }
 
     /// Waits until it fails so.
-    pub async fn fails(&self, wanted: &str) {
+    pub async fn wait_for_failure(&self, wanted: &str) {
         let fails = |status: &SourceStatus| {
             status.failing.as_ref().is_some_and(|failing| failing.error.contains(wanted))
         };
-        self.is(&format!("failing with {wanted:?}"), fails).await;
+        self.wait_until(&format!("failing with {wanted:?}"), fails).await;
     }
 
     /// Waits until it watches and all is well.
-    pub async fn watches(&self) {
+    pub async fn wait_for_watch(&self) {
         let watches = |status: &SourceStatus| {
             status.failing.is_none()
                 && status.reflector.as_ref().is_some_and(|reflector| reflector.phase == "watching")
         };
-        self.is("watching", watches).await;
-        self.server.is_watched().await;
+        self.wait_until("watching", watches).await;
+        self.server.wait_for_watch().await;
     }
 
     /// How many errors of a kind were counted.
@@ -259,14 +259,14 @@ impl Reflected {
 
     /// How many requests come while time passes.
     pub async fn requests_in(&mut self, time: Duration) -> usize {
-        let requests = |server: &ApiServer| server.seen().len() + server.probes();
+        let requests = |server: &ApiServer| server.received().len() + server.probes();
         let before = requests(&self.server);
         self.pass(time).await;
         requests(&self.server) - before
     }
 
     /// Stops it, and waits for its end.
-    pub async fn end(self) {
+    pub async fn stop(self) {
         self.stop.cancel();
         soon(self.source).await.unwrap();
     }
