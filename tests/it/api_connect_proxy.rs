@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::support::{
     kubeconfig::{SECRET, Scene, connect_error, request},
-    proxy::{Proxy, Speaks},
+    proxy::{Proxy, ProxyProtocol},
     web::{Reply, Web},
 };
 
@@ -29,18 +29,18 @@ fn connector(scene: &Scene, server: &str, proxy: Option<&str>) -> Connector {
 async fn the_proxy_in_the_kubeconfig_is_used_with_each_protocol() {
     let (scene, web, port) = hidden().await;
     let rows = [
-        (Speaks::Http, "http://", "CONNECT api.hidden:6443 HTTP/1.1 -"),
+        (ProxyProtocol::Http, "http://", "CONNECT api.hidden:6443 HTTP/1.1 -"),
         // dXNlcjpwQHNz is user:p@ss.
         (
-            Speaks::HttpWithPassword,
+            ProxyProtocol::HttpWithPassword,
             "http://user:p%40ss@",
             "CONNECT api.hidden:6443 HTTP/1.1 Basic dXNlcjpwQHNz",
         ),
-        (Speaks::Socks, "socks5://", "api.hidden:6443 -"),
-        (Speaks::SocksWithPassword, "socks5://user:p%40ss@", "api.hidden:6443 user:p@ss"),
+        (ProxyProtocol::Socks, "socks5://", "api.hidden:6443 -"),
+        (ProxyProtocol::SocksWithPassword, "socks5://user:p%40ss@", "api.hidden:6443 user:p@ss"),
     ];
-    for (number, (speaks, url, expected)) in rows.into_iter().enumerate() {
-        let proxy = Proxy::start(speaks, port).await;
+    for (number, (protocol, url, expected)) in rows.into_iter().enumerate() {
+        let proxy = Proxy::start(protocol, port).await;
         let url = format!("{url}{}", proxy.address);
         // NO_PROXY does not affect it.
         let environment = Proxies { no: "*".to_owned(), ..Proxies::default() };
@@ -55,7 +55,7 @@ async fn the_proxy_in_the_kubeconfig_is_used_with_each_protocol() {
 #[tokio::test]
 async fn a_proxy_that_rejects_the_connection_is_named_in_the_error() {
     let (scene, _web, port) = hidden().await;
-    let proxy = Proxy::start(Speaks::HttpWithPassword, port).await;
+    let proxy = Proxy::start(ProxyProtocol::HttpWithPassword, port).await;
     let url = format!("http://{}", proxy.address);
     let error = request(&mut connector(&scene, "https://api.hidden:6443", Some(&url))).await.unwrap_err();
     assert_eq!(
@@ -78,7 +78,7 @@ async fn a_proxy_that_rejects_the_connection_is_named_in_the_error() {
 #[tokio::test]
 async fn the_proxy_in_the_environment_is_used_unless_no_proxy_matches() {
     let (scene, _web, port) = hidden().await;
-    let proxy = Proxy::start(Speaks::Http, port).await;
+    let proxy = Proxy::start(ProxyProtocol::Http, port).await;
     let through = async |server: &str, no: &str| {
         let environment =
             Proxies { https: format!("http://{}", proxy.address), http: String::new(), no: no.to_owned() };

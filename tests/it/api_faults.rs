@@ -1,4 +1,4 @@
-//! What an API server may do wrong, over TCP and over TLS: what must happen then, and that no pod is lost by it.
+//! The fault matrix of the apiserver source, over TCP and over TLS. No fault may remove a wanted pod.
 
 use std::{fs, time::Duration};
 
@@ -39,8 +39,7 @@ fn gaps(asked: &[ReceivedRequest]) -> Vec<Duration> {
     asked.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
 }
 
-/// Lets half a minute pass, in which at most 30 requests may come, and then
-/// some minutes, until they come as seldom as they ever do.
+/// Checks that at most 30 requests come in half a minute, and at most 40 in the next five.
 async fn is_bounded(source: &mut Reflected) {
     let requests = source.requests_in(30 * SECOND).await;
     assert!((1..=30).contains(&requests), "{requests} in 30 s: {:?}", source.server.summaries());
@@ -48,7 +47,7 @@ async fn is_bounded(source: &mut Reflected) {
     assert!((8..=40).contains(&requests), "{requests} in 5 min: {:?}", source.server.summaries());
 }
 
-/// The same, where every request has failed: the delays have grown to between 15 and 30 s.
+/// The same where every request fails: the delays must grow to between 15 and 30 s.
 async fn backs_off(source: &mut Reflected) {
     let begin = source.server.received().len();
     is_bounded(source).await;
@@ -61,7 +60,7 @@ async fn backs_off(source: &mut Reflected) {
 // ---- The fault matrix.
 
 #[test]
-fn a_watch_that_begins_with_410_leads_to_a_fresh_listing() {
+fn a_410_at_the_start_of_a_watch_relists() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         let version = server.version();
@@ -80,7 +79,7 @@ fn a_watch_that_begins_with_410_leads_to_a_fresh_listing() {
 }
 
 #[test]
-fn a_watch_at_a_version_that_is_too_large_leads_to_the_newest_listing() {
+fn a_watch_at_a_too_large_version_relists_the_most_recent() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         server.respond_times(1, RequestKind::Watch, Answer::too_large());
@@ -101,7 +100,7 @@ fn a_version_that_goes_backwards_leaves_no_phantom_pods() {
         }
         source.converges().await;
         source.updates();
-        // etcd was restored: b is older, c is still there, d never was.
+        // etcd is restored: b is older, c exists, d never existed.
         let old = [pod("b", "i:0"), pod("c", "i:1"), pod("a", "i:1")];
         server.put(pod("d", "i:1"));
         source.converges().await;
@@ -110,7 +109,7 @@ fn a_version_that_goes_backwards_leaves_no_phantom_pods() {
         source.converges().await;
         source.wait_for_watch().await;
         assert_eq!(source.updates(), ["ADD d", "REMOVE d", "ADD c", "UPDATE b"]);
-        assert_eq!(source.version(), "2", "the smaller one is taken over");
+        assert_eq!(source.version(), "2", "the smaller version is used");
         server.put(pod("a", "i:2"));
         source.converges().await;
         assert_eq!(source.version(), "3");
@@ -119,7 +118,7 @@ fn a_version_that_goes_backwards_leaves_no_phantom_pods() {
 }
 
 #[test]
-fn an_error_event_410_leads_to_a_fresh_listing() {
+fn an_error_event_410_relists() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         let version = server.version();
@@ -135,7 +134,7 @@ fn an_error_event_410_leads_to_a_fresh_listing() {
 }
 
 #[test]
-fn error_events_410_that_repeat_come_more_and_more_seldom() {
+fn repeated_error_events_410_relist_with_a_growing_backoff() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         let listed = server.pods();
@@ -156,20 +155,20 @@ fn error_events_410_that_repeat_come_more_and_more_seldom() {
 }
 
 #[test]
-fn an_error_event_500_ends_the_watch_and_a_second_one_in_a_row_lists_again() {
+fn an_error_event_500_ends_the_watch_and_a_second_in_a_row_relists() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
-        let error = event("ERROR", &status(500, "InternalError", "etcd is away"));
+        let error = event("ERROR", &status(500, "InternalError", "etcd is unavailable"));
         let (first, version) = ("WatchList -".to_owned(), server.version());
         server.respond_times(1, RequestKind::Watch, Answer::events(std::slice::from_ref(&error), Then::Hang));
-        // The stream stays open, and is dead.
+        // The stream stays open without further events.
         server.send_event(&error);
         server.wait_for(2, RequestKind::WatchList).await;
         let asked = [first, format!("Watch {version}"), format!("WatchList {version}")];
         assert_eq!(server.summaries(), asked);
         source.marker("c").await;
         source.wait_for_watch().await;
-        // With an event between there are no two in a row.
+        // With an event between them they are not in a row.
         for image in ["i:2", "i:3", "i:4"] {
             server.put(pod("a", image));
             source.converges().await;
@@ -185,13 +184,13 @@ fn an_error_event_500_ends_the_watch_and_a_second_one_in_a_row_lists_again() {
 }
 
 #[test]
-fn lists_that_fail_for_ever_come_seldom_and_the_source_is_said_to_fail() {
+fn lists_that_keep_failing_back_off_and_the_source_is_failing() {
     over_both(|server, log| async move {
         server.disable_watch_lists();
         with_pods(&server);
-        server.respond(RequestKind::List, Answer::status(500, "InternalError", "etcd is away"));
+        server.respond(RequestKind::List, Answer::status(500, "InternalError", "etcd is unavailable"));
         let mut source = Reflected::start(&server);
-        source.wait_for_failure("500 Internal Server Error: etcd is away").await;
+        source.wait_for_failure("500 Internal Server Error: etcd is unavailable").await;
         assert!(source.status().reflector.unwrap().next_attempt.is_some());
         assert_eq!(source.phase(), "waiting");
         backs_off(&mut source).await;
@@ -202,7 +201,7 @@ fn lists_that_fail_for_ever_come_seldom_and_the_source_is_said_to_fail() {
             source.mux.merged().borrow().state(podmux::pod::SourceName::Api),
             Some(SourceState::Waiting)
         );
-        assert_eq!(log.lines_with("etcd is away").len(), 1, "it is said once");
+        assert_eq!(log.lines_with("etcd is unavailable").len(), 1, "it is logged once");
         server.respond_normally();
         source.converges().await;
         source.wait_for_watch().await;
@@ -213,14 +212,14 @@ fn lists_that_fail_for_ever_come_seldom_and_the_source_is_said_to_fail() {
 }
 
 #[test]
-fn lists_that_fail_after_a_good_one_cost_no_pods() {
+fn lists_that_fail_after_a_successful_one_remove_no_pods() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
-        server.respond(RequestKind::WatchList, Answer::status(500, "InternalError", "etcd is away"));
+        server.respond(RequestKind::WatchList, Answer::status(500, "InternalError", "etcd is unavailable"));
         server.break_watches();
         server.put(pod("c", "i:1"));
         server.compact();
-        source.wait_for_failure("etcd is away").await;
+        source.wait_for_failure("etcd is unavailable").await;
         backs_off(&mut source).await;
         assert_eq!(source.updates(), [""; 0]);
         server.respond_normally();
@@ -230,14 +229,14 @@ fn lists_that_fail_after_a_good_one_cost_no_pods() {
 }
 
 #[test]
-fn retry_after_is_honoured_and_the_error_is_seen() {
+fn retry_after_is_honoured_and_the_error_is_visible() {
     over_both(|server, _| async move {
         server.disable_watch_lists();
         let busy = |seconds: &str| {
             Answer::status(503, "ServiceUnavailable", "starting up").header("Retry-After", seconds)
         };
         server.respond_times(1, RequestKind::List, busy("17"));
-        // Nobody is told to wait for an hour.
+        // An hour is too long.
         server.respond_times(1, RequestKind::List, busy("3600"));
         server.respond_times(1, RequestKind::List, busy("soon"));
         let mut source = Reflected::start(&server);
@@ -255,7 +254,7 @@ fn retry_after_is_honoured_and_the_error_is_seen() {
 }
 
 #[test]
-fn too_many_requests_lead_to_the_same_watch_later() {
+fn a_429_retries_the_watch_at_the_same_version() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         let version = server.version();
@@ -272,7 +271,7 @@ fn too_many_requests_lead_to_the_same_watch_later() {
 }
 
 #[test]
-fn watches_that_are_closed_at_once_come_seldom_and_are_seen() {
+fn watches_that_are_closed_at_once_back_off_and_are_counted() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         server.respond(RequestKind::Watch, Answer::events(&[], Then::End));
@@ -291,7 +290,7 @@ fn watches_that_are_closed_at_once_come_seldom_and_are_seen() {
 }
 
 #[test]
-fn watches_that_are_hung_up_on_come_seldom() {
+fn watches_without_a_response_back_off() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         server.respond(RequestKind::Watch, Answer::HangUp);
@@ -312,19 +311,19 @@ fn watches_with_one_event_each_are_no_faster_than_one_a_second() {
         server.respond(RequestKind::Watch, Answer::events(&[event("MODIFIED", &unchanged)], Then::End));
         server.end_watches();
         let requests = source.requests_in(30 * SECOND).await;
-        // It goes on; how fast at most is the promise. One pair more may lie across the ends of the time.
+        // The limit allows one pair more across the ends of the interval.
         assert!((4..=32).contains(&requests), "{requests}");
         assert_eq!(source.failing(), None);
     });
 }
 
 #[test]
-fn a_watch_list_that_is_refused_leads_to_a_list_at_once() {
+fn a_rejected_watch_list_falls_back_to_a_list_at_once() {
     for (code, reason) in [(400, "BadRequest"), (422, "Invalid")] {
         over_both(|server, log| async move {
             with_pods(&server);
-            let refused = Answer::status(code, reason, "sendInitialEvents is forbidden");
-            server.respond_times(1, RequestKind::WatchList, refused);
+            let rejected = Answer::status(code, reason, "sendInitialEvents is forbidden");
+            server.respond_times(1, RequestKind::WatchList, rejected);
             let begin = Instant::now();
             let mut source = Reflected::start(&server);
             source.converges_within(2 * SECOND).await;
@@ -334,8 +333,8 @@ fn a_watch_list_that_is_refused_leads_to_a_list_at_once() {
             assert_eq!(server.summaries(), ["WatchList -", "List 0", "Watch 3"]);
             assert_eq!(server.received()[1].query("limit"), "500");
             assert_eq!(source.failing(), None);
-            assert_eq!(log.lines_with("does not stream listings").len(), 1);
-            // That is remembered for half an hour.
+            assert_eq!(log.lines_with("WatchList is not supported by the server").len(), 1);
+            // The fallback lasts half an hour.
             source.pass(29 * 60 * SECOND).await;
             server.break_watches();
             server.put(pod("c", "i:1"));
@@ -345,7 +344,7 @@ fn a_watch_list_that_is_refused_leads_to_a_list_at_once() {
             let list =
                 server.received().iter().rfind(|asked| asked.kind == RequestKind::List).unwrap().clone();
             let query = ["limit", "resourceVersion", "resourceVersionMatch"].map(|name| list.query(name));
-            assert_eq!(query, ["", "3", "NotOlderThan"], "a relist is whole, and at what is known");
+            assert_eq!(query, ["", "3", "NotOlderThan"], "a relist has no pages and is at the known version");
             source.pass(2 * 60 * SECOND).await;
             server.break_watches();
             server.put(pod("d", "i:1"));
@@ -357,10 +356,14 @@ fn a_watch_list_that_is_refused_leads_to_a_list_at_once() {
 }
 
 #[test]
-fn another_refusal_of_a_watch_list_is_no_reason_to_list() {
+fn another_error_of_a_watch_list_is_no_reason_to_fall_back() {
     over_both(|server, _| async move {
         with_pods(&server);
-        server.respond_times(2, RequestKind::WatchList, Answer::status(500, "InternalError", "etcd is away"));
+        server.respond_times(
+            2,
+            RequestKind::WatchList,
+            Answer::status(500, "InternalError", "etcd is unavailable"),
+        );
         let mut source = Reflected::start(&server);
         source.converges().await;
         assert_eq!(server.summaries(), ["WatchList -"; 3]);
@@ -368,10 +371,10 @@ fn another_refusal_of_a_watch_list_is_no_reason_to_list() {
 }
 
 #[test]
-fn a_watch_list_that_is_taken_for_a_watch_leads_to_a_list_in_time() {
+fn a_watch_list_without_the_final_bookmark_falls_back_in_time() {
     over_both(|server, _| async move {
         with_pods(&server);
-        // A server of old: all that it knows of the request is that it is a watch.
+        // An old server treats it as a watch.
         server.respond(RequestKind::WatchList, Answer::events(&[], Then::Changes));
         let mut source = Reflected::start(&server);
         source.converges_within(12 * SECOND).await;
@@ -384,13 +387,13 @@ fn a_watch_list_that_is_taken_for_a_watch_leads_to_a_list_in_time() {
         let events: Vec<Value> = server.pods().values().map(|pod| event("ADDED", pod)).collect();
         server.respond(RequestKind::WatchList, Answer::events(&events, Then::Changes));
         let mut source = Reflected::start(&server);
-        // It is busy, and never comes to an end.
+        // Events keep arriving, but no final bookmark.
         for turn in 0..12 {
             source.pass(5 * SECOND).await;
             server.put(pod("a", &format!("i:{turn}")));
             if turn < 9 {
-                assert_eq!(server.received().len(), 1, "it says something");
-                assert_eq!(source.updates(), [""; 0], "what is not complete is told to nobody");
+                assert_eq!(server.received().len(), 1, "events arrive");
+                assert_eq!(source.updates(), [""; 0], "an incomplete listing is not published");
             }
         }
         source.converges_within(5 * SECOND).await;
@@ -399,7 +402,7 @@ fn a_watch_list_that_is_taken_for_a_watch_leads_to_a_list_in_time() {
 }
 
 #[test]
-fn an_object_that_cannot_be_read_costs_no_other_one() {
+fn an_undecodable_object_affects_no_other() {
     for watch_lists in [true, false] {
         over_both(|server, log| async move {
             with_pods(&server);
@@ -422,11 +425,17 @@ fn an_object_that_cannot_be_read_costs_no_other_one() {
             source.converges().await;
             source.wait_for_watch().await;
             let rejections = source.rejections();
-            assert!(rejections.iter().any(|said| said.starts_with("default/s: ")), "{rejections:?}");
-            assert!(rejections.iter().any(|said| said.contains("name cannot be read")), "{rejections:?}");
+            assert!(
+                rejections.iter().any(|rejection| rejection.starts_with("default/s: ")),
+                "{rejections:?}"
+            );
+            assert!(
+                rejections.iter().any(|rejection| rejection.contains("name cannot be read")),
+                "{rejections:?}"
+            );
             assert_eq!(source.errors("undecodable"), 5);
             assert_eq!(
-                log.lines_with("was refused").iter().filter(|line| line.contains("default/s")).count(),
+                log.lines_with("pod rejected").iter().filter(|line| line.contains("default/s")).count(),
                 1
             );
             // The same in a watch.
@@ -437,13 +446,13 @@ fn an_object_that_cannot_be_read_costs_no_other_one() {
             source.marker("c").await;
             assert_eq!(source.errors("undecodable"), 15);
             assert_eq!(source.failing(), None);
-            assert_eq!(server.watches(), 1, "the watch stands");
+            assert_eq!(server.watches(), 1, "the watch stays open");
         });
     }
 }
 
 #[test]
-fn the_last_good_version_of_an_object_stays_until_a_better_one_or_its_deletion() {
+fn the_last_known_good_version_of_an_object_stays_until_a_valid_one_or_its_deletion() {
     over_both(|server, log| async move {
         let mut source = watching_source(&server).await;
         let mut broken = server.pods()["default/a"].clone();
@@ -459,7 +468,7 @@ fn the_last_good_version_of_an_object_stays_until_a_better_one_or_its_deletion()
         assert_eq!(source.image("a"), "i:1");
         assert_eq!(source.rejections().len(), 1);
         assert!(source.rejections()[0].starts_with("default/a: "), "{:?}", source.rejections());
-        // A whole listing with it in it keeps it as well.
+        // A listing with the invalid object keeps the last-known-good one, too.
         let mut list: Vec<Value> = server.pods().into_values().map(|pod| event("ADDED", &pod)).collect();
         list[0]["object"] = broken.clone();
         list.push(bookmark(101, true));
@@ -473,7 +482,7 @@ fn the_last_good_version_of_an_object_stays_until_a_better_one_or_its_deletion()
         server.put(pod("a", "i:2"));
         source.converges().await;
         assert_eq!((source.image("a"), source.rejections().len()), ("i:2", 0));
-        assert_eq!(log.lines_with("can be read again").len(), 1);
+        assert_eq!(log.lines_with("pod recovered").len(), 1);
         server.send_event(&event("MODIFIED", &broken));
         server.delete("a");
         source.converges().await;
@@ -483,7 +492,7 @@ fn the_last_good_version_of_an_object_stays_until_a_better_one_or_its_deletion()
 }
 
 #[test]
-fn a_stream_that_breaks_is_gone_on_with_where_it_ended() {
+fn after_a_broken_stream_the_next_watch_starts_at_the_last_version() {
     let object = event("ADDED", &pod("x", "i:1")).to_string();
     let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\x56".to_vec();
     let ends: [(&str, Vec<u8>, bool); 6] = [
@@ -491,7 +500,7 @@ fn a_stream_that_breaks_is_gone_on_with_where_it_ended() {
         ("in the middle of an object, and the connection with it", object.as_bytes()[..200].to_vec(), true),
         ("garbage", b"<html>".to_vec(), false),
         ("garbage that goes on", b"\n\x00\x01garbage".to_vec(), true),
-        ("an object that is none", b"{\"type\": }".to_vec(), false),
+        ("an invalid object", b"{\"type\": }".to_vec(), false),
         ("bytes of gzip", gzip, true),
     ];
     over_both(|server, _| {
@@ -513,18 +522,18 @@ fn a_stream_that_breaks_is_gone_on_with_where_it_ended() {
                 marks += 1;
                 source.marker(&format!("m{marks}")).await;
                 source.wait_for_watch().await;
-                // Long enough for the next one to be the first again.
+                // Reset the backoff.
                 source.pass(3 * 60 * SECOND).await;
             }
             assert_eq!(server.count(RequestKind::WatchList), 1);
-            let heard = source.updates();
-            assert!(heard.iter().all(|heard| heard.starts_with("ADD m")), "{heard:?}");
+            let updates = source.updates();
+            assert!(updates.iter().all(|update| update.starts_with("ADD m")), "{updates:?}");
         }
     });
 }
 
 #[test]
-fn a_watch_that_is_compressed_though_nobody_asked_is_not_read() {
+fn a_compressed_watch_is_rejected() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         let version = server.version();
@@ -541,7 +550,7 @@ fn a_watch_that_is_compressed_though_nobody_asked_is_not_read() {
 }
 
 #[test]
-fn a_list_that_breaks_is_listed_again_and_costs_nothing() {
+fn an_incomplete_or_malformed_list_is_repeated_and_changes_nothing() {
     over_both(|server, _| async move {
         server.disable_watch_lists();
         let mut source = watching_source(&server).await;
@@ -572,7 +581,7 @@ fn a_list_that_breaks_is_listed_again_and_costs_nothing() {
 }
 
 #[test]
-fn a_token_that_is_refused_is_read_again() {
+fn a_rejected_token_is_read_again() {
     over_both(|server, log| async move {
         with_pods(&server);
         server.require_token("s3cret-old");
@@ -590,14 +599,14 @@ fn a_token_that_is_refused_is_read_again() {
         fs::write(&token_file, "s3cret-new\n").unwrap();
         source.marker("c").await;
         source.wait_for_watch().await;
-        assert_eq!(server.count(RequestKind::WatchList), 1, "nobody doubts the version");
+        assert_eq!(server.count(RequestKind::WatchList), 1, "the version stays valid");
         assert_eq!(log.lines_with("s3cret"), [""; 0]);
         assert_eq!(source.updates(), ["ADD a", "ADD b", "ADD c"]);
     });
 }
 
 #[test]
-fn a_right_that_is_missing_is_waited_for() {
+fn a_missing_permission_is_retried_until_it_is_granted() {
     over_both(|server, _| async move {
         with_pods(&server);
         server.respond_always(Answer::status(403, "Forbidden", "pods is forbidden: User \"x\" cannot list"));
@@ -608,7 +617,7 @@ fn a_right_that_is_missing_is_waited_for() {
         server.respond_normally();
         source.converges().await;
         source.wait_for_watch().await;
-        // And taken away while it watches.
+        // The permission is withdrawn during a watch.
         server.respond(RequestKind::Watch, Answer::status(403, "Forbidden", "no more"));
         server.break_watches();
         source.wait_for_failure("403 Forbidden: no more").await;
@@ -620,7 +629,7 @@ fn a_right_that_is_missing_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_is_down_at_the_start_is_found_when_it_comes() {
+fn a_server_that_is_down_at_the_start_is_listed_when_it_returns() {
     over_both(|server, log| async move {
         with_pods(&server);
         server.down();
@@ -638,7 +647,7 @@ fn a_server_that_is_down_at_the_start_is_found_when_it_comes() {
 }
 
 #[test]
-fn a_server_that_goes_down_costs_no_pods_and_is_watched_on_when_it_comes() {
+fn a_server_that_goes_down_removes_no_pods_and_is_watched_again_when_it_returns() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         let version = server.version();
@@ -656,11 +665,11 @@ fn a_server_that_goes_down_costs_no_pods_and_is_watched_on_when_it_comes() {
     });
 }
 
-/// The packets are dropped for real, in a network of the test's own, and the time
-/// is real too: it is the kernel that notices.
+/// With real packet loss in a network namespace and in real time, because the kernel detects
+/// it.
 #[test]
-fn a_connection_that_goes_half_open_is_noticed_within_a_minute() {
-    if !inside("-Urn", "api_faults::a_connection_that_goes_half_open_is_noticed_within_a_minute") {
+fn a_half_open_connection_is_noticed_within_a_minute() {
+    if !inside("-Urn", "api_faults::a_half_open_connection_is_noticed_within_a_minute") {
         return;
     }
     let elsewhere = Elsewhere::new();
@@ -694,9 +703,9 @@ fn a_connection_that_goes_half_open_is_noticed_within_a_minute() {
 }
 
 #[test]
-fn a_burst_of_100_000_events_that_nobody_hears_costs_no_memory() {
-    // Alone in its process, for its memory is looked at.
-    if !inside("-U", "api_faults::a_burst_of_100_000_events_that_nobody_hears_costs_no_memory") {
+fn a_burst_of_100_000_events_with_a_stalled_sink_uses_bounded_memory() {
+    // In a process of its own, because the test measures its memory.
+    if !inside("-U", "api_faults::a_burst_of_100_000_events_with_a_stalled_sink_uses_bounded_memory") {
         return;
     }
     over_both(|server, _| async move {
@@ -713,26 +722,26 @@ fn a_burst_of_100_000_events_that_nobody_hears_costs_no_memory() {
             };
             source.wait_until(&format!("at {version}"), at).await;
         }
-        // Each event kept would be some kilobytes.
+        // An event has some kilobytes.
         let grown = memory().saturating_sub(before);
         assert!(grown < 64 << 20, "{} MiB for 500 pods", grown >> 20);
         source.converges().await;
-        assert_eq!(source.updates().len(), 500, "the backlog is one difference");
+        assert_eq!(source.updates().len(), 500, "the backlog is one diff");
         assert_eq!((server.count(RequestKind::WatchList), source.failing()), (1, None));
     });
 }
 
-/// What the process has in memory, in bytes.
+/// The resident memory of the process, in bytes.
 fn memory() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages * rustix::param::page_size()
 }
 
-// ---- What else a server may do.
+// ---- Beyond the fault matrix.
 
 #[test]
-fn watches_that_end_in_their_time_are_no_failure() {
+fn watches_that_end_at_their_timeout_are_no_failure() {
     over_both(|server, log| async move {
         let mut source = watching_source(&server).await;
         source.pass(60 * 60 * SECOND).await;
@@ -753,7 +762,7 @@ fn watches_that_end_in_their_time_are_no_failure() {
 }
 
 #[test]
-fn bookmarks_move_the_version_on() {
+fn bookmarks_update_the_version() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         for _ in 0..5 {
@@ -776,7 +785,7 @@ fn bookmarks_move_the_version_on() {
 }
 
 #[test]
-fn a_first_list_comes_in_pages_and_an_expired_page_leads_to_one_whole_list() {
+fn an_expired_page_of_the_first_list_is_followed_by_one_list_without_pages() {
     over_both(|server, _| async move {
         server.disable_watch_lists();
         for number in 0..1_200 {
@@ -800,7 +809,7 @@ fn a_first_list_comes_in_pages_and_an_expired_page_leads_to_one_whole_list() {
 }
 
 #[test]
-fn pages_that_all_come_make_one_listing() {
+fn the_pages_of_the_first_list_make_one_listing() {
     over_both(|server, _| async move {
         server.disable_watch_lists();
         for number in 0..1_200 {
@@ -812,12 +821,12 @@ fn pages_that_all_come_make_one_listing() {
         server.requests(5).await;
         assert_eq!(server.summaries(), ["WatchList -", "List 0", "Page -", "Page -", "Watch 1201"]);
         let metrics = source.handle.metrics();
-        assert_eq!(metrics.lists.get(), 2, "the WatchList that was refused, and the pages as one");
+        assert_eq!(metrics.lists.get(), 2, "the rejected WatchList, and all pages as one");
     });
 }
 
 #[test]
-fn pages_that_expire_for_ever_are_bounded() {
+fn pages_that_keep_expiring_are_bounded() {
     over_both(|server, _| async move {
         server.disable_watch_lists();
         with_pods(&server);
@@ -834,7 +843,7 @@ fn pages_that_expire_for_ever_are_bounded() {
 }
 
 #[test]
-fn a_list_at_a_version_that_expired_comes_at_once_at_the_newest() {
+fn a_list_at_an_expired_version_is_repeated_at_once_as_the_most_recent() {
     over_both(|server, _| async move {
         server.disable_watch_lists();
         let mut source = watching_source(&server).await;
@@ -858,7 +867,7 @@ fn a_list_at_a_version_that_expired_comes_at_once_at_the_newest() {
 }
 
 #[test]
-fn events_that_say_nothing_new_or_of_nobody_are_no_harm() {
+fn repeated_unknown_and_foreign_events_change_nothing() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         let known = server.pods()["default/a"].clone();
@@ -876,16 +885,15 @@ fn events_that_say_nothing_new_or_of_nobody_are_no_harm() {
         source.marker("c").await;
         assert_eq!(source.updates(), ["ADD c"]);
         assert_eq!((source.failing(), source.rejections()), (None, vec![]));
-        // The watch that began with the listing stands.
+        // The WatchList stays open.
         assert_eq!(server.count(RequestKind::Watch), 0);
     });
 }
 
 #[test]
-fn pods_live_and_die() {
+fn the_life_of_a_pod_gives_each_operation() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
-        // What is of no consequence to anybody is told to nobody.
         let mut labelled = pod("a", "i:1");
         labelled["metadata"]["labels"] = json!({"app": "web"});
         server.put(labelled.clone());
@@ -900,7 +908,7 @@ fn pods_live_and_die() {
         server.delete("a");
         source.converges().await;
         assert_eq!(source.updates(), ["UPDATE a", "RECONCILE a", "DELETE a", "REMOVE a"]);
-        // Another pod of the same name, without a look between.
+        // Another pod of the same name follows at once.
         let mut again = pod("b", "i:1");
         again["metadata"]["uid"] = "b-2".into();
         server.delete("b");
@@ -932,7 +940,7 @@ fn mirror_pods_are_withheld() {
 }
 
 #[test]
-fn a_rescan_lists_anew() {
+fn a_rescan_relists() {
     over_both(|server, _| async move {
         let mut source = watching_source(&server).await;
         source.handle.rescan();
@@ -940,7 +948,7 @@ fn a_rescan_lists_anew() {
         source.marker("c").await;
         source.wait_for_watch().await;
         assert_eq!((source.updates(), source.failing()), (vec!["ADD c".to_owned()], None));
-        // Also while it waits for the next attempt.
+        // A rescan ends the wait for the next attempt, too.
         server.down();
         source.wait_for_failure("").await;
         source.pass(10 * 60 * SECOND).await;
@@ -953,13 +961,13 @@ fn a_rescan_lists_anew() {
 
 // timely_shutdown
 #[test]
-fn it_stops_at_once_whatever_it_waits_for() {
-    type Say = fn(&ApiServer);
+fn it_stops_at_once_in_every_state() {
+    type Setup = fn(&ApiServer);
     let half = r#"{"kind":"PodList","items":[{"metadata""#;
-    let says: [(&str, Say, usize); 8] = [
+    let states: [(&str, Setup, usize); 8] = [
         ("a watch", |_| (), 1),
-        ("the head of an answer", |server| server.respond_always(Answer::Never), 1),
-        ("the rest of a refusal", |server| server.respond_always(Answer::new(500, "{", Then::Hang)), 1),
+        ("the head of a response", |server| server.respond_always(Answer::Never), 1),
+        ("the rest of an error", |server| server.respond_always(Answer::new(500, "{", Then::Hang)), 1),
         ("the rest of a listing", |server| server.respond_always(Answer::new(200, "{", Then::Hang)), 1),
         ("the first event", |server| server.respond_always(Answer::new(200, "", Then::Hang)), 1),
         ("the next attempt", |server| server.respond_always(Answer::status(500, "", "")), 2),
@@ -967,10 +975,10 @@ fn it_stops_at_once_whatever_it_waits_for() {
         ("a server", ApiServer::down, 0),
     ];
     over_both(move |server, _| async move {
-        for (what, say, requests) in says {
+        for (what, setup, requests) in states {
             println!("{what}");
             let before = server.received().len();
-            say(&server);
+            setup(&server);
             let source = Reflected::start(&server);
             server.requests(before + requests).await;
             if requests == 0 {
@@ -984,7 +992,7 @@ fn it_stops_at_once_whatever_it_waits_for() {
             let (begin, stop, work) = (Instant::now(), source.stop.clone(), source.source);
             stop.cancel();
             soon(work).await.unwrap();
-            // Not even the clock was needed.
+            // Without any timer.
             assert!(begin.elapsed() < SECOND, "{what}: {:?}", begin.elapsed());
             server.respond_normally();
         }

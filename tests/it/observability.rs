@@ -148,8 +148,8 @@ fn faults(served: &Series, expression: &str, shown: &[String]) -> Vec<String> {
 /// All that an agent serves while it is well and while it is not.
 async fn served() -> Series {
     let agent = Observed::start().await;
-    agent.tells("podmux_ready 1");
-    agent.tells("podmux_source_state{source=\"api\",state=\"synced\"} 1");
+    agent.wait_for_metric("podmux_ready 1");
+    agent.wait_for_metric("podmux_source_state{source=\"api\",state=\"synced\"} 1");
     for path in ["/livez", "/readyz", "/healthz", "/nowhere"] {
         agent.ask("GET", path, "");
     }
@@ -159,8 +159,8 @@ async fn served() -> Series {
     // Restored, and nothing answers.
     agent.api.down();
     let agent = agent.restart();
-    agent.tells("podmux_source_restored_timestamp_seconds{source=\"api\"}");
-    agent.tells("podmux_reflector_errors_total{kind=\"connect\"}");
+    agent.wait_for_metric("podmux_source_restored_timestamp_seconds{source=\"api\"}");
+    agent.wait_for_metric("podmux_reflector_errors_total{kind=\"connect\"}");
     for (metric, series) in agent.scrape() {
         served.entry(metric).or_default().extend(series);
     }
@@ -300,11 +300,11 @@ fn the_dashboard_has_what_grafana_wants() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_that_failed_is_shown_until_one_succeeds() {
     let agent = Observed::start().await;
-    agent.tells("podmux_config_last_reload_successful 1");
+    agent.wait_for_metric("podmux_config_last_reload_successful 1");
     agent.reload("never");
-    agent.tells("podmux_config_last_reload_successful 0");
+    agent.wait_for_metric("podmux_config_last_reload_successful 0");
     agent.reload("9s");
-    agent.tells("podmux_config_last_reload_successful 1");
+    agent.wait_for_metric("podmux_config_last_reload_successful 1");
 }
 
 /// A real one. It ends with the test.
@@ -365,11 +365,11 @@ impl Prometheus {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_prometheus_scrapes_it_and_knows_an_answer_to_every_expression() {
     let agent = Observed::start().await;
-    agent.tells("podmux_source_state{source=\"api\",state=\"synced\"} 1");
+    agent.wait_for_metric("podmux_source_state{source=\"api\",state=\"synced\"} 1");
     // A watch and an error, so that they are counted; a 4xx and a watcher's request.
     agent.api.end_watches();
     agent.api.down();
-    agent.tells("podmux_reflector_errors_total{kind=\"connect\"}");
+    agent.wait_for_metric("podmux_reflector_errors_total{kind=\"connect\"}");
     agent.ask("GET", "/nowhere", "");
     let Some(prometheus) = Prometheus::start(&agent.address) else { return };
     // Rates want two samples, and some of a histogram.

@@ -1,4 +1,4 @@
-//! The real binary with every kind of source and a sink, and what it tells Prometheus.
+//! The real binary with every kind of source and a sink, and its metrics.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,8 +22,7 @@ use super::{
 /// Each series of each metric, by its labels.
 pub type Series = BTreeMap<String, Vec<BTreeMap<String, String>>>;
 
-/// An agent with a file, an http, a url and an api source, a manifest that is refused, and a
-/// sink; and what it reads.
+/// An agent with a file, an http, a url and an api source, a rejected manifest and a sink.
 pub struct Observed {
     pub process: Process,
     pub address: String,
@@ -48,7 +47,7 @@ impl Observed {
         Self { process, address, api, web, directory }
     }
 
-    /// The same anew, on what the one before has left.
+    /// Stops the agent and starts it again on the same state.
     pub fn restart(self) -> Self {
         self.process.signal(Signal::TERM);
         let (code, log) = self.process.ends();
@@ -57,7 +56,7 @@ impl Observed {
         Self { process, address, ..self }
     }
 
-    /// Has it read a configuration anew.
+    /// Reloads another configuration.
     pub fn reload(&self, grace: &str) {
         configure(self.directory.path(), grace);
         self.process.signal(Signal::HUP);
@@ -67,16 +66,16 @@ impl Observed {
         ask(&self.address, method, path, body)
     }
 
-    /// What it tells now.
+    /// The metrics now.
     pub fn scrape(&self) -> Series {
         series(&self.ask("GET", "/metrics", "").text())
     }
 
-    /// Waits until it tells this.
-    pub fn tells(&self, line: &str) {
+    /// Waits for a line in the metrics.
+    pub fn wait_for_metric(&self, line: &str) {
         wait_for(|| {
             let text = self.ask("GET", "/metrics", "").text();
-            text.lines().any(|told| told.starts_with(line)).then_some(())
+            text.lines().any(|found| found.starts_with(line)).then_some(())
         });
     }
 }
@@ -94,7 +93,7 @@ fn configure(directory: &Path, grace: &str) {
     fs::write(directory.join("config.yaml"), text).unwrap();
 }
 
-/// Starts it, and says where it listens.
+/// Starts the agent and returns its address.
 fn run(directory: &Path, url: &str) -> (Process, String) {
     let at = |name: &str| directory.join(name).display().to_string();
     let (config, manifests, kubeconfig) = (at("config.yaml"), at("manifests"), at("kubeconfig"));
@@ -123,7 +122,7 @@ fn run(directory: &Path, url: &str) -> (Process, String) {
     (process, address.to_owned())
 }
 
-/// Reads what `/metrics` answers.
+/// Parses the metrics.
 fn series(text: &str) -> Series {
     let mut series = Series::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -131,7 +130,7 @@ fn series(text: &str) -> Series {
         let (metric, labels) = name.split_once('{').unwrap_or((name, "}"));
         let mut labels = labels.trim_end_matches('}');
         let mut of = BTreeMap::new();
-        // No label here has a quote in it, but one may have a comma or a brace.
+        // No value has a quote, but one may have a comma or a brace.
         while let Some((label, rest)) = labels.split_once("=\"") {
             let (value, rest) = rest.split_once('"').unwrap();
             of.insert(label.trim_start_matches(',').to_owned(), value.to_owned());
