@@ -52,7 +52,7 @@ pub enum ClientError {
         error: rustls::Error,
     },
     /// The certificate and the key cannot be used together.
-    #[error("cannot use the certificate {} with the key {}; do they belong together?", .cert_file.display(), .key_file.display())]
+    #[error("cannot use the certificate {} with the key {} (do they belong together?)", .cert_file.display(), .key_file.display())]
     Identity {
         /// The certificate's file.
         cert_file: PathBuf,

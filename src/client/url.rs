@@ -1,24 +1,17 @@
 //! URLs: how they are written, shown, and what is secret in them.
 
-use std::fmt::Write as _;
-
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderValue, Uri, header::AUTHORIZATION, request::Parts, uri::Authority};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// All bytes but the unreserved ones (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Escapes a text as one segment of a path or one value of a query: every byte
 /// but the unreserved ones (RFC 3986, 2.3).
 #[must_use]
 pub fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            // Writing to memory cannot fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// A URL without its user, password and query, which may be secret.
@@ -39,7 +32,7 @@ fn without_user(authority: &str) -> (Option<&str>, &str) {
 pub(super) fn authorize(head: &mut Parts) -> Option<()> {
     let authority = head.uri.authority().map(|authority| without_user(authority.as_str()));
     let Some((Some(user), rest)) = authority else { return Some(()) };
-    let user = decode_percent(user);
+    let user: Vec<u8> = percent_decode_str(user).collect();
     let user = if user.contains(&b':') { user } else { [&user[..], b":"].concat() };
     let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(user))).ok()?;
     value.set_sensitive(true);
@@ -48,17 +41,4 @@ pub(super) fn authorize(head: &mut Parts) -> Option<()> {
     head.uri = Uri::from_parts(parts).ok()?;
     head.headers.entry(AUTHORIZATION).or_insert(value);
     Some(())
-}
-
-/// Decodes `%41` to `A`. A percent sign without two digits stays as it is.
-fn decode_percent(text: &str) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
-    while let Some((&first, after)) = rest.split_first() {
-        let digits =
-            after.get(..2).filter(|digits| first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
-        let byte = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
-        bytes.push(byte.unwrap_or(first));
-        rest = byte.map_or(after, |_| &after[2..]);
-    }
-    bytes
 }

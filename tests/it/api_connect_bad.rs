@@ -74,17 +74,9 @@ async fn a_name_that_does_not_exist() {
     let rows = [
         ("/current-context", json!(""), "no current-context; set it to one of the contexts, which are: here"),
         ("/current-context", json!("there"), "unknown current-context \"there\"; the contexts are: here"),
-        (
-            "/contexts/0/context/cluster",
-            json!("away"),
-            "unknown cluster \"away\" in the context \"here\"; the clusters are: home",
-        ),
-        (
-            "/contexts/0/context/user",
-            json!("nobody"),
-            "unknown user \"nobody\" in the context \"here\"; the users are: node",
-        ),
-        ("/clusters", json!([]), "unknown cluster \"home\" in the context \"here\"; the clusters are: none"),
+        ("/contexts/0/context/cluster", json!("away"), "unknown cluster \"away\"; the clusters are: home"),
+        ("/contexts/0/context/user", json!("nobody"), "unknown user \"nobody\"; the users are: node"),
+        ("/clusters", json!([]), "unknown cluster \"home\"; the clusters are: none"),
     ];
     for (pointer, value, expected) in rows {
         assert_eq!(error_of(&scene, &changed(pointer, value)).await, format!("DIR/kubeconfig: {expected}"));

@@ -295,7 +295,7 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     let trust =
         |authority: &Authority| fs::copy(&authority.ca_file, directory.path().join("trusted.pem")).unwrap();
     trust(&other);
-    source.fails("name the file of the right CA").await;
+    source.fails("set the file of the right CA").await;
     trust(&ours);
     source.fails("rejected the client certificate").await;
     // The same files with another certificate in them.
@@ -316,7 +316,7 @@ async fn sighup_reads_certificates_anew_even_if_all_is_well() {
     // Whoever takes a CA away wants it to be trusted no more.
     fs::copy(Authority::new(directory.path(), "other").ca_file, &ours.ca_file).unwrap();
     source.hear_nothing().await;
-    assert!(source.error().contains("name the file of the right CA"), "{}", source.error());
+    assert!(source.error().contains("set the file of the right CA"), "{}", source.error());
 }
 
 #[tokio::test]

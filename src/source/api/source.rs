@@ -174,20 +174,19 @@ impl ApiSource {
             (Err(_), Kubeconfig::File(path)) => self.reporter.target(&path.display().to_string()),
             (Err(_), Kubeconfig::InCluster(_)) => {}
         }
-        let Some(stored) = last_good.restored_about().and_then(ListingInfo::from_stored) else {
+        let mut stored = last_good.restored_about().and_then(ListingInfo::from_stored);
+        if let (Some(ListingInfo { server: before, .. }), Ok(now)) = (&stored, &configured)
+            && before != now
+        {
+            let (before, now) = (&before.url, &now.url);
+            warn!(source = "api", before, now, "stored listing discarded: it is from another API server");
+            stored = None;
+        }
+        let Some(stored) = stored else {
             last_good.forget_all();
             self.store.store_in(last_good);
             return self;
         };
-        if let Ok(server) = configured
-            && server != stored.server
-        {
-            let (before, now) = (&stored.server.url, &server.url);
-            warn!(source = "api", before, now, "stored listing discarded: it is from another API server");
-            last_good.forget_all();
-            self.store.store_in(last_good);
-            return self;
-        }
         let (pods, version) = (self.store.restore(last_good), stored.version());
         let of = stored.live().map(|live| format!("{live:.3}"));
         info!(source = "api", pods, of, "listing restored");
@@ -211,25 +210,28 @@ impl ApiSource {
     }
 
     async fn reflect(&mut self) {
+        let mut relist = self.relist.clone();
         loop {
-            let next = sleep_until(self.reflector.next_at());
-            let end = match unless_relist(&mut self.relist, &mut self.store, next).await {
-                Some(()) => self.request().await,
-                None => RequestEnd::RelistRequested,
+            let end = tokio::select! {
+                biased;
+                Ok(()) = relist.changed() => RequestEnd::RelistRequested,
+                end = self.request() => end,
             };
             self.request_ended(&end);
         }
     }
 
-    /// Makes one request and reads its response.
+    /// Waits for the time of the next request, makes it and reads its response. Cancel-safe:
+    /// changes are published at once, and a listing that is being collected can be abandoned.
     async fn request(&mut self) -> RequestEnd {
+        let next = sleep_until(self.reflector.next_at());
+        while_storing(&mut self.store, next).await;
         self.reporter.phase("connecting", self.detail());
         let connecting = self.connector.client();
-        let connected = match unless_relist(&mut self.relist, &mut self.store, connecting).await {
-            Some(Ok(connected)) => connected,
-            Some(Err(error @ ConnectError::Plugin { .. })) => return RequestEnd::NoCredential(chain(&error)),
-            Some(Err(error)) => return RequestEnd::NoClient(chain(&error)),
-            None => return RequestEnd::RelistRequested,
+        let connected = match while_storing(&mut self.store, connecting).await {
+            Ok(connected) => connected,
+            Err(error @ ConnectError::Plugin { .. }) => return RequestEnd::NoCredential(chain(&error)),
+            Err(error) => return RequestEnd::NoClient(chain(&error)),
         };
         self.check_server(&connected.identity);
         if let Err(end) = self.check_cluster(&connected.client).await {
@@ -250,11 +252,10 @@ impl ApiSource {
             }
         }
         let sending = timeout(HEAD_TIMEOUT, connected.client.send(http_request));
-        let response = match unless_relist(&mut self.relist, &mut self.store, sending).await {
-            Some(Ok(Ok(response))) => response,
-            Some(Ok(Err(error))) => return self.send_failed(&error),
-            Some(Err(_)) => return RequestEnd::Silent,
-            None => return RequestEnd::RelistRequested,
+        let response = match while_storing(&mut self.store, sending).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return self.send_failed(&error),
+            Err(_) => return RequestEnd::Silent,
         };
         if response.status() != StatusCode::OK {
             return self.read_error(response).await;
@@ -271,13 +272,12 @@ impl ApiSource {
     async fn read_error(&mut self, response: http::Response<Body>) -> RequestEnd {
         let (head, body) = response.into_parts();
         let reading = timeout(ERROR_BODY_TIMEOUT, Limited::new(body, MAX_ERROR_BODY).collect());
-        let body = match unless_relist(&mut self.relist, &mut self.store, reading).await {
-            Some(Ok(Ok(body))) => body.to_bytes(),
-            Some(Ok(Err(error))) if error.downcast_ref::<LengthLimitError>().is_none() => {
+        let body = match while_storing(&mut self.store, reading).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_none() => {
                 return RequestEnd::Broken(chain(&*error));
             }
-            Some(_) => Bytes::new(),
-            None => return RequestEnd::RelistRequested,
+            _ => Bytes::new(),
         };
         if head.status == StatusCode::UNAUTHORIZED {
             // There may be a newer token.
@@ -307,21 +307,20 @@ impl ApiSource {
             let until = self.reflector.healthy_at().map_or(deadline, |healthy| healthy.min(deadline));
             let until = if until <= Instant::now() { deadline } else { until };
             let chunk = timeout_at(until, body.frame());
-            let data = match unless_relist(&mut self.relist, &mut self.store, chunk).await {
-                Some(Ok(Some(Ok(frame)))) => frame.into_data().unwrap_or_default(),
+            let data = match while_storing(&mut self.store, chunk).await {
+                Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 // Whatever follows a complete list does not matter.
-                Some(_) if is_complete => return RequestEnd::Listed,
-                Some(Ok(Some(Err(error)))) => return RequestEnd::Broken(describe_cause(&error)),
-                Some(Ok(None)) => match parts.finish() {
+                _ if is_complete => return RequestEnd::Listed,
+                Ok(Some(Err(error))) => return RequestEnd::Broken(describe_cause(&error)),
+                Ok(None) => match parts.finish() {
                     Ok(()) => return RequestEnd::Closed,
                     Err(error) => return RequestEnd::Broken(error.to_string()),
                 },
-                Some(Err(_)) if Instant::now() >= deadline => return RequestEnd::Silent,
-                Some(Err(_)) => {
+                Err(_) if Instant::now() >= deadline => return RequestEnd::Silent,
+                Err(_) => {
                     self.reporter.healthy(self.store.len());
                     continue;
                 }
-                None => return RequestEnd::RelistRequested,
             };
             self.reflector.received(Instant::now());
             parts.push(&data);
@@ -491,11 +490,10 @@ impl ApiSource {
             let body = Limited::new(response.into_body(), MAX_ERROR_BODY).collect().await;
             Ok((status, body.map(Collected::to_bytes).unwrap_or_default()))
         });
-        let (status, body) = match unless_relist(&mut self.relist, &mut self.store, sending).await {
-            Some(Ok(Ok(response))) => response,
-            Some(Ok(Err(error))) => return Err(self.send_failed(&error)),
-            Some(Err(_)) => (StatusCode::REQUEST_TIMEOUT, Bytes::new()),
-            None => return Err(RequestEnd::RelistRequested),
+        let (status, body) = match while_storing(&mut self.store, sending).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(self.send_failed(&error)),
+            Err(_) => (StatusCode::REQUEST_TIMEOUT, Bytes::new()),
         };
         // After 401 or a server error, check again before the next request.
         self.is_cluster_checked = status != StatusCode::UNAUTHORIZED && !status.is_server_error();
@@ -555,20 +553,14 @@ impl ApiSource {
     }
 }
 
-/// Waits for a future, and writes to the database meanwhile. Returns nothing if a relist is
-/// requested first.
-async fn unless_relist<T>(
-    relist: &mut watch::Receiver<RelistRequest>,
-    store: &mut UndeltaStore,
-    work: impl Future<Output = T>,
-) -> Option<T> {
+/// Waits for a future, and writes to the database meanwhile.
+async fn while_storing<T>(store: &mut UndeltaStore, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
         tokio::select! {
             biased;
-            Ok(()) = relist.changed() => return None,
             () = store.write() => {}
-            done = &mut work => return Some(done),
+            done = &mut work => return done,
         }
     }
 }

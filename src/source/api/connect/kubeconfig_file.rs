@@ -185,31 +185,42 @@ impl Reader {
             error => error,
         })?;
         let contents = contents(path, &text)?;
-        let known = names(contents.contexts.iter().map(|context| &*context.name));
         let current = contents.current_context.as_deref().filter(|name| !name.is_empty());
         let current = current.ok_or_else(|| {
-            self.invalid(format!("no current-context; set it to one of the contexts, which are: {known}"))
+            let contexts = names(&contents.contexts, |context| &context.name);
+            self.invalid(format!("no current-context; set it to one of the contexts, which are: {contexts}"))
         })?;
-        let context = contents.contexts.iter().find(|context| context.name == current);
-        let context = context.and_then(|context| context.context.as_ref()).ok_or_else(|| {
-            self.invalid(format!("unknown current-context {current:?}; the contexts are: {known}"))
+        let context = self.find("current-context", "contexts", current, &contents.contexts, |entry| {
+            (&entry.name, entry.context.as_ref())
         })?;
-        let cluster = contents.clusters.iter().find(|cluster| cluster.name == context.cluster);
-        let cluster = cluster.and_then(|cluster| cluster.cluster.clone()).ok_or_else(|| {
-            let clusters = names(contents.clusters.iter().map(|cluster| &*cluster.name));
-            self.invalid(format!(
-                "unknown cluster {:?} in the context {current:?}; the clusters are: {clusters}",
-                context.cluster
-            ))
+        let cluster = self.find("cluster", "clusters", &context.cluster, &contents.clusters, |entry| {
+            (&entry.name, entry.cluster.as_ref())
         })?;
-        let Some(name) = context.user.as_deref().filter(|name| !name.is_empty()) else {
-            return Ok((cluster, AuthInfo::default()));
+        let user = match context.user.as_deref().filter(|name| !name.is_empty()) {
+            None => AuthInfo::default(),
+            Some(name) => self
+                .find("user", "users", name, &contents.auth_infos, |entry| (&entry.name, Some(entry)))?
+                .auth_info
+                .clone()
+                .unwrap_or_default(),
         };
-        let user = contents.auth_infos.iter().find(|user| user.name == name).ok_or_else(|| {
-            let users = names(contents.auth_infos.iter().map(|user| &*user.name));
-            self.invalid(format!("unknown user {name:?} in the context {current:?}; the users are: {users}"))
-        })?;
-        Ok((cluster, user.auth_info.clone().unwrap_or_default()))
+        Ok((cluster.clone(), user))
+    }
+
+    /// Finds an entry of the kubeconfig by its name.
+    fn find<'c, E, T>(
+        &self,
+        what: &str,
+        all: &str,
+        name: &str,
+        entries: &'c [E],
+        read: impl Fn(&'c E) -> (&'c String, Option<&'c T>),
+    ) -> Result<&'c T, ConnectError> {
+        let found = entries.iter().map(&read).find(|(known, _)| *known == name);
+        found.and_then(|(_, entry)| entry).ok_or_else(|| {
+            let known = names(entries, |entry| read(entry).0);
+            self.invalid(format!("unknown {what} {name:?}; the {all} are: {known}"))
+        })
     }
 
     fn url(&self, cluster: &Cluster) -> Result<Uri, ConnectError> {
@@ -379,8 +390,8 @@ fn contents(path: &Path, text: &[u8]) -> Result<Contents, ConnectError> {
     })
 }
 
-fn names<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    let names: Vec<&str> = names.collect();
+fn names<'c, E>(entries: &'c [E], name: impl Fn(&'c E) -> &'c String) -> String {
+    let names: Vec<&str> = entries.iter().map(|entry| name(entry).as_str()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
