@@ -1,12 +1,11 @@
-//! fleet/N: what N agents cost the one server that all of them ask for their pods.
+//! fleet/N: the load of N agents on the one server that they get their pods from.
 //!
-//! `cargo bench --bench fleet`; a number as argument is the count of agents. All of them are
-//! sources of the crate in this one process, each with a mux of its own, as an agent has them.
-//! With `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`) the server is a real
-//! kube-apiserver, started here: a start of all agents in one moment, idling, changes, and
-//! the server gone and back. With an nginx in the path it is a URL that all of them poll.
-//! The agents, the server and etcd share the machine, so the times are those of two cores for
-//! all of it; what a server takes of processor and memory is its own.
+//! `cargo bench --bench fleet`; a number as argument is the count of agents. All agents run in
+//! this process, each with its own source and mux. With `PODMUX_KUBERNETES` (see
+//! `tests/kubernetes/README.md`) the benchmark starts a real kube-apiserver and measures the
+//! start of all agents at once, an idle time, changes, and an outage of the server. With nginx
+//! in the path it measures a URL that all agents poll. The agents, the server and etcd share
+//! the machine's cores; the CPU and memory figures are of one process each.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -16,7 +15,7 @@
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
     clippy::cast_precision_loss,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark panics on failure, prints its results, and is not a library"
 )]
 
 #[path = "support/cluster.rs"]
@@ -56,21 +55,20 @@ use tokio_util::sync::CancellationToken;
 
 /// Pods of each node.
 const PODS: usize = 10;
-/// How often is looked where the agents are.
+/// The interval at which the state of the agents is read.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two changes: a hundred a second.
+/// The pause between two changes: a hundred a second.
 const PACE: Duration = Duration::from_millis(10);
 
-/// How much is done.
+/// The extent of a run.
 struct Size {
     agents: usize,
     /// How long nothing happens.
     idle: Duration,
-    /// How many changes are made,
     changes: usize,
-    /// and how long the server is away.
+    /// How long the server is down.
     outages: [Duration; 2],
-    /// How often a URL is polled.
+    /// The interval at which a URL is polled.
     frequency: Duration,
 }
 
@@ -84,7 +82,6 @@ fn main() {
         let outages = [seconds(0), Duration::from_millis(500)];
         Size { agents: 10, idle: LOOK, changes: 10, outages, frequency: seconds(1) }
     };
-    // A connection has two ends, and both ends of the URL's are not in this process.
     let files = getrlimit(Resource::Nofile).current;
     let needed = 4 * size.agents as u64 + 100;
     assert!(files.is_none_or(|files| files >= needed), "ulimit -n {needed}: it is {files:?}");
@@ -95,26 +92,26 @@ fn main() {
     polled(&runtime, &size);
 }
 
-/// All that is measured at a kube-apiserver.
+/// Measures the agents at a kube-apiserver.
 fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
     let Size { agents, idle, changes, .. } = *size;
     let title = |what: &str| format!("fleet/{agents} {what}");
     cluster.fill(agents * PODS);
     println!("{}: a pod is {} bytes as served, {PODS} pods a node", title("pods"), cluster.sizes().0);
     let server = apiserver();
-    // What it does without anybody, and what a change costs it then.
+    // The server without agents: idle, and with changes.
     thread::sleep(idle.min(Duration::from_secs(5)));
     let before = Used::by(server);
     thread::sleep(idle / 2);
-    before.since(&title("nobody there: apiserver"), idle / 2);
+    before.since(&title("without agents: apiserver"), idle / 2);
     let alone = Used::by(server);
     let (mut took, mut admin) = (Vec::new(), cluster.connect());
     let begin = Instant::now();
     for round in 0..changes {
         took.push(change(&mut admin, round, "alone"));
     }
-    alone.each(&title("a change, nobody there: apiserver"), changes, begin);
-    figures(&title("a change, nobody there: its answer"), took);
+    alone.each(&title("a change, without agents: apiserver"), changes, begin);
+    figures(&title("a change, without agents: its response"), took);
 
     let fleet = begin_all(runtime, &cluster, agents, &title("start of all at once"));
     thread::sleep(idle.min(Duration::from_secs(5)));
@@ -126,7 +123,7 @@ fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
     own.since(&title("idle: the agents"), idle);
 
     let before = Used::by(server);
-    // The server has closed a connection that nobody used for so long.
+    // The server has closed the idle connection.
     let mut seen = Vec::new();
     admin = cluster.connect();
     let begin = Instant::now();
@@ -148,7 +145,7 @@ fn watched(runtime: &Runtime, mut cluster: Cluster, size: &Size) {
     begin_all(runtime, &cluster, agents, &title("start of all at once, by LIST")).stop.cancel();
 }
 
-/// All agents begin in one moment.
+/// Starts all agents at once.
 fn begin_all(runtime: &Runtime, cluster: &Cluster, agents: usize, what: &str) -> Fleet {
     let (before, own) = (Used::by(apiserver()), Used::by(std::process::id()));
     let begin = Instant::now();
@@ -161,24 +158,24 @@ fn begin_all(runtime: &Runtime, cluster: &Cluster, agents: usize, what: &str) ->
     fleet
 }
 
-/// The server is killed and comes back, while all look for it.
+/// Kills the server and starts it again while all agents retry.
 fn restart(cluster: &Cluster, fleet: &Fleet, outage: Duration, what: &str) {
     let all = fleet.agents.len();
     cluster.command("kill");
-    while fleet.counts().well > 0 {
+    while fleet.counts().healthy > 0 {
         thread::sleep(LOOK);
     }
     let broken = fleet.counts();
     thread::sleep(outage);
     let down = fleet.counts();
-    println!("{what:<70} {} attempts in vain meanwhile", down.errors - broken.errors);
+    println!("{what:<70} {} failed attempts meanwhile", down.errors - broken.errors);
     let starts = Instant::now();
     let mut looks = Vec::new();
     thread::scope(|scope| {
-        // It says that it is ready when others have long been served.
+        // The command returns some time after the server begins to respond.
         scope.spawn(|| cluster.command("start"));
-        while looks.last().is_none_or(|(_, counts): &(Instant, Counts)| counts.well < all) {
-            assert!(starts.elapsed() < 2 * PATIENCE, "not all came back");
+        while looks.last().is_none_or(|(_, counts): &(Instant, Counts)| counts.healthy < all) {
+            assert!(starts.elapsed() < 2 * PATIENCE, "not all agents recovered");
             thread::sleep(LOOK);
             looks.push((Instant::now(), fleet.counts()));
         }
@@ -186,31 +183,31 @@ fn restart(cluster: &Cluster, fleet: &Fleet, outage: Duration, what: &str) {
     let first = looks.iter().find(|(_, counts)| counts.watches > down.watches).unwrap().0;
     let back = |percent: usize| {
         let wanted = (all * percent).div_ceil(100);
-        let at = looks.iter().find(|(_, counts)| counts.well >= wanted).unwrap().0;
+        let at = looks.iter().find(|(_, counts)| counts.healthy >= wanted).unwrap().0;
         at.duration_since(first).as_secs_f64()
     };
-    // A window of a second over what was counted each tenth.
+    // Windows of one second over counts of each tenth.
     let windows = looks.windows(10).map(|window| window[9].1.watches - window[0].1.watches);
     let end = looks.last().unwrap().1;
     println!(
-        "{what:<70} the first had an answer after {:.1} s; half watch {:.1} s later, 95 % {:.1} s, all {:.1} s",
+        "{what:<70} the first response after {:.1} s; half watch {:.1} s later, 95 % {:.1} s, all {:.1} s",
         first.duration_since(starts).as_secs_f64(),
         back(50),
         back(95),
         back(100),
     );
     println!(
-        "{what:<70} {} watches begun, at most {} a second; {} lists; {} attempts in vain while it started",
+        "{what:<70} {} watches started, at most {} a second; {} lists; {} failed attempts while it started",
         end.watches - down.watches,
         windows.max().unwrap_or_default(),
         end.lists - down.lists,
         end.errors - down.errors,
     );
     let used = Used { cpu: 0.0, rss_mib: 0.0, ..Used::by(apiserver()) };
-    used.since(&format!("{what}: apiserver from its start on"), starts.elapsed());
+    used.since(&format!("{what}: apiserver since its start"), starts.elapsed());
 }
 
-/// Changes a pod. Says how long the answer took.
+/// Changes a pod. Returns how long the response took.
 fn change(admin: &mut Tls, round: usize, mark: &str) -> Duration {
     thread::sleep(PACE);
     let patch =
@@ -222,14 +219,14 @@ fn change(admin: &mut Tls, round: usize, mark: &str) -> Duration {
     begin.elapsed()
 }
 
-/// An agent, as far as it asks a server and merges what it is told.
+/// An agent: a source and its merged view.
 struct Agent<Handle> {
     handle: Handle,
     merged: watch::Receiver<Merged>,
 }
 
 impl<Handle> Agent<Handle> {
-    /// Waits until it has so many pods, and says when.
+    /// Waits until it has so many pods, and returns the time.
     async fn has_pods(&self, count: usize) -> Instant {
         let mut merged = self.merged.clone();
         tokio::time::timeout(PATIENCE, merged.wait_for(|merged| merged.len() == count))
@@ -251,20 +248,20 @@ impl<Handle> Agent<Handle> {
     }
 }
 
-/// Many of them.
+/// All agents.
 struct Fleet {
     agents: Vec<Agent<ApiHandle>>,
     stop: CancellationToken,
 }
 
-/// What all agents together have done.
+/// The sums over all agents.
 #[derive(Clone, Copy)]
 struct Counts {
     watches: u64,
     lists: u64,
     errors: u64,
-    /// How many of them watch, and all is well.
-    well: usize,
+    /// How many of them watch without a failure.
+    healthy: usize,
 }
 
 impl Fleet {
@@ -285,7 +282,7 @@ impl Fleet {
         Self { agents, stop }
     }
 
-    /// Waits until each has all its pods, and says when each had.
+    /// Waits until each agent has all its pods, and returns the times.
     async fn synced(&self) -> Vec<Instant> {
         let mut synced = Vec::new();
         for agent in futures::future::join_all(self.agents.iter().map(|agent| agent.has_pods(PODS))).await {
@@ -295,7 +292,7 @@ impl Fleet {
     }
 
     fn counts(&self) -> Counts {
-        let mut all = Counts { watches: 0, lists: 0, errors: 0, well: 0 };
+        let mut all = Counts { watches: 0, lists: 0, errors: 0, healthy: 0 };
         for agent in &self.agents {
             let metrics = agent.handle.metrics();
             all.watches += metrics.watches.get();
@@ -304,13 +301,14 @@ impl Fleet {
                 all.errors += metrics.errors.get_or_create(&[("kind", kind.to_owned())]).get();
             }
             let SourceStatus { failing, reflector, .. } = agent.handle.status();
-            all.well += usize::from(failing.is_none() && reflector.is_some_and(|at| at.phase == "watching"));
+            all.healthy +=
+                usize::from(failing.is_none() && reflector.is_some_and(|at| at.phase == "watching"));
         }
         all
     }
 }
 
-/// What a process has used so far.
+/// The resources that a process has used so far.
 #[derive(Clone, Copy)]
 struct Used {
     process: u32,
@@ -321,37 +319,37 @@ struct Used {
 impl Used {
     fn by(process: u32) -> Self {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-        // What stands behind the name in brackets begins with the third field.
+        // The third field follows the name in brackets.
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
         let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
         let cpu = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         Self { process, cpu, rss_mib: support::status(process, "VmRSS") as f64 / 1024.0 }
     }
 
-    /// Says what it has used since then.
+    /// Prints what the process has used since then.
     fn since(self, what: &str, time: Duration) {
         let now = Self::by(self.process);
         let (cpu, share) = (now.cpu - self.cpu, 100.0 * (now.cpu - self.cpu) / time.as_secs_f64().max(1e-3));
         println!(
-            "{what:<70} {cpu:>8.2} s of processor in {:.1} s ({share:.1} %)   RSS {:.0} MiB, {:+.0}",
+            "{what:<70} {cpu:>8.2} s of CPU in {:.1} s ({share:.1} %)   RSS {:.0} MiB, {:+.0}",
             time.as_secs_f64(),
             now.rss_mib,
             now.rss_mib - self.rss_mib,
         );
     }
 
-    /// Says what it has used for each of so many.
+    /// Prints what the process has used for each of so many.
     fn each(self, what: &str, count: usize, begin: Instant) {
         let cpu = Self::by(self.process).cpu - self.cpu;
         let each = 1000.0 * cpu / count as f64;
         println!(
-            "{what:<70} {each:>8.2} ms of processor each   n {count} in {:.1} s",
+            "{what:<70} {each:>8.2} ms of CPU each   n {count} in {:.1} s",
             begin.elapsed().as_secs_f64()
         );
     }
 }
 
-/// The kube-apiserver that this process's supervisor has started.
+/// The process of the kube-apiserver that this benchmark has started.
 fn apiserver() -> u32 {
     let processes = fs::read_dir("/proc").unwrap();
     let mut numbers = processes.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
@@ -360,16 +358,16 @@ fn apiserver() -> u32 {
         command.split(|byte| *byte == 0).nth(1) == Some(b"kube-apiserver")
             && parent(number).and_then(parent) == Some(std::process::id())
     };
-    numbers.find(|number| is_it(*number)).expect("a kube-apiserver of our own")
+    numbers.find(|number| is_it(*number)).expect("a kube-apiserver of this benchmark")
 }
 
-/// None of a process that has ended.
+/// The parent of a process; nothing if it has ended.
 fn parent(process: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     support::field(&status, "PPid").try_into().ok()
 }
 
-/// How long after a moment things have happened.
+/// Prints how long after a moment each time is.
 fn spread(what: &str, begin: Instant, at: Vec<Instant>) {
     let mut times: Vec<_> = at.into_iter().map(|at| at.duration_since(begin).as_secs_f64()).collect();
     times.sort_unstable_by(f64::total_cmp);
@@ -383,7 +381,7 @@ fn spread(what: &str, begin: Instant, at: Vec<Instant>) {
     );
 }
 
-/// An nginx of our own. It ends with this.
+/// A running nginx. It ends when this is dropped.
 struct Nginx {
     child: Child,
     url: String,
@@ -391,14 +389,14 @@ struct Nginx {
 }
 
 impl Nginx {
-    /// None where there is none, which is said.
+    /// Starts nginx. Without one in the path it prints that and returns nothing.
     fn start() -> Option<Self> {
         if Command::new("nginx").arg("-v").stderr(Stdio::null()).status().is_err() {
-            println!("fleet: a polled URL is left out, for there is no nginx in the path");
+            println!("fleet: polling skipped, there is no nginx in the path");
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
-        // Somebody else could take it in between; then the benchmark fails and says so.
+        // Another process could use the port first; then the benchmark fails.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path temp;"))
@@ -418,7 +416,7 @@ impl Nginx {
         Some(Self { child, url: format!("http://127.0.0.1:{port}/pods.json"), directory })
     }
 
-    /// Puts another set of pods there, as one should: in one moment.
+    /// Replaces the pods in one step.
     fn serve(&self, round: usize) -> usize {
         let pods: Vec<Value> = (0..PODS).map(|number| pod(&name(number), round)).collect();
         let text = json!({"apiVersion": "v1", "kind": "PodList", "items": pods}).to_string();
@@ -428,7 +426,7 @@ impl Nginx {
         text.len()
     }
 
-    /// Each request so far: its second, its status and the bytes of the answer.
+    /// Each request so far: its second, its status and the size of the response.
     fn requests(&self) -> Vec<(u64, u16, u64)> {
         let log = fs::read_to_string(self.directory.path().join("access.log")).unwrap();
         let read = |line: &str| {
@@ -446,7 +444,7 @@ impl Drop for Nginx {
     }
 }
 
-/// All that is measured at a URL.
+/// Measures the agents at a URL.
 fn polled(runtime: &Runtime, size: &Size) {
     let Some(nginx) = Nginx::start() else { return };
     let agents = size.agents;
@@ -465,7 +463,7 @@ fn polled(runtime: &Runtime, size: &Size) {
     before.since(&title("start of all at once: nginx"), whole);
     own.since(&title("start of all at once: the agents"), whole);
 
-    // Two rounds of polling scatter what a start has thrown together.
+    // After two rounds the polls of the agents are spread.
     thread::sleep(2 * size.frequency);
     let done = nginx.requests().len();
     let before = Used::by(nginx.child.id());
@@ -482,7 +480,7 @@ fn polled(runtime: &Runtime, size: &Size) {
         per_second[second] += 1;
     }
     println!(
-        "{:<70} {:.1} requests a second, at most {}; {unchanged} of {} were 304; {} bytes of answer each",
+        "{:<70} {:.1} requests a second, at most {}; {unchanged} of {} were 304; {} bytes of response each",
         title("polled"),
         requests.len() as f64 / time.as_secs_f64(),
         per_second.iter().max().unwrap(),
@@ -492,7 +490,7 @@ fn polled(runtime: &Runtime, size: &Size) {
     let begin = Instant::now();
     nginx.serve(1);
     let mark = "\"podmux.example/round\":\"1\"";
-    let told = runtime.block_on(futures::future::join_all(fleet.iter().map(|agent| async {
+    let delivered = runtime.block_on(futures::future::join_all(fleet.iter().map(|agent| async {
         let mut merged = agent.merged.clone();
         let has = |merged: &Merged| {
             merged.iter().any(|(_, entry)| String::from_utf8_lossy(entry.pod().text()).contains(mark))
@@ -500,7 +498,7 @@ fn polled(runtime: &Runtime, size: &Size) {
         tokio::time::timeout(PATIENCE, merged.wait_for(has)).await.unwrap().unwrap();
         Instant::now()
     })));
-    spread(&title("a change until all have it"), begin, told);
+    spread(&title("a change until all have it"), begin, delivered);
     stop.cancel();
 }
 

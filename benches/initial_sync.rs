@@ -13,7 +13,7 @@
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
     clippy::cast_precision_loss,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark panics on failure, prints its results, and is not a library"
 )]
 
 #[path = "support/cluster.rs"]
@@ -46,7 +46,7 @@ use support::{Agent, median, number_argument, status, wants_figures};
 /// The first argument of this program as kube-runtime's reflector.
 const REFLECTOR: &str = "kube-runtime";
 
-/// What is measured of one start: how long it took, and the most memory, in KiB.
+/// The duration of one start, and the peak memory in KiB.
 type Measured = (Duration, u64);
 /// Starts something and measures it.
 type Start<'s> = Box<dyn Fn() -> Measured + 's>;
@@ -93,7 +93,7 @@ fn measure(cluster: &Cluster, size: usize, rounds: usize) {
             Box::new(|| other(with(itself(), &[REFLECTOR, kubeconfig, "streaming"]), size)),
         ),
     ];
-    // In turns: what else the machine does meets all of them.
+    // In turns, so that other load on the machine affects all of them.
     for _ in 0..rounds {
         for (_, measured, start) in &mut all {
             measured.push(start());
@@ -116,7 +116,7 @@ fn measure(cluster: &Cluster, size: usize, rounds: usize) {
     }
 }
 
-/// Until the line that adds the last pod has been read.
+/// Measures podmux until the line that adds the last pod is read.
 fn podmux(kubeconfig: &str, size: usize, with_state: bool) -> Measured {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let state = if with_state { place.path().join("state") } else { "none".into() };
@@ -128,22 +128,22 @@ fn podmux(kubeconfig: &str, size: usize, with_state: bool) -> Measured {
     measured
 }
 
-/// Until the program has said that it knows all pods.
+/// Measures a program until it reports all pods.
 fn other(mut command: Command, size: usize) -> Measured {
     let started = Instant::now();
     let output = command.stderr(Stdio::inherit()).output().unwrap();
     let time = started.elapsed();
     assert!(output.status.success(), "{command:?}: {}", output.status);
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(said["pods"], size, "{command:?}");
-    (time, said["rss_kib"].as_u64().unwrap())
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["pods"], size, "{command:?}");
+    (time, report["rss_kib"].as_u64().unwrap())
 }
 
-/// kube-runtime's reflector as its documentation shows it. Says what client-go's informer says.
+/// kube-runtime's reflector as in its documentation. It reports in the form of the client-go informer.
 fn reflect(kubeconfig: &str, streaming: bool) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let pods = runtime.block_on(async {
-        // kube's own client needs features that podmux has no use for.
+        // kube's own client needs features that podmux does not enable.
         let mut connector = Connector::new(Kubeconfig::File(kubeconfig.into()));
         let pods: Api<Pod> = Api::all(connector.client().await.unwrap().client);
         let wanted = watcher::Config::default().fields(&format!("spec.nodeName={NODE}"));

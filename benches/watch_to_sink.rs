@@ -1,9 +1,9 @@
 //! watch-to-sink: a change at a real kube-apiserver → its line on stdout, 10,000 pods held.
 //!
 //! `cargo bench --bench watch_to_sink`; a number as argument is the count of changes.
-//! It needs `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`). What the server
-//! itself takes is measured in the same run, by a watch of the benchmark's own that
-//! only stamps each event: the figure is how much later than there it is on stdout.
+//! It needs `PODMUX_KUBERNETES` (see `tests/kubernetes/README.md`). A watch of the benchmark
+//! measures the server's own time in the same run; the figure is the additional time until the
+//! line is on stdout.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -12,7 +12,7 @@
     clippy::print_stdout,
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark panics on failure, prints its results, and is not a library"
 )]
 
 #[path = "support/cluster.rs"]
@@ -33,7 +33,7 @@ use cluster::{Cluster, PODS, path};
 use serde_json::json;
 use support::{Agent, PATIENCE, figures, number_argument, wants_figures};
 
-/// Between two changes, so that each finds all at rest.
+/// The pause between two changes, so that each starts with an idle agent.
 const PAUSE: Duration = Duration::from_millis(5);
 
 fn main() {
@@ -52,7 +52,7 @@ fn main() {
     let (mut whole, mut server, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=rounds {
         thread::sleep(PAUSE);
-        // A prime step: no two changes in a row are neighbours, and all pods have their turn.
+        // With a prime step every pod changes, and no two neighbours in a row.
         let pod = path(round * 7_919 % pods);
         let mark = format!("\"podmux.example/change\":\"{round}\"");
         let patch = json!({"metadata": {"labels": {"podmux.example/change": round.to_string()}}}).to_string();
@@ -73,7 +73,7 @@ fn main() {
     agent.stop();
 }
 
-/// The events of a watch of the node's pods from now on, and when each had been read.
+/// The events of a watch of the node's pods, with the time at which each was read.
 fn watch(cluster: &Cluster) -> Receiver<(Instant, String)> {
     let mut connection = cluster.connect();
     let list = connection.ask("GET", &format!("{PODS}&limit=1"), b"").unwrap().json();

@@ -156,6 +156,7 @@ pub mod host;
 pub mod manifest;
 pub mod mux;
 mod outage;
+mod pem;
 pub mod pod;
 #[cfg(feature = "agent")]
 pub mod server;

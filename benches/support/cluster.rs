@@ -1,4 +1,4 @@
-//! A real kube-apiserver with pods that are bound to the node `bench` or to many, as large as real ones.
+//! A real kube-apiserver with pods of realistic size on the node `bench` or on many nodes.
 
 use std::{env, thread};
 
@@ -11,23 +11,23 @@ use crate::{
 
 /// The node that benchmarks run podmux on.
 pub const NODE: &str = "bench";
-/// Where its pods are listed and watched.
+/// The path of its pods.
 pub const PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dbench";
-/// One more would only wait for etcd's disk and the two cores like these.
+/// More writers would not be faster: they wait for etcd's disk and the two cores.
 const WRITERS: usize = 16;
 
 pub struct Cluster {
     apiserver: Apiserver,
     pods: usize,
-    /// How many nodes the pods are for. One is called [`NODE`].
+    /// The number of nodes; a single one is [`NODE`].
     nodes: usize,
 }
 
 impl Cluster {
-    /// None where there are no Go programs, which is said.
+    /// Starts the server. Without the Go programs it prints that and returns nothing.
     pub fn start(benchmark: &str) -> Option<Self> {
         if env::var_os("PODMUX_KUBERNETES").is_none() {
-            println!("{benchmark}: left out, for it needs PODMUX_KUBERNETES=$(tests/kubernetes/build)");
+            println!("{benchmark}: skipped, it needs PODMUX_KUBERNETES=$(tests/kubernetes/build)");
             return None;
         }
         let cluster = Self { apiserver: Apiserver::start().unwrap(), pods: 0, nodes: 1 };
@@ -41,7 +41,7 @@ impl Cluster {
         self.apiserver.at.kubeconfig.to_str().unwrap()
     }
 
-    /// Whose pods are in turn made for so many nodes.
+    /// Spreads the pods over so many nodes.
     #[must_use]
     pub fn of_nodes(self, nodes: usize) -> Self {
         Self { nodes, ..self }
@@ -52,7 +52,7 @@ impl Cluster {
         if self.nodes == 1 { NODE.to_owned() } else { format!("node-{:05}", number % self.nodes) }
     }
 
-    /// Has the server stop, start and so on; see `tests/kubernetes/README.md`.
+    /// Sends a command such as `stop` to the server; see `tests/kubernetes/README.md`.
     pub fn command(&self, command: &str) {
         self.apiserver.command(command);
     }
@@ -62,8 +62,7 @@ impl Cluster {
         self.apiserver.at.connect(&self.apiserver.at.token).unwrap()
     }
 
-    /// Makes pods until there are so many: each is created, bound, and has the
-    /// status of one that runs.
+    /// Creates pods until there are so many, each bound and with the status of a running pod.
     pub fn fill(&mut self, count: usize) {
         let numbers: Vec<_> = (self.pods..count).collect();
         thread::scope(|scope| {
@@ -80,7 +79,7 @@ impl Cluster {
         self.pods = count;
     }
 
-    /// How large a pod is as the server gives it: its managedFields and all, and without them.
+    /// The size of a pod as the server sends it, with and without its managedFields.
     pub fn sizes(&self) -> (usize, usize) {
         let mut pod = self.connect().ask("GET", &path(0), b"").unwrap().json();
         let whole = pod.to_string().len();
@@ -110,7 +109,7 @@ fn make(connection: &mut Tls, number: usize, node: &str) {
     assert_eq!(patched.code, 200, "{}", patched.text());
 }
 
-/// What a controller and the scheduler make of a pod's template.
+/// A pod as a controller and the scheduler leave it.
 fn bound(name: &str, node: &str) -> Value {
     let mut pod = pod(name, 0);
     pod["metadata"]["generateName"] = json!("bench-7c5ddbdf54-");
@@ -143,7 +142,7 @@ fn bound(name: &str, node: &str) -> Value {
     pod
 }
 
-/// What the kubelet says of a pod that runs.
+/// The status that the kubelet sets for a running pod.
 fn status() -> Value {
     let time = "2026-01-01T00:00:00Z";
     let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]

@@ -1,15 +1,23 @@
-//! The body of an answer: whole, up to a bound and a deadline, or bit by bit.
+//! The body of a response: whole, up to a size and a deadline, or in chunks or lines.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
-use super::{ClientError, Deadline};
+use super::error::ClientError;
 
-/// The body of an answer that is still being received.
+/// When a response must be complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    pub(super) at: Instant,
+    /// The time limit that leads to it, for messages.
+    pub(super) after: Duration,
+}
+
+/// The body of a response that is still being received.
 #[derive(Debug)]
 pub struct Body {
     incoming: Incoming,
@@ -22,12 +30,12 @@ impl Body {
         Self { incoming, from, deadline }
     }
 
-    /// Reads it to its end, which must come within the client's time, counted
-    /// from the request.
+    /// Reads the body to its end, within the client's time limit, which starts with the
+    /// request.
     ///
     /// # Errors
-    /// If it is larger than `limit` bytes (noticed as soon as that is known), if
-    /// it takes too long, or if the connection breaks before its end.
+    /// If the body is larger than `limit` bytes (as soon as that is known), if the time
+    /// limit passes, or if the connection breaks.
     pub async fn whole(mut self, limit: usize) -> Result<Bytes, ClientError> {
         let too_large = |from: &Arc<str>| ClientError::TooLarge { from: from.clone(), limit };
         if self.incoming.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
@@ -49,7 +57,7 @@ impl Body {
         whole.map_err(|_| ClientError::Timeout { to: from, after: deadline.after })?
     }
 
-    /// The next bit as it came; nothing at the end. There is no deadline.
+    /// The next chunk as it arrives, or nothing at the end. There is no deadline.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -60,7 +68,7 @@ impl Body {
         loop {
             match self.incoming.frame().await? {
                 Ok(frame) => {
-                    // Trailers say nothing to us.
+                    // Trailers are ignored.
                     if let Ok(data) = frame.into_data() {
                         return Some(Ok(data));
                     }
@@ -70,10 +78,10 @@ impl Body {
         }
     }
 
-    /// Its lines, as they come, each of at most `longest` bytes.
+    /// The lines of the body as they arrive, each of at most `longest` bytes.
     #[must_use]
     pub fn lines(self, longest: usize) -> Lines {
-        Lines { body: self, longest, held: BytesMut::new(), searched: 0, ended: false }
+        Lines { body: self, longest, buffer: BytesMut::new(), searched: 0, ended: false }
     }
 }
 
@@ -82,47 +90,46 @@ impl Body {
 pub struct Lines {
     body: Body,
     longest: usize,
-    held: BytesMut,
-    /// So much of what is held has no line's end in it.
+    buffer: BytesMut,
+    /// This many bytes of the buffer contain no end of a line.
     searched: usize,
-    /// There is nothing more to receive.
     ended: bool,
 }
 
 impl Lines {
-    /// The next line without its `\n`; nothing at the end. What stands after the
-    /// last `\n` is a line too, if the body ended as it should. There is no deadline.
+    /// The next line without its `\n`, or nothing at the end. Text after the last `\n` is
+    /// a line, too, if the body ends regularly. There is no deadline.
     ///
     /// # Cancel safety
     /// Nothing is lost.
     ///
     /// # Errors
-    /// If a line is too long, or if the connection breaks before the end. There
-    /// is nothing more to read then.
+    /// If a line is too long, or if the connection breaks before the end. No line follows
+    /// an error.
     pub async fn next(&mut self) -> Option<Result<Bytes, ClientError>> {
         loop {
-            if let Some(end) = self.held[self.searched..].iter().position(|byte| *byte == b'\n') {
+            if let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
                 let end = self.searched + end;
                 if end > self.longest {
                     return Some(Err(self.too_long()));
                 }
-                let line = self.held.split_to(end).freeze();
-                self.held.advance(1);
+                let line = self.buffer.split_to(end).freeze();
+                self.buffer.advance(1);
                 self.searched = 0;
                 return Some(Ok(line));
             }
-            self.searched = self.held.len();
-            if self.held.len() > self.longest {
+            self.searched = self.buffer.len();
+            if self.buffer.len() > self.longest {
                 return Some(Err(self.too_long()));
             }
             if self.ended {
-                return (!self.held.is_empty()).then(|| {
+                return (!self.buffer.is_empty()).then(|| {
                     self.searched = 0;
-                    Ok(self.held.split().freeze())
+                    Ok(self.buffer.split().freeze())
                 });
             }
             match self.body.chunk().await {
-                Some(Ok(chunk)) => self.held.extend_from_slice(&chunk),
+                Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => {
                     self.end();
                     return Some(Err(error));
@@ -139,7 +146,7 @@ impl Lines {
 
     fn end(&mut self) {
         self.ended = true;
-        self.held.clear();
+        self.buffer.clear();
         self.searched = 0;
     }
 }

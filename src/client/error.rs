@@ -1,4 +1,4 @@
-//! What goes wrong between a client and a server, and what to do about it.
+//! Why a request got no response, and what to do about it.
 
 use std::{
     error::Error,
@@ -12,80 +12,80 @@ use http::Uri;
 use hyper_util::client::legacy;
 use rustls::{AlertDescription, CertificateError};
 
-use super::shown;
+use super::url::shown;
+use crate::pem::PemError;
 
-/// Why there is no answer.
+/// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no way to fetch this.
-    #[error(
-        "{url} cannot be fetched: http://HOST/… or https://HOST/… is expected, and http alone through a socket"
-    )]
+    /// The URL cannot be requested.
+    #[error("cannot request {url}: expected http://HOST/… or https://HOST/… (over a Unix socket only http)")]
     Url {
-        /// It, without its secrets.
+        /// The URL without its secrets.
         url: String,
     },
-    /// A file that the settings name cannot be read.
+    /// A file of the settings cannot be read.
     #[error("cannot read {}", .path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         error: io::Error,
     },
-    /// A file that the settings name is not what it should be.
-    #[error("no {what} in {}: PEM text is expected, which begins with -----BEGIN", .path.display())]
+    /// A file of the settings is not the PEM text that is expected.
+    #[error("cannot use {}", .path.display())]
     Pem {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What it should have in it.
-        what: &'static str,
+        /// What is missing.
+        #[source]
+        error: PemError,
     },
     /// A certificate in the CA file cannot be used.
-    #[error("a certificate in {} cannot be a CA", .path.display())]
+    #[error("cannot use {} as CA: one of its certificates is not valid for that", .path.display())]
     Ca {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         error: rustls::Error,
     },
-    /// Certificate and key cannot be used together.
-    #[error("cannot use the certificate {} with the key {}; do they belong together?", .cert_file.display(), .key_file.display())]
+    /// The certificate and the key cannot be used together.
+    #[error("cannot use the certificate {} with the key {} (do they belong together?)", .cert_file.display(), .key_file.display())]
     Identity {
         /// The certificate's file.
         cert_file: PathBuf,
         /// The key's file.
         key_file: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         error: rustls::Error,
     },
-    /// The system's CAs cannot be had.
-    #[error("cannot read this system's CA certificates; install them (ca-certificates), or name a CA file")]
-    Roots(#[source] io::Error),
-    /// Nobody listens there.
+    /// The system's CAs cannot be read.
     #[error(
-        "{to} refused the connection: nothing listens there; is the server running, and is this its address?"
+        "cannot read the system's CA certificates (install the package ca-certificates, or set a CA file)"
     )]
+    Roots(#[source] io::Error),
+    /// Nothing listens at the address.
+    #[error("{to} refused the connection (is the server running, and is this its address?)")]
     Refused {
         /// Host and port, or the socket's path.
         to: Arc<str>,
     },
-    /// There is no such socket.
-    #[error("there is no socket {}; is the server running, and is this its socket?", .path.display())]
+    /// The Unix socket does not exist.
+    #[error("the socket {} does not exist (is the server running, and is this its socket?)", .path.display())]
     NoSocket {
-        /// Where.
+        /// The socket.
         path: PathBuf,
     },
-    /// The socket is not for everyone.
-    #[error("no permission to use the socket {}; only its owner and its group may: join the group, or become root", .path.display())]
+    /// The caller may not use the Unix socket.
+    #[error("no permission to use the socket {} (only its owner and its group may use it: join the group, or become root)", .path.display())]
     Permission {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// There is no connection for another reason.
+    /// Connecting failed for another reason.
     #[error("cannot connect to {to}")]
     Connect {
         /// Host and port, or the socket's path.
@@ -94,7 +94,7 @@ pub enum ClientError {
         #[source]
         error: Box<dyn Error + Send + Sync>,
     },
-    /// The server's certificate is not to be trusted.
+    /// The server's certificate is not trusted.
     #[error("the certificate of {to} is not trusted: {why}")]
     Certificate {
         /// Host and port.
@@ -102,57 +102,57 @@ pub enum ClientError {
         /// What is wrong with it, and what to do.
         why: String,
     },
-    /// The server does not accept ours.
+    /// The server rejected the client certificate.
     #[error(
-        "{to} did not accept the client certificate ({alert}); it wants one of a CA that it trusts: is one configured, and is it still valid?"
+        "{to} rejected the client certificate ({alert}); is one configured, is it still valid, and does the server trust its CA?"
     )]
     ClientCertificate {
         /// Host and port.
         to: Arc<str>,
-        /// The server's word.
+        /// The TLS alert of the server.
         alert: String,
     },
-    /// TLS failed in another way.
-    #[error("no TLS with {to}; does it speak TLS there?")]
+    /// TLS failed for another reason.
+    #[error("TLS with {to} failed (does the server use TLS at this port?)")]
     Tls {
         /// Host and port.
         to: Arc<str>,
-        /// How.
+        /// The reason.
         #[source]
         error: rustls::Error,
     },
-    /// It took too long.
-    #[error("{to} did not answer completely within {after:?}")]
+    /// The response was not complete in time.
+    #[error("{to} sent no complete response within {after:?}")]
     Timeout {
         /// Host and port, or the socket's path.
         to: Arc<str>,
-        /// How long it was waited.
+        /// The time limit.
         after: Duration,
     },
-    /// Connecting took too long.
-    #[error("no connection to {to} within {after:?}; is the host up, and does a firewall let this pass?")]
+    /// The connection was not established in time.
+    #[error("no connection to {to} within {after:?} (is the host up, and does a firewall block the port?)")]
     ConnectTimeout {
         /// Host and port.
         to: Arc<str>,
-        /// How long it was waited.
+        /// The time limit.
         after: Duration,
     },
-    /// The answer is too large.
-    #[error("{from} sent too much: {limit} bytes are taken at most")]
+    /// The response is too large.
+    #[error("{from} sent more than the limit of {limit} bytes")]
     TooLarge {
         /// Host and port, or the socket's path.
         from: Arc<str>,
-        /// In bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The connection broke before the answer was complete.
-    #[error("{from} closed the connection before its answer was complete")]
+    /// The connection broke before the response was complete.
+    #[error("{from} closed the connection before its response was complete")]
     CutOff {
         /// Host and port, or the socket's path.
         from: Arc<str>,
     },
-    /// What came was no answer.
-    #[error("{from} did not answer in HTTP/1.1")]
+    /// The response is not HTTP/1.1.
+    #[error("{from} sent no valid HTTP/1.1 response")]
     Protocol {
         /// Host and port, or the socket's path.
         from: Arc<str>,
@@ -160,64 +160,63 @@ pub enum ClientError {
         #[source]
         error: Box<dyn Error + Send + Sync>,
     },
-    /// Redirects without an end.
+    /// There are too many redirects.
     #[error("more than {limit} redirects, the last one to {to}")]
     TooManyRedirects {
-        /// Where the last one led.
+        /// The target of the last one.
         to: Arc<str>,
         /// How many are followed.
         limit: usize,
     },
-    /// A redirect to something that cannot be fetched.
-    #[error("{from} redirects to what is no http or https URL")]
+    /// A redirect leads to something that is not an http or https URL.
+    #[error("{from} redirects to something that is not an http or https URL")]
     BadRedirect {
         /// The URL that redirects, without its secrets.
         from: String,
     },
-    /// A redirect from what is encrypted to what is not.
-    #[error("{from} redirects to {location}, which is not encrypted; that is not followed")]
+    /// A redirect leads from https to http.
+    #[error("{from} redirects from https to {location}, which is not encrypted, so it is not followed")]
     Downgrade {
         /// The URL that redirects, without its secrets.
         from: String,
-        /// Where to, without its secrets.
+        /// The target, without its secrets.
         location: String,
     },
 }
 
 impl ClientError {
-    pub(super) fn no_url(url: &Uri) -> Self {
+    pub(super) fn invalid_url(url: &Uri) -> Self {
         Self::Url { url: shown(url) }
     }
 
-    /// What an error of another client means that is made of hyper's parts as
-    /// this one is: its last one, or the one that a body broke with. Nothing if
-    /// it is of another kind.
-    pub(crate) fn of(
+    /// Explains an error of another client that is built on hyper, or of the body of its
+    /// response. Returns nothing for an error of another kind.
+    pub(crate) fn from_hyper(
         to: &Arc<str>,
         connect_timeout: Duration,
         error: &(dyn Error + 'static),
     ) -> Option<Self> {
         match (cause::<legacy::Error>(error), cause::<hyper::Error>(error)) {
-            (Some(error), _) => Some(Self::at_peer(to, connect_timeout, error)),
+            (Some(error), _) => Some(Self::from_peer(to, connect_timeout, error)),
             (None, Some(error)) => Some(Self::in_body(to, error)),
             (None, None) => None,
         }
     }
 
-    /// What an error on the way to a socket means.
-    pub(super) fn at_socket(path: &Path, error: &legacy::Error) -> Self {
+    /// Explains an error of a request to a Unix socket.
+    pub(super) fn from_socket(path: &Path, error: &legacy::Error) -> Self {
         let to: Arc<str> = path.to_string_lossy().into();
         let kind = cause::<io::Error>(error).map(io::Error::kind);
         match kind.filter(|_| error.is_connect()) {
             Some(io::ErrorKind::NotFound) => Self::NoSocket { path: path.to_owned() },
             Some(io::ErrorKind::PermissionDenied) => Self::Permission { path: path.to_owned() },
             Some(io::ErrorKind::ConnectionRefused) => Self::Refused { to },
-            _ => Self::at(&to, error),
+            _ => Self::from_client(&to, error),
         }
     }
 
-    /// What an error on the way to a host means.
-    pub(super) fn at_peer(to: &Arc<str>, connect_timeout: Duration, error: &legacy::Error) -> Self {
+    /// Explains an error of a request to a host.
+    pub(super) fn from_peer(to: &Arc<str>, connect_timeout: Duration, error: &legacy::Error) -> Self {
         if let Some(error) = cause::<rustls::Error>(error) {
             return Self::in_tls(to, error);
         }
@@ -225,11 +224,11 @@ impl ClientError {
         match kind.filter(|_| error.is_connect()) {
             Some(io::ErrorKind::ConnectionRefused) => Self::Refused { to: to.clone() },
             Some(io::ErrorKind::TimedOut) => Self::ConnectTimeout { to: to.clone(), after: connect_timeout },
-            _ => Self::at(to, error),
+            _ => Self::from_client(to, error),
         }
     }
 
-    fn at(to: &Arc<str>, error: &legacy::Error) -> Self {
+    fn from_client(to: &Arc<str>, error: &legacy::Error) -> Self {
         if error.is_connect() {
             return Self::Connect { to: to.clone(), error: inner(error) };
         }
@@ -239,7 +238,7 @@ impl ClientError {
         }
     }
 
-    /// What an error in the middle of a body means.
+    /// Explains an error in a body.
     pub(super) fn in_body(from: &Arc<str>, error: &hyper::Error) -> Self {
         if let Some(error) = cause::<rustls::Error>(error) {
             return Self::in_tls(from, error);
@@ -269,17 +268,17 @@ impl ClientError {
     }
 }
 
-/// What is wrong with a server's certificate.
+/// Why a server's certificate is not trusted, and what to do about it.
 fn distrust(error: &CertificateError) -> String {
     match error {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "it was issued by a CA that is not trusted here; name the file of the right CA".to_owned()
+            "it was issued by an unknown CA; set the file of the right CA".to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("it is for another name ({error}); use a name that it is for")
+            format!("it is for another name ({error}); use a name from the certificate")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            format!("it has expired ({error}); if that is not so, set this machine's clock")
+            format!("it has expired ({error}); renew it, or set this machine's clock")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             format!("it is not valid yet ({error}); is this machine's clock right?")
@@ -288,24 +287,24 @@ fn distrust(error: &CertificateError) -> String {
     }
 }
 
-/// What a legacy client's error wraps: its own words say nothing more.
+/// The cause of a client's error, whose own text adds nothing.
 fn inner(error: &legacy::Error) -> Box<dyn Error + Send + Sync> {
     error.source().map_or_else(|| error.to_string().into(), causes_of)
 }
 
-/// An error with its causes, as one.
+/// An error and its causes as one error.
 fn causes_of(error: &(dyn Error + 'static)) -> Box<dyn Error + Send + Sync> {
     let mut text: Vec<String> = causes(error).map(ToString::to_string).collect();
     text.dedup();
     text.join(": ").into()
 }
 
-/// The first cause of a kind.
+/// The first cause of one type.
 fn cause<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e E> {
     causes(error).find_map(|error| error.downcast_ref())
 }
 
-/// An error and its causes, those inside an `io::Error` too, which hides its own.
+/// An error and its causes. `io::Error::source` skips the error that it wraps; this does not.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     iter::successors(Some(error), |error: &&'e (dyn Error + 'static)| {
         let error: &'e (dyn Error + 'static) = *error;

@@ -1,5 +1,7 @@
-//! Where an answer sends a request on, and what the request takes along: the
-//! rules of Go's `http.Client`, with two that are stricter.
+//! Redirects: the rules of Go's `http.Client`, with two that are stricter.
+//!
+//! A redirect from https to http is an error, and a redirect to another origin drops
+//! every header that may be secret.
 
 use bytes::Bytes;
 use http::{
@@ -12,29 +14,28 @@ use http::{
     uri::{PathAndQuery, Scheme},
 };
 
-use super::{ClientError, shown};
+use super::{error::ClientError, url::shown};
 
-/// The headers that go to another host too. Any other one may have been meant
-/// for the first host only: Go knows which of its own are secret, but not
-/// which of a user's are.
+/// The headers that are sent to another origin. Any other header may be a secret of the
+/// user for the first origin.
 const HARMLESS: [http::HeaderName; 6] =
     [ACCEPT, ACCEPT_ENCODING, USER_AGENT, CONTENT_TYPE, IF_NONE_MATCH, IF_MODIFIED_SINCE];
 
-/// Where an answer leads, if it leads elsewhere.
-pub(super) fn location<B>(answer: &Response<B>) -> Option<&[u8]> {
-    let leads = matches!(
-        answer.status(),
+/// The target of a redirect, if a response is one.
+pub(super) fn location<B>(response: &Response<B>) -> Option<&[u8]> {
+    let is_redirect = matches!(
+        response.status(),
         StatusCode::MOVED_PERMANENTLY
             | StatusCode::FOUND
             | StatusCode::SEE_OTHER
             | StatusCode::TEMPORARY_REDIRECT
             | StatusCode::PERMANENT_REDIRECT
     );
-    // One without a location is an answer like any other.
-    answer.headers().get(LOCATION).filter(|_| leads).map(http::HeaderValue::as_bytes)
+    // Without a location it is a response like any other.
+    response.headers().get(LOCATION).filter(|_| is_redirect).map(http::HeaderValue::as_bytes)
 }
 
-/// Makes of a request the one that follows a redirect.
+/// Changes a request into the one that follows a redirect.
 pub(super) fn follow(
     head: &mut Parts,
     body: &mut Bytes,
@@ -75,7 +76,7 @@ fn same_origin(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && host(a) == host(b) && port(a) == port(b)
 }
 
-/// A reference as it is meant at a base (RFC 3986, 5.2).
+/// Resolves a reference against a base URL (RFC 3986, 5.2).
 fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.split('#').next().unwrap_or_default();
     if let Some(rest) = reference.strip_prefix("//") {

@@ -1,110 +1,101 @@
-//! Whom the client trusts, and who it says it is.
+//! The client's side of TLS: the trusted CAs, and a client certificate.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, path::Path, sync::Arc};
 
 use hyper_rustls::ConfigBuilderExt as _;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
-    pki_types::{
-        CertificateDer, PrivateKeyDer,
-        pem::{self, PemObject as _},
-    },
+    pki_types::{CertificateDer, PrivateKeyDer},
 };
 
-use super::{ClientError, Identity};
+use super::{config::Identity, error::ClientError};
+use crate::{
+    host::Disk,
+    pem::{self, PemError},
+};
 
-/// What was read from the settings' files.
-pub(super) struct Tls {
-    /// The system's, if there are none.
+/// The largest file of certificates or of a key that is read, in bytes.
+const MAX_FILE: u64 = 10 << 20;
+
+/// What was read from the files of the settings.
+pub(super) struct TlsFiles {
+    /// The trusted CAs; the system's without.
     roots: Option<RootCertStore>,
-    identity: Option<Pair>,
+    identity: Option<LoadedIdentity>,
 }
 
-/// A certificate and its key, and where they came from.
-struct Pair {
-    certs: Vec<CertificateDer<'static>>,
+/// A client certificate with its key, and the files that they were read from.
+struct LoadedIdentity {
+    chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     files: Identity,
 }
 
-impl Tls {
-    pub(super) fn read(ca_file: Option<&Path>, identity: Option<&Identity>) -> Result<Self, ClientError> {
+impl TlsFiles {
+    pub(super) fn read(
+        disk: &Disk,
+        ca_file: Option<&Path>,
+        identity: Option<&Identity>,
+    ) -> Result<Self, ClientError> {
         let roots = ca_file.map(|path| {
             let mut roots = RootCertStore::empty();
-            for cert in certificates(path)? {
-                roots.add(cert).map_err(|error| ClientError::Ca { path: path.to_owned(), error })?;
+            for certificate in read(disk, path, pem::certificates)? {
+                roots.add(certificate).map_err(|error| ClientError::Ca { path: path.to_owned(), error })?;
             }
             Ok(roots)
         });
         let identity = identity.map(|files| {
-            let certs = certificates(&files.cert_file)?;
-            let key = PrivateKeyDer::from_pem_file(&files.key_file)
-                .map_err(|error| unreadable(&files.key_file, "private key", error))?;
-            Ok(Pair { certs, key, files: files.clone() })
+            let chain = read(disk, &files.cert_file, pem::certificates)?;
+            let key = read(disk, &files.key_file, pem::private_key)?;
+            Ok(LoadedIdentity { chain, key, files: files.clone() })
         });
         Ok(Self { roots: roots.transpose()?, identity: identity.transpose()? })
     }
 
-    /// The configuration of TLS. Reads the system's CAs if they are needed, so it may block.
+    /// The configuration of TLS. It reads the system's CAs if no others are trusted, so it may block.
     pub(super) fn config(&self) -> Result<ClientConfig, ClientError> {
-        let identity = self.identity.as_ref().map(|pair| (pair.certs.clone(), pair.key.clone_key()));
+        let identity = self.identity.as_ref().map(|loaded| (loaded.chain.clone(), loaded.key.clone_key()));
         config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
-            (NoTls::Identity(error), Some(Pair { files, .. })) => {
+            (TlsError::Identity(error), Some(LoadedIdentity { files, .. })) => {
                 let Identity { cert_file, key_file } = files.clone();
                 ClientError::Identity { cert_file, key_file, error }
             }
-            (NoTls::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
-            (NoTls::Roots(error), _) => ClientError::Roots(error),
+            (TlsError::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
+            (TlsError::Roots(error), _) => ClientError::Roots(error),
         })
     }
 }
 
-/// Why there is no TLS.
-pub(crate) enum NoTls {
-    /// The system's CAs cannot be had.
+fn read<T>(disk: &Disk, path: &Path, parse: fn(&[u8]) -> Result<T, PemError>) -> Result<T, ClientError> {
+    let text = disk.read(path, MAX_FILE);
+    let text = text.map_err(|error| ClientError::File { path: path.to_owned(), error })?;
+    parse(&text).map_err(|error| ClientError::Pem { path: path.to_owned(), error })
+}
+
+/// Why there is no configuration of TLS.
+pub(crate) enum TlsError {
+    /// The system's CAs cannot be read.
     Roots(io::Error),
-    /// Certificate and key cannot be used together.
+    /// The certificate and the key cannot be used together.
     Identity(rustls::Error),
 }
 
-/// TLS that trusts these CAs, or else the system's, with a client's certificate
-/// if there is one. Reads the system's CAs if they are needed, so it may block.
+/// A configuration of TLS that trusts these CAs (the system's without), with a client
+/// certificate if there is one. It may read the system's CAs, so it may block.
 pub(crate) fn config(
     roots: Option<RootCertStore>,
     identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-) -> Result<ClientConfig, NoTls> {
+) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| NoTls::Roots(io::Error::other(error)))?;
+        .map_err(|error| TlsError::Roots(io::Error::other(error)))?;
     let builder = match roots {
         Some(roots) => builder.with_root_certificates(roots),
-        None => builder.with_native_roots().map_err(NoTls::Roots)?,
+        None => builder.with_native_roots().map_err(TlsError::Roots)?,
     };
     match identity {
         None => Ok(builder.with_no_client_auth()),
-        Some((certs, key)) => builder.with_client_auth_cert(certs, key).map_err(NoTls::Identity),
-    }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
-    let unreadable = |error| unreadable(path, "certificate", error);
-    let certs: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect();
-    let certs = certs.map_err(unreadable)?;
-    if certs.is_empty() {
-        return Err(unreadable(pem::Error::NoItemsFound));
-    }
-    Ok(certs)
-}
-
-fn unreadable(path: &Path, what: &'static str, error: pem::Error) -> ClientError {
-    let path: PathBuf = path.to_owned();
-    match error {
-        pem::Error::Io(error) => ClientError::File { path, error },
-        _ => ClientError::Pem { path, what },
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity),
     }
 }

@@ -1,72 +1,72 @@
-//! How long an API server may take over an answer, and how much may be in what nobody wants: the source works all the same.
+//! Time limits and size limits of responses that the apiserver source does not need whole.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::support::{
-    apiserver::{Answer, Ask, Then, pod},
+    apiserver::{Answer, RequestKind, Then, pod},
     reflected::{Reflected, over_both},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// More than is read of what is not wanted.
+/// More than is read of an error's body.
 const TOO_MUCH: usize = 65 << 10;
 
 #[test]
-fn an_answer_that_does_not_begin_is_given_up_and_asked_for_again() {
+fn a_response_that_does_not_begin_times_out_and_is_retried() {
     over_both(|server, _| async move {
         server.put(pod("a", "i:1"));
-        server.say_times(1, Ask::WatchList, Answer::Mute);
+        server.respond_times(1, RequestKind::WatchList, Answer::Never);
         let mut source = Reflected::start(&server);
-        source.fails("the API server has said nothing for too long").await;
+        source.wait_for_failure("the API server has sent nothing for too long").await;
         source.converges().await;
-        assert_eq!(source.heard(), ["ADD a"]);
+        assert_eq!(source.updates(), ["ADD a"]);
     });
 }
 
 #[test]
-fn a_refusal_that_does_not_end_is_taken_without_its_end() {
+fn an_error_without_an_end_is_used_without_its_body() {
     over_both(|server, _| async move {
         server.put(pod("a", "i:1"));
-        server.say_times(1, Ask::WatchList, Answer::new(500, "{", Then::Hang));
+        server.respond_times(1, RequestKind::WatchList, Answer::new(500, "{", Then::Hang));
         let mut source = Reflected::start(&server);
-        source.fails("the API server refused: 500").await;
+        source.wait_for_failure("the API server rejected the request: 500").await;
         source.converges().await;
     });
 }
 
 #[test]
-fn a_refusal_is_read_so_far_and_no_further() {
+fn the_body_of_an_error_is_read_up_to_a_limit() {
     over_both(|server, _| async move {
-        server.say_times(1, Ask::WatchList, Answer::new(500, "x".repeat(TOO_MUCH), Then::Hang));
+        server.respond_times(1, RequestKind::WatchList, Answer::new(500, "x".repeat(TOO_MUCH), Then::Hang));
         let begin = Instant::now();
         let source = Reflected::start(&server);
-        source.fails("the API server refused: 500").await;
-        // Its end would be waited for for 10 s.
+        source.wait_for_failure("the API server rejected the request: 500").await;
+        // Without the limit it would wait 10 s for the end.
         assert!(begin.elapsed() < 8 * SECOND, "{:?}", begin.elapsed());
     });
 }
 
 #[test]
-fn a_cluster_that_does_not_say_which_one_it_is_is_not_waited_for() {
+fn a_cluster_that_cannot_be_identified_delays_the_source_only_briefly() {
     over_both(|server, _| async move {
         server.put(pod("a", "i:1"));
         let begins = Answer::new(200, r#"{"metadata""#, Then::Hang);
-        for answer in [Answer::Mute, begins] {
-            server.say_of_the_cluster(answer);
+        for answer in [Answer::Never, begins] {
+            server.respond_to_cluster_check(answer);
             let mut source = Reflected::start(&server);
             source.converges_within(30 * SECOND).await;
-            source.end().await;
+            source.stop().await;
         }
-        server.say_of_the_cluster(Answer::new(200, "x".repeat(TOO_MUCH), Then::Hang));
+        server.respond_to_cluster_check(Answer::new(200, "x".repeat(TOO_MUCH), Then::Hang));
         let mut source = Reflected::start(&server);
-        // Its end would be waited for for 5 s.
+        // Without the limit it would wait 5 s for the end.
         source.converges_within(4 * SECOND).await;
-        // Nor is it asked again.
-        let asked = server.asked_of_the_cluster();
+        // The check is not repeated.
+        let asked = server.cluster_checks();
         server.break_watches();
-        server.asked_for(1, Ask::Watch).await;
-        assert_eq!(server.asked_of_the_cluster(), asked);
+        server.wait_for(1, RequestKind::Watch).await;
+        assert_eq!(server.cluster_checks(), asked);
     });
 }

@@ -1,4 +1,4 @@
-//! Credential plugins: run when they are needed, bounded in time and output, and never a secret in what goes wrong.
+//! Credential plugins: they run when needed, within limits of time and output, and no error contains a secret.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -14,27 +14,27 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    apiserver::{ApiServer, Ask},
+    apiserver::{ApiServer, RequestKind},
     files::soon,
-    kubeconfig::{SECRET, Scene, refused},
+    kubeconfig::{SECRET, Scene, connect_error},
     reflected::Reflected,
     web::Authority,
 };
 
 const V1: &str = "client.authentication.k8s.io/v1";
 
-/// What a plugin prints.
+/// The output of a plugin.
 #[expect(clippy::needless_pass_by_value, reason = "a status is written where it is used")]
 fn credential(version: &str, status: Value) -> String {
     json!({ "apiVersion": version, "kind": "ExecCredential", "status": status }).to_string()
 }
 
-fn hence(time: SignedDuration) -> String {
+fn in_the_future(time: SignedDuration) -> String {
     (Timestamp::now() + time).to_string()
 }
 
-/// A user whose plugin is a script in the scene's directory. The shell reads
-/// it: a file that was just written may not be run while another test forks.
+/// A user whose plugin is a script in the scene's directory. The shell reads it, because
+/// executing a new file can fail while another test forks.
 fn user(scene: &Scene, script: &str) -> Value {
     scene.write(
         "plugin.sh",
@@ -49,7 +49,7 @@ fn runs(scene: &Scene) -> usize {
     fs::read_to_string(scene.at("runs")).unwrap_or_default().lines().count()
 }
 
-/// A line of a test that fails if it is not so within a minute of looking.
+/// Waits until something is true, for a minute at most.
 async fn until(is: impl Fn() -> bool + Send + 'static) {
     let looked = spawn_blocking(move || {
         (0..6000).any(|_| {
@@ -60,27 +60,30 @@ async fn until(is: impl Fn() -> bool + Send + 'static) {
             so
         })
     });
-    assert!(looked.await.unwrap(), "it did not become so");
+    assert!(looked.await.unwrap(), "it did not become true");
 }
 
 #[tokio::test]
-async fn a_plugin_is_run_when_its_credential_is_needed_and_not_again() {
+async fn a_plugin_runs_once_until_its_credential_is_rejected() {
     let scene = Scene::start().await;
     let mut connector = scene.connector(&user(&scene, "cat answer"));
     let answer = |token: &str| {
-        credential(V1, json!({ "token": token, "expirationTimestamp": hence(SignedDuration::from_hours(1)) }))
+        credential(
+            V1,
+            json!({ "token": token, "expirationTimestamp": in_the_future(SignedDuration::from_hours(1)) }),
+        )
     };
     scene.write("answer", &answer("one"));
     for _ in 0..3 {
         assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer one");
     }
     assert_eq!(runs(&scene), 1);
-    // The server did not know the token.
+    // The server rejected the token.
     scene.write("answer", &answer("two"));
     connector.renew();
     assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
     assert_eq!(runs(&scene), 2);
-    // Without an end it is good until the server says otherwise.
+    // Without an expiration it is used until the server rejects it.
     scene.write("answer", &credential(V1, json!({ "token": "three" })));
     connector.renew();
     for _ in 0..3 {
@@ -89,37 +92,37 @@ async fn a_plugin_is_run_when_its_credential_is_needed_and_not_again() {
     assert_eq!(runs(&scene), 3);
 }
 
-/// A token without an end, as a plugin prints it.
+/// The output of a plugin: a token without an expiration.
 fn token(token: &str) -> String {
     credential(V1, json!({ "token": token }))
 }
 
 #[tokio::test]
-async fn a_plugin_is_run_again_when_its_token_is_refused_or_somebody_asks() {
+async fn a_plugin_runs_again_after_a_rejected_token_and_after_a_rescan() {
     let scene = Scene::start().await;
     scene.write("answer", &token("one"));
     let server = ApiServer::start(None);
-    server.want_token("one");
+    server.require_token("one");
     let mut source = Reflected::start_with(&server, &user(&scene, "cat answer"), |source| source);
     source.marker("a").await;
-    source.watches().await;
+    source.wait_for_watch().await;
     assert_eq!(runs(&scene), 1);
 
     scene.write("answer", &token("two"));
-    server.want_token("two");
+    server.require_token("two");
     server.break_watches();
     source.marker("b").await;
     assert_eq!(runs(&scene), 2);
 
-    // SIGHUP: whatever is known may be of yesterday.
+    // As on SIGHUP.
     source.handle.rescan();
-    server.asked_for(2, Ask::WatchList).await;
+    server.wait_for(2, RequestKind::WatchList).await;
     assert_eq!(runs(&scene), 3);
-    source.end().await;
+    source.stop().await;
 }
 
 #[tokio::test]
-async fn a_plugin_is_run_again_when_its_certificate_is_refused() {
+async fn a_plugin_runs_again_after_a_rejected_certificate() {
     let scene = Scene::strict().await;
     let (cert, key) = Authority::new(scene.directory.path(), "stranger").client("node");
     let text = |path| fs::read_to_string(path).unwrap();
@@ -138,7 +141,7 @@ async fn a_plugin_is_run_again_when_its_certificate_is_refused() {
 }
 
 #[tokio::test]
-async fn a_credential_is_replaced_before_it_ends() {
+async fn a_credential_is_renewed_before_it_expires() {
     let scene = Scene::start().await;
     let mut connector = scene.connector(&user(&scene, "cat answer"));
     let end = Timestamp::now() + SignedDuration::from_secs(8);
@@ -146,7 +149,7 @@ async fn a_credential_is_replaced_before_it_ends() {
     soon(connector.client()).await.unwrap();
     scene.write("answer", &credential(V1, json!({ "token": "two" })));
     while runs(&scene) < 2 {
-        assert!(Timestamp::now() < end, "it ran out");
+        assert!(Timestamp::now() < end, "it expired");
         soon(connector.client()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -154,26 +157,25 @@ async fn a_credential_is_replaced_before_it_ends() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_fails_costs_nothing_before_the_last_credential_ends() {
+async fn the_previous_credential_is_used_until_it_expires_while_the_plugin_fails() {
     let scene = Scene::start().await;
     let mut connector = scene.connector(&user(&scene, "cat answer"));
     let end = Timestamp::now() + SignedDuration::from_hours(1);
     scene.write("answer", &credential(V1, json!({ "token": "one", "expirationTimestamp": end.to_string() })));
     soon(connector.client()).await.unwrap();
-    // What it is made of has changed, so the plugin is run again.
+    // The kubeconfig has changed, so the plugin runs again.
     scene.write("answer", "");
     scene.kubeconfig(&scene.cluster(), &user(&scene, "cat answer"));
     assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer one");
     assert_eq!(runs(&scene), 2);
 
-    // Until the end of the token.
     connector.renew();
     let end = Timestamp::now() + SignedDuration::from_secs(2);
     scene.write("answer", &credential(V1, json!({ "token": "two", "expirationTimestamp": end.to_string() })));
     soon(connector.client()).await.unwrap();
     scene.write("answer", "");
     let error = loop {
-        assert!(Timestamp::now() < end + SignedDuration::from_mins(1), "it is used for ever");
+        assert!(Timestamp::now() < end + SignedDuration::from_mins(1), "it is used after it expired");
         match soon(connector.client()).await {
             Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             Err(error) => break error.to_string(),
@@ -184,7 +186,7 @@ async fn a_plugin_that_fails_costs_nothing_before_the_last_credential_ends() {
 }
 
 #[tokio::test]
-async fn a_plugin_may_give_a_certificate_and_be_of_the_older_version() {
+async fn a_plugin_may_print_a_certificate_and_use_v1beta1() {
     let scene = Scene::strict().await;
     let (cert, key) = scene.authority.client("node");
     let text = |path| fs::read_to_string(path).unwrap();
@@ -199,13 +201,13 @@ async fn a_plugin_may_give_a_certificate_and_be_of_the_older_version() {
 }
 
 #[tokio::test]
-async fn a_plugin_is_told_what_it_may_want_to_know() {
+async fn a_plugin_gets_its_arguments_environment_and_cluster() {
     let scene = Scene::start().await;
     scene.write("answer", &credential(V1, json!({ "token": "t" })));
-    // A relative command is found from the kubeconfig's directory.
+    // A relative command is resolved against the kubeconfig's directory.
     std::os::unix::fs::symlink("/bin/sh", scene.at("plugin")).unwrap();
     let script =
-        r#"printf '%s' "$KUBERNETES_EXEC_INFO" > info; echo "$REGION $1" > told; cat > input; cat answer"#;
+        r#"printf '%s' "$KUBERNETES_EXEC_INFO" > info; echo "$REGION $1" > given; cat > input; cat answer"#;
     let mut user = user(&scene, script);
     user["exec"]["command"] = "./plugin".into();
     user["exec"]["args"] = json!([scene.at("plugin.sh"), "login"]);
@@ -216,10 +218,10 @@ async fn a_plugin_is_told_what_it_may_want_to_know() {
     cluster["extensions"] =
         json!([{ "name": "client.authentication.k8s.io/exec", "extension": { "audience": "a" } }]);
     let path = scene.kubeconfig(&cluster, &user);
-    let mut connector = Connector::new(podmux::source::api::Kubeconfig::File(path));
+    let mut connector = Connector::new(Kubeconfig::File(path));
     scene.seen(&mut connector).await;
     let read = |name: &str| fs::read_to_string(scene.at(name)).unwrap();
-    assert_eq!((&*read("told"), &*read("input")), ("north login\n", ""));
+    assert_eq!((&*read("given"), &*read("input")), ("north login\n", ""));
     let ca = base64::Engine::encode(
         &base64::engine::general_purpose::STANDARD,
         fs::read(&scene.authority.ca_file).unwrap(),
@@ -236,77 +238,77 @@ async fn a_plugin_is_told_what_it_may_want_to_know() {
     assert_eq!(serde_json::from_str::<Value>(&read("info")).unwrap(), expected);
 }
 
-/// What is said of a plugin that prints something and ends.
-async fn said_of(script: &str) -> String {
+/// The error for a plugin with this script.
+async fn error_of(script: &str) -> String {
     let scene = Scene::start().await;
-    refused(&mut scene.connector(&user(&scene, script))).await
+    connect_error(&mut scene.connector(&user(&scene, script))).await
 }
 
 #[tokio::test]
-async fn what_a_plugin_does_wrong_is_said_without_its_secrets() {
+async fn the_errors_of_a_plugin_contain_no_secret() {
     let print = |text: &str| format!("cat <<'END'\n{text}\nEND\n");
     let begin = "the credential plugin /bin/sh ";
     let failed = format!("{}\necho 'log in\n\tfirst\u{1b}[2J' >&2; exit 3", print(SECRET));
     let rows = [
-        (failed, "failed (exit status: 3); it said: log in first [2J"),
-        (format!("{}\nexit 1", print(SECRET)), "failed (exit status: 1); it said nothing"),
+        (failed, "failed (exit status: 3): log in first [2J"),
+        (format!("{}\nexit 1", print(SECRET)), "failed (exit status: 1): its standard error is empty"),
         (
             print(&format!("token: {SECRET}")),
-            "printed no ExecCredential: JSON with apiVersion, kind and status is expected (see its output at line 1, column 2)",
+            "printed no ExecCredential; expected JSON with apiVersion, kind and status (see its output at line 1, column 2)",
         ),
         (
             print(&json!({ "apiVersion": V1, "kind": "ExecCredential", "status": SECRET }).to_string()),
-            "printed no ExecCredential: JSON with apiVersion, kind and status is expected (see its output at line 1, column 89)",
+            "printed no ExecCredential; expected JSON with apiVersion, kind and status (see its output at line 1, column 89)",
         ),
         (
             print(&credential("client.authentication.k8s.io/v1alpha1", json!({ "token": SECRET }))),
-            "printed something else than an ExecCredential of client.authentication.k8s.io/v1; does it know that version?",
+            "printed something else than an ExecCredential of client.authentication.k8s.io/v1 (does it support that version?)",
         ),
         (print(&credential(V1, Value::Null)), "printed an ExecCredential without a status"),
         (
             print(&credential(V1, json!({ "clientKeyData": SECRET }))),
-            "gave neither a token nor a clientCertificateData with its clientKeyData",
+            "printed neither a token nor a clientCertificateData with its clientKeyData",
         ),
         (
             print(&credential(V1, json!({ "token": SECRET, "expirationTimestamp": "2001-02-03T04:05:06Z" }))),
-            "gave a credential that expired at 2001-02-03T04:05:06Z; log in anew with it (or is this machine's clock wrong?)",
+            "printed a credential that expired at 2001-02-03T04:05:06Z; log in again with it (or is this machine's clock wrong?)",
         ),
         (
             print(&credential(V1, json!({ "token": SECRET, "expirationTimestamp": "soon" }))),
-            "printed an expirationTimestamp that is no time like 2026-01-31T12:00:00Z",
+            "printed an expirationTimestamp that is not a time like 2026-01-31T12:00:00Z",
         ),
         (
             print(&credential(V1, json!({ "token": format!("{SECRET}\nX-Other: 1") }))),
-            "gave a token with characters in it that no token has",
+            "printed a token with characters that no token can have",
         ),
         ("yes | head -c 1100000".to_owned(), "was killed: it printed more than 1048576 bytes"),
         ("yes | head -c 1100000 >&2".to_owned(), "was killed: it printed more than 1048576 bytes"),
     ];
     for (script, expected) in rows {
-        assert_eq!(said_of(&script).await, format!("{begin}{expected}"));
+        assert_eq!(error_of(&script).await, format!("{begin}{expected}"));
     }
-    let long = said_of("printf 'a%.0s' $(seq 2000) >&2; exit 1").await;
+    let long = error_of("printf 'a%.0s' $(seq 2000) >&2; exit 1").await;
     assert!(long.ends_with("aaa…") && long.chars().count() < 500, "{long}");
 }
 
 #[tokio::test]
-async fn a_plugin_that_cannot_be_run_says_what_to_do() {
+async fn the_error_for_a_plugin_that_cannot_run_names_the_next_step() {
     let scene = Scene::start().await;
-    let said = async |change: Value| {
+    let error_of = async |change: Value| {
         let mut user =
             json!({ "exec": { "apiVersion": V1, "command": "no-such-plugin", "interactiveMode": "Never" } });
         user["exec"].as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        let text = refused(&mut scene.connector(&user)).await;
+        let text = connect_error(&mut scene.connector(&user)).await;
         text.replace(&scene.directory.path().display().to_string(), "DIR")
     };
     let rows = [
         (
             json!({}),
-            "the credential plugin no-such-plugin is not there: install it, or correct exec.command in the kubeconfig",
+            "the credential plugin no-such-plugin does not exist: install it, or correct exec.command in the kubeconfig",
         ),
         (
             json!({ "installHint": "run:\n  apt install it" }),
-            "the credential plugin no-such-plugin is not there: run: apt install it",
+            "the credential plugin no-such-plugin does not exist: run: apt install it",
         ),
         (
             json!({ "command": "./ca.pem" }),
@@ -315,45 +317,42 @@ async fn a_plugin_that_cannot_be_run_says_what_to_do() {
         (json!({ "command": "" }), "DIR/kubeconfig: the user's exec has no command"),
         (
             json!({ "interactiveMode": "Always" }),
-            "DIR/kubeconfig: exec: no-such-plugin wants a person to talk to (interactiveMode: Always), and an agent has none; use another credential",
+            "DIR/kubeconfig: exec: no-such-plugin needs a terminal (interactiveMode: Always), and an agent has none; use another credential",
         ),
         (
             json!({ "apiVersion": "client.authentication.k8s.io/v1alpha1" }),
-            "DIR/kubeconfig: exec: the apiVersion \"client.authentication.k8s.io/v1alpha1\" is not spoken here; client.authentication.k8s.io/v1 and client.authentication.k8s.io/v1beta1 are",
+            "DIR/kubeconfig: exec: unsupported apiVersion \"client.authentication.k8s.io/v1alpha1\"; expected client.authentication.k8s.io/v1 or client.authentication.k8s.io/v1beta1",
         ),
     ];
     for (change, expected) in rows {
-        assert_eq!(said(change).await, expected);
+        assert_eq!(error_of(change).await, expected);
     }
 }
 
-/// Whether a process runs.
-fn runs_still(pid: &str) -> bool {
+/// Whether a process is running.
+fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(PathBuf::from("/proc").join(pid).join("stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))
 }
 
 #[tokio::test]
-async fn a_plugin_that_hangs_is_killed_with_all_that_it_started() {
+async fn a_plugin_that_hangs_is_killed_with_its_children() {
     let scene = Scene::start().await;
     let mut connector = scene
         .connector(&user(&scene, "sleep 1000 & echo $! > child.fresh; mv child.fresh child; sleep 1000"));
-    let refusal = tokio::spawn(async move { connector.client().await.err().unwrap().to_string() });
+    let error = tokio::spawn(async move { connector.client().await.err().unwrap().to_string() });
     let child = scene.at("child");
     let there = child.clone();
     until(move || there.exists()).await;
     tokio::time::pause();
-    assert_eq!(
-        refusal.await.unwrap(),
-        "the credential plugin /bin/sh did not end within 60s, and was killed"
-    );
+    assert_eq!(error.await.unwrap(), "the credential plugin /bin/sh was killed after running for 60s");
     tokio::time::resume();
     let pid = fs::read_to_string(child).unwrap().trim().to_owned();
-    until(move || !runs_still(&pid)).await;
+    until(move || !is_running(&pid)).await;
 }
 
 #[tokio::test]
-async fn a_plugin_ends_when_nobody_waits_for_it_any_more() {
+async fn a_plugin_is_killed_when_the_request_for_it_is_dropped() {
     let scene = Scene::start().await;
     let mut connector =
         scene.connector(&user(&scene, "echo $$ > child.fresh; mv child.fresh child; sleep 1000"));
@@ -364,5 +363,5 @@ async fn a_plugin_ends_when_nobody_waits_for_it_any_more() {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     let pid = fs::read_to_string(child).unwrap().trim().to_owned();
-    until(move || !runs_still(&pid)).await;
+    until(move || !is_running(&pid)).await;
 }

@@ -1,15 +1,15 @@
-//! Proxies on the way to the API server, named by the kubeconfig or by the environment.
+//! Proxies to the API server, from the kubeconfig or from the environment.
 
-use podmux::source::api::{Connector, Kubeconfig, Proxies};
+use podmux::source::api::{Connector, Kubeconfig, Proxies, describe_failure};
 use serde_json::json;
 
 use crate::support::{
-    kubeconfig::{SECRET, Scene, ask, refused},
-    proxy::{Proxy, Speaks},
+    kubeconfig::{SECRET, Scene, connect_error, request},
+    proxy::{Proxy, ProxyProtocol},
     web::{Reply, Web},
 };
 
-/// A server that is known under a name that only the proxy can resolve.
+/// A server with a name that only the proxy can resolve.
 async fn hidden() -> (Scene, Web, u16) {
     let scene = Scene::start().await;
     let web = Web::start_tls(scene.authority.server("api.hidden", None), Reply::ok("{}")).await;
@@ -26,40 +26,40 @@ fn connector(scene: &Scene, server: &str, proxy: Option<&str>) -> Connector {
 }
 
 #[tokio::test]
-async fn the_kubeconfigs_proxy_is_used_whatever_it_speaks() {
+async fn the_proxy_in_the_kubeconfig_is_used_with_each_protocol() {
     let (scene, web, port) = hidden().await;
     let rows = [
-        (Speaks::Http, "http://", "CONNECT api.hidden:6443 HTTP/1.1 -"),
+        (ProxyProtocol::Http, "http://", "CONNECT api.hidden:6443 HTTP/1.1 -"),
         // dXNlcjpwQHNz is user:p@ss.
         (
-            Speaks::HttpWithPassword,
+            ProxyProtocol::HttpWithPassword,
             "http://user:p%40ss@",
             "CONNECT api.hidden:6443 HTTP/1.1 Basic dXNlcjpwQHNz",
         ),
-        (Speaks::Socks, "socks5://", "api.hidden:6443 -"),
-        (Speaks::SocksWithPassword, "socks5://user:p%40ss@", "api.hidden:6443 user:p@ss"),
+        (ProxyProtocol::Socks, "socks5://", "api.hidden:6443 -"),
+        (ProxyProtocol::SocksWithPassword, "socks5://user:p%40ss@", "api.hidden:6443 user:p@ss"),
     ];
-    for (number, (speaks, url, expected)) in rows.into_iter().enumerate() {
-        let proxy = Proxy::start(speaks, port).await;
+    for (number, (protocol, url, expected)) in rows.into_iter().enumerate() {
+        let proxy = Proxy::start(protocol, port).await;
         let url = format!("{url}{}", proxy.address);
-        // What is said in the kubeconfig is meant, whatever the environment says.
+        // NO_PROXY does not affect it.
         let environment = Proxies { no: "*".to_owned(), ..Proxies::default() };
         let mut connector =
             connector(&scene, "https://api.hidden:6443", Some(&url)).with_proxies(environment);
-        assert_eq!(ask(&mut connector).await.unwrap().status(), 200);
+        assert_eq!(request(&mut connector).await.unwrap().status(), 200);
         assert_eq!(proxy.asked(), [expected]);
         assert_eq!((web.seen().len(), web.seen()[number].header("authorization")), (number + 1, "Bearer t"));
     }
 }
 
 #[tokio::test]
-async fn a_proxy_that_lets_nobody_through_says_so() {
+async fn a_proxy_that_rejects_the_connection_is_named_in_the_error() {
     let (scene, _web, port) = hidden().await;
-    let proxy = Proxy::start(Speaks::HttpWithPassword, port).await;
+    let proxy = Proxy::start(ProxyProtocol::HttpWithPassword, port).await;
     let url = format!("http://{}", proxy.address);
-    let error = ask(&mut connector(&scene, "https://api.hidden:6443", Some(&url))).await.unwrap_err();
+    let error = request(&mut connector(&scene, "https://api.hidden:6443", Some(&url))).await.unwrap_err();
     assert_eq!(
-        podmux::source::api::describe_failure(&error),
+        describe_failure(&error),
         "cannot connect to the proxy to the API server: tunnel error: proxy authorization required"
     );
     assert_eq!(proxy.was_asked().await, ["CONNECT api.hidden:6443 HTTP/1.1 -"]);
@@ -69,23 +69,23 @@ async fn a_proxy_that_lets_nobody_through_says_so() {
     assert_ne!(gone, free);
     for scheme in ["http", "socks5"] {
         let url = format!("{scheme}://{free}");
-        let error = ask(&mut connector(&scene, "https://api.hidden:6443", Some(&url))).await.unwrap_err();
-        let failure = podmux::source::api::describe_failure(&error);
+        let error = request(&mut connector(&scene, "https://api.hidden:6443", Some(&url))).await.unwrap_err();
+        let failure = describe_failure(&error);
         assert!(failure.contains("the proxy to the API server"), "{failure}");
     }
 }
 
 #[tokio::test]
-async fn the_environments_proxy_is_used_unless_the_server_is_excepted() {
+async fn the_proxy_in_the_environment_is_used_unless_no_proxy_matches() {
     let (scene, _web, port) = hidden().await;
-    let proxy = Proxy::start(Speaks::Http, port).await;
+    let proxy = Proxy::start(ProxyProtocol::Http, port).await;
     let through = async |server: &str, no: &str| {
         let environment =
             Proxies { https: format!("http://{}", proxy.address), http: String::new(), no: no.to_owned() };
         let before = proxy.asked().len();
         let mut connector = connector(&scene, server, None).with_proxies(environment);
-        // Where it is asked directly it is not found, or it has another certificate.
-        drop(ask(&mut connector).await);
+        // Without the proxy the request fails.
+        drop(request(&mut connector).await);
         proxy.asked().len() > before
     };
     let hidden = "https://api.hidden:6443";
@@ -95,26 +95,26 @@ async fn the_environments_proxy_is_used_unless_the_server_is_excepted() {
     for no in ["*", "api.hidden", "API.Hidden", "hidden", ".hidden", "*.hidden", "x, api.hidden:6443 ,y"] {
         assert!(!through(hidden, no).await, "{no:?}");
     }
-    // This machine is not asked through a proxy, whatever the variables say.
+    // This machine is always reached directly.
     assert!(!through(&scene.web.url, "").await);
     assert!(!through(&format!("https://127.0.0.1:{port}"), "").await);
 }
 
 #[tokio::test]
-async fn what_is_no_proxy_is_refused_without_its_password() {
+async fn the_error_for_an_invalid_proxy_does_not_contain_its_password() {
     let (scene, ..) = hidden().await;
     let rows = [
         (
             format!("ftp://user:{SECRET}@proxy"),
-            "proxy-url is no URL of a proxy: http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT is expected",
+            "proxy-url is not the URL of a proxy; expected http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
         ),
         (
             format!("socks4://user:{SECRET}@proxy:1"),
-            "proxy-url is socks4://proxy:1/, which is no proxy that is known: http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT is expected",
+            "proxy-url is socks4://proxy:1/, an unknown kind of proxy; expected http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
         ),
     ];
     for (url, expected) in rows {
-        let told = refused(&mut connector(&scene, "https://api.hidden", Some(&url))).await;
-        assert_eq!(told, format!("{}: {expected}", scene.at("kubeconfig").display()));
+        let error = connect_error(&mut connector(&scene, "https://api.hidden", Some(&url))).await;
+        assert_eq!(error, format!("{}: {expected}", scene.at("kubeconfig").display()));
     }
 }

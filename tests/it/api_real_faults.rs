@@ -1,4 +1,4 @@
-//! A real kube-apiserver that goes away, forgets, goes back in time, or knows less: no wanted pod is ever removed.
+//! Faults of a real kube-apiserver: restarts, compaction, a restored etcd, no WatchList. No wanted pod is removed.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::support::{
     process::wait_for,
 };
 
-/// An apiserver of the test's own, a namespace `t`, and an agent on the node `n`
-/// whose first listing, an empty one, has been told.
+/// A separate apiserver with a namespace `t`, and an agent on the node `n` that has
+/// delivered its first, empty listing.
 fn own() -> Option<(Apiserver, Node)> {
     let apiserver = Apiserver::start()?;
     Admin::of(&apiserver).namespace("t");
@@ -22,7 +22,7 @@ fn own() -> Option<(Apiserver, Node)> {
     Some((apiserver, node))
 }
 
-/// Makes a pod on the node, which must be the next that is told.
+/// Creates a pod on the node, whose ADD must be the next update.
 fn add(admin: &mut Admin, node: &mut Node, key: &str) -> Value {
     let made = admin.create(&bound(key, "n")).unwrap();
     node.hear_of("ADD", &made);
@@ -33,21 +33,21 @@ fn label(admin: &mut Admin, key: &str, value: &str) -> Value {
     admin.patch(key, &json!({"metadata": {"labels": {"l": value}}})).unwrap()
 }
 
-/// How often the server said that it has forgotten.
+/// How often a resource version had expired.
 fn expired(node: &Node) -> u64 {
     node.counted("podmux_reflector_errors_total", "kind=\"expired\"")
 }
 
 #[test]
-fn without_watch_list_all_is_the_same() {
+fn without_watch_list_the_updates_are_the_same() {
     let Some(apiserver) = Apiserver::start_with(&["--feature-gates=WatchList=false"]) else { return };
     let mut admin = Admin::of(&apiserver);
     admin.namespace("t");
-    // The apiserver has watches of its own.
-    let before = admin.asked("WATCH", 422);
+    // The apiserver itself watches, too.
+    let before = admin.request_count("WATCH", 422);
     let mut node = Node::start("n", &apiserver.at.kubeconfig);
     node.hear("ADD");
-    assert_eq!(admin.asked("WATCH", 422) - before, 1);
+    assert_eq!(admin.request_count("WATCH", 422) - before, 1);
     add(&mut admin, &mut node, "t/web");
     let labelled = label(&mut admin, "t/web", "a");
     node.hear_of("UPDATE", &labelled);
@@ -55,7 +55,7 @@ fn without_watch_list_all_is_the_same() {
     node.signal(Signal::HUP);
     node.counts(|node| node.lists() > lists);
     add(&mut admin, &mut node, "t/later");
-    assert_eq!(admin.asked("WATCH", 422) - before, 1, "it is remembered that the server does not know it");
+    assert_eq!(admin.request_count("WATCH", 422) - before, 1, "the fallback is remembered");
     admin.delete("t/web", 0).unwrap();
     node.hear_the_end("t/web");
     let view = node.agrees_with(&mut admin);
@@ -63,7 +63,7 @@ fn without_watch_list_all_is_the_same() {
     node.ends();
 }
 
-/// The apiserver's watch cache gives everything at once, whatever the limit; without it there are pages.
+/// Without the watch cache, because a list from the cache ignores the limit.
 #[test]
 fn a_listing_of_many_pods_comes_in_pages() {
     let flags = ["--feature-gates=WatchList=false", "--watch-cache=false"];
@@ -72,11 +72,11 @@ fn a_listing_of_many_pods_comes_in_pages() {
     admin.namespace("t");
     let keys: Vec<String> = (0..1200).map(|number| format!("t/pod-{number}")).collect();
     create_all(&apiserver, &keys, "n");
-    let before = admin.asked("LIST", 200);
+    let before = admin.request_count("LIST", 200);
     let mut node = Node::start("n", &apiserver.at.kubeconfig);
     let (op, pods) = node.next();
-    assert_eq!((&*op, pods.len()), ("ADD", 1200), "all of it is told at once");
-    assert_eq!(admin.asked("LIST", 200) - before, 3, "pages of 500");
+    assert_eq!((&*op, pods.len()), ("ADD", 1200), "one update with all pods");
+    assert_eq!(admin.request_count("LIST", 200) - before, 3, "pages of 500");
     let labelled = label(&mut admin, "t/pod-7", "a");
     node.hear_of("UPDATE", &labelled);
     node.agrees_with(&mut admin);
@@ -84,7 +84,7 @@ fn a_listing_of_many_pods_comes_in_pages() {
 }
 
 #[test]
-fn what_was_forgotten_meanwhile_is_listed_again() {
+fn an_expired_version_is_relisted() {
     let Some(apiserver) = Apiserver::start() else { return };
     let mut admin = Admin::of(&apiserver);
     admin.namespace("t");
@@ -109,14 +109,14 @@ fn what_was_forgotten_meanwhile_is_listed_again() {
     node.hear_of("UPDATE", &changed);
     assert_eq!((node.lists(), expired(&node)), (2, 1), "{}", node.process.stderr.text());
     let mut admin = Admin::of(&apiserver);
-    // Nothing else was told.
+    // There was no other update.
     add(&mut admin, &mut node, "t/marker");
     node.agrees_with(&mut admin);
     node.ends();
 }
 
 #[test]
-fn an_apiserver_that_comes_and_goes_is_followed() {
+fn the_source_recovers_from_restarts_of_the_apiserver() {
     let Some((apiserver, mut node)) = own() else { return };
     let mut admin = Admin::of(&apiserver);
     let stays = add(&mut admin, &mut node, "t/stays");
@@ -132,12 +132,12 @@ fn an_apiserver_that_comes_and_goes_is_followed() {
         node.agrees_with(&mut admin);
     }
     assert!(node.pods().contains_key("t/stays"), "{stays}");
-    assert!(node.lists() <= 1 + expired(&node), "nothing is listed again without need");
+    assert!(node.lists() <= 1 + expired(&node), "no relist without an expired version");
     node.ends();
 }
 
 #[test]
-fn a_cluster_that_goes_back_in_time_is_followed() {
+fn the_source_follows_an_etcd_that_was_restored() {
     let Some((apiserver, mut node)) = own() else { return };
     let mut admin = Admin::of(&apiserver);
     for key in ["t/stays", "t/goes", "t/changes"] {
@@ -157,7 +157,7 @@ fn a_cluster_that_goes_back_in_time_is_followed() {
     apiserver.command("restore");
     let mut admin = Admin::of(&apiserver);
     assert_eq!(node.agrees_with(&mut admin), then);
-    // One listing took the place of the other.
+    // The stream gives the same view.
     node.has_told(&then);
     let made = admin.create(&bound("t/marker", "n")).unwrap();
     node.process.holds("the marker", |held| held.pods.contains_key("t/marker"));

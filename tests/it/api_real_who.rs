@@ -1,4 +1,4 @@
-//! Whoever kubectl is to a real kube-apiserver, podmux is too: tokens, certificates, rights, proxies.
+//! Credentials at a real kube-apiserver: tokens, certificates, permissions, proxies.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ fn cluster(at: &At) -> Value {
     json!({"server": at.url, "certificate-authority": at.ca})
 }
 
-/// What a cluster role that lets somebody follow pods looks like, and its binding to a user.
+/// Grants a subject list and watch on pods.
 fn grant(admin: &mut Admin, name: &str, subject: &Value) {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]);
@@ -33,7 +33,7 @@ fn grant(admin: &mut Admin, name: &str, subject: &Value) {
 }
 
 #[test]
-fn a_right_that_is_missing_is_named_and_taken_up_when_it_is_granted() {
+fn a_missing_permission_is_named_and_used_once_it_is_granted() {
     let Some(apiserver) = Apiserver::shared() else { return };
     let directory = tempfile::tempdir().unwrap();
     let user = json!({"token": apiserver.at.nobody_token});
@@ -52,7 +52,7 @@ fn a_right_that_is_missing_is_named_and_taken_up_when_it_is_granted() {
 }
 
 #[test]
-fn a_node_may_follow_its_own_pods_and_no_others() {
+fn a_node_may_watch_its_own_pods_only() {
     let Some(apiserver) = Apiserver::shared() else { return };
     let directory = tempfile::tempdir().unwrap();
     let user = json!({"token": apiserver.at.node_token});
@@ -60,7 +60,7 @@ fn a_node_may_follow_its_own_pods_and_no_others() {
     let mut admin = Admin::of(apiserver);
     admin.namespace("nodes");
     admin.create(&bound("nodes/web", "node1")).unwrap();
-    // Other tests have pods on this node.
+    // Other tests have pods on this node, too.
     let node = Node::start("node1", &file);
     node.process.holds("the pod", |held| held.pods.contains_key("nodes/web"));
     admin.create(&bound("nodes/other", "node1")).unwrap();
@@ -72,7 +72,7 @@ fn a_node_may_follow_its_own_pods_and_no_others() {
     node.ends();
 }
 
-/// A token of the cluster's own making, of an account: it ends with what it is bound to.
+/// A token of a service account that is valid until its secret is deleted.
 fn account_token(admin: &mut Admin, namespace: &str, account: &str, secret: &str) -> String {
     let secrets = format!("/api/v1/namespaces/{namespace}/secrets");
     let secret = admin.post(&secrets, &json!({"metadata": {"name": secret}})).unwrap();
@@ -87,7 +87,7 @@ fn account_token(admin: &mut Admin, namespace: &str, account: &str, secret: &str
 }
 
 #[test]
-fn a_token_that_ran_out_is_renewed_from_its_file() {
+fn an_expired_token_is_renewed_from_its_file() {
     let Some(apiserver) = Apiserver::shared() else { return };
     let mut admin = Admin::of(apiserver);
     admin.namespace("tokens");
@@ -102,8 +102,7 @@ fn a_token_that_ran_out_is_renewed_from_its_file() {
     let mut node = Node::start("tokens", &config);
     node.hear_of("ADD", &made);
     admin.remove("/api/v1/namespaces/tokens/secrets/first").unwrap();
-    // The server believes a token for a while; and the watch that stands is not
-    // asked again whose it is, the next one is.
+    // The server caches a valid token for some time, and checks it when a watch starts.
     let first = fs::read_to_string(&file).unwrap();
     let mut stranger = apiserver.at.connect(&first).unwrap();
     wait_for(|| (stranger.ask("GET", "/api/v1/pods", b"").unwrap().code == 401).then_some(()));
@@ -117,10 +116,10 @@ fn a_token_that_ran_out_is_renewed_from_its_file() {
     node.source_is(|source| source["failing"].is_null());
     node.agrees_with(&mut admin);
     let log = node.ends();
-    assert!(!log.contains(&first) && !log.contains(&second), "a token is in the log:\n{log}");
+    assert!(!log.contains(&first) && !log.contains(&second), "the log contains a token:\n{log}");
 }
 
-/// An authority's certificate, and a certificate and a key of the user that it vouches for.
+/// Writes a CA certificate, and a client certificate of it with its key.
 fn certificate(directory: &Path, user: &str, group: &str) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -137,7 +136,7 @@ fn certificate(directory: &Path, user: &str, group: &str) {
 }
 
 #[test]
-fn a_certificate_whose_path_is_relative_is_found_and_believed() {
+fn a_client_certificate_with_a_relative_path_is_accepted() {
     let directory = tempfile::tempdir().unwrap();
     certificate(directory.path(), "system:node:n", "system:nodes");
     let clients = directory.path().join("clients.crt");
@@ -155,24 +154,24 @@ fn a_certificate_whose_path_is_relative_is_found_and_believed() {
     node.ends();
 }
 
-/// `kubectl`, if the machine has one: in CI it must.
+/// A running `kubectl`. Tests are skipped without one, except in CI.
 struct Kubectl(Child);
 
 impl Kubectl {
-    /// A proxy that knows who it is, and the URL where it asks nobody.
+    /// Starts `kubectl proxy`, and returns its URL, which needs no credentials.
     fn proxy(config: &Path) -> Option<(Self, String)> {
         let mut command = Command::new("kubectl");
         command.args(["proxy", "--port=0", "--kubeconfig"]).arg(config).stdout(Stdio::piped());
         let mut child = match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                not_tested("kubectl is not there");
+                not_tested("kubectl is not installed");
                 return None;
             }
             child => child.unwrap(),
         };
-        let said = Lines::default();
-        said.read(child.stdout.take().unwrap());
-        let url = said.wait_for("address", |lines| {
+        let output = Lines::default();
+        output.read(child.stdout.take().unwrap());
+        let url = output.wait_for("address", |lines| {
             lines.iter().find_map(|line| line.strip_prefix("Starting to serve on ")).map(str::to_owned)
         });
         Some((Self(child), format!("http://{url}")))
@@ -187,7 +186,7 @@ impl Drop for Kubectl {
 }
 
 #[test]
-fn a_proxy_that_asks_nobody_is_enough() {
+fn kubectl_proxy_needs_no_credentials() {
     let Some(apiserver) = Apiserver::shared() else { return };
     let Some((_proxy, url)) = Kubectl::proxy(&apiserver.at.kubeconfig) else { return };
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! 500 pods that change at random while the apiserver is killed: in the end the views are the same, and on the
-//! way no pod was removed that the server still had.
+//! 500 pods change at random while the apiserver is killed. At the end the views are equal, and
+//! no pod was removed that the server still had.
 
 use std::{
     collections::HashMap,
@@ -25,17 +25,17 @@ use crate::support::{
 const PODS: usize = 500;
 const WRITERS: usize = 4;
 const KILLS: u32 = 3;
-/// How long the apiserver is there, in all, with `CI=true` and without.
+/// How long the test runs, with `CI=true` and without.
 const LONG: Duration = Duration::from_mins(1);
 const SHORT: Duration = Duration::from_secs(16);
-/// How long a writer rests between two deeds: this is about order, and the machine is shared.
+/// The pause of a writer between two changes. This test is about order, not speed.
 const REST: Duration = Duration::from_millis(5);
 
-/// When a pod was first asked to go, by its UID.
+/// When the deletion of a pod was first requested, by its UID.
 type Deletions = Mutex<HashMap<String, Timestamp>>;
 
 #[test]
-fn in_the_end_the_views_are_the_same() {
+fn after_random_changes_and_restarts_the_views_are_equal() {
     let Some(apiserver) = Apiserver::start() else { return };
     let mut admin = Admin::of(&apiserver);
     admin.namespace("soak");
@@ -56,17 +56,17 @@ fn in_the_end_the_views_are_the_same() {
     });
     let view = node.agrees_with(&mut Admin::of(&apiserver));
     node.has_told(&view);
-    assert!(expired(&node) > 0, "nothing was forgotten");
+    assert!(expired(&node) > 0, "no version expired");
     let stream = node.process.stdout.text();
     node.ends();
-    nothing_was_removed_without_need(&stream, &deletions.into_inner().unwrap());
+    check_removals(&stream, &deletions.into_inner().unwrap());
 }
 
 fn expired(node: &Node) -> u64 {
     node.counted("podmux_reflector_errors_total", "kind=\"expired\"")
 }
 
-/// Kills the apiserver and starts it again, and has etcd forget, while others write.
+/// Kills and restarts the apiserver and compacts etcd while the writers run.
 fn disturb(apiserver: &Apiserver) {
     let long = env::var_os("CI").is_some_and(|ci| ci == "true");
     let part = if long { LONG } else { SHORT } / (KILLS + 1);
@@ -80,7 +80,7 @@ fn disturb(apiserver: &Apiserver) {
     thread::sleep(part);
 }
 
-/// The only one who changes its pods.
+/// A writer, which alone changes its pods.
 struct Writer<'a> {
     admin: Admin<'a>,
     random: Random,
@@ -92,20 +92,20 @@ impl Writer<'_> {
         while !over.load(Ordering::SeqCst) {
             let number = writer + WRITERS * self.random.below(PODS / WRITERS);
             let key = format!("soak/pod-{number}");
-            // What is refused (a deadline that grows, a pod that is not bound) is as good as what is not.
-            match self.deed(&key) {
-                Ok(_) | Err(Failure::Refused(400..500, _)) => {}
-                // It is down, or on its way up or down.
-                Err(Failure::Unanswered(_) | Failure::Refused(..)) => thread::sleep(REST),
+            // The server may reject a change (a longer deadline, an unbound pod).
+            match self.change(&key) {
+                Ok(_) | Err(Failure::Rejected(400..500, _)) => {}
+                // The server is down, starting or stopping.
+                Err(Failure::Unanswered(_) | Failure::Rejected(..)) => thread::sleep(REST),
             }
             thread::sleep(REST);
         }
     }
 
-    fn deed(&mut self, key: &str) -> Result<Value, Failure> {
-        let there = match self.admin.read(key) {
+    fn change(&mut self, key: &str) -> Result<Value, Failure> {
+        let current = match self.admin.read(key) {
             Ok(pod) => pod,
-            Err(Failure::Refused(404, _)) => return self.create(key),
+            Err(Failure::Rejected(404, _)) => return self.create(key),
             Err(failure) => return Err(failure),
         };
         let value = self.random.below(1_000_000).to_string();
@@ -122,13 +122,13 @@ impl Writer<'_> {
             }
             9 | 10 => {
                 let grace = 1 + self.random.below(60);
-                self.delete(key, &there, u32::try_from(grace).unwrap())
+                self.delete(key, &current, u32::try_from(grace).unwrap())
             }
-            _ => self.delete(key, &there, 0),
+            _ => self.delete(key, &current, 0),
         }
     }
 
-    /// Bound from the beginning, or only then.
+    /// Creates a pod that is bound at once or in a second step.
     fn create(&mut self, key: &str) -> Result<Value, Failure> {
         if self.random.once_in(2) {
             return self.admin.create(&bound(key, "n"));
@@ -137,15 +137,15 @@ impl Writer<'_> {
         self.admin.bind(key, "n")
     }
 
-    fn delete(&mut self, key: &str, there: &Value, grace: u32) -> Result<Value, Failure> {
-        let uid = there["metadata"]["uid"].as_str().unwrap().to_owned();
+    fn delete(&mut self, key: &str, current: &Value, grace: u32) -> Result<Value, Failure> {
+        let uid = current["metadata"]["uid"].as_str().unwrap().to_owned();
         self.deletions.lock().unwrap().entry(uid).or_insert_with(Timestamp::now);
         self.admin.delete(key, grace)
     }
 }
 
-/// A pod comes once and goes once, and it goes after it was asked to.
-fn nothing_was_removed_without_need(stream: &str, deletions: &HashMap<String, Timestamp>) {
+/// Each pod is added once and removed once, after its deletion was requested.
+fn check_removals(stream: &str, deletions: &HashMap<String, Timestamp>) {
     let mut times: HashMap<(String, String), u32> = HashMap::new();
     for line in stream.lines() {
         let update: Value = serde_json::from_str(line).unwrap();
@@ -154,10 +154,10 @@ fn nothing_was_removed_without_need(stream: &str, deletions: &HashMap<String, Ti
         for pod in update["pods"].as_array().unwrap() {
             let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
             if op == "REMOVE" {
-                let asked = deletions.get(&uid);
+                let requested = deletions.get(&uid);
                 assert!(
-                    asked.is_some_and(|asked| *asked <= time),
-                    "{pod} removed at {time}, asked at {asked:?}"
+                    requested.is_some_and(|requested| *requested <= time),
+                    "{pod} removed at {time}, deletion requested at {requested:?}"
                 );
             }
             *times.entry((op.to_owned(), uid)).or_default() += 1;

@@ -1,64 +1,64 @@
-//! What an API server says of pods is taken for what it is: whose they are, which of them, and whether they are gone.
+//! Which pods the apiserver source accepts, and when it considers a pod deleted.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::{
-    apiserver::{Answer, ApiServer, Ask, Then, bookmark, event, pod},
+    apiserver::{Answer, ApiServer, RequestKind, Then, bookmark, event, pod},
     reflected::{Reflected, over_both},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A source that watches the pods a and b.
-async fn at_work(server: &ApiServer) -> Reflected {
+async fn watching_source(server: &ApiServer) -> Reflected {
     server.put(pod("a", "i:1"));
     server.put(pod("b", "i:1"));
-    let mut source = Reflected::at_work(server).await;
-    assert_eq!(source.heard(), ["ADD a", "ADD b"]);
+    let mut source = Reflected::watching(server).await;
+    assert_eq!(source.updates(), ["ADD a", "ADD b"]);
     source
 }
 
-/// The server has no b any more, and tells nobody.
+/// Removes b from the server without an event.
 fn without_b(server: &ApiServer) {
     let left: Vec<Value> =
         server.pods().into_iter().filter(|(key, _)| key != "default/b").map(|(_, pod)| pod).collect();
     server.restore(server.version().parse().unwrap(), &left);
 }
 
-/// The next listing, which the source asks for at once: these events, then their end.
-async fn is_listed(source: &mut Reflected, mut events: Vec<Value>) {
+/// Makes the source relist, and answers with these events and the final bookmark.
+async fn relist_with(source: &mut Reflected, mut events: Vec<Value>) {
     let server = source.server.clone();
     events.push(bookmark(server.version().parse().unwrap(), true));
-    server.say_times(1, Ask::WatchList, Answer::events(&events, Then::Changes));
-    let before = server.count(Ask::WatchList);
+    server.respond_times(1, RequestKind::WatchList, Answer::events(&events, Then::Changes));
+    let before = server.count(RequestKind::WatchList);
     source.handle.rescan();
-    server.asked_for(before + 1, Ask::WatchList).await;
+    server.wait_for(before + 1, RequestKind::WatchList).await;
 }
 
 #[test]
-fn a_pod_of_another_node_is_refused() {
+fn a_pod_of_another_node_is_rejected() {
     over_both(|server, log| async move {
-        let mut source = at_work(&server).await;
+        let mut source = watching_source(&server).await;
         let known = server.pods()["default/a"].clone();
         for node in [json!("elsewhere"), Value::Null] {
             let mut stray = pod("stray", "i:1");
             stray["spec"]["nodeName"] = node.clone();
             server.send_event(&event("ADDED", &stray));
-            // What is known of a pod that seems to have moved stays.
+            // The last-known-good version of a pod that seems to have moved stays.
             let mut moved = known.clone();
             moved["spec"]["nodeName"] = node;
             server.send_event(&event("MODIFIED", &moved));
         }
         source.marker("c").await;
-        assert_eq!(source.heard(), ["ADD c"]);
+        assert_eq!(source.updates(), ["ADD c"]);
         let rejections = source.rejections();
         assert_eq!(rejections.len(), 2, "{rejections:?}");
         for (rejection, origin) in rejections.iter().zip(["default/a", "default/stray"]) {
             assert!(rejection.starts_with(&format!("{origin}: ")), "{rejection}");
             assert!(
-                rejection.contains(r#"spec.nodeName is "", and pods of "node" were asked for"#),
+                rejection.contains(r#"spec.nodeName is "", but the pods of "node" were requested"#),
                 "{rejection}"
             );
         }
@@ -67,26 +67,29 @@ fn a_pod_of_another_node_is_refused() {
 }
 
 #[test]
-fn while_a_name_cannot_be_read_no_pod_is_taken_for_gone() {
+fn while_an_object_has_no_name_no_pod_is_considered_deleted() {
     let nameless = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": "default"}});
     for unreadable in [event("ADDED", &nameless), json!({"type": "ADDED"})] {
         over_both(|server, _| {
             let unreadable = unreadable.clone();
             async move {
-                let mut source = at_work(&server).await;
+                let mut source = watching_source(&server).await;
                 let a = server.pods()["default/a"].clone();
-                // It might be b.
-                is_listed(&mut source, vec![event("ADDED", &a), unreadable]).await;
+                // It may be b.
+                relist_with(&mut source, vec![event("ADDED", &a), unreadable]).await;
                 source.marker("c").await;
-                assert_eq!(source.heard(), ["ADD c"]);
+                assert_eq!(source.updates(), ["ADD c"]);
                 let rejections = source.rejections();
-                assert!(rejections.iter().any(|said| said.contains("name cannot be read")), "{rejections:?}");
-                // It is gone with the next listing, and then b is gone if it is not there.
+                assert!(
+                    rejections.iter().any(|rejection| rejection.contains("name cannot be read")),
+                    "{rejections:?}"
+                );
+                // The next listing does not contain it, so b is deleted.
                 without_b(&server);
                 let left = server.pods().into_values().map(|pod| event("ADDED", &pod)).collect();
-                is_listed(&mut source, left).await;
+                relist_with(&mut source, left).await;
                 source.converges().await;
-                assert_eq!(source.heard(), ["REMOVE b"]);
+                assert_eq!(source.updates(), ["REMOVE b"]);
                 assert_eq!(source.rejections(), [""; 0]);
             }
         });
@@ -94,9 +97,9 @@ fn while_a_name_cannot_be_read_no_pod_is_taken_for_gone() {
 }
 
 #[test]
-fn what_is_deleted_while_it_is_listed_is_not_there() {
+fn a_pod_that_is_deleted_during_the_listing_is_not_published() {
     over_both(|server, _| async move {
-        let mut source = at_work(&server).await;
+        let mut source = watching_source(&server).await;
         let b = server.pods()["default/b"].clone();
         let mut fleeting = pod("fleeting", "i:1");
         fleeting["metadata"]["resourceVersion"] = server.version().into();
@@ -104,93 +107,93 @@ fn what_is_deleted_while_it_is_listed_is_not_there() {
         let a = server.pods()["default/a"].clone();
         let events =
             [("ADDED", &a), ("ADDED", &b), ("ADDED", &fleeting), ("DELETED", &fleeting), ("DELETED", &b)];
-        is_listed(&mut source, events.map(|(kind, pod)| event(kind, pod)).to_vec()).await;
+        relist_with(&mut source, events.map(|(kind, pod)| event(kind, pod)).to_vec()).await;
         source.converges().await;
-        assert_eq!(source.heard(), ["REMOVE b"]);
+        assert_eq!(source.updates(), ["REMOVE b"]);
     });
 }
 
 #[test]
-fn what_was_named_in_a_listing_that_broke_off_is_not_there_for_that() {
+fn a_listing_that_broke_off_keeps_no_deleted_pod() {
     over_both(|server, _| async move {
-        let mut source = at_work(&server).await;
+        let mut source = watching_source(&server).await;
         let events: Vec<Value> = server.pods().values().map(|pod| event("ADDED", pod)).collect();
-        server.say_times(1, Ask::WatchList, Answer::events(&events, Then::Break));
+        server.respond_times(1, RequestKind::WatchList, Answer::events(&events, Then::Break));
         source.handle.rescan();
-        source.fails("").await;
+        source.wait_for_failure("").await;
         without_b(&server);
         source.converges().await;
-        assert_eq!(source.heard(), ["REMOVE b"]);
+        assert_eq!(source.updates(), ["REMOVE b"]);
     });
 }
 
 #[test]
-fn an_event_that_cannot_be_read_ends_the_watch() {
+fn an_undecodable_event_ends_the_watch() {
     over_both(|server, _| async move {
-        let mut source = at_work(&server).await;
+        let mut source = watching_source(&server).await;
         let unread = [
             "7",
             r#"{"type": "MODIFIED"}"#,
             r#"{"type": "BOOKMARK", "object": {"metadata": {}}}"#,
-            // Of which pod?
+            // It does not name its pod.
             r#"{"type": "DELETED", "object": {"kind": "Pod", "metadata": {"namespace": "default"}}}"#,
         ];
         for (number, text) in unread.iter().enumerate() {
             println!("{text}");
-            let watches = server.count(Ask::Watch);
+            let watches = server.count(RequestKind::Watch);
             server.send(format!("{text}\n"));
-            server.asked_for(watches + 1, Ask::Watch).await;
+            server.wait_for(watches + 1, RequestKind::Watch).await;
             source.marker(&format!("m{number}")).await;
-            // Long enough for the next one to be the first again.
+            // Reset the backoff.
             source.pass(3 * 60 * SECOND).await;
         }
         assert_eq!(source.errors("garbage"), 4);
-        assert_eq!(server.count(Ask::WatchList), 1);
-        assert_eq!(source.heard(), ["ADD m0", "ADD m1", "ADD m2", "ADD m3"]);
+        assert_eq!(server.count(RequestKind::WatchList), 1);
+        assert_eq!(source.updates(), ["ADD m0", "ADD m1", "ADD m2", "ADD m3"]);
     });
 }
 
 #[test]
-fn mirror_pods_are_counted_as_long_as_they_are_there() {
+fn mirror_pods_are_counted_until_they_are_deleted() {
     over_both(|server, _| async move {
         for name in ["k", "l", "m"] {
             let mut mirror = pod(name, "i:1");
             mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "abc"});
             server.put(mirror);
         }
-        let mut source = at_work(&server).await;
-        let told = |source: &Reflected| source.status().detail;
-        assert!(told(&source).ends_with("; 3 mirror pods withheld"), "{}", told(&source));
-        // One is deleted, one becomes a pod like others.
+        let mut source = watching_source(&server).await;
+        let detail = |source: &Reflected| source.status().detail;
+        assert!(detail(&source).ends_with("; 3 mirror pods withheld"), "{}", detail(&source));
+        // One is deleted, and one becomes a normal pod.
         server.delete("k");
         server.put(pod("l", "i:1"));
         source.converges().await;
         server.break_watches();
-        server.asked_for(1, Ask::Watch).await;
-        source.watches().await;
-        assert!(told(&source).ends_with("; 1 mirror pod withheld"), "{}", told(&source));
-        // One is not listed any more.
+        server.wait_for(1, RequestKind::Watch).await;
+        source.wait_for_watch().await;
+        assert!(detail(&source).ends_with("; 1 mirror pod withheld"), "{}", detail(&source));
+        // One is missing in the next listing.
         let listed: Vec<Value> =
             server.pods().into_iter().filter(|(key, _)| key != "default/m").map(|(_, pod)| pod).collect();
         server.restore(server.version().parse().unwrap(), &listed);
-        let lists = server.count(Ask::WatchList);
+        let lists = server.count(RequestKind::WatchList);
         source.handle.rescan();
-        server.asked_for(lists + 1, Ask::WatchList).await;
+        server.wait_for(lists + 1, RequestKind::WatchList).await;
         source.marker("z").await;
-        source.watches().await;
-        assert_eq!(told(&source), "pods of node node");
+        source.wait_for_watch().await;
+        assert_eq!(detail(&source), "pods of node node");
     });
 }
 
 #[test]
-fn a_watch_that_stands_is_well_though_nothing_happens() {
+fn an_open_watch_is_healthy_even_without_events() {
     over_both(|server, log| async move {
-        let mut source = at_work(&server).await;
-        server.say_times(2, Ask::Watch, Answer::status(503, "", "not now"));
+        let mut source = watching_source(&server).await;
+        server.respond_times(2, RequestKind::Watch, Answer::status(503, "", "not now"));
         server.break_watches();
-        source.fails("not now").await;
-        source.watches().await;
-        assert_eq!(source.heard(), [""; 0]);
+        source.wait_for_failure("not now").await;
+        source.wait_for_watch().await;
+        assert_eq!(source.updates(), [""; 0]);
         assert_eq!(log.lines_with("recovered").len(), 1);
     });
 }

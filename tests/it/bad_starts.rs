@@ -409,8 +409,8 @@ fn a_kubeconfig_that_is_missing_is_waited_for() {
     let kubeconfig = node.at("kubeconfig");
     let agent = Process::start(&mut node.command(&["--kubeconfig", kubeconfig.to_str().unwrap()]));
     agent.logs("listening");
-    let line = agent.logs("there is no kubeconfig");
-    assert!(line.contains(kubeconfig.to_str().unwrap()) && line.contains("put one there"), "{line}");
+    let line = agent.logs("the kubeconfig");
+    assert!(line.contains(kubeconfig.to_str().unwrap()) && line.contains("create it"), "{line}");
     wait_for(|| (node.pods() == ["posted"]).then_some(()));
     assert_eq!(node.ask("GET", "/readyz", "").0, 503, "what the API server wants is not known");
     agent.signal(Signal::TERM);

@@ -375,7 +375,7 @@ fn an_agent_behind_tls_is_asked_with_a_token_or_a_certificate() {
         ! Error from server (Unauthorized): the caller is not authenticated: send the token as Authorization: Bearer TOKEN, or a client certificate
         ! podmux: say who you are with --token-file, or with --client-cert and --client-key
         exit 1
-        ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by a CA that is not trusted here; name the file of the right CA
+        ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by an unknown CA; set the file of the right CA
         exit 1
     "#]].assert_eq(&seen);
     let open = get(&["--server", &format!("http://127.0.0.1:{port}")]);

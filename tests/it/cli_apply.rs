@@ -451,7 +451,7 @@ fn an_agent_that_goes_away_ends_it() {
     let mut apply = podmux(&["apply", "-f", "a.yaml", "-f", "a.yaml", "--server", &server]);
     let told = transcript(apply.current_dir(&dir), b"").replace(&dir.path().display().to_string(), "DIR");
     expect![[r#"
-        ! podmux: there is no socket DIR/none; is the server running, and is this its socket?
+        ! podmux: the socket DIR/none does not exist (is the server running, and is this its socket?)
         exit 1
     "#]]
     .assert_eq(&told);

@@ -846,7 +846,7 @@ fn an_answer_that_is_too_large_is_not_taken() {
         Reply(200, vec![("content-length", length.to_string())], "{}".to_owned())
     });
     let told = transcript(&mut agent.podmux(&["get", "sources"]), b"");
-    assert!(told.ends_with(" sent too much: 536870912 bytes are taken at most\nexit 1\n"), "{told}");
+    assert!(told.ends_with(" sent more than the limit of 536870912 bytes\nexit 1\n"), "{told}");
 }
 
 #[test]
@@ -957,7 +957,7 @@ fn a_stream_that_is_cut_off_is_a_failure() {
     };
     let agent = Agent::start(cut);
     let told = transcript(&mut agent.podmux(&["get", "updates"]), b"");
-    assert!(told.contains("closed the connection before its answer was complete\nexit 1\n"), "{told}");
+    assert!(told.contains("closed the connection before its response was complete\nexit 1\n"), "{told}");
 }
 
 #[test]
@@ -1063,7 +1063,7 @@ fn an_agent_that_is_not_there_is_told_in_one_line() {
     let told = transcript(&mut podmux(&["get", "pods", "--server", &server]), b"");
     let told = told.replace(&dir.path().display().to_string(), "DIR");
     expect![[r#"
-        ! podmux: there is no socket DIR/none; is the server running, and is this its socket?
+        ! podmux: the socket DIR/none does not exist (is the server running, and is this its socket?)
         exit 1
     "#]]
     .assert_eq(&told);

@@ -18,7 +18,7 @@ mod api_connect_bad;
 mod api_connect_exec;
 mod api_connect_proxy;
 mod api_faults;
-mod api_frames;
+mod api_json_splitter;
 mod api_offline;
 mod api_real;
 mod api_real_faults;

@@ -153,7 +153,7 @@ fn every_file_that_cannot_be_used_has_its_line() {
         podmux: token file @/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
         podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
         podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
-        podmux: cannot read the client-certificate @/client.crt; does it exist, and may this process read it?: No such file or directory (os error 2)
+        podmux: cannot read the client-certificate @/client.crt (does it exist, and may this process read it?): No such file or directory (os error 2)
         podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
     "#]]);
     fs::remove_file(place.at("kubeconfig")).unwrap();
@@ -162,7 +162,7 @@ fn every_file_that_cannot_be_used_has_its_line() {
         podmux: token file @/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
         podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
         podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
-        podmux: there is no kubeconfig @/kubeconfig; put one there, or give --kubeconfig another path
+        podmux: the kubeconfig @/kubeconfig does not exist (create it, or set another path with --kubeconfig)
         podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
     "#]]);
 }
@@ -177,8 +177,8 @@ fn a_certificate_needs_its_own_key_everywhere() {
     fs::copy(&key, place.at("client.key")).unwrap();
     place.says(2, &expect![[r#"
         podmux: TLS certificate @/tls.crt: it does not go with the key in @/tls.key: keys may not be consistent: KeyMismatch
-        podmux: --manifest-url: cannot use the certificate @/client.crt with the key @/client.key; do they belong together?: keys may not be consistent: KeyMismatch
-        podmux: cannot use the certificate of @/client.crt with the key of @/client.key; do they belong together?: keys may not be consistent: KeyMismatch
+        podmux: --manifest-url: cannot use the certificate @/client.crt with the key @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
+        podmux: cannot use the certificate in @/client.crt with the key in @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
     "#]]);
 }
 

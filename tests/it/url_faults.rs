@@ -32,7 +32,7 @@ async fn an_unreachable_url_publishes_nothing() {
     let mut source = Polled::start(&format!("http://{free}/_not_found_"));
     source.receives_nothing().await;
     assert_eq!(source.state(), SourceState::Waiting);
-    let refused = format!("{free} refused the connection: nothing listens there");
+    let refused = format!("{free} refused the connection");
     assert!(source.error().starts_with(&refused), "{}", source.error());
     assert_eq!(source.status().target, format!("http://{free}/_not_found_"));
     assert_eq!(source.status().last_success, None);
@@ -213,7 +213,7 @@ async fn invalid_pods_are_rejected() {
 #[tokio::test]
 async fn a_body_over_10_mib_is_an_error_with_and_without_content_length() {
     let (web, mut source) = at_work().await;
-    let too_much = format!("sent too much: {MAX_MANIFEST} bytes are taken at most");
+    let too_much = format!("sent more than the limit of {MAX_MANIFEST} bytes");
     let mebibyte = Step::Send(Bytes::from(format!("#{}\n", " ".repeat(1024 * 1024 - 2))));
     let eleven: Vec<Step> = vec![mebibyte.clone(); 11];
     for length in [Some(11 * 1024 * 1024), None] {
@@ -245,7 +245,7 @@ async fn a_slow_body_and_a_silent_server_time_out() {
         web.say(reply);
         source.receives_nothing().await;
         let error = source.error();
-        assert!(error.ends_with("did not answer completely within 300ms"), "{error}");
+        assert!(error.ends_with("sent no complete response within 300ms"), "{error}");
     }
 }
 
@@ -257,7 +257,7 @@ async fn a_truncated_body_is_an_error() {
         web.say(Reply::steps(length, vec![Step::Send(pod("web", "i:2").into()), Step::Break]));
         source.receives_nothing().await;
         let error = source.error();
-        assert!(error.ends_with("closed the connection before its answer was complete"), "{error}");
+        assert!(error.ends_with("closed the connection before its response was complete"), "{error}");
     }
 }
 
@@ -295,10 +295,10 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     let trust =
         |authority: &Authority| fs::copy(&authority.ca_file, directory.path().join("trusted.pem")).unwrap();
     trust(&other);
-    source.fails("name the file of the right CA").await;
+    source.fails("set the file of the right CA").await;
     trust(&ours);
-    source.fails("did not accept the client certificate").await;
-    // The files have the same names.
+    source.fails("rejected the client certificate").await;
+    // The same files with another certificate in them.
     ours.client("node");
     source.receives("ADD: web=i:1").await;
     soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
@@ -316,7 +316,7 @@ async fn sighup_reloads_certificates() {
     // A CA that was removed is no longer trusted.
     fs::copy(Authority::new(directory.path(), "other").ca_file, &ours.ca_file).unwrap();
     source.receives_nothing().await;
-    assert!(source.error().contains("name the file of the right CA"), "{}", source.error());
+    assert!(source.error().contains("set the file of the right CA"), "{}", source.error());
 }
 
 #[tokio::test]

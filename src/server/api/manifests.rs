@@ -21,7 +21,6 @@ use crate::{
 const MAX_WARNING: usize = 256;
 const MAX_WARNINGS: usize = 4096;
 
-
 /// What to do about unknown fields and duplicate keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldValidation {

@@ -1,27 +1,27 @@
-//! What the reflector counts, under client-go's names for it (`client-go/tools/cache`, `MetricsProvider`).
+//! The reflector's metrics, with client-go's names (`client-go/tools/cache`, `MetricsProvider`).
 
 use tokio::time::Instant;
 
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 
-/// The reflector's counters and distributions. Clones share their numbers.
+/// The reflector's counters and histograms. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct ReflectorMetrics {
-    /// Lists that were begun (a `WatchList` counts as one).
+    /// Started lists (a `WatchList` counts as one).
     pub lists: Counter,
-    /// How long a list took to its end, in seconds.
+    /// How long a complete list took, in seconds.
     pub list_duration: Histogram,
-    /// How many items a list had.
+    /// How many items a complete list had.
     pub items_per_list: Histogram,
-    /// Watches that were begun.
+    /// Started watches.
     pub watches: Counter,
     /// Watches that ended within a second without an event.
     pub short_watches: Counter,
-    /// How long a watch stood, in seconds.
+    /// How long a watch was open, in seconds.
     pub watch_duration: Histogram,
     /// How many events a watch had.
     pub items_per_watch: Histogram,
-    /// What went wrong, by `kind`: `kubeconfig`, `connect`, `http`, `expired`,
+    /// Failures by `kind`: `kubeconfig`, `connect`, `http`, `expired`,
     /// `error-event`, `broken`, `garbage`, `silent`, `short-watch`, `undecodable`.
     pub errors: Family<[(&'static str, String); 1], Counter>,
 }
@@ -30,18 +30,18 @@ impl Default for ReflectorMetrics {
     fn default() -> Self {
         Self {
             lists: Counter::default(),
-            // Milliseconds from a server at hand, minutes from one that is swamped.
+            // Milliseconds from a near server, minutes from an overloaded one.
             list_duration: Histogram::new([
                 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
             ]),
-            // A node has 110 pods unless somebody says otherwise; a page is 500.
+            // A kubelet allows 110 pods by default; a page has 500.
             items_per_list: Histogram::new([0.0, 1.0, 10.0, 30.0, 110.0, 250.0, 500.0, 1_000.0, 5_000.0]),
             watches: Counter::default(),
             short_watches: Counter::default(),
-            // Below 1 s it was too short; all goes well between 5 and 10 minutes,
-            // and what stands for longer than 630 s is given up.
+            // A watch below 1 s failed; a regular one lasts 5 to 10 minutes, and one
+            // over 630 s is ended by the source.
             watch_duration: Histogram::new([1.0, 5.0, 15.0, 60.0, 150.0, 300.0, 450.0, 630.0]),
-            // A bookmark comes each minute, and a burst may be anything.
+            // A bookmark arrives each minute; a burst has no limit.
             items_per_watch: Histogram::new([0.0, 1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1_000.0, 10_000.0]),
             errors: Family::default(),
         }
@@ -54,41 +54,38 @@ impl ReflectorMetrics {
     }
 }
 
-/// What the request under way has come to so far.
+/// What the current request has done so far.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct RequestMetrics {
     list: Option<Instant>,
     watch: Option<Instant>,
     pub(super) items: u64,
 }
 
-impl Tally {
-    /// A list begins.
-    pub(super) fn list(&mut self, metrics: &ReflectorMetrics) {
+impl RequestMetrics {
+    pub(super) fn list_started(&mut self, metrics: &ReflectorMetrics) {
         metrics.lists.inc();
         *self = Self { list: Some(Instant::now()), ..Self::default() };
     }
 
-    /// A watch begins.
-    pub(super) fn watch(&mut self, metrics: &ReflectorMetrics) {
+    pub(super) fn watch_started(&mut self, metrics: &ReflectorMetrics) {
         metrics.watches.inc();
         *self = Self { watch: Some(Instant::now()), ..Self::default() };
     }
 
-    /// A list is complete; the same request may go on as a watch.
-    pub(super) fn listed(&mut self, metrics: &ReflectorMetrics, is_watch: bool) {
+    /// A list is complete; a `WatchList` goes on as a watch.
+    pub(super) fn list_completed(&mut self, metrics: &ReflectorMetrics, is_watch: bool) {
         if let Some(began) = self.list.take() {
             metrics.list_duration.observe(began.elapsed().as_secs_f64());
             metrics.items_per_list.observe(float(self.items));
         }
         self.items = 0;
         if is_watch {
-            self.watch(metrics);
+            self.watch_started(metrics);
         }
     }
 
-    /// The request has ended.
-    pub(super) fn ended(&mut self, metrics: &ReflectorMetrics, was_short: bool) {
+    pub(super) fn request_ended(&mut self, metrics: &ReflectorMetrics, was_short: bool) {
         if let Some(began) = self.watch.take() {
             metrics.watch_duration.observe(began.elapsed().as_secs_f64());
             metrics.items_per_watch.observe(float(self.items));

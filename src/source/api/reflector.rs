@@ -1,10 +1,9 @@
-//! The reflector's state machine: which request is next, what its answer means, when to ask again.
+//! The reflector's state machine: which request is next, what its end means, when to retry.
 //!
-//! Pure: time and dice are passed in, nothing is read or sent. The driver asks
-//! for the [`next`](Reflector::next) request, tells what comes of it, and how it
-//! [ended](Reflector::ended). After client-go's Reflector
-//! (`client-go/tools/cache/reflector.go`, v0.36.3); where it differs on purpose
-//! the comments say so.
+//! It is pure: the time and random numbers are passed in, and it sends and reads nothing.
+//! The source's task takes the [`next`](Reflector::next) request, reports its progress, and
+//! reports its [end](Reflector::end). It follows client-go's Reflector
+//! (`client-go/tools/cache/reflector.go`, v0.36.3); comments mark the deliberate differences.
 //!
 //! A resource version is opaque: it is stored and sent back, never compared.
 
@@ -12,28 +11,28 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{answer::Refusal, backoff::Backoff};
+use super::{retry::RetryDelay, status_error::StatusError};
 
 /// How many pods a page of the first list has.
 pub const PAGE: u32 = 500;
-/// How long a server that should stream its listing may say nothing before it
-/// is taken for one that does not know how to, and lists instead;
-const INITIAL_SILENCE: Duration = Duration::from_secs(10);
-/// and how long it may go on without an end to it.
-const INITIAL_BOUND: Duration = Duration::from_mins(1);
-/// For how long lists are used after that.
-const NO_WATCH_LIST: Duration = Duration::from_mins(30);
-/// A watch is asked for so long, and up to twice that: not all nodes at once.
+/// A `WatchList` without an event for this time, or without the bookmark that ends the
+/// initial events within [`INITIAL_EVENTS_LIMIT`], is ended, and lists are used.
+const INITIAL_EVENTS_SILENCE: Duration = Duration::from_secs(10);
+const INITIAL_EVENTS_LIMIT: Duration = Duration::from_mins(1);
+/// How long lists are used before a `WatchList` is tried again.
+const LIST_FALLBACK: Duration = Duration::from_mins(30);
+/// A watch is requested for a random time between this and twice this, so that the
+/// watches of many nodes do not end together.
 const WATCH: Duration = Duration::from_mins(5);
-/// How much longer than asked for a watch may stand before it is taken for dead.
+/// How much longer than requested a watch may stay open.
 const WATCH_SLACK: Duration = Duration::from_secs(30);
-/// How long a list may give nothing before it is given up.
+/// A list from which nothing arrives for this time has failed.
 const LIST_SILENCE: Duration = Duration::from_mins(1);
-/// A watch that ends sooner, without an event, did not work.
+/// A watch that ends sooner, without an event, counts as failed.
 pub const SHORT: Duration = Duration::from_secs(1);
-/// How many watches in a row may end by an error of the server, without an
-/// event between, before it is listed again. (client-go lists at the first.)
-const STRIKES: u32 = 2;
+/// After this many watches in a row that the server ended with an error, without an event
+/// between, the source relists. (client-go relists after the first.)
+const MAX_WATCH_ERRORS: u32 = 2;
 
 /// A resource version.
 pub type Version = Arc<str>;
@@ -41,179 +40,171 @@ pub type Version = Arc<str>;
 /// A request for pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A watch that begins with the whole listing, not older than the version;
-    /// the newest without one.
+    /// A watch that begins with the whole listing, not older than the version (most
+    /// recent without one).
     WatchList { version: Option<Version>, timeout: Duration },
-    /// A list.
-    List { at: At, limit: Option<u32> },
-    /// Whether the server has come as far as the version.
+    /// A list, or a page of one.
+    List { at: ListVersion, limit: Option<u32> },
+    /// An empty list not older than the version: it fails if the server has not reached
+    /// the version.
     Probe {
         /// The version.
         version: Version,
     },
-    /// What happened after the version.
+    /// The changes after the version.
     Watch { version: Version, timeout: Duration },
 }
 
-/// Of when a list shall be.
+/// Which version of the listing a list asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum At {
-    /// Whatever the server has at hand.
+pub enum ListVersion {
+    /// Any version that the server has in its cache.
     Any,
-    /// Not older than this version.
+    /// This version or a newer one.
     NotOlderThan(Version),
-    /// The newest.
-    Newest,
-    /// The page after the one that gave this token.
-    Page(Arc<str>),
+    /// The most recent version.
+    MostRecent,
+    /// The page that a `continue` token names.
+    Continue(Arc<str>),
 }
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum RequestEnd {
     /// A list, or a page of one, is complete.
     Listed,
-    /// The server ended a watch in good order.
+    /// The server closed a watch regularly.
     Closed,
-    /// The answer was no 200.
-    Refused(Refusal),
-    /// An ERROR event.
-    Error(Refusal),
-    /// There was no connection, or it broke.
+    /// The HTTP status is not 200.
+    Rejected(StatusError),
+    /// An ERROR event ended the watch.
+    ErrorEvent(StatusError),
+    /// The connection failed or broke.
     Broken(String),
-    /// What came is nothing that an API server writes.
-    Garbage(String),
-    /// Nothing came for too long.
+    /// The response is not what an API server writes.
+    Malformed(String),
+    /// Nothing arrived for too long.
     Silent,
     /// No request could be made: something is wrong with the kubeconfig.
     NoClient(String),
-    /// The same, and the credential plugin may have said why in its own words.
+    /// The credential plugin failed; the text may quote its output.
     NoCredential(String),
-    /// Somebody wants a fresh listing.
-    Asked,
+    /// A relist was requested, by a reload or by the user.
+    RelistRequested,
 }
 
-/// What an end means.
+/// What the end of a request means for the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// All is well.
-    Well,
-    /// What happens now and then to a source that is well; worth a line in the log.
-    Usual,
-    /// The server does not stream listings; lists are used.
-    NoWatchList,
+pub enum RequestResult {
+    /// The source works.
+    Healthy,
+    /// An interruption that happens now and then to a source that works; it is logged.
+    Interrupted,
+    /// The server does not support `WatchList`; lists are used.
+    ListFallback,
     /// The source does not work.
     Failing,
 }
 
-/// What is to be done with the collected listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// Nothing yet.
-    None,
-    /// It is complete: it is what there is now.
-    Replace,
-}
-
-/// What is wanted next.
+/// What the reflector does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Want {
-    /// The whole listing.
+enum Phase {
+    /// It gets the whole listing.
     Listing {
-        /// Not what is known, but the newest.
-        newest: bool,
-        /// The next page of a list that is under way, and the version of its first.
+        /// The most recent one, whatever version is known.
+        most_recent: bool,
+        /// The token of the next page, and the version of the first page.
         page: Option<(Arc<str>, Version)>,
-        /// No more pages: a token expired.
-        whole: bool,
+        /// Without pages, because a token expired.
+        unpaged: bool,
     },
-    /// What happens after the version that is known.
-    Changes,
+    /// It has a whole listing, and gets the changes.
+    Watching,
 }
 
-impl Want {
-    const LISTING: Self = Self::Listing { newest: false, page: None, whole: false };
-    const NEWEST: Self = Self::Listing { newest: true, page: None, whole: false };
+impl Phase {
+    const LISTING: Self = Self::Listing { most_recent: false, page: None, unpaged: false };
+    const LISTING_MOST_RECENT: Self = Self::Listing { most_recent: true, page: None, unpaged: false };
 }
 
-/// The request that is under way.
+/// The current request.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     /// A `WatchList` or a watch.
     is_watch: bool,
     began: Instant,
-    /// When the server last sent anything.
-    heard: Instant,
+    /// When data last arrived.
+    received: Instant,
     timeout: Duration,
-    /// The answer has begun, and it is a 200.
+    /// Whether the response has begun with status 200.
     accepted: bool,
     events: u64,
 }
 
-/// See the [module](self).
+/// The state machine. See the [module](self).
 #[derive(Debug)]
 pub struct Reflector {
-    want: Want,
+    phase: Phase,
     version: Option<Version>,
-    /// Whether there has been a whole listing in this run.
+    /// Whether a listing was completed in this run.
     listed: bool,
     lists_until: Option<Instant>,
-    strikes: u32,
-    /// Whether the server may be one that does not know the version yet. A
-    /// watch that did not end in its time may have ended with the server, and
-    /// what comes back may be of an earlier time (etcd restored): such a server
-    /// takes a watch from its future, and says nothing of what happens until it
-    /// has come there. A list not older than the version it refuses.
-    is_unsure: bool,
-    backoff: Backoff,
-    /// For watches whose version was gone: the server is there and answers, so
-    /// what failed before does not count.
-    stale: Backoff,
+    /// How many watches in a row the server ended with an error.
+    watch_errors: u32,
+    /// Whether to probe before the next watch. A watch that did not end at its timeout may
+    /// have ended with the server, and the server may have been restored to an earlier
+    /// state of etcd. Such a server accepts a watch from a future version, and sends
+    /// nothing until it reaches that version; a probe it rejects.
+    must_probe: bool,
+    retry: RetryDelay,
+    /// For watches whose version had expired. The server works then, so earlier failures
+    /// do not count.
+    retry_expired: RetryDelay,
     next_at: Instant,
     attempt: Attempt,
 }
 
 impl Reflector {
-    /// One that begins now, with the version of a restored listing if there is one.
+    /// A reflector that starts now, from the version of a restored listing if there is one.
     #[must_use]
     pub fn new(version: Option<Version>, now: Instant) -> Self {
         let attempt = Attempt {
             is_watch: false,
             began: now,
-            heard: now,
+            received: now,
             timeout: Duration::ZERO,
             accepted: false,
             events: 0,
         };
         Self {
-            want: Want::LISTING,
+            phase: Phase::LISTING,
             version,
             listed: false,
             lists_until: None,
-            strikes: 0,
-            is_unsure: false,
-            backoff: Backoff::default(),
-            stale: Backoff::default(),
+            watch_errors: 0,
+            must_probe: false,
+            retry: RetryDelay::new(),
+            retry_expired: RetryDelay::new(),
             next_at: now,
             attempt,
         }
     }
 
-    /// Drops the version: it is that of another cluster.
-    pub fn forget(&mut self) {
-        (self.version, self.want) = (None, Want::LISTING);
+    /// Drops the version, because it is from another cluster.
+    pub fn forget_version(&mut self) {
+        (self.version, self.phase) = (None, Phase::LISTING);
     }
 
-    /// The version that is known.
+    /// The version of the listing.
     #[must_use]
     pub fn version(&self) -> Option<&Version> {
         self.version.as_ref()
     }
 
-    /// Whether the listing that is known is complete, and only changes are wanted.
+    /// Whether the listing is complete, and only changes are requested.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.want == Want::Changes
+        self.phase == Phase::Watching
     }
 
     /// When the next request may be made.
@@ -222,214 +213,223 @@ impl Reflector {
         self.next_at
     }
 
-    /// Whether the last request was answered by a 200.
+    /// Whether the response to the current request has begun with status 200.
     #[must_use]
     pub fn was_accepted(&self) -> bool {
         self.attempt.accepted
     }
 
-    /// The next request, which begins now.
-    pub fn next(&mut self, now: Instant, dice: f64) -> Request {
-        let timeout = WATCH.mul_f64(1.0 + dice.clamp(0.0, 1.0));
-        let request = match (&self.want, &self.version) {
-            (Want::Changes, Some(version)) if self.is_unsure => Request::Probe { version: version.clone() },
-            (Want::Changes, Some(version)) => Request::Watch { version: version.clone(), timeout },
-            (Want::Listing { page: Some((token, _)), .. }, _) => {
-                Request::List { at: At::Page(token.clone()), limit: Some(PAGE) }
+    /// The next request, which begins now. `fraction` is a random number from 0 to 1.
+    pub fn next(&mut self, now: Instant, fraction: f64) -> Request {
+        let timeout = WATCH.mul_f64(1.0 + fraction.clamp(0.0, 1.0));
+        let request = match (&self.phase, &self.version) {
+            (Phase::Watching, Some(version)) if self.must_probe => {
+                Request::Probe { version: version.clone() }
             }
-            (Want::Listing { newest, whole, .. }, version) => {
-                let version = version.clone().filter(|_| !newest);
+            (Phase::Watching, Some(version)) => Request::Watch { version: version.clone(), timeout },
+            (Phase::Listing { page: Some((token, _)), .. }, _) => {
+                Request::List { at: ListVersion::Continue(token.clone()), limit: Some(PAGE) }
+            }
+            (Phase::Listing { most_recent, unpaged, .. }, version) => {
+                let version = version.clone().filter(|_| !most_recent);
                 if self.lists_until.is_some_and(|until| now < until) {
                     let at = match version {
-                        Some(version) => At::NotOlderThan(version),
-                        // A relist at any version might go back in time on a server that lags.
-                        None if *newest || self.listed => At::Newest,
-                        None => At::Any,
+                        Some(version) => ListVersion::NotOlderThan(version),
+                        // A relist at any version could go back in time on a server that lags.
+                        None if *most_recent || self.listed => ListVersion::MostRecent,
+                        None => ListVersion::Any,
                     };
-                    Request::List { at, limit: (!self.listed && !whole).then_some(PAGE) }
+                    Request::List { at, limit: (!self.listed && !unpaged).then_some(PAGE) }
                 } else {
                     Request::WatchList { version, timeout }
                 }
             }
-            (Want::Changes, None) => unreachable!("a listing has a version"),
+            (Phase::Watching, None) => unreachable!("a complete listing has a version"),
         };
         let is_watch = matches!(request, Request::WatchList { .. } | Request::Watch { .. });
-        self.attempt = Attempt { is_watch, began: now, heard: now, timeout, accepted: false, events: 0 };
+        self.attempt = Attempt { is_watch, began: now, received: now, timeout, accepted: false, events: 0 };
         request
     }
 
-    /// The answer has begun, and it is a 200.
+    /// Notes that the response has begun with status 200.
     pub fn accepted(&mut self, now: Instant) {
         self.attempt.accepted = true;
-        self.attempt.heard = now;
+        self.attempt.received = now;
     }
 
-    /// Something came.
-    pub fn heard(&mut self, now: Instant) {
-        self.attempt.heard = now;
+    /// Notes that data arrived.
+    pub fn received(&mut self, now: Instant) {
+        self.attempt.received = now;
     }
 
-    /// Until when something more must come.
+    /// Until when more data must arrive.
     #[must_use]
-    pub fn patience(&self) -> Instant {
-        let Attempt { is_watch, began, heard, timeout, .. } = self.attempt;
-        match self.want {
-            _ if !is_watch => heard + LIST_SILENCE,
-            Want::Changes => began + timeout + WATCH_SLACK,
-            Want::Listing { .. } => (heard + INITIAL_SILENCE).min(began + INITIAL_BOUND),
+    pub fn deadline(&self) -> Instant {
+        let Attempt { is_watch, began, received, timeout, .. } = self.attempt;
+        match self.phase {
+            _ if !is_watch => received + LIST_SILENCE,
+            Phase::Watching => began + timeout + WATCH_SLACK,
+            Phase::Listing { .. } => (received + INITIAL_EVENTS_SILENCE).min(began + INITIAL_EVENTS_LIMIT),
         }
     }
 
-    /// When a watch that stands has stood for long enough to be called well.
+    /// When the current watch has been open for long enough to count as healthy.
     #[must_use]
-    pub fn well_at(&self) -> Option<Instant> {
+    pub fn healthy_at(&self) -> Option<Instant> {
         (self.is_synced() && self.attempt.is_watch && self.attempt.accepted)
             .then(|| self.attempt.began + SHORT)
     }
 
-    /// A watch brought an object of this version. While the listing is being
-    /// collected they come in no order, and say nothing about how far it is.
+    /// Notes an event of a watch with this version. Initial events are not in the order
+    /// of their versions, so they never set the version of the listing.
     pub fn event(&mut self, version: Option<Version>) {
         self.attempt.events += 1;
         if self.is_synced() {
-            self.strikes = 0;
+            self.watch_errors = 0;
             self.version = version.or(self.version.take());
         }
     }
 
-    /// A watch brought a bookmark, perhaps the one that ends the initial events.
-    pub fn bookmark(&mut self, version: Version, ends_initial_events: bool) -> Deed {
-        if self.is_synced() {
+    /// Notes a bookmark. Returns whether it completes the listing.
+    #[must_use]
+    pub fn bookmark(&mut self, version: Version, ends_initial_events: bool) -> bool {
+        let completes = ends_initial_events && !self.is_synced();
+        if completes {
+            self.complete(version);
+        } else if self.is_synced() {
             self.event(Some(version));
-            return Deed::None;
         }
-        if !ends_initial_events {
-            return Deed::None;
-        }
-        self.complete(version);
-        Deed::Replace
+        completes
     }
 
-    /// A list, or a page of it, is complete; `token` is that of the next page.
-    pub fn page(&mut self, version: Version, token: &str) -> Deed {
-        let Want::Listing { newest, page, whole } = &self.want else { return Deed::None };
-        // All pages are of one moment, that of the first.
+    /// Notes the end of a list or of a page, and the token of the next page. Returns
+    /// whether it completes the listing.
+    #[must_use]
+    pub fn page(&mut self, version: Version, token: &str) -> bool {
+        let Phase::Listing { most_recent, page, unpaged } = &self.phase else { return false };
+        // All pages show the moment of the first one.
         let version = page.as_ref().map_or(version, |(_, first)| first.clone());
         if token.is_empty() {
             self.complete(version);
-            return Deed::Replace;
+            return true;
         }
-        self.want = Want::Listing { newest: *newest, page: Some((token.into(), version)), whole: *whole };
-        Deed::None
+        self.phase = Phase::Listing {
+            most_recent: *most_recent,
+            page: Some((token.into(), version)),
+            unpaged: *unpaged,
+        };
+        false
     }
 
-    /// Whether the request under way goes on with a list that has begun.
+    /// Whether the next or current request is for a page after the first.
     #[must_use]
-    pub fn goes_on(&self) -> bool {
-        matches!(self.want, Want::Listing { page: Some(_), .. })
+    pub fn is_continuing(&self) -> bool {
+        matches!(self.phase, Phase::Listing { page: Some(_), .. })
     }
 
     fn complete(&mut self, version: Version) {
-        (self.want, self.version, self.listed, self.strikes) = (Want::Changes, Some(version), true, 0);
-        self.is_unsure = false;
+        (self.phase, self.version, self.listed) = (Phase::Watching, Some(version), true);
+        (self.watch_errors, self.must_probe) = (0, false);
     }
 
-    /// The request has ended: what is wanted next, and when.
-    pub fn ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
+    /// Notes the end of the request and decides what to request next, and when.
+    pub fn end(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
         self.next_at = now;
-        let verdict = match end {
-            End::Asked => {
-                self.want = Want::LISTING;
-                Verdict::Well
+        let result = match end {
+            RequestEnd::RelistRequested => {
+                self.phase = Phase::LISTING;
+                RequestResult::Healthy
             }
-            End::Listed => {
-                self.is_unsure = false;
-                Verdict::Well
+            RequestEnd::Listed => {
+                self.must_probe = false;
+                RequestResult::Healthy
             }
-            _ if self.is_synced() => self.watch_ended(end, now, dice),
-            _ => self.listing_ended(end, now, dice),
+            _ if self.is_synced() => self.end_watch(end, now, fraction),
+            _ => self.end_listing(end, now, fraction),
         };
-        // What comes to nothing before the next request is made is not its end.
+        // A failure before the next request must not count as the end of this one.
         (self.attempt.accepted, self.attempt.events) = (false, 0);
-        verdict
+        result
     }
 
-    /// A listing was not completed.
-    fn listing_ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
-        let Want::Listing { newest, page, whole } = self.want.clone() else { return Verdict::Well };
-        let refusal = match end {
-            End::Refused(refusal) | End::Error(refusal) => Some(refusal),
-            _ => None,
+    /// The request ended before the listing was complete.
+    fn end_listing(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
+        let Phase::Listing { most_recent, page, unpaged } = self.phase.clone() else {
+            return RequestResult::Healthy;
         };
-        let is_stale = refusal.is_some_and(Refusal::is_stale);
-        if is_stale && page.is_some() && !whole {
-            // The token is as old as its page. Now without pages, once.
-            self.want = Want::Listing { newest, page: None, whole: true };
-            return Verdict::Usual;
+        let error = status_error(end);
+        let is_stale = error.is_some_and(StatusError::is_stale);
+        if is_stale && page.is_some() && !unpaged {
+            // The token has expired: list once without pages.
+            self.phase = Phase::Listing { most_recent, page: None, unpaged: true };
+            return RequestResult::Interrupted;
         }
-        if is_stale && !newest {
-            self.want = Want::NEWEST;
-            return Verdict::Usual;
+        if is_stale && !most_recent {
+            self.phase = Phase::LISTING_MOST_RECENT;
+            return RequestResult::Interrupted;
         }
-        let is_deaf =
-            *end == End::Silent && self.attempt.accepted || refusal.is_some_and(Refusal::is_invalid);
-        if self.attempt.is_watch && is_deaf {
-            self.lists_until = Some(now + NO_WATCH_LIST);
-            return Verdict::NoWatchList;
+        let is_unsupported =
+            *end == RequestEnd::Silent && self.attempt.accepted || error.is_some_and(StatusError::is_invalid);
+        if self.attempt.is_watch && is_unsupported {
+            self.lists_until = Some(now + LIST_FALLBACK);
+            return RequestResult::ListFallback;
         }
-        // From the first page on.
-        self.want = Want::Listing { newest, page: None, whole };
-        self.fail(end, now, dice);
-        Verdict::Failing
+        // Start again with the first page.
+        self.phase = Phase::Listing { most_recent, page: None, unpaged };
+        self.fail(end, now, fraction);
+        RequestResult::Failing
     }
 
-    /// A watch ended that had a listing to begin with.
-    fn watch_ended(&mut self, end: &End, now: Instant, dice: f64) -> Verdict {
+    /// A watch or a probe ended.
+    fn end_watch(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
         let Attempt { is_watch, began, timeout, events, accepted, .. } = self.attempt;
-        if !is_watch && matches!(end, End::Refused(refusal) if refusal.is_about_the_request()) {
-            // It does not say.
-            self.is_unsure = false;
-            return Verdict::Well;
+        if !is_watch && matches!(end, RequestEnd::Rejected(error) if error.is_permanent()) {
+            // The server does not answer probes: watch without one.
+            self.must_probe = false;
+            return RequestResult::Healthy;
         }
-        self.is_unsure |= match end {
-            End::Closed => now + SHORT < began + timeout,
-            End::Broken(_) | End::Garbage(_) | End::Silent => true,
-            // Whoever answers is there.
+        self.must_probe |= match end {
+            RequestEnd::Closed => now + SHORT < began + timeout,
+            RequestEnd::Broken(_) | RequestEnd::Malformed(_) | RequestEnd::Silent => true,
             _ => false,
         };
         let is_short = events == 0 && now.duration_since(began) < SHORT;
         match end {
-            // Not more than one a second, whatever the server does; a probe is one too.
-            End::Closed if !is_short => {
-                self.next_at = now.max(began + if self.is_unsure { 2 * SHORT } else { SHORT });
-                return Verdict::Well;
+            // At most one request a second, probes included.
+            RequestEnd::Closed if !is_short => {
+                self.next_at = now.max(began + if self.must_probe { 2 * SHORT } else { SHORT });
+                return RequestResult::Healthy;
             }
-            End::Refused(refusal) | End::Error(refusal) if refusal.is_stale() => {
-                self.want = if refusal.is_expired() { Want::LISTING } else { Want::NEWEST };
-                let is_first = self.stale.is_fresh(now);
-                self.next_at = self.stale.fail(now, dice, refusal.retry_after);
-                return if is_first { Verdict::Usual } else { Verdict::Failing };
+            RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) if error.is_stale() => {
+                self.phase = if error.is_expired() { Phase::LISTING } else { Phase::LISTING_MOST_RECENT };
+                let is_first = self.retry_expired.is_fresh(now);
+                self.next_at = self.retry_expired.fail(now, fraction, error.retry_after);
+                return if is_first { RequestResult::Interrupted } else { RequestResult::Failing };
             }
-            End::Refused(refusal) if refusal.is_about_the_moment() => {}
-            End::Refused(_) | End::Error(_) | End::Garbage(_) => {
-                self.strikes += 1;
-                if self.strikes >= STRIKES {
-                    (self.want, self.strikes) = (Want::LISTING, 0);
+            RequestEnd::Rejected(error) if error.is_temporary() => {}
+            RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_) | RequestEnd::Malformed(_) => {
+                self.watch_errors += 1;
+                if self.watch_errors >= MAX_WATCH_ERRORS {
+                    (self.phase, self.watch_errors) = (Phase::LISTING, 0);
                 }
             }
             _ => {}
         }
-        // That a watch which stood comes to an end is no failure yet.
-        let is_first = self.backoff.is_fresh(now);
-        self.fail(end, now, dice);
-        if accepted && !is_short && is_first { Verdict::Usual } else { Verdict::Failing }
+        // The first end of a watch that worked is not a failure yet.
+        let is_first = self.retry.is_fresh(now);
+        self.fail(end, now, fraction);
+        if accepted && !is_short && is_first { RequestResult::Interrupted } else { RequestResult::Failing }
     }
 
-    fn fail(&mut self, end: &End, now: Instant, dice: f64) {
-        let asked = match end {
-            End::Refused(refusal) | End::Error(refusal) => refusal.retry_after,
-            _ => None,
-        };
-        self.next_at = self.backoff.fail(now, dice, asked);
+    fn fail(&mut self, end: &RequestEnd, now: Instant, fraction: f64) {
+        let retry_after = status_error(end).and_then(|error| error.retry_after);
+        self.next_at = self.retry.fail(now, fraction, retry_after);
+    }
+}
+
+fn status_error(end: &RequestEnd) -> Option<&StatusError> {
+    match end {
+        RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) => Some(error),
+        _ => None,
     }
 }

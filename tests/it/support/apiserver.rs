@@ -1,4 +1,4 @@
-//! An API server that has pods of its own and does what a test tells it, over real connections.
+//! A scripted API server with pods, over real connections.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -30,65 +30,67 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{files::soon, web::Authority};
+use super::{files::soon, kubeconfig::config, web::Authority};
 
-/// The node whose pods are asked for.
+/// The most chunks that wait to be sent to one watch.
+const MAX_CHUNKS: usize = 1 << 20;
+/// The node of the pods.
 pub const NODE: &str = "node";
-/// The length of what stands in a pod's managedFields, which nobody wants.
-const MANAGED: usize = 200;
+/// The length of the text in a pod's managedFields, which podmux drops.
+const MANAGED_FIELDS: usize = 200;
 
-/// What is asked for.
+/// The kind of a request for pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ask {
+pub enum RequestKind {
     /// A watch that begins with the listing.
     WatchList,
     /// A list, or its first page.
     List,
-    /// A page that is not the first.
+    /// A page after the first.
     Page,
-    /// A list of nothing, which is answered if the server has come as far as the
-    /// version. Then it is not noted: it comes before a watch and is of no weight.
+    /// An empty list that checks whether the server has reached a version. It is counted
+    /// apart from the other requests.
     Probe,
-    /// A watch from a version on.
+    /// A watch from a version.
     Watch,
 }
 
-/// A request that came.
+/// A request that the server received.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    pub ask: Ask,
+pub struct ReceivedRequest {
+    pub kind: RequestKind,
     pub query: BTreeMap<String, String>,
     pub authorization: String,
-    /// When, by tokio's clock.
+    /// When it arrived, by tokio's clock.
     pub at: Instant,
 }
 
-impl Asked {
-    /// A part of the query, or nothing.
+impl ReceivedRequest {
+    /// A parameter of the query; empty without it.
     pub fn query(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
 
-    /// As `Watch 7`: what for, and from which version on; `-` if none is named.
-    pub fn brief(&self) -> String {
+    /// The kind and the version, as `Watch 7`; `-` without a version.
+    pub fn summary(&self) -> String {
         let version = self.query.get("resourceVersion").filter(|version| !version.is_empty());
-        format!("{:?} {}", self.ask, version.map_or("-", String::as_str))
+        format!("{:?} {}", self.kind, version.map_or("-", String::as_str))
     }
 }
 
-/// An answer.
+/// How the server answers a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// What the pods of the server make of it.
-    Honest,
+    /// As an API server with these pods.
+    Normal,
     Reply(Reply),
-    /// None, ever; the connection stays open.
-    Mute,
-    /// None; the connection is closed.
+    /// Never; the connection stays open.
+    Never,
+    /// The connection is closed without a response.
     HangUp,
 }
 
-/// An answer that is no matter of pods.
+/// A response that the test sets.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: u16,
@@ -97,16 +99,16 @@ pub struct Reply {
     then: Then,
 }
 
-/// What comes after the part of an answer that is given.
+/// What follows the body of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The end, in good order.
+    /// The regular end.
     End,
-    /// The connection is closed under the reader.
+    /// The connection breaks.
     Break,
     /// Nothing; the connection stays open.
     Hang,
-    /// The changes of the server's pods from now on.
+    /// The changes of the server's pods.
     Changes,
 }
 
@@ -115,23 +117,23 @@ impl Answer {
         Self::Reply(Reply { status, headers: Vec::new(), body: body.into(), then })
     }
 
-    /// A refusal.
+    /// A `Status` with an error.
     pub fn status(code: u16, reason: &str, message: &str) -> Self {
         Self::new(code, status(code, reason, message).to_string(), Then::End)
             .header("Content-Type", "application/json")
     }
 
-    /// What a server says of a version that it has not reached.
+    /// The error for a version that the server has not reached.
     pub fn too_large() -> Self {
         Self::new(504, too_large().to_string(), Then::End)
     }
 
-    /// What a server says of a version that it has forgotten.
+    /// The error for a version that the server no longer knows.
     pub fn expired() -> Self {
         Self::status(410, "Expired", "too old resource version: 1 (7)")
     }
 
-    /// A watch with these events, and what comes then.
+    /// A watch with these events.
     pub fn events(events: &[Value], then: Then) -> Self {
         Self::new(200, lines(events), then)
     }
@@ -168,12 +170,12 @@ pub fn event(kind: &str, object: &Value) -> Value {
     json!({ "type": kind, "object": object })
 }
 
-/// A value a line, as a watch has them.
+/// One value a line, as in a watch.
 fn lines(values: &[Value]) -> Vec<u8> {
     values.iter().flat_map(|value| format!("{value}\n").into_bytes()).collect()
 }
 
-/// A pod that is bound to the node, as its server has it.
+/// A pod that is bound to the node, in the form of the server.
 pub fn pod(name: &str, image: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -181,7 +183,7 @@ pub fn pod(name: &str, image: &str) -> Value {
         "metadata": {
             "name": name, "namespace": "default", "uid": format!("{name}-1"),
             "creationTimestamp": "2026-01-02T03:04:05Z",
-            "managedFields": [{"manager": "x".repeat(MANAGED), "operation": "Update"}],
+            "managedFields": [{"manager": "x".repeat(MANAGED_FIELDS), "operation": "Update"}],
         },
         "spec": {"nodeName": NODE, "containers": [{"name": "c", "image": image}]},
         "status": {"phase": "Pending"},
@@ -196,17 +198,18 @@ fn key(pod: &Value) -> String {
     )
 }
 
-/// What a test has said about the answers to come.
+/// How to answer some requests.
 struct Rule {
-    ask: Option<Ask>,
+    /// Every kind if there is none.
+    kind: Option<RequestKind>,
     answer: Answer,
-    /// For ever without a number.
+    /// How many times; without limit if there is none.
     left: Option<usize>,
 }
 
-/// A bit of an answer's body.
+/// A part of a body.
 #[derive(Clone)]
-enum Bit {
+enum Chunk {
     Bytes(Bytes),
     Break,
 }
@@ -216,25 +219,25 @@ struct State {
     /// The version of the last change.
     version: u64,
     pods: BTreeMap<String, Value>,
-    /// The events that are remembered, with their versions.
+    /// The events that the server remembers, with their versions.
     past: VecDeque<(u64, Bytes)>,
-    /// The version after which the past is remembered.
+    /// The version from which it remembers events.
     oldest: u64,
-    /// The watches that stand.
-    watches: Vec<mpsc::UnboundedSender<Bit>>,
-    /// What a list in pages was at its first page.
+    /// The open watches.
+    watches: Vec<mpsc::Sender<Chunk>>,
+    /// The items of the list whose pages are being requested.
     pages: Vec<Value>,
     rules: Vec<Rule>,
-    /// What is answered to who asks which cluster it is.
+    /// The answer to a request for the kube-system namespace.
     cluster: Option<Answer>,
-    /// How often somebody asked that.
-    cluster_asks: usize,
-    /// The only token that is let in, if one is wanted.
+    /// How often that was requested.
+    cluster_checks: usize,
+    /// The only accepted token, if one is required.
     token: Option<String>,
     knows_watch_list: bool,
-    /// How often it was asked whether it has come as far as a version.
+    /// How many probes came.
     probes: usize,
-    /// What nobody who knows the API would ask for.
+    /// What is wrong with the requests.
     faults: Vec<String>,
 }
 
@@ -244,12 +247,12 @@ impl State {
         pod["metadata"]["resourceVersion"] = self.version.to_string().into();
         let line = Bytes::from(format!("{}\n", event(kind, &pod)));
         self.past.push_back((self.version, line.clone()));
-        self.tell(&Bit::Bytes(line));
+        self.send(&Chunk::Bytes(line));
         pod
     }
 
-    fn tell(&mut self, bit: &Bit) {
-        self.watches.retain(|watch| watch.send(bit.clone()).is_ok());
+    fn send(&mut self, chunk: &Chunk) {
+        self.watches.retain(|watch| watch.try_send(chunk.clone()).is_ok());
     }
 
     fn list(&self) -> Value {
@@ -265,9 +268,9 @@ impl State {
         json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items})
     }
 
-    fn rule(&mut self, ask: Ask) -> Answer {
-        let rule = self.rules.iter().position(|rule| rule.ask.is_none_or(|wanted| wanted == ask));
-        let Some(at) = rule else { return Answer::Honest };
+    fn rule(&mut self, kind: RequestKind) -> Answer {
+        let rule = self.rules.iter().position(|rule| rule.kind.is_none_or(|wanted| wanted == kind));
+        let Some(at) = rule else { return Answer::Normal };
         let rule = &mut self.rules[at];
         let answer = rule.answer.clone();
         if let Some(left) = &mut rule.left {
@@ -279,9 +282,9 @@ impl State {
         answer
     }
 
-    /// Which cluster it is. Not everybody may know.
+    /// The kube-system namespace, which the client may not read by default.
     fn cluster(&mut self) -> Option<Reply> {
-        self.cluster_asks += 1;
+        self.cluster_checks += 1;
         let forbidden = || Answer::status(403, "Forbidden", "namespaces \"kube-system\" is forbidden");
         match self.cluster.clone().unwrap_or_else(forbidden) {
             Answer::Reply(reply) => Some(reply),
@@ -289,8 +292,8 @@ impl State {
         }
     }
 
-    /// What the pods make of a request.
-    fn honest(&mut self, asked: &Asked) -> (Reply, Option<Duration>) {
+    /// The normal answer to a request.
+    fn normal(&mut self, asked: &ReceivedRequest) -> (Reply, Option<Duration>) {
         let json = |status, value: Value, then| {
             let body = if then == Then::End { value.to_string() } else { String::new() };
             Reply { status, headers: Vec::new(), body: body.into(), then }
@@ -300,35 +303,35 @@ impl State {
             return (json(504, too_large(), Then::End), None);
         }
         let timeout = asked.query("timeoutSeconds").parse().ok().map(Duration::from_secs);
-        let reply = match asked.ask {
-            Ask::List => {
+        let reply = match asked.kind {
+            RequestKind::List => {
                 let limit = asked.query("limit").parse().unwrap_or(usize::MAX);
                 self.pages = self.pods.values().map(item).collect();
                 self.page(0, limit)
             }
-            Ask::Probe => {
+            RequestKind::Probe => {
                 let nothing = self.list_of(&[], "");
                 Reply { body: nothing.to_string().into(), ..json(200, Value::Null, Then::End) }
             }
-            Ask::Page => {
+            RequestKind::Page => {
                 let at = asked.query("continue").strip_prefix("from ").and_then(|at| at.parse().ok());
                 self.page(at.unwrap_or_default(), asked.query("limit").parse().unwrap_or(usize::MAX))
             }
-            Ask::Watch if version.is_some_and(|version| version < self.oldest) => {
+            RequestKind::Watch if version.is_some_and(|version| version < self.oldest) => {
                 return (json(410, status(410, "Expired", "too old resource version"), Then::End), None);
             }
-            Ask::Watch => {
+            RequestKind::Watch => {
                 let version = version.unwrap_or(self.version);
                 let past = self.past.iter().filter(|(at, _)| *at > version);
                 let body: Vec<u8> = past.flat_map(|(_, line)| line.to_vec()).collect();
                 Reply { body: body.into(), ..json(200, Value::Null, Then::Changes) }
             }
-            Ask::WatchList if !self.knows_watch_list => {
-                let said =
+            RequestKind::WatchList if !self.knows_watch_list => {
+                let message =
                     "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-                return (json(422, status(422, "Invalid", said), Then::End), None);
+                return (json(422, status(422, "Invalid", message), Then::End), None);
             }
-            Ask::WatchList => {
+            RequestKind::WatchList => {
                 let mut events: Vec<Value> = self.pods.values().map(|pod| event("ADDED", pod)).collect();
                 events.push(bookmark(self.version, true));
                 Reply { body: lines(&events).into(), ..json(200, Value::Null, Then::Changes) }
@@ -344,29 +347,32 @@ impl State {
         Reply { status: 200, headers: Vec::new(), body: list.to_string().into(), then: Then::End }
     }
 
-    /// Finds fault with a request that no API server would be asked.
-    fn judge(&mut self, path: &str, asked: &Asked) {
-        let watches = matches!(asked.ask, Ask::Watch | Ask::WatchList);
+    /// Notes what is wrong with a request.
+    fn validate(&mut self, path: &str, asked: &ReceivedRequest) {
+        let watches = matches!(asked.kind, RequestKind::Watch | RequestKind::WatchList);
         let rules = [
             (path == "/api/v1/pods", "the path"),
             (
                 asked.query("fieldSelector").starts_with(&format!("spec.nodeName={NODE}")),
                 "the field selector",
             ),
-            (!watches || asked.query("allowWatchBookmarks") == "true", "bookmarks are wanted"),
+            (!watches || asked.query("allowWatchBookmarks") == "true", "no bookmarks"),
             (
                 !watches || (300..=600).contains(&asked.query("timeoutSeconds").parse().unwrap_or(0)),
                 "the timeout",
             ),
             (
-                asked.ask != Ask::WatchList || asked.query("resourceVersionMatch") == "NotOlderThan",
-                "a WatchList has to say which version it matches",
+                asked.kind != RequestKind::WatchList || asked.query("resourceVersionMatch") == "NotOlderThan",
+                "a WatchList without resourceVersionMatch",
             ),
             (
-                asked.ask != Ask::Page || asked.query("resourceVersion").is_empty(),
-                "a continued list has no version of its own",
+                asked.kind != RequestKind::Page || asked.query("resourceVersion").is_empty(),
+                "a continued list with a version",
             ),
-            (asked.ask != Ask::Watch || !asked.query("resourceVersion").is_empty(), "a watch from somewhere"),
+            (
+                asked.kind != RequestKind::Watch || !asked.query("resourceVersion").is_empty(),
+                "a watch without a version",
+            ),
         ];
         let faults =
             rules.iter().filter(|(is_right, _)| !is_right).map(|(_, what)| format!("{what}: {asked:?}"));
@@ -374,7 +380,7 @@ impl State {
     }
 }
 
-/// A pod as the item of a list, which has no type of its own.
+/// A pod as an item of a list, which has no type.
 fn item(pod: &Value) -> Value {
     let mut item = pod.clone();
     for field in ["apiVersion", "kind"] {
@@ -392,17 +398,17 @@ pub fn bookmark(version: u64, ends_initial_events: bool) -> Value {
     event("BOOKMARK", &json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata}))
 }
 
-/// The server. It ends with the test. Clones are the same server.
+/// The server. It ends with the test's runtime. Clones are the same server.
 #[derive(Clone)]
 pub struct ApiServer {
     pub url: String,
     address: SocketAddr,
-    /// Holds the port while the server is down.
+    /// Keeps the port while the server is down.
     _port: Option<Arc<TcpSocket>>,
     tls: Option<(TlsAcceptor, PathBuf)>,
     state: Arc<Mutex<State>>,
-    seen: watch::Sender<Vec<Asked>>,
-    /// Whether everything stands still while the connections stay open.
+    seen: watch::Sender<Vec<ReceivedRequest>>,
+    /// Whether it neither reads nor writes while its connections stay open.
     frozen: watch::Sender<bool>,
     stop: Arc<Mutex<CancellationToken>>,
 }
@@ -416,7 +422,7 @@ impl ApiServer {
         server
     }
 
-    /// On a listener that was made elsewhere.
+    /// On a listener of the test.
     pub fn on(listener: TcpListener, authority: Option<&Authority>) -> Self {
         let server = Self::new(listener.local_addr().unwrap(), None, authority);
         server.serve(listener);
@@ -442,7 +448,7 @@ impl ApiServer {
         }
     }
 
-    /// Listens.
+    /// Listens again.
     pub fn up(&self) {
         let listener = socket(self.address).listen(64).unwrap();
         self.serve(listener);
@@ -456,15 +462,15 @@ impl ApiServer {
             while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
                 let (server, stop) = (server.clone(), stop.clone());
                 let (stream, _) = accepted.unwrap();
-                // The kernel's clock does not jump: nothing may wait for it.
+                // Without a delay in the kernel, whose clock is not paused.
                 stream.set_nodelay(true).unwrap();
                 tokio::spawn(stop.run_until_cancelled_owned(async move {
                     match &server.tls {
-                        None => server.talk(stream).await,
-                        // A handshake may fail; that is the test's affair.
+                        None => server.serve_connection(stream).await,
+                        // Some tests make the handshake fail.
                         Some((acceptor, _)) => {
                             if let Ok(stream) = acceptor.accept(stream).await {
-                                server.talk(stream).await;
+                                server.serve_connection(stream).await;
                             }
                         }
                     }
@@ -473,32 +479,32 @@ impl ApiServer {
         });
     }
 
-    /// Closes all connections; from now on they are refused.
+    /// Closes all connections and refuses new ones.
     pub fn down(&self) {
         self.stop.lock().unwrap().cancel();
         self.state().watches.clear();
     }
 
-    /// Stands still: nothing is read, written or accepted, and nothing is closed.
+    /// Stops reading, writing and accepting, and closes nothing.
     pub fn freeze(&self) {
         self.frozen.send_replace(true);
     }
 
-    async fn talk(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    async fn serve_connection(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let service = service_fn(|request| self.clone().answer(request));
         let mut connection =
             pin!(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         let mut frozen = self.frozen.subscribe();
         tokio::select! {
             biased;
-            // It stays so: there is no thaw.
+            // Until the test ends.
             () = async { drop(frozen.wait_for(|frozen| *frozen).await) } => std::future::pending().await,
-            // Connections that break are what some tests are about.
+            // Some tests break the connection.
             _ = &mut connection => {}
         }
     }
 
-    async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Told>> {
+    async fn answer(self, request: Request<Incoming>) -> io::Result<Response<ScriptedBody>> {
         let asked = asked(&request);
         if request.uri().path() == "/api/v1/namespaces/kube-system" {
             let Some(reply) = self.state().cluster() else { return std::future::pending().await };
@@ -507,30 +513,30 @@ impl ApiServer {
         }
         let (reply, timeout) = {
             let mut state = self.state();
-            state.judge(request.uri().path(), &asked);
+            state.validate(request.uri().path(), &asked);
             let is_known =
                 state.token.as_ref().is_none_or(|token| asked.authorization == format!("Bearer {token}"));
             let answer = if is_known {
-                state.rule(asked.ask)
+                state.rule(asked.kind)
             } else {
                 Answer::status(401, "Unauthorized", "Unauthorized")
             };
             match answer {
-                Answer::Honest => {
-                    let (reply, timeout) = state.honest(&asked);
+                Answer::Normal => {
+                    let (reply, timeout) = state.normal(&asked);
                     (Some(reply), timeout)
                 }
                 Answer::Reply(reply) => (Some(reply), None),
-                Answer::Mute => (None, None),
+                Answer::Never => (None, None),
                 Answer::HangUp => {
                     drop(state);
-                    self.see(asked);
-                    return Err(io::Error::other("as the test wants it"));
+                    self.note(asked);
+                    return Err(io::Error::other("broken by the test"));
                 }
             }
         };
         let Some(reply) = reply else {
-            self.see(asked);
+            self.note(asked);
             return std::future::pending().await;
         };
         let body = self.body(&reply, timeout);
@@ -538,99 +544,91 @@ impl ApiServer {
         for (name, value) in &reply.headers {
             response = response.header(name, value);
         }
-        // Whoever waits for the request finds its watch standing.
-        if asked.ask != Ask::Probe || reply.status != 200 {
-            self.see(asked);
+        // After the watch is registered, so that a test that waits for the request finds it.
+        if asked.kind != RequestKind::Probe || reply.status != 200 {
+            self.note(asked);
         }
         Ok(response.body(body).unwrap())
     }
 
-    /// A probe is a question of its own, before the request that is meant.
-    fn see(&self, asked: Asked) {
-        if asked.ask == Ask::Probe {
+    fn note(&self, asked: ReceivedRequest) {
+        if asked.kind == RequestKind::Probe {
             self.state().probes += 1;
             return;
         }
         self.seen.send_modify(|seen| seen.push(asked));
     }
 
-    fn body(&self, reply: &Reply, timeout: Option<Duration>) -> Told {
-        let (bits, told) = mpsc::unbounded_channel();
+    fn body(&self, reply: &Reply, timeout: Option<Duration>) -> ScriptedBody {
+        let (sender, chunks) = mpsc::channel(MAX_CHUNKS);
         if !reply.body.is_empty() {
-            bits.send(Bit::Bytes(reply.body.clone())).unwrap();
+            sender.try_send(Chunk::Bytes(reply.body.clone())).ok().unwrap();
         }
         let mut open = None;
         match reply.then {
             Then::End => {}
-            Then::Break => bits.send(Bit::Break).unwrap(),
-            Then::Hang => open = Some(bits),
-            Then::Changes => self.state().watches.push(bits),
+            Then::Break => sender.try_send(Chunk::Break).ok().unwrap(),
+            Then::Hang => open = Some(sender),
+            Then::Changes => self.state().watches.push(sender),
         }
         let until = timeout.map(|timeout| Box::pin(sleep(timeout)));
-        Told { bits: told, open, until, breaks: false, flushed: false }
+        ScriptedBody { chunks, open, until, breaks: false, flushed: false }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    /// A kubeconfig for it, with these credentials.
+    /// Writes a kubeconfig for the server, with these credentials.
     pub fn kubeconfig(&self, directory: &Path, user: &Value) -> PathBuf {
         let mut cluster = json!({"server": self.url});
         if let Some((_, ca_file)) = &self.tls {
             cluster["certificate-authority"] = ca_file.to_str().unwrap().into();
         }
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "cluster", "cluster": cluster}],
-            "users": [{"name": "user", "user": user}],
-            "contexts": [{"name": "test", "context": {"cluster": "cluster", "user": "user"}}],
-        });
         let path = directory.join("kubeconfig");
-        // JSON is YAML too.
-        fs::write(&path, config.to_string()).unwrap();
+        fs::write(&path, config(&cluster, user).to_string()).unwrap();
         path
     }
 }
 
-/// What a test says and asks.
+/// The test's side of the server.
 impl ApiServer {
-    /// From now on this is the answer, before anything else that was said.
-    pub fn say(&self, ask: Ask, answer: Answer) {
-        self.state().rules.insert(0, Rule { ask: Some(ask), answer, left: None });
+    /// Answers requests of a kind so, from now on, whatever was set before.
+    pub fn respond(&self, kind: RequestKind, answer: Answer) {
+        self.state().rules.insert(0, Rule { kind: Some(kind), answer, left: None });
     }
 
-    /// Whatever is asked, this is the answer.
-    pub fn say_always(&self, answer: Answer) {
-        self.state().rules.insert(0, Rule { ask: None, answer, left: None });
+    /// Answers all requests so, whatever was set before.
+    pub fn respond_always(&self, answer: Answer) {
+        self.state().rules.insert(0, Rule { kind: None, answer, left: None });
     }
 
-    /// This is the answer so many times, after what was said before.
-    pub fn say_times(&self, times: usize, ask: Ask, answer: Answer) {
-        self.state().rules.push(Rule { ask: Some(ask), answer, left: Some(times) });
+    /// Answers so many requests of a kind so, after what was set before.
+    pub fn respond_times(&self, times: usize, kind: RequestKind, answer: Answer) {
+        self.state().rules.push(Rule { kind: Some(kind), answer, left: Some(times) });
     }
 
-    /// From now on this is the answer to who asks which cluster it is: none, or a reply.
-    pub fn say_of_the_cluster(&self, answer: Answer) {
+    /// Answers requests for the kube-system namespace so.
+    pub fn respond_to_cluster_check(&self, answer: Answer) {
         self.state().cluster = Some(answer);
     }
 
-    /// Whatever was said before, from now on the pods count.
-    pub fn be_honest(&self) {
+    /// Answers all requests as an API server.
+    pub fn respond_normally(&self) {
         self.state().rules.clear();
     }
 
-    /// It is a server that does not know how to stream a listing.
-    pub fn forget_watch_lists(&self) {
+    /// Rejects a `WatchList` as an old server does.
+    pub fn disable_watch_lists(&self) {
         self.state().knows_watch_list = false;
     }
 
-    /// Only who has this token is let in.
-    pub fn want_token(&self, token: &str) {
+    /// Accepts this token only.
+    pub fn require_token(&self, token: &str) {
         self.state().token = Some(token.to_owned());
     }
 
-    /// A pod is there, or is another now.
+    /// Adds or changes a pod.
     pub fn put(&self, pod: Value) {
         let mut state = self.state();
         let key = key(&pod);
@@ -639,51 +637,51 @@ impl ApiServer {
         state.pods.insert(key, pod);
     }
 
-    /// A pod is gone.
+    /// Deletes a pod.
     pub fn delete(&self, name: &str) {
         let mut state = self.state();
         let pod = state.pods.remove(&format!("default/{name}")).unwrap();
         state.change("DELETED", pod);
     }
 
-    /// A bookmark for all who watch. Time has passed elsewhere, as it were.
+    /// Sends a bookmark with a newer version to all watches.
     pub fn bookmark(&self) {
         let mut state = self.state();
         state.version += 1;
         let line = Bytes::from(format!("{}\n", bookmark(state.version, false)));
-        state.tell(&Bit::Bytes(line));
+        state.send(&Chunk::Bytes(line));
     }
 
-    /// Sends something to all who watch.
+    /// Sends bytes to all watches.
     pub fn send(&self, bytes: impl Into<Bytes>) {
-        self.state().tell(&Bit::Bytes(bytes.into()));
+        self.state().send(&Chunk::Bytes(bytes.into()));
     }
 
-    /// Sends an event to all who watch, that is nothing of the server's pods.
+    /// Sends an event to all watches that does not change the server's pods.
     pub fn send_event(&self, event: &Value) {
         self.send(format!("{event}\n"));
     }
 
-    /// Ends all watches in good order.
+    /// Ends all watches regularly.
     pub fn end_watches(&self) {
         self.state().watches.clear();
     }
 
-    /// Breaks all connections of watches.
+    /// Breaks the connections of all watches.
     pub fn break_watches(&self) {
         let mut state = self.state();
-        state.tell(&Bit::Break);
+        state.send(&Chunk::Break);
         state.watches.clear();
     }
 
-    /// Forgets what happened up to now: no watch can begin before it.
+    /// Forgets the past events, so that no watch can start before now.
     pub fn compact(&self) {
         let mut state = self.state();
         state.past.clear();
         state.oldest = state.version;
     }
 
-    /// Goes back to an older state, as if etcd had been restored: these pods, at this version.
+    /// Replaces the pods and the version, as if etcd had been restored.
     pub fn restore(&self, version: u64, pods: &[Value]) {
         let mut state = self.state();
         (state.version, state.oldest) = (version, 0);
@@ -701,69 +699,76 @@ impl ApiServer {
         self.state().version.to_string()
     }
 
-    /// A list as it would be answered.
+    /// The response to a list.
     pub fn list(&self) -> Value {
         self.state().list()
     }
 
-    /// The pods that are wanted, by `namespace/name`.
+    /// The server's pods, by `namespace/name`.
     pub fn pods(&self) -> BTreeMap<String, Value> {
         self.state().pods.clone()
     }
 
-    /// How many watches stand.
+    /// Whether there is a watch and every change has been sent to it.
+    pub fn is_all_sent(&self) -> bool {
+        let state = self.state();
+        let mut open = state.watches.iter().filter(|watch| !watch.is_closed()).peekable();
+        open.peek().is_some() && open.all(|watch| watch.capacity() == watch.max_capacity())
+    }
+
+    /// How many watches are open.
     pub fn watches(&self) -> usize {
         self.state().watches.iter().filter(|watch| !watch.is_closed()).count()
     }
 
-    /// The requests that came so far.
-    pub fn seen(&self) -> Vec<Asked> {
+    /// The requests so far, without probes.
+    pub fn received(&self) -> Vec<ReceivedRequest> {
         self.seen.borrow().clone()
     }
 
-    /// How often it was asked whether it has come as far as a version; no other count has that in it.
+    /// How many probes came.
     pub fn probes(&self) -> usize {
         self.state().probes
     }
 
-    /// How often it was asked which cluster it is; no other count has that in it.
-    pub fn asked_of_the_cluster(&self) -> usize {
-        self.state().cluster_asks
+    /// How often the kube-system namespace was requested.
+    pub fn cluster_checks(&self) -> usize {
+        self.state().cluster_checks
     }
 
-    /// The requests that came so far, in short.
-    pub fn briefly(&self) -> Vec<String> {
-        self.seen.borrow().iter().map(Asked::brief).collect()
+    /// The summaries of the requests so far, without probes.
+    pub fn summaries(&self) -> Vec<String> {
+        self.seen.borrow().iter().map(ReceivedRequest::summary).collect()
     }
 
-    /// How many requests came, of a kind.
-    pub fn count(&self, ask: Ask) -> usize {
-        self.seen.borrow().iter().filter(|asked| asked.ask == ask).count()
+    /// How many requests of a kind came.
+    pub fn count(&self, kind: RequestKind) -> usize {
+        self.seen.borrow().iter().filter(|asked| asked.kind == kind).count()
     }
 
-    /// Waits until somebody watches.
-    pub async fn is_watched(&self) {
+    /// Waits until a watch is open.
+    pub async fn wait_for_watch(&self) {
         drop(soon(self.seen.subscribe().wait_for(|_| self.watches() > 0)).await.unwrap());
     }
 
-    /// Waits until so many requests have come, and gives them.
-    pub async fn asked(&self, times: usize) -> Vec<Asked> {
+    /// Waits for so many requests, and returns all.
+    pub async fn requests(&self, times: usize) -> Vec<ReceivedRequest> {
         soon(self.seen.subscribe().wait_for(|seen| seen.len() >= times)).await.unwrap().clone()
     }
 
-    /// Waits until so many requests of a kind have come.
-    pub async fn asked_for(&self, times: usize, ask: Ask) {
-        let count = |seen: &Vec<Asked>| seen.iter().filter(|asked| asked.ask == ask).count();
+    /// Waits for so many requests of a kind.
+    pub async fn wait_for(&self, times: usize, kind: RequestKind) {
+        let count = |seen: &Vec<ReceivedRequest>| seen.iter().filter(|asked| asked.kind == kind).count();
         soon(self.seen.subscribe().wait_for(|seen| count(seen) >= times)).await.unwrap();
     }
 
-    /// What was asked for that no API server would be asked.
-    pub fn faults(&self) -> Vec<String> {
+    /// What was wrong with the requests.
+    pub fn invalid_requests(&self) -> Vec<String> {
         self.state().faults.clone()
     }
 }
 
-/// A socket whose port may be had again at once.
+/// A socket whose port can be reused at once.
 fn socket(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -771,7 +776,7 @@ fn socket(address: SocketAddr) -> TcpSocket {
     socket
 }
 
-fn asked(request: &Request<Incoming>) -> Asked {
+fn asked(request: &Request<Incoming>) -> ReceivedRequest {
     let query: BTreeMap<String, String> = request
         .uri()
         .query()
@@ -781,16 +786,16 @@ fn asked(request: &Request<Incoming>) -> Asked {
         .map(|(name, value)| (name.to_owned(), unescaped(value)))
         .collect();
     let has = |name: &str, value: &str| query.get(name).is_some_and(|found| found == value);
-    let ask = match (has("watch", "true"), has("sendInitialEvents", "true")) {
-        (true, true) => Ask::WatchList,
-        (true, false) => Ask::Watch,
-        (false, _) if query.contains_key("continue") => Ask::Page,
-        _ if has("fieldSelector", &format!("spec.nodeName={NODE},metadata.name=-")) => Ask::Probe,
-        (false, _) => Ask::List,
+    let kind = match (has("watch", "true"), has("sendInitialEvents", "true")) {
+        (true, true) => RequestKind::WatchList,
+        (true, false) => RequestKind::Watch,
+        (false, _) if query.contains_key("continue") => RequestKind::Page,
+        _ if has("fieldSelector", &format!("spec.nodeName={NODE},metadata.name=-")) => RequestKind::Probe,
+        (false, _) => RequestKind::List,
     };
     let authorization = request.headers().get("authorization");
     let authorization = authorization.map_or("", |value| value.to_str().unwrap()).to_owned();
-    Asked { ask, query, authorization, at: Instant::now() }
+    ReceivedRequest { kind, query, authorization, at: Instant::now() }
 }
 
 fn unescaped(text: &str) -> String {
@@ -803,17 +808,17 @@ fn unescaped(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// A body that is told bit by bit.
-struct Told {
-    bits: mpsc::UnboundedReceiver<Bit>,
-    /// Held so that the body does not end.
-    open: Option<mpsc::UnboundedSender<Bit>>,
+/// A body whose chunks come from the server's state.
+struct ScriptedBody {
+    chunks: mpsc::Receiver<Chunk>,
+    /// Kept so that the body does not end.
+    open: Option<mpsc::Sender<Chunk>>,
     until: Option<Pin<Box<Sleep>>>,
     breaks: bool,
     flushed: bool,
 }
 
-impl Body for Told {
+impl Body for ScriptedBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -828,16 +833,16 @@ impl Body for Told {
             {
                 return Poll::Ready(None);
             }
-            match ready!(self.bits.poll_recv(context)) {
+            match ready!(self.chunks.poll_recv(context)) {
                 None => return Poll::Ready(None),
-                Some(Bit::Bytes(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                Some(Bit::Break) => self.breaks = true,
+                Some(Chunk::Bytes(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Some(Chunk::Break) => self.breaks = true,
             }
         }
         if mem::replace(&mut self.flushed, true) {
-            return Poll::Ready(Some(Err(io::Error::other("as the test wants it"))));
+            return Poll::Ready(Some(Err(io::Error::other("broken by the test"))));
         }
-        // What was sent before goes out before the connection does.
+        // Give the connection time to send the earlier chunks.
         context.waker().wake_by_ref();
         Poll::Pending
     }

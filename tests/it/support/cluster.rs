@@ -1,4 +1,4 @@
-//! What a cluster does to its pods, at a real apiserver: they are made, bound, changed and deleted.
+//! Creates, binds, changes and deletes pods at a real kube-apiserver.
 
 use std::{
     collections::BTreeMap,
@@ -10,6 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
+    kubeconfig::config,
     kubernetes::{Apiserver, At, Tls},
     plain::Answer,
     relay::Relay,
@@ -19,20 +20,19 @@ const JSON: &str = "application/json";
 /// The media type of a patch that replaces the fields that it names.
 const MERGE: &str = "application/merge-patch+json";
 
-/// Why something was not done, or perhaps was.
+/// Why a request failed.
 #[derive(Debug)]
-#[allow(dead_code, reason = "they are there to be read when a test fails")]
+#[allow(dead_code, reason = "they are shown when a test fails")]
 pub enum Failure {
-    /// Nobody answered. Whether it was done is not known.
+    /// There was no response; the request may have succeeded.
     Unanswered(io::Error),
-    /// A code and a Status.
-    Refused(u16, String),
+    /// The code and the Status of an error.
+    Rejected(u16, String),
 }
 
-type Done = Result<Value, Failure>;
+type Response = Result<Value, Failure>;
 
-/// Somebody who may do everything. One connection, made when it is needed and
-/// made anew after a failure.
+/// A client of a cluster admin. It connects when needed, and again after a failure.
 pub struct Admin<'a> {
     at: &'a At,
     connection: Option<Tls>,
@@ -55,43 +55,43 @@ impl<'a> Admin<'a> {
         Ok(answer)
     }
 
-    fn does(&mut self, request: &str, media: &str, body: &Value) -> Done {
+    fn send(&mut self, request: &str, media: &str, body: &Value) -> Response {
         let answer = self.ask(request, media, body).map_err(Failure::Unanswered)?;
         if !(200..300).contains(&answer.code) {
-            return Err(Failure::Refused(answer.code, answer.text()));
+            return Err(Failure::Rejected(answer.code, answer.text()));
         }
-        // Who is killed in the middle of an answer leaves half of it.
+        // A server that is killed leaves an incomplete response.
         serde_json::from_slice(&answer.body).map_err(|error| Failure::Unanswered(error.into()))
     }
 
-    pub fn get(&mut self, path: &str) -> Done {
-        self.does(&format!("GET {path}"), JSON, &Value::Null)
+    pub fn get(&mut self, path: &str) -> Response {
+        self.send(&format!("GET {path}"), JSON, &Value::Null)
     }
 
-    pub fn post(&mut self, path: &str, object: &Value) -> Done {
-        self.does(&format!("POST {path}"), JSON, object)
+    pub fn post(&mut self, path: &str, object: &Value) -> Response {
+        self.send(&format!("POST {path}"), JSON, object)
     }
 
-    pub fn remove(&mut self, path: &str) -> Done {
-        self.does(&format!("DELETE {path}"), JSON, &Value::Null)
+    pub fn remove(&mut self, path: &str) -> Response {
+        self.send(&format!("DELETE {path}"), JSON, &Value::Null)
     }
 
     pub fn namespace(&mut self, name: &str) {
         self.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).unwrap();
     }
 
-    /// The pod as it was made.
-    pub fn create(&mut self, pod: &Value) -> Done {
+    /// Creates a pod and returns it.
+    pub fn create(&mut self, pod: &Value) -> Response {
         let namespace = pod["metadata"]["namespace"].as_str().unwrap();
         self.post(&format!("/api/v1/namespaces/{namespace}/pods"), pod)
     }
 
-    pub fn read(&mut self, key: &str) -> Done {
+    pub fn read(&mut self, key: &str) -> Response {
         self.get(&path(key))
     }
 
-    /// What a scheduler does. The pod as it is after that.
-    pub fn bind(&mut self, key: &str, node: &str) -> Done {
+    /// Binds a pod as a scheduler does and returns it.
+    pub fn bind(&mut self, key: &str, node: &str) -> Response {
         let (_, name) = key.split_once('/').unwrap();
         let target = json!({"apiVersion": "v1", "kind": "Node", "name": node});
         let binding = json!({
@@ -101,29 +101,29 @@ impl<'a> Admin<'a> {
         self.read(key)
     }
 
-    /// The pod as it is after that.
-    pub fn patch(&mut self, key: &str, patch: &Value) -> Done {
-        self.does(&format!("PATCH {}", path(key)), MERGE, patch)
+    /// Patches a pod and returns it.
+    pub fn patch(&mut self, key: &str, patch: &Value) -> Response {
+        self.send(&format!("PATCH {}", path(key)), MERGE, patch)
     }
 
-    /// The pod as it is after that.
-    pub fn patch_status(&mut self, key: &str, status: &Value) -> Done {
-        self.does(&format!("PATCH {}/status", path(key)), MERGE, &json!({"status": status}))
+    /// Patches a pod's status and returns the pod.
+    pub fn patch_status(&mut self, key: &str, status: &Value) -> Response {
+        self.send(&format!("PATCH {}/status", path(key)), MERGE, &json!({"status": status}))
     }
 
-    /// With a grace in seconds; with 0 it is gone at once. The pod as it was last.
-    pub fn delete(&mut self, key: &str, grace: u32) -> Done {
-        self.does(&format!("DELETE {}?gracePeriodSeconds={grace}", path(key)), JSON, &Value::Null)
+    /// Deletes a pod with a grace period in seconds (0: at once) and returns it.
+    pub fn delete(&mut self, key: &str, grace: u32) -> Response {
+        self.send(&format!("DELETE {}?gracePeriodSeconds={grace}", path(key)), JSON, &Value::Null)
     }
 
-    /// What the server has for a node at this moment, mirror pods too, by `namespace/name`.
+    /// The server's pods of a node, with mirror pods, by `namespace/name`.
     pub fn pods_of(&mut self, node: &str) -> BTreeMap<String, Value> {
         let list = self.get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}")).unwrap();
         by_key(list["items"].as_array().unwrap())
     }
 
-    /// How often the server was asked this about pods of all namespaces, and answered with this code.
-    pub fn asked(&mut self, verb: &str, code: u16) -> u64 {
+    /// How many requests for pods of all namespaces had this verb and this status code.
+    pub fn request_count(&mut self, verb: &str, code: u16) -> u64 {
         let metrics = self.ask("GET /metrics", JSON, &Value::Null).unwrap().text();
         let labels = [
             "resource=\"pods\"".to_owned(),
@@ -138,7 +138,7 @@ impl<'a> Admin<'a> {
     }
 }
 
-/// Makes as many pods as there are keys, on a node.
+/// Creates pods on a node.
 pub fn create_all(apiserver: &Apiserver, keys: &[String], node: &str) {
     const WRITERS: usize = 4;
     thread::scope(|scope| {
@@ -153,13 +153,13 @@ pub fn create_all(apiserver: &Apiserver, keys: &[String], node: &str) {
     });
 }
 
-/// A pod's path from its `namespace/name`.
+/// The path of a pod, from its `namespace/name`.
 fn path(key: &str) -> String {
     let (namespace, name) = key.split_once('/').unwrap();
     format!("/api/v1/namespaces/{namespace}/pods/{name}")
 }
 
-/// A pod from its `namespace/name`, which no node has yet.
+/// A pod that is not bound, from its `namespace/name`.
 pub fn pod(key: &str) -> Value {
     let (namespace, name) = key.split_once('/').unwrap();
     json!({
@@ -168,7 +168,7 @@ pub fn pod(key: &str) -> Value {
     })
 }
 
-/// A pod that is made for a node.
+/// A pod that is created for a node.
 pub fn bound(key: &str, node: &str) -> Value {
     let mut pod = pod(key);
     pod["spec"]["nodeName"] = node.into();
@@ -180,15 +180,15 @@ pub fn key(pod: &Value) -> String {
     format!("{}/{}", word("namespace"), word("name"))
 }
 
-/// Pods by `namespace/name`, as far as they are the server's own.
+/// Pods by `namespace/name`, in the form that is compared.
 pub fn by_key(pods: &[Value]) -> BTreeMap<String, Value> {
     pods.iter().map(|pod| (key(pod), own(pod))).collect()
 }
 
-/// A pod without what podmux adds to the server's, and what it leaves away.
+/// A pod without what podmux adds or drops.
 fn own(pod: &Value) -> Value {
     let mut pod = without_nulls(pod);
-    // The items of a list do not say what they are.
+    // The items of a list have no type.
     pod["apiVersion"] = "v1".into();
     pod["kind"] = "Pod".into();
     let metadata = pod["metadata"].as_object_mut().unwrap();
@@ -202,7 +202,7 @@ fn own(pod: &Value) -> Value {
     pod
 }
 
-/// To Go a null is what is not there.
+/// In Go a null is the same as no value.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -214,7 +214,7 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Pods as far as a change of them is told by podmux.
+/// The fields of pods whose change gives an update.
 pub fn compared(pods: &BTreeMap<String, Value>) -> BTreeMap<&str, Value> {
     const METADATA: [&str; 7] = [
         "namespace",
@@ -225,29 +225,23 @@ pub fn compared(pods: &BTreeMap<String, Value>) -> BTreeMap<&str, Value> {
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     ];
-    let told = |pod: &Value| {
+    let fields = |pod: &Value| {
         let metadata = METADATA.map(|field| pod["metadata"][field].clone());
         json!([metadata, pod["spec"], pod["status"]])
     };
-    pods.iter().map(|(key, pod)| (&**key, told(pod))).collect()
+    pods.iter().map(|(key, pod)| (&**key, fields(pod))).collect()
 }
 
-/// A kubeconfig of a cluster behind a relay, for whoever this is.
+/// A kubeconfig for a cluster behind a relay, with these credentials.
 pub fn relayed(directory: &Path, at: &At, user: &Value) -> (Relay, PathBuf) {
     let relay = Relay::to(at.url.trim_start_matches("https://"));
     let cluster = json!({"server": format!("https://{}", relay.address), "certificate-authority": at.ca});
     (relay, kubeconfig(directory, &cluster, user))
 }
 
-/// A kubeconfig of one cluster and one user.
+/// Writes a kubeconfig with one cluster and one user.
 pub fn kubeconfig(directory: &Path, cluster: &Value, user: &Value) -> PathBuf {
     let path = directory.join("kubeconfig");
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": "test", "user": user}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-    });
-    fs::write(&path, config.to_string()).unwrap();
+    fs::write(&path, config(cluster, user).to_string()).unwrap();
     path
 }

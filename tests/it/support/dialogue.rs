@@ -1,4 +1,4 @@
-//! The same requests to a real kube-apiserver and to podmux, and what counts in their answers.
+//! Sends the same requests to a real kube-apiserver and to podmux, and compares the responses.
 
 use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
@@ -10,20 +10,20 @@ use serde_json::{Map, Value, json};
 
 use super::kubernetes::Apiserver;
 
-/// Longer than a real apiserver takes for anything, on a machine under load.
+/// Longer than any response takes on a machine under load.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// More than any answer of these tests.
+/// Larger than any response of these tests, in bytes.
 const LARGEST: usize = 16 << 20;
-/// How `generateName` ends a name (`apiserver/pkg/storage/names`).
+/// How many random letters `generateName` adds to a name (`apiserver/pkg/storage/names`).
 const RANDOM_LETTERS: usize = 5;
 
-/// A request and what was answered, for comparison.
-struct Said {
+/// A request and its response, for comparison.
+struct Exchange {
     label: &'static str,
     request: String,
-    /// What counts.
+    /// The compared parts.
     shape: Value,
-    /// All of it.
+    /// The whole response.
     raw: String,
 }
 
@@ -32,14 +32,14 @@ pub struct Side {
     client: Client,
     base: String,
     token: Option<String>,
-    said: Vec<Said>,
-    /// Values that each server makes up, in the order in which they were first seen.
+    exchanges: Vec<Exchange>,
+    /// The UIDs that the server generated, in the order of their first use.
     uids: Vec<String>,
-    /// Those of each pod.
+    /// The resource versions of each pod, in the same order.
     versions: HashMap<String, Vec<String>>,
 }
 
-/// An answer, for the requests that follow from it.
+/// A response.
 pub struct Answer {
     pub code: u16,
     pub headers: HeaderMap,
@@ -69,18 +69,18 @@ impl Side {
             client: Client::new(settings).unwrap(),
             base: url.to_owned(),
             token: token.cloned(),
-            said: Vec::new(),
+            exchanges: Vec::new(),
             uids: Vec::new(),
             versions: HashMap::new(),
         }
     }
 
-    /// Asks without a body. A request is a method and a path.
+    /// Sends a request without a body. The request is a method and a path.
     pub async fn ask(&mut self, label: &'static str, request: &str) -> Answer {
         self.ask_with(label, request, &[], "").await
     }
 
-    /// Asks with a body of JSON.
+    /// Sends a request with a JSON body.
     pub async fn send(&mut self, label: &'static str, request: &str, body: &Value) -> Answer {
         self.ask_with(label, request, &[("content-type", "application/json")], body.to_string()).await
     }
@@ -92,15 +92,18 @@ impl Side {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Answer {
-        assert!(self.said.iter().all(|said| said.label != label), "{label:?} is asked twice");
-        let (answer, text) = self.exchange(request, headers, body.into()).await;
-        let raw = format!("{} {:?}\n{}", answer.code, answer.headers, text.trim_end());
-        let shape = self.shape(&answer, &text);
-        self.said.push(Said { label, request: request.to_owned(), shape, raw });
-        answer
+        assert!(
+            self.exchanges.iter().all(|other| other.label != label),
+            "two requests have the label {label:?}"
+        );
+        let (response, text) = self.exchange(request, headers, body.into()).await;
+        let raw = format!("{} {:?}\n{}", response.code, response.headers, text.trim_end());
+        let shape = self.shape(&response, &text);
+        self.exchanges.push(Exchange { label, request: request.to_owned(), shape, raw });
+        response
     }
 
-    /// Asks what is not compared.
+    /// Sends a request whose response is not compared.
     pub async fn aside(&mut self, request: &str, body: &Value) -> Answer {
         let json = [("content-type", "application/json")];
         self.exchange(request, &json, body.to_string().into()).await.0
@@ -108,42 +111,43 @@ impl Side {
 
     async fn exchange(&self, request: &str, headers: &[(&str, &str)], body: Bytes) -> (Answer, String) {
         let (method, path) = request.split_once(' ').unwrap();
-        // As a user types it: what a URL cannot hold is escaped.
+        // The path is written unescaped.
         let path = path.replace(' ', "%20").replace('"', "%22").replace('>', "%3E");
         let path = path.replace('<', "%3C").replace('!', "%21").replace('{', "%7B").replace('}', "%7D");
-        let mut asked = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        let mut request_builder = Request::builder().method(method).uri(format!("{}{path}", self.base));
         for (name, value) in headers {
-            asked = asked.header(*name, *value);
+            request_builder = request_builder.header(*name, *value);
         }
         if let Some(token) = &self.token {
-            asked = asked.header(AUTHORIZATION, format!("Bearer {token}"));
+            request_builder = request_builder.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let answer = self.client.send(asked.body(body).unwrap()).await.unwrap();
-        let (head, body) = answer.into_parts();
+        let response = self.client.send(request_builder.body(body).unwrap()).await.unwrap();
+        let (head, body) = response.into_parts();
         let text = String::from_utf8(body.whole(LARGEST).await.unwrap().to_vec()).unwrap();
         let json = serde_json::from_str(&text).unwrap_or_default();
         (Answer { code: head.status.as_u16(), headers: head.headers, json }, text)
     }
 
-    /// What counts of an answer.
-    fn shape(&mut self, answer: &Answer, text: &str) -> Value {
+    /// The compared parts of a response.
+    fn shape(&mut self, response: &Answer, text: &str) -> Value {
         let header = |name: &str| {
-            let values = answer.headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned());
+            let values =
+                response.headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned());
             let mut values: Vec<String> = values.collect();
-            // Nobody promises an order of warnings.
+            // Warnings have no order.
             values.sort();
             values
         };
         let media = header("content-type").join(",");
         let media = media.split(';').next().unwrap_or_default().to_owned();
-        let body = match answer.json["kind"].as_str() {
-            Some("Status") => status(&answer.json),
-            Some("Pod") => self.pod(&answer.json),
-            Some("PodList") => self.list(&answer.json),
-            _ if answer.json.is_null() => json!({"text": text}),
-            _ => json!({"json": answer.json}),
+        let body = match response.json["kind"].as_str() {
+            Some("Status") => status(&response.json),
+            Some("Pod") => self.pod(&response.json),
+            Some("PodList") => self.list(&response.json),
+            _ if response.json.is_null() => json!({"text": text}),
+            _ => json!({"json": response.json}),
         };
-        json!({"code": answer.code, "type": media, "warnings": header("warning"), "body": body})
+        json!({"code": response.code, "type": media, "warnings": header("warning"), "body": body})
     }
 
     fn list(&mut self, list: &Value) -> Value {
@@ -169,7 +173,7 @@ impl Side {
             without_admission(spec);
         }
         if let Some(status) = pod["status"].as_object_mut() {
-            // The apiserver computes these of the spec.
+            // The apiserver computes these from the spec.
             status.remove("qosClass");
             status.remove("observedGeneration");
         }
@@ -206,7 +210,7 @@ impl Side {
     }
 }
 
-/// Whether a name is what `generateName` gives.
+/// A generated name without its random letters, if it is one of this prefix.
 fn generated_name(name: &str, prefix: &str) -> String {
     let random = name.get(name.len().saturating_sub(RANDOM_LETTERS)..).unwrap_or_default();
     let head = &name[..name.len() - random.len()];
@@ -214,10 +218,10 @@ fn generated_name(name: &str, prefix: &str) -> String {
     if prefix.starts_with(head) && lower {
         return format!("{head}?????");
     }
-    format!("{name}, which is not of {prefix}")
+    format!("{name}, which was not generated from {prefix}")
 }
 
-/// Values that a server makes up are compared by when they were seen first.
+/// The number of a generated value, by the order of first use.
 fn numbered(known: &mut Vec<String>, value: &str) -> String {
     let index = known.iter().position(|other| other == value).unwrap_or_else(|| {
         known.push(value.to_owned());
@@ -226,14 +230,13 @@ fn numbered(known: &mut Vec<String>, value: &str) -> String {
     format!("number {}", index + 1)
 }
 
-/// Times are compared by their form: whole seconds in UTC.
+/// A placeholder for a time of the right form: whole seconds in UTC.
 fn time_form(time: &str) -> &str {
     let whole = time.len() == "2026-01-02T03:04:05Z".len() && time.ends_with('Z');
     if whole && time.parse::<Timestamp>().is_ok() { "a time" } else { time }
 }
 
-/// What the apiserver's admission adds to each pod, and no node agent would:
-/// how long it may stay on a node that is gone, and a priority.
+/// Removes what the apiserver's admission adds to each pod: two tolerations and a priority.
 fn without_admission(spec: &mut Map<String, Value>) {
     if let Some(Value::Array(tolerations)) = spec.get_mut("tolerations") {
         let added = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -250,7 +253,7 @@ fn without_admission(spec: &mut Map<String, Value>) {
     }
 }
 
-/// A `Status` without its texts; causes as a set.
+/// A `Status` without its texts, with its causes sorted.
 fn status(status: &Value) -> Value {
     let details = &status["details"];
     let mut causes: Vec<(String, String)> = details["causes"]
@@ -277,24 +280,24 @@ fn status(status: &Value) -> Value {
     })
 }
 
-/// A difference that is meant: the label, what differs, and why. What differs is
-/// podmux's code and reason (`409 Conflict`; without a reason for what is no
-/// `Status`), or, where these are the same, the places.
+/// A deliberate difference: the label, the difference and the reason. The difference is
+/// podmux's code and reason (`409 Conflict`, without a reason if there is no `Status`), or
+/// the differing fields if these are equal.
 pub type Deliberate = (&'static str, &'static str, &'static str);
 
-/// Fails unless both sides said the same, but for what is meant to differ, which must.
+/// Fails unless the responses are equal but for the deliberate differences, which must exist.
 pub fn compare(kubernetes: &Side, podmux: &Side, deliberate: &[Deliberate]) {
     let mut problems = String::new();
-    for (theirs, ours) in kubernetes.said.iter().zip(&podmux.said) {
-        assert_eq!(theirs.label, ours.label, "the talk took another course");
-        let meant = deliberate.iter().find(|(label, ..)| *label == ours.label);
-        let problem = match meant {
+    for (theirs, ours) in kubernetes.exchanges.iter().zip(&podmux.exchanges) {
+        assert_eq!(theirs.label, ours.label, "the two sides got different requests");
+        let expected = deliberate.iter().find(|(label, ..)| *label == ours.label);
+        let problem = match expected {
             None if theirs.shape != ours.shape => differences("", &theirs.shape, &ours.shape),
-            Some(_) if theirs.shape == ours.shape => Some("it does not differ any more".to_owned()),
+            Some(_) if theirs.shape == ours.shape => Some("the responses no longer differ".to_owned()),
             Some((_, what, why)) if *what != summary(&theirs.shape, &ours.shape) => {
                 let how = differences("", &theirs.shape, &ours.shape).unwrap_or_default();
                 let is = summary(&theirs.shape, &ours.shape);
-                Some(format!("meant is {what:?} ({why}), but it is {is:?}:\n{how}"))
+                Some(format!("expected the difference {what:?} ({why}), found {is:?}:\n{how}"))
             }
             _ => None,
         };
@@ -308,26 +311,29 @@ pub fn compare(kubernetes: &Side, podmux: &Side, deliberate: &[Deliberate]) {
         }
     }
     for (label, ..) in deliberate {
-        assert!(podmux.said.iter().any(|said| said.label == *label), "nobody asks {label:?}");
+        assert!(
+            podmux.exchanges.iter().any(|exchange| exchange.label == *label),
+            "no request has the label {label:?}"
+        );
     }
-    assert_eq!(kubernetes.said.len(), podmux.said.len(), "one talk was longer");
+    assert_eq!(kubernetes.exchanges.len(), podmux.exchanges.len(), "one side got more requests");
     assert!(problems.is_empty(), "{problems}");
 }
 
 fn summary(theirs: &Value, ours: &Value) -> String {
-    let answer = |shape: &Value| {
+    let response = |shape: &Value| {
         let reason = shape["body"]["reason"].as_str().unwrap_or_default();
         format!("{} {reason}", shape["code"]).trim_end().to_owned()
     };
-    if answer(theirs) != answer(ours) {
-        return answer(ours);
+    if response(theirs) != response(ours) {
+        return response(ours);
     }
     let places = differences("", theirs, ours).unwrap_or_default();
     let places = places.lines().filter_map(|line| line.split('`').nth(1));
     places.map(|place| place.trim_start_matches(".body")).collect::<Vec<_>>().join(" ")
 }
 
-/// Where two values differ, all places.
+/// All fields in which two values differ.
 fn differences(path: &str, theirs: &Value, ours: &Value) -> Option<String> {
     if theirs == ours {
         return None;
@@ -343,5 +349,5 @@ fn differences(path: &str, theirs: &Value, ours: &Value) -> Option<String> {
             .collect();
         return Some(places.join("\n"));
     }
-    Some(format!("- `{path}`: {theirs} there, {ours} here"))
+    Some(format!("- `{path}`: {theirs} from kube-apiserver, {ours} from podmux"))
 }

@@ -1,4 +1,4 @@
-//! A kubeconfig in a directory of its own, and the server that it leads to.
+//! Kubeconfigs, and a server to connect to with them.
 
 use std::{
     fs,
@@ -16,10 +16,10 @@ use super::{
     web::{Authority, Reply, Seen, Web},
 };
 
-/// What must be in no error.
+/// A text that no error may contain.
 pub const SECRET: &str = "s3cr3t";
 
-/// A server, its CA, and a directory for what leads to it.
+/// A server, its CA, and a directory for the kubeconfig and its files.
 pub struct Scene {
     pub directory: TempDir,
     pub authority: Authority,
@@ -27,7 +27,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A server that wants no certificate.
+    /// A server that accepts clients without a certificate.
     pub async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new(directory.path(), "ca");
@@ -35,7 +35,7 @@ impl Scene {
         Self { directory, authority, web }
     }
 
-    /// A server that wants a certificate of its CA.
+    /// A server that requires a client certificate of its CA.
     pub async fn strict() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new(directory.path(), "ca");
@@ -49,31 +49,31 @@ impl Scene {
     }
 
     pub fn write(&self, name: &str, text: &str) {
-        put(&self.at(name), text);
+        replace_file(&self.at(name), text);
     }
 
-    /// The cluster of this server, whose CA stands beside the kubeconfig.
+    /// The kubeconfig's cluster for this server.
     pub fn cluster(&self) -> Value {
         json!({ "server": self.web.url, "certificate-authority": "ca.pem" })
     }
 
-    /// Writes a kubeconfig with one user.
+    /// Writes a kubeconfig.
     pub fn kubeconfig(&self, cluster: &Value, user: &Value) -> PathBuf {
         let path = self.at("kubeconfig");
-        put(&path, &config(cluster, user).to_string());
+        replace_file(&path, &config(cluster, user).to_string());
         path
     }
 
-    /// The same, and what connects with it.
+    /// Writes a kubeconfig for this server, and returns a connector of it.
     pub fn connector(&self, user: &Value) -> Connector {
         Connector::new(Kubeconfig::File(self.kubeconfig(&self.cluster(), user)))
     }
 
-    /// What the server sees of a request.
+    /// Sends a request and returns it as the server receives it.
     pub async fn seen(&self, connector: &mut Connector) -> Seen {
         let before = self.web.seen().len();
-        let answer = ask(connector).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let response = request(connector).await.unwrap();
+        assert_eq!(response.status(), 200);
         self.web.seen().swap_remove(before)
     }
 }
@@ -90,22 +90,22 @@ pub fn config(cluster: &Value, user: &Value) -> Value {
     })
 }
 
-/// Puts a file in the place of another, as whoever renews a credential does.
-pub fn put(path: &Path, text: &str) {
+/// Replaces a file in one step, as programs that renew credentials do.
+pub fn replace_file(path: &Path, text: &str) {
     let fresh = path.with_extension("fresh");
     fs::write(&fresh, text).unwrap();
     fs::rename(fresh, path).unwrap();
 }
 
-/// Asks for pods.
-pub async fn ask(connector: &mut Connector) -> Result<Response<Body>, kube::Error> {
-    let connected = soon(connector.client()).await.unwrap_or_else(|error| panic!("{}", told(&error)));
+/// Sends a request for pods.
+pub async fn request(connector: &mut Connector) -> Result<Response<Body>, kube::Error> {
+    let connected = soon(connector.client()).await.unwrap_or_else(|error| panic!("{}", on_one_line(&error)));
     let request = Request::get("/api/v1/pods?watch=1").body(Body::empty()).unwrap();
     soon(connected.client.send(request)).await
 }
 
-/// An error as people are told it: on one line, without a secret.
-pub fn told(error: &dyn std::error::Error) -> String {
+/// An error with its causes, which must be one line without a secret.
+pub fn on_one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -116,9 +116,9 @@ pub fn told(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Why there is no client.
-pub async fn refused(connector: &mut Connector) -> String {
-    let error: ConnectError = soon(connector.client()).await.err().expect("there is a client");
+/// The error for a kubeconfig that no client can be made from.
+pub async fn connect_error(connector: &mut Connector) -> String {
+    let error: ConnectError = soon(connector.client()).await.err().expect("no client can be made");
     assert!(!format!("{error:?}").contains(SECRET), "{error:?}");
-    told(&error)
+    on_one_line(&error)
 }

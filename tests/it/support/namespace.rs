@@ -1,4 +1,4 @@
-//! Tests that need a system of their own: the same test once more, in namespaces of its own.
+//! Runs a test in Linux namespaces of its own.
 
 use std::{
     env,
@@ -13,12 +13,11 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const INSIDE: &str = "PODMUX_TEST_INSIDE";
 
-/// Whether the test is inside. If not, it has been run there with `unshare
-/// FLAGS`, and has passed: the caller returns.
+/// Whether this process is inside the namespaces. If not, it runs the test there with
+/// `unshare FLAGS` and fails if that fails; the caller returns.
 ///
-/// `-U` alone makes root somebody whom file permissions bind; `-Ur` gives it
-/// limits of its own, `m` mounts of its own. None of it needs root where users
-/// may make namespaces.
+/// With `-U` file permissions apply to root, too; `-Ur` gives it limits of its own, `m`
+/// mounts of its own. This needs no root where users may create namespaces.
 pub fn inside(flags: &str, test: &str) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;
@@ -30,30 +29,29 @@ pub fn inside(flags: &str, test: &str) -> bool {
         .env(INSIDE, "1")
         .output()
         .expect("unshare(1) of util-linux runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.contains("1 passed"),
-        "inside `unshare {flags}`:\n{said}\n{complained}"
+        output.status.success() && stdout.contains("1 passed"),
+        "inside `unshare {flags}`:\n{stdout}\n{stderr}"
     );
     false
 }
 
-/// The address of this end of a cable,
+/// The addresses of the two ends of the link.
 const HERE: &str = "10.9.9.1";
-/// and of the other one.
 const THERE: &str = "10.9.9.2";
 
-/// A network of its own at the other end of a cable, for a test inside `unshare -Urn`.
+/// A network namespace with a link to this one, for a test inside `unshare -Urn`.
 pub struct Elsewhere {
-    /// It does nothing but keep the network.
+    /// A process that keeps the namespace alive.
     keeper: Child,
 }
 
 impl Elsewhere {
-    /// Lays the cable.
+    /// Creates the namespace and the link.
     pub fn new() -> Self {
-        // It has moved when it says so.
+        // It prints a line when it is in the namespace.
         let mut keeper = Command::new("unshare")
             .args(["-n", "sh", "-c", "echo; exec cat"])
             .stdin(Stdio::piped())
@@ -69,7 +67,7 @@ impl Elsewhere {
         run("ip link set v0 up");
         elsewhere.run(&format!("ip addr add {THERE}/24 dev v1"));
         elsewhere.run("ip link set v1 up");
-        // Nobody is asked who has the address: a network that drops packets says nothing of that either.
+        // Without ARP, which would report that packets are dropped.
         run(&format!("ip neigh replace {THERE} lladdr {peer} dev v0 nud permanent"));
         elsewhere.run(&format!("ip neigh replace {HERE} lladdr {mac} dev v1 nud permanent"));
         elsewhere
@@ -79,11 +77,11 @@ impl Elsewhere {
         run(&format!("nsenter -t {} -n {command}", self.keeper.id()));
     }
 
-    /// A listener at the other end.
+    /// A listener in the other namespace.
     pub fn listener(&self) -> TcpListener {
         let network = File::open(format!("/proc/{}/ns/net", self.keeper.id())).unwrap();
         let bind = move || {
-            // A socket stays in the network of the thread that made it, and the thread ends here.
+            // A socket stays in the namespace of the thread that creates it.
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             TcpListener::bind((THERE, 0)).unwrap()
         };
@@ -92,12 +90,12 @@ impl Elsewhere {
         listener
     }
 
-    /// From now on what is sent there is dropped without a word.
+    /// Drops all packets silently.
     pub fn drop_packets(&self) {
         self.run(&format!("ip addr del {THERE}/24 dev v1"));
     }
 
-    /// No more of that.
+    /// Stops dropping packets.
     pub fn pass_packets(&self) {
         self.run(&format!("ip addr add {THERE}/24 dev v1"));
         self.run(&format!("ip neigh replace {HERE} lladdr 02:00:00:00:00:01 dev v1 nud permanent"));

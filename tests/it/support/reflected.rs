@@ -1,4 +1,4 @@
-//! An API server under a real apiserver source, a real mux and one consumer, with time under control.
+//! A real apiserver source on a scripted API server, with a real mux, one consumer and a paused clock.
 
 use std::{collections::BTreeMap, future::Future, mem, time::Duration};
 
@@ -27,14 +27,12 @@ use super::{
     web::Authority,
 };
 
-/// How far the clock may jump at once.
+/// The longest jump of the paused clock.
 const STRIDE: Duration = Duration::from_millis(500);
-/// How long nothing may happen between two jumps, in real time: what is under way
-/// between two sockets arrives meanwhile.
+/// The real time between two jumps, in which data arrives at the sockets.
 const BREATH: Duration = Duration::from_millis(1);
 
-/// Runs a test over TCP and once more over TLS, each with a log of its own and
-/// a clock that jumps when there is nothing to do.
+/// Runs a test over TCP and again over TLS, each with its own log and a paused clock.
 pub fn over_both<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new(directory.path(), "ca");
@@ -44,45 +42,45 @@ pub fn over_both<F: Future<Output = ()>>(test: impl Fn(ApiServer, Log) -> F) {
             let pacer = tokio::spawn(pace());
             let server = ApiServer::start(authority);
             test(server.clone(), log).await;
-            assert_eq!(server.faults(), [""; 0]);
+            assert_eq!(server.invalid_requests(), [""; 0]);
             pacer.abort();
         });
     }
 }
 
-/// Keeps the clock from running away from the sockets: a jump is made only when
-/// nobody has anything to do, but a byte that is under way is nobody's yet.
+/// Slows the paused clock down. It jumps whenever all tasks wait, even while data is on its
+/// way between two sockets.
 async fn pace() {
     loop {
-        // While a thread blocks, the clock stands.
+        // The clock does not jump while a thread blocks.
         spawn_blocking(|| std::thread::sleep(BREATH)).await.unwrap();
         sleep(STRIDE).await;
     }
 }
 
-/// A source at work.
+/// A running source.
 pub struct Reflected {
     pub server: ApiServer,
     pub handle: ApiHandle,
     pub mux: Mux,
     pub stop: CancellationToken,
     pub source: JoinHandle<()>,
-    /// Where its kubeconfig is.
+    /// Contains the kubeconfig.
     _directory: TempDir,
     updates: Updates,
-    /// What the updates have come to.
-    told: BTreeMap<String, Value>,
-    /// The updates as `OP name`, since the last look.
-    heard: Vec<String>,
+    /// The delivered view.
+    delivered: BTreeMap<String, Value>,
+    /// The new updates, as `OP name`.
+    new: Vec<String>,
 }
 
 impl Reflected {
-    /// A source that reflects a server.
+    /// Starts a source.
     pub fn start(server: &ApiServer) -> Self {
         Self::start_with(server, &json!({}), |source| source)
     }
 
-    /// A source with these credentials, that is given more than its settings.
+    /// Starts a source with these credentials, after a change by the test.
     pub fn start_with(server: &ApiServer, user: &Value, more: impl FnOnce(ApiSource) -> ApiSource) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = Kubeconfig::File(server.kubeconfig(directory.path(), user));
@@ -93,7 +91,7 @@ impl Reflected {
         tokio::spawn(turn.run());
         let source = tokio::spawn(more(source).run(stop.clone()));
         let updates = mux.updates(Notify::Incremental);
-        let (told, heard) = (BTreeMap::new(), Vec::new());
+        let (delivered, new) = (BTreeMap::new(), Vec::new());
         Self {
             server: server.clone(),
             handle,
@@ -102,34 +100,34 @@ impl Reflected {
             source,
             _directory: directory,
             updates,
-            told,
-            heard,
+            delivered,
+            new,
         }
     }
 
-    /// A source that has the pods of its server and watches.
-    pub async fn at_work(server: &ApiServer) -> Self {
+    /// Starts a source and waits until it has the server's pods and watches.
+    pub async fn watching(server: &ApiServer) -> Self {
         let mut source = Self::start(server);
         source.converges().await;
-        source.watches().await;
+        source.wait_for_watch().await;
         source
     }
 
-    fn take(&mut self, update: &PodUpdate) {
+    fn apply(&mut self, update: &PodUpdate) {
         let wanted = self.server.pods();
         for pod in update.pods.iter() {
             let key = pod.key().to_string();
-            self.heard.push(format!("{} {}", update.op, pod.key().name()));
+            self.new.push(format!("{} {}", update.op, pod.key().name()));
             let pod = plain(pod);
             match update.op {
                 Op::Remove => {
-                    let gone = self.told.remove(&key).expect("what is removed was told");
+                    let gone = self.delivered.remove(&key).expect("REMOVE of an unknown pod");
                     let uid = |pod: &Value| pod["metadata"]["uid"].clone();
                     let is_wanted = wanted.get(&key).is_some_and(|wanted| uid(wanted) == uid(&gone));
-                    assert!(!is_wanted, "{key} was removed, and the server wants it");
+                    assert!(!is_wanted, "{key} was removed, but the server wants it");
                 }
-                Op::Add => assert!(self.told.insert(key, pod).is_none(), "ADD of a known pod"),
-                _ => assert!(self.told.insert(key, pod).is_some(), "{} of an unknown pod", update.op),
+                Op::Add => assert!(self.delivered.insert(key, pod).is_none(), "ADD of a known pod"),
+                _ => assert!(self.delivered.insert(key, pod).is_some(), "{} of an unknown pod", update.op),
             }
         }
     }
@@ -138,11 +136,11 @@ impl Reflected {
     pub async fn pass(&mut self, time: Duration) {
         let end = tokio::time::Instant::now() + time;
         while let Ok(update) = tokio::time::timeout_at(end, self.updates.next()).await {
-            self.take(&update.expect("the mux goes on"));
+            self.apply(&update.expect("the mux goes on"));
         }
     }
 
-    /// Waits until what was told is what the server wants, for a minute at most.
+    /// Waits until the delivered view is the server's, for a minute at most.
     pub async fn converges(&mut self) {
         self.converges_within(Duration::from_mins(1)).await;
     }
@@ -151,9 +149,9 @@ impl Reflected {
         let converging = async {
             let mut merged = self.mux.merged();
             while !self.is_converged() {
-                // A new version alone changes the view, and is told to nobody.
+                // A change of the resource version changes the merged view but gives no update.
                 tokio::select! {
-                    update = self.updates.next() => self.take(&update.expect("the mux goes on")),
+                    update = self.updates.next() => self.apply(&update.expect("the mux goes on")),
                     changed = merged.changed() => changed.expect("the mux goes on"),
                 }
             }
@@ -161,41 +159,41 @@ impl Reflected {
         if timeout(time, converging).await.is_err() {
             let wanted = wanted(&self.server);
             panic!(
-                "not so within {time:?}: told {:#?}, wanted {:#?}, asked {:#?}, {:#?}",
-                self.told,
+                "not converged within {time:?}: delivered {:#?}, wanted {:#?}, requests {:#?}, {:#?}",
+                self.delivered,
                 wanted,
-                self.server.briefly(),
+                self.server.summaries(),
                 self.status()
             );
         }
     }
 
-    /// Whether all that the server wants has been told, and the view is the same.
+    /// Whether the delivered view and the merged view are the server's.
     fn is_converged(&self) -> bool {
         let merged = self.mux.merged().borrow().clone();
         let view: BTreeMap<String, Value> =
             merged.iter().map(|(key, entry)| (key.to_string(), plain(entry.pod()))).collect();
         let wanted = wanted(&self.server);
-        let is_seen = merged.state(SourceName::Api) == Some(SourceState::Synced);
-        // A new version alone is told to nobody.
-        let told = |pods: &BTreeMap<String, Value>| -> Vec<Value> {
+        let is_synced = merged.state(SourceName::Api) == Some(SourceState::Synced);
+        // A change of the resource version alone gives no update.
+        let without_version = |pods: &BTreeMap<String, Value>| -> Vec<Value> {
             pods.values().cloned().map(versionless).collect()
         };
-        is_seen && view == wanted && told(&self.told) == told(&wanted)
+        is_synced && view == wanted && without_version(&self.delivered) == without_version(&wanted)
     }
 
-    /// What was heard since the last look.
-    pub fn heard(&mut self) -> Vec<String> {
-        mem::take(&mut self.heard)
+    /// The updates since the last call, as `OP name`.
+    pub fn updates(&mut self) -> Vec<String> {
+        mem::take(&mut self.new)
     }
 
-    /// The image of a pod, as it was told.
+    /// The image of a delivered pod.
     pub fn image(&self, name: &str) -> &str {
-        let pod = self.told.get(&format!("default/{name}"));
+        let pod = self.delivered.get(&format!("default/{name}"));
         pod.map_or("", |pod| pod["spec"]["containers"][0]["image"].as_str().unwrap())
     }
 
-    /// Waits until a pod that the server has just been given has gone all the way.
+    /// Adds a pod to the server and waits until it is delivered.
     pub async fn marker(&mut self, name: &str) {
         self.server.put(super::apiserver::pod(name, "marker"));
         self.converges().await;
@@ -213,37 +211,37 @@ impl Reflected {
         self.status().reflector.expect("it has a reflector").phase
     }
 
-    /// The resource version that is known.
+    /// The resource version in the status.
     pub fn version(&self) -> String {
         let version = self.status().reflector.expect("it has a reflector").resource_version;
         version.map_or_else(String::new, |version| version.to_string())
     }
 
-    /// Waits for a state.
-    pub async fn is(&self, what: &str, is: impl FnMut(&SourceStatus) -> bool) {
+    /// Waits for a status.
+    pub async fn wait_until(&self, what: &str, is: impl FnMut(&SourceStatus) -> bool) {
         let mut watch = self.handle.watch();
         let Ok(status) = timeout(Duration::from_mins(2), watch.wait_for(is)).await else {
-            panic!("it is not {what}: {:#?}, asked {:?}", self.status(), self.server.briefly());
+            panic!("it is not {what}: {:#?}, requests {:?}", self.status(), self.server.summaries());
         };
         drop(status.expect("the source goes on"));
     }
 
-    /// Waits until it fails so.
-    pub async fn fails(&self, wanted: &str) {
+    /// Waits for an error that contains a text.
+    pub async fn wait_for_failure(&self, wanted: &str) {
         let fails = |status: &SourceStatus| {
             status.failing.as_ref().is_some_and(|failing| failing.error.contains(wanted))
         };
-        self.is(&format!("failing with {wanted:?}"), fails).await;
+        self.wait_until(&format!("failing with {wanted:?}"), fails).await;
     }
 
-    /// Waits until it watches and all is well.
-    pub async fn watches(&self) {
+    /// Waits until it watches without a failure.
+    pub async fn wait_for_watch(&self) {
         let watches = |status: &SourceStatus| {
             status.failing.is_none()
                 && status.reflector.as_ref().is_some_and(|reflector| reflector.phase == "watching")
         };
-        self.is("watching", watches).await;
-        self.server.is_watched().await;
+        self.wait_until("watching", watches).await;
+        self.server.wait_for_watch().await;
     }
 
     /// How many errors of a kind were counted.
@@ -251,7 +249,7 @@ impl Reflected {
         self.handle.metrics().errors.get_or_create(&[("kind", kind.to_owned())]).get()
     }
 
-    /// What was refused, as `origin: reason`.
+    /// The rejections, as `origin: reason`.
     pub fn rejections(&self) -> Vec<String> {
         let merged = self.mux.merged().borrow().clone();
         merged.rejections().map(|rejection| format!("{}: {}", rejection.origin, rejection.reason)).collect()
@@ -259,20 +257,20 @@ impl Reflected {
 
     /// How many requests come while time passes.
     pub async fn requests_in(&mut self, time: Duration) -> usize {
-        let requests = |server: &ApiServer| server.seen().len() + server.probes();
+        let requests = |server: &ApiServer| server.received().len() + server.probes();
         let before = requests(&self.server);
         self.pass(time).await;
         requests(&self.server) - before
     }
 
-    /// Stops it, and waits for its end.
-    pub async fn end(self) {
+    /// Stops the source and waits for its end.
+    pub async fn stop(self) {
         self.stop.cancel();
         soon(self.source).await.unwrap();
     }
 }
 
-/// The pods that a server wants, as they are compared.
+/// The server's pods in the form that is compared, without mirror pods.
 fn wanted(server: &ApiServer) -> BTreeMap<String, Value> {
     let is_mirror = |pod: &Value| pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_string();
     server
@@ -283,7 +281,7 @@ fn wanted(server: &ApiServer) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// A pod as it is compared: without what podmux adds.
+/// A pod without the annotations that podmux adds.
 fn plain(pod: &Pod) -> Value {
     let text = pod.text();
     assert!(!String::from_utf8_lossy(text).contains("managedFields"));

@@ -1,4 +1,4 @@
-//! A wire that can be cut: it carries TCP connections to a server, and looks into none.
+//! A TCP relay to a server whose connections a test can break.
 
 use std::{
     io,
@@ -10,82 +10,82 @@ use std::{
     thread,
 };
 
-/// The wire. Its threads end with it and with its connections.
+/// The relay. Its threads end with it and with its connections.
 pub struct Relay {
     /// Where to connect to.
     pub address: SocketAddr,
-    wire: Arc<Wire>,
+    state: Arc<RelayState>,
 }
 
-struct Wire {
+struct RelayState {
     target: String,
-    /// Whether connections are carried; else they are closed as soon as they come.
-    whole: AtomicBool,
-    over: AtomicBool,
-    /// How many connections came while it was not whole.
+    /// Whether connections are relayed; else they are closed at once.
+    connected: AtomicBool,
+    ended: AtomicBool,
+    /// How many connections were closed at once.
     turned_away: AtomicUsize,
     /// Both ends of each connection.
     ends: Mutex<Vec<TcpStream>>,
 }
 
 impl Relay {
-    /// To an address of the loopback: `127.0.0.1:6443`.
+    /// A relay to an address: `127.0.0.1:6443`.
     pub fn to(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let wire = Arc::new(Wire {
+        let state = Arc::new(RelayState {
             target: target.to_owned(),
-            whole: AtomicBool::new(true),
-            over: AtomicBool::new(false),
+            connected: AtomicBool::new(true),
+            ended: AtomicBool::new(false),
             turned_away: AtomicUsize::new(0),
             ends: Mutex::default(),
         });
         let address = listener.local_addr().unwrap();
-        let carried = wire.clone();
+        let relayed = state.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                if carried.over.load(Ordering::SeqCst) {
+                if relayed.ended.load(Ordering::SeqCst) {
                     return;
                 }
-                // A side that has gone away is what this is for.
-                let _ = stream.and_then(|stream| carried.carry(stream));
+                // Broken connections are expected.
+                let _ = stream.and_then(|stream| relayed.relay(stream));
             }
         });
-        Self { address, wire }
+        Self { address, state }
     }
 
-    /// Breaks all connections, and turns new ones away.
+    /// Breaks all connections and closes new ones at once.
     pub fn cut(&self) {
-        let mut ends = self.wire.ends.lock().unwrap();
-        self.wire.whole.store(false, Ordering::SeqCst);
+        let mut ends = self.state.ends.lock().unwrap();
+        self.state.connected.store(false, Ordering::SeqCst);
         for end in ends.drain(..) {
             let _ = end.shutdown(Shutdown::Both);
         }
     }
 
-    /// Carries new connections again.
+    /// Relays new connections again.
     pub fn mend(&self) {
-        self.wire.whole.store(true, Ordering::SeqCst);
+        self.state.connected.store(true, Ordering::SeqCst);
     }
 
-    /// How many connections were turned away so far.
+    /// How many connections were closed at once.
     pub fn turned_away(&self) -> usize {
-        self.wire.turned_away.load(Ordering::SeqCst)
+        self.state.turned_away.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.wire.over.store(true, Ordering::SeqCst);
+        self.state.ended.store(true, Ordering::SeqCst);
         self.cut();
-        // Wakes whoever waits for the next one.
+        // Wake the thread that waits for the next connection.
         drop(TcpStream::connect(self.address));
     }
 }
 
-impl Wire {
-    fn carry(&self, near: TcpStream) -> io::Result<()> {
+impl RelayState {
+    fn relay(&self, near: TcpStream) -> io::Result<()> {
         let mut ends = self.ends.lock().unwrap();
-        if !self.whole.load(Ordering::SeqCst) {
+        if !self.connected.load(Ordering::SeqCst) {
             self.turned_away.fetch_add(1, Ordering::SeqCst);
             return near.shutdown(Shutdown::Both);
         }

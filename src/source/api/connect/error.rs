@@ -1,91 +1,93 @@
-//! Why the API server cannot be asked.
+//! Why no client for the API server can be made.
 
 use std::{io, path::PathBuf};
 
 use jiff::Timestamp;
-use tokio::task::JoinError;
 
-/// Why there is no client. Says what to do about it; nothing in it is secret.
+use crate::{host::Cancelled, pem::PemError};
+
+/// Why no client can be made, and what to do about it. It contains nothing secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// There is no such kubeconfig.
-    #[error("there is no kubeconfig {}; put one there, or give --kubeconfig another path", .0.display())]
+    /// The kubeconfig does not exist.
+    #[error("the kubeconfig {} does not exist (create it, or set another path with --kubeconfig)", .0.display())]
     Missing(PathBuf),
     /// A file cannot be read.
-    #[error("cannot read the {what} {}; does it exist, and may this process read it?", .path.display())]
+    #[error("cannot read the {what} {} (does it exist, and may this process read it?)", .path.display())]
     File {
-        /// What is in it.
+        /// What it contains.
         what: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         error: io::Error,
     },
-    /// The kubeconfig is not one.
+    /// The file is not a kubeconfig.
     #[error(
-        "{}:{line}: this is no kubeconfig: YAML is expected, with clusters, contexts, users and a current-context", .path.display()
+        "{}:{line}: not a kubeconfig; expected YAML with clusters, contexts, users and a current-context", .path.display()
     )]
     Yaml {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// From 1; 0 if it is not known.
+        /// From 1.
         line: u64,
     },
-    /// What it says cannot be used.
+    /// A value in the kubeconfig or in a file that it names is invalid.
     #[error("{place}: {problem}")]
-    Said {
-        /// The kubeconfig, or the directory of what a pod finds.
+    Invalid {
+        /// The file, or the directory of the service account.
         place: String,
         /// What is wrong and what is expected.
         problem: String,
     },
-    /// Something is not what it should be.
-    #[error("no {what} in {place}: PEM text is expected, which begins with -----BEGIN")]
+    /// A certificate or a key is not the PEM text that is expected.
+    #[error("cannot use {place}")]
     Pem {
-        /// What was expected.
-        what: &'static str,
-        /// Where.
+        /// Where it is.
         place: String,
+        /// What is missing.
+        #[source]
+        error: PemError,
     },
     /// A certificate and a key cannot be used together.
-    #[error("cannot use the certificate of {certificate} with the key of {key}; do they belong together?")]
-    Pair {
+    #[error("cannot use the certificate in {certificate} with the key in {key} (do they belong together?)")]
+    CertificateAndKey {
         /// Where the certificate is.
         certificate: String,
         /// Where the key is.
         key: String,
-        /// Why not.
+        /// The reason.
         #[source]
         error: rustls::Error,
     },
-    /// A client certificate is no longer valid.
+    /// A client certificate has expired.
     #[error(
-        "the client certificate of {place} expired at {at}; put a new one in its place (if it has not expired, set this machine's clock)"
+        "the client certificate in {place} expired at {at}; replace it (if it has not expired, set this machine's clock)"
     )]
     Expired {
         /// Where it is.
         place: String,
-        /// When that was.
+        /// When it expired.
         at: Timestamp,
     },
-    /// The system's CAs cannot be had.
+    /// The system's CAs cannot be read.
     #[error(
-        "cannot read this system's CA certificates; install them (ca-certificates), or give the cluster a certificate-authority"
+        "cannot read the system's CA certificates (install the package ca-certificates, or set a certificate-authority for the cluster)"
     )]
     Roots(#[source] io::Error),
-    /// A credential plugin gave nothing that can be used.
+    /// A credential plugin failed.
     #[error("the credential plugin {command} {problem}")]
     Plugin {
-        /// What was run.
+        /// The program.
         command: String,
         /// What happened.
         problem: String,
     },
-    /// No client can be made of it all.
-    #[error("no client can be made of the kubeconfig")]
+    /// The kubeconfig cannot be used for another reason.
+    #[error("no client can be made from the kubeconfig")]
     Client(#[source] kube::Error),
-    /// The runtime ended while files were read.
-    #[error("the files of the kubeconfig were not read to their end")]
-    Cut(#[source] JoinError),
+    /// Reading the files was cancelled.
+    #[error("the files of the kubeconfig were not read to the end")]
+    Cancelled(#[source] Cancelled),
 }

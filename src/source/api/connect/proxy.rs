@@ -1,39 +1,21 @@
-//! Through which proxy the API server is asked, if through any: as kubectl does it.
+//! Chooses the proxy to the API server, as kubectl does.
 
-use std::{fmt, net::IpAddr};
+use std::net::IpAddr;
 
 use http::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
-use crate::client::shown;
+use crate::{client::shown, source::api::config::Proxies};
 
-/// What the environment says about proxies; empty is as good as unsaid.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Proxies {
-    /// For a server with TLS: `HTTPS_PROXY`.
-    pub https: String,
-    /// For one without: `HTTP_PROXY`.
-    pub http: String,
-    /// Which servers are asked without: `NO_PROXY`.
-    pub no: String,
-}
-
-impl fmt::Debug for Proxies {
-    /// Without the URLs: there may be passwords in them.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxies").field("no", &self.no).finish_non_exhaustive()
-    }
-}
-
-/// The proxy that the kubeconfig or the environment names for a server. What
-/// the kubeconfig names is used whatever `NO_PROXY` says, as client-go does it.
+/// The proxy for a server, from the kubeconfig or the environment. As in client-go,
+/// `NO_PROXY` does not affect a proxy from the kubeconfig.
 pub(super) fn choose(
     server: &Uri,
     named: Option<&str>,
     environment: &Proxies,
 ) -> Result<Option<Intercept>, String> {
     if let Some(named) = named.filter(|url| !url.is_empty()) {
-        return understand(server, named, "proxy-url").map(Some);
+        return parse(server, named, "proxy-url").map(Some);
     }
     let tls = server.scheme_str() == Some("https");
     let (url, variable) =
@@ -41,22 +23,22 @@ pub(super) fn choose(
     if url.is_empty() || bypassed(server, &environment.no) {
         return Ok(None);
     }
-    understand(server, url, variable).map(Some)
+    parse(server, url, variable).map(Some)
 }
 
-fn understand(server: &Uri, url: &str, place: &str) -> Result<Intercept, String> {
-    let expected = "http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT is expected";
+fn parse(server: &Uri, url: &str, place: &str) -> Result<Intercept, String> {
+    let expected = "expected http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT";
     let proxy = Matcher::builder().all(url.to_owned()).build().intercept(server);
-    // What cannot be read may have a password in it all the same, so it is not repeated.
-    let proxy = proxy.ok_or_else(|| format!("{place} is no URL of a proxy: {expected}"))?;
+    // The value is not repeated, because it may contain a password.
+    let proxy = proxy.ok_or_else(|| format!("{place} is not the URL of a proxy; {expected}"))?;
     match proxy.uri().scheme_str() {
         Some("http" | "https" | "socks5") => Ok(proxy),
-        _ => Err(format!("{place} is {}, which is no proxy that is known: {expected}", shown(proxy.uri()))),
+        _ => Err(format!("{place} is {}, an unknown kind of proxy; {expected}", shown(proxy.uri()))),
     }
 }
 
-/// Whether a server is asked directly although there is a proxy: Go's rules
-/// (`golang.org/x/net/http/httpproxy`). This machine is never asked through one.
+/// Whether a server is reached directly although there is a proxy, by the rules of Go
+/// (`golang.org/x/net/http/httpproxy`). This machine always is.
 fn bypassed(server: &Uri, no: &str) -> bool {
     let Some(host) = server.host() else { return true };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -67,7 +49,7 @@ fn bypassed(server: &Uri, no: &str) -> bool {
     let port = server.port_u16().unwrap_or(if server.scheme_str() == Some("https") { 443 } else { 80 });
     let entries = no.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let entries = entries.filter_map(|entry| without_port(entry, port));
-    // The dot says that only names below it are meant.
+    // An entry that begins with a dot matches subdomains only.
     let mut entries =
         entries.filter(|entry| entry.strip_prefix('.').is_none_or(|name| !name.eq_ignore_ascii_case(host)));
     entries.any(|entry| {
@@ -81,13 +63,15 @@ fn bypassed(server: &Uri, no: &str) -> bool {
     })
 }
 
-/// An entry of `NO_PROXY` without its port; nothing if it is for another one.
+/// An entry of `NO_PROXY` without its port; nothing if it is for another port.
 fn without_port(entry: &str, port: u16) -> Option<&str> {
     if entry.parse::<IpAddr>().is_ok() {
         return Some(entry);
     }
-    match entry.rsplit_once(':').map(|(name, said)| (name, said.parse::<u16>())) {
-        Some((name, Ok(said))) => (said == port).then(|| name.trim_start_matches('[').trim_end_matches(']')),
+    match entry.rsplit_once(':').map(|(name, port)| (name, port.parse::<u16>())) {
+        Some((name, Ok(entry_port))) => {
+            (entry_port == port).then(|| name.trim_start_matches('[').trim_end_matches(']'))
+        }
         _ => Some(entry),
     }
 }

@@ -1,72 +1,70 @@
-//! What a watch's events and a list's items say.
+//! Decodes the events of a watch and the items of a list.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{reflector::Version, store::Object};
+use super::{json_splitter::TextOrEmpty, reflector::Version};
 use crate::{
     error_chain::chain,
     pod::{PodKey, Prepared},
 };
 
-/// The annotation of the bookmark after which a `WatchList` has told everything.
+/// The annotation of the bookmark that ends the initial events of a `WatchList`.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// An object of the server.
+#[derive(Debug)]
+pub(super) enum Object {
+    /// A pod.
+    Pod(Box<Prepared>),
+    /// An object that should be a pod and cannot be decoded.
+    Undecodable { key: Option<PodKey>, why: String },
+}
 
 /// An event of a watch.
 #[derive(Debug)]
-pub(super) enum Event<'t> {
-    /// A pod is there, or is another now; and the version of this moment, if it can be read.
+pub(super) enum WatchEvent<'t> {
+    /// A pod was added or changed; with the object's resource version, if it can be read.
     Changed(Object, Option<Version>),
-    /// A pod is gone.
+    /// A pod was deleted.
     Deleted(Option<PodKey>, Option<Version>),
-    /// Nothing happened up to this version.
+    /// Nothing else has happened up to this version.
     Bookmark { version: Version, ends_initial_events: bool },
     /// The text of a `Status`.
     Error(&'t [u8]),
-    /// Of a type that a later API has.
+    /// An event of a type that a later API defines.
     Unknown(String),
 }
 
 #[derive(Deserialize)]
-struct Wire<'t> {
+struct EventText<'t> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'t, str>,
     #[serde(borrow)]
     object: &'t RawValue,
 }
 
-/// Of an object that cannot be decoded, what may still be read.
+/// What is read of an object that may not be decodable.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Outline {
-    metadata: Metadata,
+struct ObjectOutline {
+    metadata: MetadataOutline,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Metadata {
-    name: Loose,
-    namespace: Loose,
-    resource_version: Loose,
+struct MetadataOutline {
+    name: TextOrEmpty,
+    namespace: TextOrEmpty,
+    resource_version: TextOrEmpty,
     annotations: serde_json::Value,
 }
 
-/// A text, or something else that does not matter.
-#[derive(Default)]
-struct Loose(String);
-
-impl<'de> Deserialize<'de> for Loose {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let value = serde_json::Value::deserialize(from)?;
-        Ok(Self(value.as_str().unwrap_or_default().to_owned()))
-    }
-}
-
-impl Metadata {
+impl MetadataOutline {
     fn of(text: &str) -> Self {
-        serde_json::from_str::<Outline>(text).unwrap_or_default().metadata
+        serde_json::from_str::<ObjectOutline>(text).unwrap_or_default().metadata
     }
 
     fn key(&self) -> Option<PodKey> {
@@ -79,27 +77,26 @@ impl Metadata {
     }
 }
 
-impl<'t> Event<'t> {
-    /// Reads one event.
+impl<'t> WatchEvent<'t> {
+    /// Decodes one event.
     ///
     /// # Errors
-    /// If this is no event of a watch, so that nothing after it can be trusted either.
-    pub(super) fn read(text: &'t str) -> Result<Self, String> {
-        let wire = serde_json::from_str(text);
-        let Wire { kind, object } =
-            wire.map_err(|error| format!("no event of a watch: {}", chain(&error)))?;
+    /// If the text is not an event of a watch, so that what follows cannot be trusted.
+    pub(super) fn decode(text: &'t str) -> Result<Self, String> {
+        let EventText { kind, object } = serde_json::from_str(text)
+            .map_err(|error| format!("not an event of a watch: {}", chain(&error)))?;
         let object = object.get();
         match &*kind {
             "ADDED" | "MODIFIED" => {
-                let (object, version) = read_object(object);
+                let (object, version) = decode_object(object);
                 Ok(Self::Changed(object, version))
             }
             "DELETED" => {
-                let metadata = Metadata::of(object);
+                let metadata = MetadataOutline::of(object);
                 Ok(Self::Deleted(metadata.key(), metadata.version()))
             }
             "BOOKMARK" => {
-                let metadata = Metadata::of(object);
+                let metadata = MetadataOutline::of(object);
                 let ends_initial_events = metadata.annotations[INITIAL_EVENTS_END] == "true";
                 let version = metadata.version().ok_or("a bookmark without a resourceVersion")?;
                 Ok(Self::Bookmark { version, ends_initial_events })
@@ -110,8 +107,8 @@ impl<'t> Event<'t> {
     }
 }
 
-/// An item of a list, or the object of an event: a pod, or why it is none.
-pub(super) fn read_object(text: &str) -> (Object, Option<Version>) {
+/// Decodes an item of a list, or the object of an event.
+pub(super) fn decode_object(text: &str) -> (Object, Option<Version>) {
     match Prepared::from_server(text.as_bytes()) {
         Ok(pod) => {
             let version =
@@ -120,7 +117,7 @@ pub(super) fn read_object(text: &str) -> (Object, Option<Version>) {
         }
         Err(error) => {
             let why = error.problem.to_string();
-            (Object::Bad { key: error.key, why }, Metadata::of(text).version())
+            (Object::Undecodable { key: error.key, why }, MetadataOutline::of(text).version())
         }
     }
 }

@@ -1,9 +1,9 @@
-//! How an API server's answer is cut into objects, in whatever chunks it comes.
+//! An API server's response is split into objects, whatever its chunks are.
 
 use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
-use podmux::source::api::frames::{FrameError, Frames, ListEnd, MAX_OBJECT, Piece, Shape};
+use podmux::source::api::json_splitter::{BodyShape, JsonSplitter, ListEnd, MAX_OBJECT, Part, SplitError};
 use proptest::{
     collection::{hash_map, vec},
     prelude::{Just, Strategy, any, prop_oneof},
@@ -13,64 +13,67 @@ use proptest::{
 };
 use serde_json::{Value, json};
 
-/// All that a body gives that comes in these chunks, and how it ends.
-fn cut<'a>(shape: Shape, chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Piece>, Result<(), FrameError>) {
-    let mut frames = Frames::new(shape);
-    let mut pieces = Vec::new();
+/// The parts of a body in these chunks, and how it ends.
+fn split<'a>(
+    shape: BodyShape,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<Part>, Result<(), SplitError>) {
+    let mut splitter = JsonSplitter::new(shape);
+    let mut parts = Vec::new();
     for chunk in chunks {
-        frames.push(chunk);
+        splitter.push(chunk);
         loop {
-            match frames.next() {
-                Ok(Some(piece)) => pieces.push(piece),
+            match splitter.next() {
+                Ok(Some(part)) => parts.push(part),
                 Ok(None) => break,
                 Err(error) => {
-                    assert_eq!(frames.next(), Err(error.clone()), "an error stays");
-                    assert_eq!(frames.finish(), Err(error.clone()));
-                    return (pieces, Err(error));
+                    assert_eq!(splitter.next(), Err(error.clone()), "the error is repeated");
+                    assert_eq!(splitter.finish(), Err(error.clone()));
+                    return (parts, Err(error));
                 }
             }
         }
     }
-    (pieces, frames.finish())
+    (parts, splitter.finish())
 }
 
-fn whole(shape: Shape, text: &str) -> (Vec<Piece>, Result<(), FrameError>) {
-    cut(shape, [text.as_bytes()])
+fn whole(shape: BodyShape, text: &str) -> (Vec<Part>, Result<(), SplitError>) {
+    split(shape, [text.as_bytes()])
 }
 
-/// What a body gives as lines, the same byte by byte and in one.
-fn check(shape: Shape, text: &str, expected: &Expect) {
-    let (pieces, end) = whole(shape, text);
-    let bytewise = cut(shape, text.as_bytes().chunks(1));
-    // An answer that is no JSON is shown as far as it has come.
-    if !matches!(end, Err(FrameError::Garbage(_))) {
+/// Compares the parts of a body, one a line. Chunks of one byte must give the same.
+fn check(shape: BodyShape, text: &str, expected: &Expect) {
+    let (parts, end) = whole(shape, text);
+    let bytewise = split(shape, text.as_bytes().chunks(1));
+    // The error for a body that is not JSON shows what has arrived.
+    if !matches!(end, Err(SplitError::Malformed(_))) {
         assert_eq!(bytewise.1, end);
     }
-    assert_eq!((&bytewise.0, bytewise.1.is_ok()), (&pieces, end.is_ok()));
-    let mut said = String::new();
-    for piece in pieces {
-        match piece {
-            Piece::Object(text) => writeln!(said, "{}", text.escape_ascii()),
-            Piece::End(ListEnd { api_version, kind, resource_version, continue_token }) => {
-                writeln!(said, "end: {api_version} {kind} at {resource_version}, then '{continue_token}'")
+    assert_eq!((&bytewise.0, bytewise.1.is_ok()), (&parts, end.is_ok()));
+    let mut log = String::new();
+    for part in parts {
+        match part {
+            Part::Object(text) => writeln!(log, "{}", text.escape_ascii()),
+            Part::End(ListEnd { api_version, kind, resource_version, continue_token }) => {
+                writeln!(log, "end: {api_version} {kind} at {resource_version}, then '{continue_token}'")
             }
         }
         .unwrap();
     }
     match end {
-        Ok(()) => writeln!(said, "complete"),
-        Err(error) => writeln!(said, "{error}"),
+        Ok(()) => writeln!(log, "complete"),
+        Err(error) => writeln!(log, "{error}"),
     }
     .unwrap();
-    expected.assert_eq(&said);
+    expected.assert_eq(&log);
 }
 
 fn events(text: &str, expected: &Expect) {
-    check(Shape::Events, text, expected);
+    check(BodyShape::Events, text, expected);
 }
 
 fn list(text: &str, expected: &Expect) {
-    check(Shape::List, text, expected);
+    check(BodyShape::List, text, expected);
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn events_are_objects_with_white_space_between() {
 }
 
 #[test]
-fn brackets_and_quotes_within_texts_end_nothing() {
+fn brackets_and_quotes_inside_strings_end_no_object() {
     events(
         r#"{"}":"{[\"}]\\"} {"a":"\\\"}"}"#,
         &expect![[r#"
@@ -101,101 +104,101 @@ fn brackets_and_quotes_within_texts_end_nothing() {
 }
 
 #[test]
-fn what_ends_in_the_middle_is_cut_off() {
+fn an_object_that_ends_in_the_middle_is_incomplete() {
     for text in ["{", r#"{"a"#, r#"{"a\"#, r#"{"a":{}"#, "{} {"] {
-        let (pieces, end) = whole(Shape::Events, text);
-        assert_eq!((pieces.len(), end), (usize::from(text.starts_with("{}")), Err(FrameError::CutOff)));
+        let (parts, end) = whole(BodyShape::Events, text);
+        assert_eq!((parts.len(), end), (usize::from(text.starts_with("{}")), Err(SplitError::Incomplete)));
     }
 }
 
 #[test]
-fn what_is_no_json_is_shown_without_harm() {
+fn the_error_for_a_body_that_is_not_json_escapes_what_it_shows() {
     events(
         "<!DOCTYPE html><html><head><title>Log in to the hotel's network</title>",
         &expect![[r#"
-            the answer is not JSON as an API server writes it: it begins with '<!DOCTYPE html><html><head><title>Log in'
+            the response is not the JSON of an API server: it begins with '<!DOCTYPE html><html><head><title>Log in'
         "#]],
     );
     list(
         "\u{1f}\u{8b}\u{8}\u{0}\u{1b}[31m",
         &expect![[r#"
-            the answer is not JSON as an API server writes it: it begins with '\x1f\xc2\x8b\x08\x00\x1b[31m'
+            the response is not the JSON of an API server: it begins with '\x1f\xc2\x8b\x08\x00\x1b[31m'
         "#]],
     );
     list(
         "\u{feff}{}",
         &expect![[r#"
-        the answer is not JSON as an API server writes it: it begins with '\xef\xbb\xbf{}'
+        the response is not the JSON of an API server: it begins with '\xef\xbb\xbf{}'
     "#]],
     );
     list(
         "404 page not found\n",
         &expect![[r#"
-        the answer is not JSON as an API server writes it: it begins with '404 page not found\n'
+        the response is not the JSON of an API server: it begins with '404 page not found\n'
     "#]],
     );
     list(
         "[]",
         &expect![[r#"
-        the answer is not JSON as an API server writes it: it begins with '[]'
+        the response is not the JSON of an API server: it begins with '[]'
     "#]],
     );
     events(
         "null",
         &expect![[r#"
-        the answer is not JSON as an API server writes it: it begins with 'null'
+        the response is not the JSON of an API server: it begins with 'null'
     "#]],
     );
 }
 
 #[test]
-fn of_what_stands_between_objects_and_cannot_one_byte_is_shown() {
-    // What follows may be a secret of a pod.
+fn the_error_for_invalid_json_shows_one_byte() {
+    // The following bytes may be a secret of a pod.
     for (shape, text) in [
-        (Shape::Events, r#"{} ken":"s3cret"}"#),
-        (Shape::Events, r#"{},"s3cret""#),
-        (Shape::List, r#"{} "s3cret""#),
-        (Shape::List, r#"{"a" "s3cret"}"#),
-        (Shape::List, r#"{"a":}s3cret"#),
-        (Shape::List, r#"{"a":1 "s3cret"}"#),
-        (Shape::List, r#"{s3cret}"#),
-        (Shape::List, r#"{"a":1,}s3cret"#),
-        (Shape::List, r#"{,"s3cret":1}"#),
-        (Shape::List, r#"{"items":[,"s3cret"]}"#),
-        (Shape::List, r#"{"items":[1 "s3cret"]}"#),
-        (Shape::List, r#"{"items":{"s3cret":1}}"#),
-        (Shape::List, r#"{"metadata":"s3cret"}"#),
-        (Shape::List, r#"{"metadata":{s3cret}}"#),
+        (BodyShape::Events, r#"{} ken":"s3cret"}"#),
+        (BodyShape::Events, r#"{},"s3cret""#),
+        (BodyShape::List, r#"{} "s3cret""#),
+        (BodyShape::List, r#"{"a" "s3cret"}"#),
+        (BodyShape::List, r#"{"a":}s3cret"#),
+        (BodyShape::List, r#"{"a":1 "s3cret"}"#),
+        (BodyShape::List, r#"{s3cret}"#),
+        (BodyShape::List, r#"{"a":1,}s3cret"#),
+        (BodyShape::List, r#"{,"s3cret":1}"#),
+        (BodyShape::List, r#"{"items":[,"s3cret"]}"#),
+        (BodyShape::List, r#"{"items":[1 "s3cret"]}"#),
+        (BodyShape::List, r#"{"items":{"s3cret":1}}"#),
+        (BodyShape::List, r#"{"metadata":"s3cret"}"#),
+        (BodyShape::List, r#"{"metadata":{s3cret}}"#),
     ] {
         let error = whole(shape, text).1.unwrap_err();
-        assert!(matches!(error, FrameError::Garbage(_)), "{text}: {error}");
+        assert!(matches!(error, SplitError::Malformed(_)), "{text}: {error}");
         assert!(!error.to_string().contains("3c"), "{text}: {error}");
-        assert!(matches!(cut(shape, text.as_bytes().chunks(1)).1, Err(FrameError::Garbage(_))));
+        assert!(matches!(split(shape, text.as_bytes().chunks(1)).1, Err(SplitError::Malformed(_))));
     }
     events(
         r#"{},{}"#,
         &expect![[r#"
         {}
-        the answer is not JSON as an API server writes it: ',' stands where an event was expected
+        the response is not the JSON of an API server: found ',', expected an event
     "#]],
     );
     list(
         r#"{"a":1 "b":2}"#,
         &expect![[r#"
-        the answer is not JSON as an API server writes it: '\"' stands where a comma or the end of the list was expected
+        the response is not the JSON of an API server: found '\"', expected a comma or the end of the list
     "#]],
     );
     list(
         "{}{}",
         &expect![[r#"
         end:   at , then ''
-        the answer is not JSON as an API server writes it: '{' stands where nothing more was expected
+        the response is not the JSON of an API server: found '{', expected nothing more
     "#]],
     );
 }
 
 #[test]
-fn a_lists_items_come_one_by_one_and_its_end_at_last() {
+fn a_list_gives_its_items_and_then_its_end() {
     list(
         r#" {"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"abc","x":[{}]},"items":[{"a":1} , {}]} "#,
         &expect![[r#"
@@ -205,7 +208,7 @@ fn a_lists_items_come_one_by_one_and_its_end_at_last() {
             complete
         "#]],
     );
-    // In any order, beside anything.
+    // The fields may be in any order, beside unknown ones.
     list(
         r#"{"items":[{"items":[1]}],"x":{"metadata":{"resourceVersion":"1"}},"y":[],"z":-1.5e+3,"metadata":{"resourceVersion":"7"},"kind":"K\u00e9","t":true}"#,
         &expect![[r#"
@@ -227,10 +230,10 @@ fn a_lists_items_come_one_by_one_and_its_end_at_last() {
 #[test]
 fn a_list_without_items_is_empty() {
     for items in ["null", "[]", " [ ] "] {
-        let (pieces, end) =
-            whole(Shape::List, &format!(r#"{{"items":{items},"metadata":{{"resourceVersion":"7"}}}}"#));
+        let (parts, end) =
+            whole(BodyShape::List, &format!(r#"{{"items":{items},"metadata":{{"resourceVersion":"7"}}}}"#));
         let wanted = ListEnd { resource_version: "7".to_owned(), ..ListEnd::default() };
-        assert_eq!((pieces, end), (vec![Piece::End(wanted)], Ok(())));
+        assert_eq!((parts, end), (vec![Part::End(wanted)], Ok(())));
     }
     list(
         "{}",
@@ -242,7 +245,7 @@ fn a_list_without_items_is_empty() {
 }
 
 #[test]
-fn items_may_be_anything() {
+fn an_item_may_be_any_value() {
     list(
         r#"{"items":[1, "a,]", null,[[{}],2],true,{}]}"#,
         &expect![[r#"
@@ -259,7 +262,7 @@ fn items_may_be_anything() {
 }
 
 #[test]
-fn what_is_no_text_is_no_version() {
+fn a_field_that_is_not_a_string_is_empty() {
     list(
         r#"{"kind":7,"apiVersion":["v1"],"metadata":{"resourceVersion":7,"continue":null},"items":[]}"#,
         &expect![[r#"
@@ -270,17 +273,17 @@ fn what_is_no_text_is_no_version() {
     list(
         r#"{"kind":{},"metadata":null}"#,
         &expect![[r#"
-        the answer is not JSON as an API server writes it: metadata is not what it is in a list
+        the response is not the JSON of an API server: metadata has the wrong type for a list
     "#]],
     );
 }
 
 #[test]
-fn a_list_that_ends_before_its_end_is_cut_off() {
+fn a_list_that_ends_early_is_incomplete() {
     let text = r#"{"items":[{"a":1},{}],"metadata":{"resourceVersion":"7"},"n":12}"#;
     for length in 0..text.len() {
-        let (pieces, end) = whole(Shape::List, &text[..length]);
-        assert_eq!(end, Err(FrameError::CutOff), "{length}");
+        let (parts, end) = whole(BodyShape::List, &text[..length]);
+        assert_eq!(end, Err(SplitError::Incomplete), "{length}");
         let items = if length < 17 {
             0
         } else if length < 20 {
@@ -288,18 +291,18 @@ fn a_list_that_ends_before_its_end_is_cut_off() {
         } else {
             2
         };
-        assert_eq!(pieces.len(), items, "{length}");
+        assert_eq!(parts.len(), items, "{length}");
     }
-    assert_eq!(whole(Shape::List, text).1, Ok(()));
+    assert_eq!(whole(BodyShape::List, text).1, Ok(()));
 }
 
 #[test]
-fn an_item_comes_as_soon_as_it_is_complete() {
-    let mut frames = Frames::new(Shape::List);
-    frames.push(br#"{"items":[{"a":1}"#);
-    assert_eq!(frames.next(), Ok(Some(Piece::Object(br#"{"a":1}"#.as_slice().into()))));
-    assert_eq!(frames.next(), Ok(None));
-    assert_eq!(frames.finish(), Err(FrameError::CutOff));
+fn an_item_is_returned_as_soon_as_it_is_complete() {
+    let mut splitter = JsonSplitter::new(BodyShape::List);
+    splitter.push(br#"{"items":[{"a":1}"#);
+    assert_eq!(splitter.next(), Ok(Some(Part::Object(br#"{"a":1}"#.as_slice().into()))));
+    assert_eq!(splitter.next(), Ok(None));
+    assert_eq!(splitter.finish(), Err(SplitError::Incomplete));
 }
 
 #[test]
@@ -310,55 +313,55 @@ fn an_object_may_be_10_mib_and_no_more() {
     let exceeds = object(MAX_OBJECT + 1);
     assert_eq!((fits.len(), exceeds.len()), (MAX_OBJECT, MAX_OBJECT + 1));
     for chunk in [4096, 1 << 20, usize::MAX] {
-        let cut = |shape, text: &str| cut(shape, text.as_bytes().chunks(chunk));
-        let (pieces, end) = cut(Shape::Events, &format!("{fits}\n{fits}{{}}"));
-        assert_eq!((pieces.len(), end), (3, Ok(())));
-        assert_eq!(cut(Shape::Events, &exceeds), (vec![], Err(FrameError::TooLarge)));
-        assert_eq!(cut(Shape::List, &list(&fits)).0.len(), 2);
-        assert_eq!(cut(Shape::List, &list(&exceeds)), (vec![], Err(FrameError::TooLarge)));
-        // No part of a list is held that is larger.
+        let split = |shape, text: &str| split(shape, text.as_bytes().chunks(chunk));
+        let (parts, end) = split(BodyShape::Events, &format!("{fits}\n{fits}{{}}"));
+        assert_eq!((parts.len(), end), (3, Ok(())));
+        assert_eq!(split(BodyShape::Events, &exceeds), (vec![], Err(SplitError::TooLarge)));
+        assert_eq!(split(BodyShape::List, &list(&fits)).0.len(), 2);
+        assert_eq!(split(BodyShape::List, &list(&exceeds)), (vec![], Err(SplitError::TooLarge)));
+        // The limit holds for the other fields of a list, too.
         let other = format!("{{\"managed\":{exceeds}}}");
-        assert_eq!(cut(Shape::List, &other), (vec![], Err(FrameError::TooLarge)));
+        assert_eq!(split(BodyShape::List, &other), (vec![], Err(SplitError::TooLarge)));
     }
-    // It is known before the object ends, and for words and names as well.
+    // The error comes before the object ends, and for numbers and names, too.
     let open = "[".repeat(MAX_OBJECT + 1);
     for text in
         [format!("{{\"a\":{open}"), format!("{{\"a\":{}", open.replace('[', "1")), format!("{{\"{open}")]
     {
-        assert_eq!(cut(Shape::List, text.as_bytes().chunks(1 << 20)).1, Err(FrameError::TooLarge));
+        assert_eq!(split(BodyShape::List, text.as_bytes().chunks(1 << 20)).1, Err(SplitError::TooLarge));
     }
-    // White space is not held at all.
+    // White space is not stored.
     let space = " ".repeat(MAX_OBJECT + 1);
-    assert_eq!(whole(Shape::Events, &format!("{space}{{}}{space}")).1, Ok(()));
+    assert_eq!(whole(BodyShape::Events, &format!("{space}{{}}{space}")).1, Ok(()));
 }
 
 #[test]
-fn what_a_large_object_took_is_given_back() {
+fn the_memory_of_a_large_object_is_released() {
     let object = format!("{{\"a\":\"{}\"}}{{", "x".repeat(MAX_OBJECT - 100));
-    let mut frames = Frames::new(Shape::Events);
+    let mut splitter = JsonSplitter::new(BodyShape::Events);
     for chunk in object.as_bytes().chunks(100_000) {
-        frames.push(chunk);
-        if let Some(piece) = frames.next().unwrap() {
-            drop(piece);
-            assert!(frames.room() < 1000, "{}", frames.room());
+        splitter.push(chunk);
+        if let Some(part) = splitter.next().unwrap() {
+            drop(part);
+            assert!(splitter.capacity() < 1000, "{}", splitter.capacity());
         } else {
-            assert!(frames.room() <= 2 * MAX_OBJECT, "{}", frames.room());
+            assert!(splitter.capacity() <= 2 * MAX_OBJECT, "{}", splitter.capacity());
         }
     }
-    assert_eq!((frames.room() < 1000, frames.finish()), (true, Err(FrameError::CutOff)));
+    assert_eq!((splitter.capacity() < 1000, splitter.finish()), (true, Err(SplitError::Incomplete)));
 }
 
 #[test]
-fn depth_is_the_decoders_affair() {
+fn the_nesting_depth_is_not_limited() {
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(1_000_000), "]".repeat(1_000_000));
-    assert_eq!(whole(Shape::Events, &deep).0.len(), 1);
-    assert_eq!(whole(Shape::List, &format!("{{\"items\":[{deep}],\"x\":{deep}}}")).0.len(), 2);
-    assert_eq!(whole(Shape::List, &format!("{{\"metadata\":{deep}}}")).1, Ok(()));
+    assert_eq!(whole(BodyShape::Events, &deep).0.len(), 1);
+    assert_eq!(whole(BodyShape::List, &format!("{{\"items\":[{deep}],\"x\":{deep}}}")).0.len(), 2);
+    assert_eq!(whole(BodyShape::List, &format!("{{\"metadata\":{deep}}}")).1, Ok(()));
     let version = format!("{{\"metadata\":{{\"resourceVersion\":{deep}}}}}");
-    assert!(matches!(whole(Shape::List, &version).1, Err(FrameError::Garbage(_))));
+    assert!(matches!(whole(BodyShape::List, &version).1, Err(SplitError::Malformed(_))));
 }
 
-/// Any JSON value, with whatever makes finding its end hard.
+/// Any JSON value, with texts that make it hard to find its end.
 fn value() -> BoxedStrategy<Value> {
     let text =
         || vec(select(vec!["a", "\"", "\\", "{", "}", "[", "]", ",", "é", "\u{1F600}", "\n", "\u{1}"]), 0..6);
@@ -395,18 +398,18 @@ fn chunks<'a>(text: &'a str, cuts: &[usize]) -> Vec<&'a [u8]> {
     cuts.windows(2).map(|pair| &text.as_bytes()[pair[0]..pair[1]]).collect()
 }
 
-/// The values of the objects; all pieces must be objects.
-fn values(pieces: &[Piece]) -> Vec<Value> {
-    let value = |piece: &Piece| match piece {
-        Piece::Object(text) => serde_json::from_slice(text).unwrap(),
-        Piece::End(end) => panic!("{end:?}"),
+/// The values of parts that are all objects.
+fn values(parts: &[Part]) -> Vec<Value> {
+    let value = |part: &Part| match part {
+        Part::Object(text) => serde_json::from_slice(text).unwrap(),
+        Part::End(end) => panic!("{end:?}"),
     };
-    pieces.iter().map(value).collect()
+    parts.iter().map(value).collect()
 }
 
 proptest! {
     #[test]
-    fn any_events_come_whole_in_any_chunks(
+    fn any_events_are_returned_whole_in_any_chunks(
         events in vec((object(), space(), any::<bool>()), 0..6),
         cuts in vec(any::<usize>(), 0..12),
         stop in any::<usize>(),
@@ -419,21 +422,21 @@ proptest! {
             ends.push(text.len());
             text += space;
         }
-        let (pieces, end) = cut(Shape::Events, chunks(&text, &cuts));
+        let (parts, end) = split(BodyShape::Events, chunks(&text, &cuts));
         assert_eq!(end, Ok(()));
-        assert_eq!(values(&pieces), events.iter().map(|(event, ..)| event.clone()).collect::<Vec<_>>());
-        // What ends early gives what was complete by then.
+        assert_eq!(values(&parts), events.iter().map(|(event, ..)| event.clone()).collect::<Vec<_>>());
+        // A body that ends early gives the events that are complete.
         let stop = stop % (text.len() + 1);
-        let (early, end) = cut(Shape::Events, [&text.as_bytes()[..stop]]);
+        let (early, end) = split(BodyShape::Events, [&text.as_bytes()[..stop]]);
         let complete = ends.iter().filter(|end| **end <= stop).count();
-        assert_eq!(early, pieces[..complete]);
+        assert_eq!(early, parts[..complete]);
         let last = complete.checked_sub(1).map_or(0, |last| ends[last]);
         let is_between = text.as_bytes()[..stop].trim_ascii_end().len() == last;
         assert_eq!(end.is_ok(), is_between, "{:?}", text[..].get(..stop));
     }
 
     #[test]
-    fn any_list_comes_whole_in_any_chunks_and_any_order(
+    fn any_list_is_returned_whole_in_any_chunks_and_any_order(
         items in vec(value(), 0..6),
         fields in vec((select(vec!["a", "b\"", "c\\", "it", ""]), value()), 0..4),
         order in any::<usize>(),
@@ -452,31 +455,31 @@ proptest! {
             parts.insert(order % (parts.len() + 1), part);
         }
         let text = format!("{{{space}{}{space}}}{space}", parts.join(&format!("{space},{space}")));
-        let (mut pieces, end) = cut(Shape::List, chunks(&text, &cuts));
+        let (mut parts, end) = split(BodyShape::List, chunks(&text, &cuts));
         assert_eq!(end, Ok(()));
-        let all = pieces.clone();
+        let all = parts.clone();
         let [api_version, kind, resource_version, continue_token] =
             ["v1", "PodList", "7", "c\""].map(str::to_owned);
         let wanted = ListEnd { api_version, kind, resource_version, continue_token };
-        assert_eq!(pieces.pop(), Some(Piece::End(wanted)));
-        assert_eq!(values(&pieces), items);
+        assert_eq!(parts.pop(), Some(Part::End(wanted)));
+        assert_eq!(values(&parts), items);
         let stop = stop % text.trim_end().len();
-        let (early, end) = cut(Shape::List, [&text.as_bytes()[..stop]]);
-        assert_eq!(end, Err(FrameError::CutOff));
+        let (early, end) = split(BodyShape::List, [&text.as_bytes()[..stop]]);
+        assert_eq!(end, Err(SplitError::Incomplete));
         assert!(all.starts_with(&early) && early.len() < all.len());
     }
 
     #[test]
-    fn any_bytes_give_the_same_in_any_chunks(
+    fn any_bytes_give_the_same_parts_in_any_chunks(
         text in vec(select(b"{}[]\",:\\ 1an\x00\xff<".to_vec()), 0..40),
         cuts in vec(any::<usize>(), 0..12),
         is_list in any::<bool>(),
     ) {
-        let shape = if is_list { Shape::List } else { Shape::Events };
+        let shape = if is_list { BodyShape::List } else { BodyShape::Events };
         let text = text.iter().map(|byte| char::from(*byte)).collect::<String>();
-        let (pieces, end) = whole(shape, &text);
-        let again = cut(shape, chunks(&text, &cuts));
-        assert_eq!(again.0, pieces);
+        let (parts, end) = whole(shape, &text);
+        let again = split(shape, chunks(&text, &cuts));
+        assert_eq!(again.0, parts);
         assert_eq!(again.1.map_err(|error| std::mem::discriminant(&error)), end.map_err(|error| std::mem::discriminant(&error)));
     }
 }

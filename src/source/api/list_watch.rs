@@ -1,15 +1,15 @@
-//! A request for pods as HTTP.
+//! The HTTP form of the reflector's requests, as client-go's `ListWatch` makes them.
 
 use std::fmt::Write as _;
 
 use http::{HeaderValue, header::ACCEPT};
 use kube::client::Body;
 
-use super::reflector::{At, Request};
+use super::reflector::{ListVersion, Request};
 use crate::{client::escaped, pod::NodeName};
 
-/// Makes the request; the client adds the server and who this is.
-pub(super) fn http(request: &Request, node: &NodeName) -> Result<http::Request<Body>, http::Error> {
+/// Makes the HTTP request; the client adds the server and the credentials.
+pub(super) fn http_request(request: &Request, node: &NodeName) -> Result<http::Request<Body>, http::Error> {
     let mut path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node.as_str()));
     // Writing to memory cannot fail.
     let _ = match request {
@@ -19,7 +19,7 @@ pub(super) fn http(request: &Request, node: &NodeName) -> Result<http::Request<B
             escaped(version.as_deref().unwrap_or_default()),
             timeout.as_secs(),
         ),
-        // No pod has that name: it is about the version only.
+        // No pod has the name `-`: only the version matters.
         Request::Probe { version } => write!(
             path,
             "%2Cmetadata.name%3D-&resourceVersion={}&resourceVersionMatch=NotOlderThan",
@@ -36,12 +36,12 @@ pub(super) fn http(request: &Request, node: &NodeName) -> Result<http::Request<B
                 let _ = write!(path, "&limit={limit}");
             }
             match at {
-                At::Any => write!(path, "&resourceVersion=0"),
-                At::NotOlderThan(version) => {
+                ListVersion::Any => write!(path, "&resourceVersion=0"),
+                ListVersion::NotOlderThan(version) => {
                     write!(path, "&resourceVersion={}&resourceVersionMatch=NotOlderThan", escaped(version))
                 }
-                At::Newest => Ok(()),
-                At::Page(token) => write!(path, "&continue={}", escaped(token)),
+                ListVersion::MostRecent => Ok(()),
+                ListVersion::Continue(token) => write!(path, "&continue={}", escaped(token)),
             }
         }
     };

@@ -1,7 +1,7 @@
-//! A client from kube's layers over connections of our own.
+//! An HTTP client of kube's layers over the connections of [`client`](crate::client).
 //!
-//! kube's own stack is not taken: it tries again by itself, unseen and for
-//! minutes, and keeps no TCP connection under watch.
+//! kube's own stack is not used, because it retries silently for minutes and has no TCP
+//! keepalive.
 
 use std::{
     error::Error,
@@ -36,15 +36,16 @@ use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 use tower_service::Service;
 
-use super::{CONNECT_TIMEOUT, ConnectError, file::Plan};
+use super::{error::ConnectError, kubeconfig_file::ClientPlan};
 use crate::client::{pool, tcp};
 
-/// How long it may take until requests can be sent: the addresses one after the
-/// other, the proxy, and TLS.
+/// The time limit for connecting to one address.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit until a request can be sent: connecting to each address, the proxy, TLS.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The client of a plan.
-pub(super) fn client(plan: &Plan, tls: ClientConfig) -> Result<Client, ConnectError> {
+/// Makes the client.
+pub(super) fn client(plan: &ClientPlan, tls: ClientConfig) -> Result<Client, ConnectError> {
     let connector = tcp(CONNECT_TIMEOUT);
     let Some(proxy) = &plan.proxy else { return build(plan, tls, connector) };
     match proxy.uri().scheme_str() {
@@ -57,7 +58,7 @@ pub(super) fn client(plan: &Plan, tls: ClientConfig) -> Result<Client, ConnectEr
             build(plan, tls, socks)
         }
         Some("https") => {
-            // As with kubectl, the cluster's CAs vouch for the proxy, too.
+            // As with kubectl, the cluster's CAs are trusted for the proxy, too.
             let to_proxy = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_only();
             let tunnel = tunnel(proxy, to_proxy.enable_http1().wrap_connector(connector));
             build(plan, tls, tunnel)
@@ -74,14 +75,14 @@ fn tunnel<C>(proxy: &Intercept, connector: C) -> Tunnel<C> {
     }
 }
 
-/// A SOCKS proxy listens on 1080 unless its URL says otherwise.
+/// The address of a SOCKS proxy, whose default port is 1080.
 fn socks_address(proxy: &Uri) -> Uri {
     let (Some(host), None) = (proxy.host(), proxy.port()) else { return proxy.clone() };
     let address = Uri::builder().scheme("socks5").authority(format!("{host}:1080")).path_and_query("/");
     address.build().unwrap_or_else(|_| proxy.clone())
 }
 
-fn build<C>(plan: &Plan, tls: ClientConfig, connector: C) -> Result<Client, ConnectError>
+fn build<C>(plan: &ClientPlan, tls: ClientConfig, connector: C) -> Result<Client, ConnectError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connection + Read + Write + Send + Unpin + 'static,
@@ -89,12 +90,12 @@ where
     C::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-    let builder = match &plan.place.server_name {
+    let builder = match &plan.server.server_name {
         Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
         None => builder,
     };
-    let connector = Ready(builder.enable_http1().wrap_connector(connector));
-    let mut config = Config::new(plan.place.server.clone());
+    let connector = ReadyInTime(builder.enable_http1().wrap_connector(connector));
+    let mut config = Config::new(plan.server.url.clone());
     config.auth_info = plan.login.clone();
     let agent = concat!("podmux/", env!("CARGO_PKG_VERSION"));
     config.headers = vec![(USER_AGENT, HeaderValue::from_static(agent))];
@@ -104,8 +105,7 @@ where
     Ok(builder.with_layer(&headers).with_layer(&config.base_uri_layer()).build())
 }
 
-/// The token or the password. It does not change as long as the client is in
-/// use, so it needs no layer of its own.
+/// The header with the token or the password, which is constant for one client.
 fn authorization(login: &AuthInfo) -> Result<Option<HeaderValue>, ConnectError> {
     let text = match (&login.token, &login.username, &login.password) {
         (Some(token), ..) => format!("Bearer {}", token.expose_secret()),
@@ -120,11 +120,11 @@ fn authorization(login: &AuthInfo) -> Result<Option<HeaderValue>, ConnectError> 
     Ok(Some(value))
 }
 
-/// Connects within a time.
+/// A connector with [`READY_TIMEOUT`].
 #[derive(Clone)]
-struct Ready<C>(C);
+struct ReadyInTime<C>(C);
 
-impl<C> Service<Uri> for Ready<C>
+impl<C> Service<Uri> for ReadyInTime<C>
 where
     C: Service<Uri>,
     C::Future: Send + 'static,

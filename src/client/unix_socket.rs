@@ -14,19 +14,19 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tower_service::Service;
 
-/// Connects to one socket, whatever host is asked for.
+/// Connects to one Unix socket, whatever the host of the URL is.
 #[derive(Clone, Debug)]
-pub(super) struct Socket {
+pub(super) struct UnixConnector {
     path: Arc<Path>,
 }
 
-impl Socket {
+impl UnixConnector {
     pub(super) fn new(path: Arc<Path>) -> Self {
         Self { path }
     }
 }
 
-impl Service<Uri> for Socket {
+impl Service<Uri> for UnixConnector {
     type Response = TokioIo<UnixStream>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;

@@ -1,0 +1,46 @@
+//! The settings of a client.
+
+use std::{path::PathBuf, time::Duration};
+
+/// How a client connects, whom it trusts, and how long it waits.
+#[derive(Clone, Debug)]
+pub struct ClientSettings {
+    /// The trusted CAs, as PEM; the system's without.
+    pub ca_file: Option<PathBuf>,
+    /// The client certificate, for servers that ask for one.
+    pub identity: Option<Identity>,
+    /// The Unix socket that every request goes to, whatever the host of its URL is,
+    /// as with `curl --unix-socket`. Plain HTTP only.
+    pub socket: Option<PathBuf>,
+    /// The time limit for connecting to one address.
+    pub connect_timeout: Duration,
+    /// The time limit from the request to the head of the response, redirects
+    /// included, and to the end of a body that is read whole.
+    pub timeout: Duration,
+    /// Whether redirects are followed, or returned as they are.
+    pub follow_redirects: bool,
+}
+
+impl Default for ClientSettings {
+    /// The system's CAs, TCP, ten seconds for everything, redirects returned.
+    fn default() -> Self {
+        let timeout = Duration::from_secs(10);
+        Self {
+            ca_file: None,
+            identity: None,
+            socket: None,
+            connect_timeout: timeout,
+            timeout,
+            follow_redirects: false,
+        }
+    }
+}
+
+/// A client certificate, in two PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate and what leads from it to a CA.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+}

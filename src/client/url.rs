@@ -1,0 +1,44 @@
+//! URLs: how they are written, shown, and what is secret in them.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{HeaderValue, Uri, header::AUTHORIZATION, request::Parts, uri::Authority};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// All bytes but the unreserved ones (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Escapes a text as one segment of a path or one value of a query: every byte
+/// but the unreserved ones (RFC 3986, 2.3).
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
+}
+
+/// A URL without its user, password and query, which may be secret.
+#[must_use]
+pub fn shown(url: &Uri) -> String {
+    let scheme = url.scheme_str().map(|scheme| format!("{scheme}://")).unwrap_or_default();
+    let authority = url.authority().map_or("", |authority| without_user(authority.as_str()).1);
+    format!("{scheme}{authority}{}", url.path())
+}
+
+/// Splits `user:password@host:port` into the user with the password, and the rest.
+fn without_user(authority: &str) -> (Option<&str>, &str) {
+    authority.rsplit_once('@').map_or((None, authority), |(user, rest)| (Some(user), rest))
+}
+
+/// Moves the user and the password of a request's URI into its `Authorization` header.
+/// Returns nothing if they cannot be sent.
+pub(super) fn authorize(head: &mut Parts) -> Option<()> {
+    let authority = head.uri.authority().map(|authority| without_user(authority.as_str()));
+    let Some((Some(user), rest)) = authority else { return Some(()) };
+    let user: Vec<u8> = percent_decode_str(user).collect();
+    let user = if user.contains(&b':') { user } else { [&user[..], b":"].concat() };
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(user))).ok()?;
+    value.set_sensitive(true);
+    let mut parts = head.uri.clone().into_parts();
+    parts.authority = Some(Authority::try_from(rest).ok()?);
+    head.uri = Uri::from_parts(parts).ok()?;
+    head.headers.entry(AUTHORIZATION).or_insert(value);
+    Some(())
+}

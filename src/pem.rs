@@ -1,0 +1,29 @@
+//! Certificates and private keys in PEM text.
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+
+/// Why a PEM text cannot be used. It quotes nothing of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PemError {
+    /// There is no certificate, or one of them is damaged.
+    #[error(
+        "no certificate was found in it; PEM text is expected, which begins with -----BEGIN CERTIFICATE-----"
+    )]
+    NoCertificate,
+    /// There is no private key, or it is damaged or encrypted.
+    #[error(
+        "no private key was found in it; PEM text is expected, which begins with -----BEGIN PRIVATE KEY----- (an encrypted key cannot be used)"
+    )]
+    NoPrivateKey,
+}
+
+/// The certificates of a PEM text, in its order; at least one.
+pub(crate) fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    certificates.ok().filter(|found| !found.is_empty()).ok_or(PemError::NoCertificate)
+}
+
+/// The first private key of a PEM text.
+pub(crate) fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
+    PrivateKeyDer::from_pem_slice(text).map_err(|_| PemError::NoPrivateKey)
+}

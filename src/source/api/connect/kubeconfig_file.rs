@@ -1,0 +1,438 @@
+//! Reads a kubeconfig and the files that it names: everything that a client is made from.
+//!
+//! It blocks, so it never runs on a thread of the runtime.
+
+use std::{
+    fmt::Write as _,
+    io,
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::Uri;
+use hyper_util::client::proxy::matcher::Intercept;
+use kube::config::{AuthInfo, Cluster, Kubeconfig as Contents, KubeconfigError};
+use rustls::pki_types::ServerName;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    error::ConnectError,
+    exec_plugin::ExecPlugin,
+    proxy,
+    server_identity::ServerIdentity,
+    tls::{CertificateAndKey, PemSource, ServerTrust},
+};
+use crate::{
+    client::shown,
+    host::{Disk, Stamp},
+    source::api::config::{InCluster, Kubeconfig, Proxies},
+};
+
+/// The largest file that is read, in bytes. A kubeconfig or a CA bundle is much smaller.
+const MAX_FILE: u64 = 10 * 1024 * 1024;
+/// The name of a cluster's extension for plugins.
+const EXTENSION: &str = "client.authentication.k8s.io/exec";
+
+/// The stamp of a file before it was read; nothing if there was no file.
+pub(super) type FileStamp = Option<Stamp>;
+
+/// The API server, and which certificate of it is trusted.
+pub(super) struct ServerPlan {
+    pub(super) url: Uri,
+    pub(super) trust: ServerTrust,
+    /// The name that the server's certificate must have, if it is not the URL's host.
+    pub(super) server_name: Option<ServerName<'static>>,
+    pub(super) identity: ServerIdentity,
+}
+
+/// Everything that a client is made from.
+pub(super) struct ClientPlan {
+    pub(super) server: ServerPlan,
+    pub(super) proxy: Option<Intercept>,
+    pub(super) certificate: Option<CertificateAndKey>,
+    /// Token, password and impersonation, in the form of kube's layers.
+    pub(super) login: AuthInfo,
+    /// The plugin that the other credentials are from.
+    pub(super) plugin: Option<ExecPlugin>,
+    /// The files that were read, with their stamps before that.
+    pub(super) files: Vec<(PathBuf, FileStamp)>,
+}
+
+pub(super) fn stamp(disk: &Disk, path: &Path) -> FileStamp {
+    disk.stamp(path).ok()
+}
+
+impl ServerPlan {
+    /// Reads the server, and no credentials.
+    pub(super) fn read(kubeconfig: &Kubeconfig, disk: &Disk) -> Result<Self, ConnectError> {
+        let mut reader = Reader::new(kubeconfig, disk);
+        match kubeconfig {
+            Kubeconfig::File(path) => {
+                let (cluster, _) = reader.current_context(path)?;
+                let authorities = reader.authorities(&cluster, directory(path))?;
+                reader.server(&cluster, authorities.as_ref())
+            }
+            Kubeconfig::InCluster(pod) => reader.in_cluster_server(pod),
+        }
+    }
+}
+
+impl ClientPlan {
+    /// Reads the server and the credentials.
+    pub(super) fn read(
+        kubeconfig: &Kubeconfig,
+        proxies: &Proxies,
+        disk: &Disk,
+    ) -> Result<Self, ConnectError> {
+        let reader = Reader::new(kubeconfig, disk);
+        match kubeconfig {
+            Kubeconfig::File(path) => reader.file(path, proxies),
+            Kubeconfig::InCluster(pod) => reader.in_cluster(pod, proxies),
+        }
+    }
+}
+
+/// The directory that the paths in a kubeconfig are relative to.
+fn directory(kubeconfig: &Path) -> &Path {
+    kubeconfig.parent().unwrap_or(Path::new(""))
+}
+
+/// Reads files and notes their stamps.
+struct Reader {
+    disk: Disk,
+    /// The kubeconfig, or the directory of the service account, for messages.
+    place: String,
+    files: Vec<(PathBuf, FileStamp)>,
+}
+
+impl Reader {
+    fn new(kubeconfig: &Kubeconfig, disk: &Disk) -> Self {
+        let place = match kubeconfig {
+            Kubeconfig::File(path) => path,
+            Kubeconfig::InCluster(pod) => &pod.directory,
+        };
+        Self { disk: disk.clone(), place: place.display().to_string(), files: Vec::new() }
+    }
+
+    fn invalid(&self, problem: impl Into<String>) -> ConnectError {
+        ConnectError::Invalid { place: self.place.clone(), problem: problem.into() }
+    }
+
+    fn read(&mut self, what: &'static str, path: &Path) -> Result<Vec<u8>, ConnectError> {
+        self.files.push((path.to_owned(), stamp(&self.disk, path)));
+        let bytes = match self.disk.is_file(path) {
+            Ok(false) => Err(io::Error::other("not a regular file")),
+            _ => self.disk.read(path, MAX_FILE),
+        };
+        bytes.map_err(|error| ConnectError::File { what, path: path.to_owned(), error })
+    }
+
+    fn file(mut self, path: &Path, proxies: &Proxies) -> Result<ClientPlan, ConnectError> {
+        let (cluster, user) = self.current_context(path)?;
+        let authorities = self.authorities(&cluster, directory(path))?;
+        let server = self.server(&cluster, authorities.as_ref())?;
+        let proxy = proxy::choose(&server.url, cluster.proxy_url.as_deref(), proxies);
+        let proxy = proxy.map_err(|problem| self.invalid(problem))?;
+        let certificate = self.client_certificate(&user, directory(path))?;
+        let (login, plugin) = self.login(&user, directory(path), &cluster, authorities.as_ref())?;
+        Ok(ClientPlan { server, proxy, certificate, login, plugin, files: self.files })
+    }
+
+    /// The server and the service account of a pod (client-go's `rest.InClusterConfig`).
+    fn in_cluster(mut self, pod: &InCluster, proxies: &Proxies) -> Result<ClientPlan, ConnectError> {
+        let server = self.in_cluster_server(pod)?;
+        let proxy = proxy::choose(&server.url, None, proxies).map_err(|problem| self.invalid(problem))?;
+        let token = self.token(&pod.directory.join("token"))?;
+        let login = AuthInfo { token: Some(token), ..AuthInfo::default() };
+        Ok(ClientPlan { server, proxy, certificate: None, login, plugin: None, files: self.files })
+    }
+
+    fn in_cluster_server(&mut self, pod: &InCluster) -> Result<ServerPlan, ConnectError> {
+        let host = if pod.host.contains(':') { format!("[{}]", pod.host) } else { pod.host.clone() };
+        let url = format!("https://{host}:{}", pod.port).parse::<Uri>();
+        let url = url.map_err(|_| {
+            self.invalid(
+                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not the address of a server",
+            )
+        })?;
+        let ca = pod.directory.join("ca.crt");
+        let bytes = self.read("CA of the cluster", &ca)?;
+        let authorities = PemSource { bytes, place: ca.display().to_string() };
+        let identity = identity(&url, Some(&authorities))?;
+        let trust = ServerTrust::Authorities(authorities.certificates()?);
+        Ok(ServerPlan { url, trust, server_name: None, identity })
+    }
+
+    fn server(&self, cluster: &Cluster, authorities: Option<&PemSource>) -> Result<ServerPlan, ConnectError> {
+        let url = self.url(cluster)?;
+        let identity = identity(&url, authorities)?;
+        let trust = match authorities {
+            _ if cluster.insecure_skip_tls_verify == Some(true) => ServerTrust::Any,
+            Some(authorities) => ServerTrust::Authorities(authorities.certificates()?),
+            None => ServerTrust::System,
+        };
+        let server_name = cluster.tls_server_name.clone().filter(|name| !name.is_empty());
+        let server_name = server_name.map(ServerName::try_from).transpose();
+        let server_name =
+            server_name.map_err(|_| self.invalid("the cluster's tls-server-name is not a valid name"))?;
+        Ok(ServerPlan { url, trust, server_name, identity })
+    }
+
+    /// The cluster and the user of the current context.
+    fn current_context(&mut self, path: &Path) -> Result<(Cluster, AuthInfo), ConnectError> {
+        let text = self.read("kubeconfig", path).map_err(|error| match error {
+            ConnectError::File { path, error, .. } if error.kind() == io::ErrorKind::NotFound => {
+                ConnectError::Missing(path)
+            }
+            error => error,
+        })?;
+        let contents = contents(path, &text)?;
+        let current = contents.current_context.as_deref().filter(|name| !name.is_empty());
+        let current = current.ok_or_else(|| {
+            let contexts = names(&contents.contexts, |context| &context.name);
+            self.invalid(format!("no current-context; set it to one of the contexts, which are: {contexts}"))
+        })?;
+        let context = self.find("current-context", "contexts", current, &contents.contexts, |entry| {
+            (&entry.name, entry.context.as_ref())
+        })?;
+        let cluster = self.find("cluster", "clusters", &context.cluster, &contents.clusters, |entry| {
+            (&entry.name, entry.cluster.as_ref())
+        })?;
+        let user = match context.user.as_deref().filter(|name| !name.is_empty()) {
+            None => AuthInfo::default(),
+            Some(name) => self
+                .find("user", "users", name, &contents.auth_infos, |entry| (&entry.name, Some(entry)))?
+                .auth_info
+                .clone()
+                .unwrap_or_default(),
+        };
+        Ok((cluster.clone(), user))
+    }
+
+    /// Finds an entry of the kubeconfig by its name.
+    fn find<'c, E, T>(
+        &self,
+        what: &str,
+        all: &str,
+        name: &str,
+        entries: &'c [E],
+        read: impl Fn(&'c E) -> (&'c String, Option<&'c T>),
+    ) -> Result<&'c T, ConnectError> {
+        let found = entries.iter().map(&read).find(|(known, _)| *known == name);
+        found.and_then(|(_, entry)| entry).ok_or_else(|| {
+            let known = names(entries, |entry| read(entry).0);
+            self.invalid(format!("unknown {what} {name:?}; the {all} are: {known}"))
+        })
+    }
+
+    fn url(&self, cluster: &Cluster) -> Result<Uri, ConnectError> {
+        let expected = "expected https://HOST:PORT";
+        let Some(server) = cluster.server.as_deref().filter(|server| !server.is_empty()) else {
+            return Err(self.invalid(format!("the cluster has no server; {expected}")));
+        };
+        let server: Option<Uri> = server.parse().ok();
+        let http = |server: &Uri| {
+            matches!(server.scheme_str(), Some("http" | "https"))
+                && server.host().is_some_and(|host| !host.is_empty())
+        };
+        let server = server.filter(http).ok_or_else(|| {
+            self.invalid(format!("the cluster's server is not an http or https URL; {expected}"))
+        })?;
+        let user = server.authority().is_some_and(|authority| authority.as_str().contains('@'));
+        if user || server.query().is_some() {
+            return Err(self.invalid(format!("the cluster's server contains a user or a query; {expected}")));
+        }
+        Ok(server)
+    }
+
+    fn authorities(
+        &mut self,
+        cluster: &Cluster,
+        directory: &Path,
+    ) -> Result<Option<PemSource>, ConnectError> {
+        let data = cluster.certificate_authority_data.as_deref();
+        let file = cluster.certificate_authority.as_deref();
+        let authorities = self.pem("certificate-authority", data, file, directory)?;
+        if authorities.is_some() && cluster.insecure_skip_tls_verify == Some(true) {
+            return Err(self.invalid(
+                "the cluster has both certificate-authority and insecure-skip-tls-verify; remove one of them",
+            ));
+        }
+        Ok(authorities)
+    }
+
+    fn client_certificate(
+        &mut self,
+        user: &AuthInfo,
+        directory: &Path,
+    ) -> Result<Option<CertificateAndKey>, ConnectError> {
+        let (data, file) = (user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
+        let certificate = self.pem("client-certificate", data, file, directory)?;
+        let data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
+        let key = self.pem("client-key", data, user.client_key.as_deref(), directory)?;
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Ok(Some(CertificateAndKey { certificate, key })),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.invalid("the user has a client-certificate but no client-key")),
+            (None, Some(_)) => Err(self.invalid("the user has a client-key but no client-certificate")),
+        }
+    }
+
+    /// The text of `NAME-data` in the kubeconfig, or else of the file that `NAME` names.
+    fn pem(
+        &mut self,
+        name: &'static str,
+        data: Option<&str>,
+        file: Option<&str>,
+        directory: &Path,
+    ) -> Result<Option<PemSource>, ConnectError> {
+        if let Some(data) = data.filter(|data| !data.is_empty()) {
+            let place = format!("{name}-data of {}", self.place);
+            let bytes = STANDARD.decode(data.split_ascii_whitespace().collect::<String>());
+            let bytes = bytes.map_err(|_| self.invalid(format!("{name}-data is not base64")))?;
+            return Ok(Some(PemSource { bytes, place }));
+        }
+        let Some(file) = file.filter(|file| !file.is_empty()) else { return Ok(None) };
+        let path = directory.join(file);
+        let bytes = self.read(name, &path)?;
+        Ok(Some(PemSource { bytes, place: path.display().to_string() }))
+    }
+
+    /// The credentials beside the client certificate.
+    fn login(
+        &mut self,
+        user: &AuthInfo,
+        directory: &Path,
+        cluster: &Cluster,
+        authorities: Option<&PemSource>,
+    ) -> Result<(AuthInfo, Option<ExecPlugin>), ConnectError> {
+        if let Some(provider) = &user.auth_provider {
+            return Err(self.invalid(format!(
+                "the user's auth-provider {:?} is not supported; use an exec plugin",
+                provider.name
+            )));
+        }
+        let mut login = AuthInfo {
+            impersonate: user.impersonate.clone(),
+            impersonate_uid: user.impersonate_uid.clone(),
+            impersonate_groups: user.impersonate_groups.clone(),
+            impersonate_user_extra: user.impersonate_user_extra.clone(),
+            ..AuthInfo::default()
+        };
+        login.token = self.user_token(user, directory)?;
+        let password = user.password.clone().filter(|password| !password.expose_secret().is_empty());
+        let name = user.username.clone().filter(|name| !name.is_empty());
+        if name.is_some() || password.is_some() {
+            if login.token.is_some() {
+                return Err(
+                    self.invalid("the user has both a token and a username or password; remove one of them")
+                );
+            }
+            login.username = Some(name.unwrap_or_default());
+            login.password = Some(password.unwrap_or_default());
+        }
+        // As in client-go, a plugin is used only without other credentials.
+        let exec = user.exec.as_ref().filter(|_| login.token.is_none() && login.username.is_none());
+        let Some(exec) = exec else { return Ok((login, None)) };
+        let command = exec.command.clone().unwrap_or_default();
+        if command.is_empty() {
+            return Err(self.invalid("the user's exec has no command"));
+        }
+        let command =
+            if command.contains('/') { directory.join(command).display().to_string() } else { command };
+        let plugin = ExecPlugin::new(exec, command, || cluster_info(cluster, authorities));
+        Ok((login, Some(plugin.map_err(|problem| self.invalid(problem))?)))
+    }
+
+    /// The token of the token file if it can be read, or else the token in the kubeconfig.
+    fn user_token(
+        &mut self,
+        user: &AuthInfo,
+        directory: &Path,
+    ) -> Result<Option<SecretString>, ConnectError> {
+        let inline = user.token.as_ref().filter(|token| !token.expose_secret().is_empty());
+        let file = user.token_file.as_deref().filter(|file| !file.is_empty());
+        let from_file = file.map(|file| self.token(&directory.join(file))).transpose();
+        match (from_file, inline) {
+            (Ok(Some(token)), _) => Ok(Some(token)),
+            (Err(error), None) => Err(error),
+            (_, Some(inline)) if is_valid_token(inline.expose_secret()) => Ok(Some(inline.clone())),
+            (_, Some(_)) => Err(self.invalid("the user's token contains characters that no token can have")),
+            (Ok(None), None) => Ok(None),
+        }
+    }
+
+    fn token(&mut self, path: &Path) -> Result<SecretString, ConnectError> {
+        let bytes = self.read("token", path)?;
+        let token = str::from_utf8(&bytes).unwrap_or_default().trim();
+        if token.is_empty() || !is_valid_token(token) {
+            let place = path.display().to_string();
+            let problem = "no token; expected one line of printable text".to_owned();
+            return Err(ConnectError::Invalid { place, problem });
+        }
+        Ok(SecretString::from(token))
+    }
+}
+
+/// Whether a token can be sent in a header.
+pub(super) fn is_valid_token(token: &str) -> bool {
+    token.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn contents(path: &Path, text: &[u8]) -> Result<Contents, ConnectError> {
+    let bad = |line| ConnectError::Yaml { path: path.to_owned(), line };
+    let text = str::from_utf8(text).map_err(|error| {
+        let before = &text[..error.valid_up_to()];
+        bad(before.iter().fold(1, |line, byte| line + u64::from(*byte == b'\n')))
+    })?;
+    // The parser's message is not used, because it may quote a secret.
+    Contents::from_yaml(text).map_err(|error| match error {
+        KubeconfigError::Parse(error) => bad(error.location().map_or(1, |location| location.line())),
+        _ => bad(1),
+    })
+}
+
+fn names<'c, E>(entries: &'c [E], name: impl Fn(&'c E) -> &'c String) -> String {
+    let names: Vec<&str> = entries.iter().map(|entry| name(entry).as_str()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn identity(url: &Uri, authorities: Option<&PemSource>) -> Result<ServerIdentity, ConnectError> {
+    let mut ca = String::new();
+    if let Some(authorities) = authorities {
+        let mut digest = Sha256::new();
+        // Text between the certificates does not count.
+        for certificate in authorities.certificates()? {
+            digest.update(&certificate);
+        }
+        for byte in digest.finalize() {
+            // Writing to memory cannot fail.
+            let _ = write!(ca, "{byte:02x}");
+        }
+    }
+    Ok(ServerIdentity { url: shown(url), ca })
+}
+
+/// The cluster as it is passed to a plugin (`provideClusterInfo`).
+fn cluster_info(cluster: &Cluster, authorities: Option<&PemSource>) -> Value {
+    let mut info = json!({ "server": cluster.server });
+    if let Some(name) = &cluster.tls_server_name {
+        info["tls-server-name"] = json!(name);
+    }
+    if cluster.insecure_skip_tls_verify == Some(true) {
+        info["insecure-skip-tls-verify"] = json!(true);
+    }
+    if let Some(authorities) = authorities {
+        info["certificate-authority-data"] = json!(STANDARD.encode(&authorities.bytes));
+    }
+    if let Some(proxy) = &cluster.proxy_url {
+        info["proxy-url"] = json!(proxy);
+    }
+    let extension = cluster.extensions.iter().flatten().find(|extension| extension.name == EXTENSION);
+    if let Some(extension) = extension {
+        info["config"] = extension.extension.clone();
+    }
+    info
+}

@@ -1,0 +1,140 @@
+//! TLS to the API server: the trusted CAs and the client certificate.
+
+use std::{io, sync::Arc};
+
+use jiff::Timestamp;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime},
+};
+use x509_cert::{Certificate, der::Decode as _};
+
+use super::error::ConnectError;
+use crate::{
+    client::{TlsError, tls_config},
+    pem,
+};
+
+/// A PEM text from the kubeconfig, from a file that it names, or from a plugin.
+pub(super) struct PemSource {
+    pub(super) bytes: Vec<u8>,
+    /// Where it is from, for messages.
+    pub(super) place: String,
+}
+
+impl PemSource {
+    /// The certificates in it; at least one.
+    pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
+        pem::certificates(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, ConnectError> {
+        pem::private_key(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
+    }
+}
+
+/// A client certificate and its key.
+pub(super) struct CertificateAndKey {
+    pub(super) certificate: PemSource,
+    pub(super) key: PemSource,
+}
+
+/// Which certificate of the API server is trusted.
+pub(super) enum ServerTrust {
+    /// One from a CA of this system.
+    System,
+    /// One from these CAs.
+    Authorities(Vec<CertificateDer<'static>>),
+    /// Any (`insecure-skip-tls-verify`).
+    Any,
+}
+
+/// The configuration of TLS. It may read the system's CAs, so it may block.
+pub(super) fn tls(
+    trust: &ServerTrust,
+    client: Option<&CertificateAndKey>,
+    now: Timestamp,
+) -> Result<ClientConfig, ConnectError> {
+    let roots = match trust {
+        ServerTrust::System => None,
+        ServerTrust::Authorities(authorities) => {
+            let mut roots = RootCertStore::empty();
+            // As Go's client, skip a CA that cannot be parsed.
+            roots.add_parsable_certificates(authorities.iter().cloned());
+            Some(roots)
+        }
+        // Not used: the verifier is replaced below.
+        ServerTrust::Any => Some(RootCertStore::empty()),
+    };
+    let identity = client.map(|client| read_client(client, now)).transpose()?;
+    let mut config = tls_config(roots, identity).map_err(|error| match (error, client) {
+        (TlsError::Identity(error), Some(client)) => {
+            let (certificate, key) = (client.certificate.place.clone(), client.key.place.clone());
+            ConnectError::CertificateAndKey { certificate, key, error }
+        }
+        (TlsError::Identity(error), None) => ConnectError::Roots(io::Error::other(error)),
+        (TlsError::Roots(error), _) => ConnectError::Roots(error),
+    })?;
+    if matches!(trust, ServerTrust::Any) {
+        config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(ring::default_provider())));
+    }
+    Ok(config)
+}
+
+type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn read_client(client: &CertificateAndKey, now: Timestamp) -> Result<ChainAndKey, ConnectError> {
+    let chain = client.certificate.certificates()?;
+    if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
+        return Err(ConnectError::Expired { place: client.certificate.place.clone(), at });
+    }
+    Ok((chain, client.key.private_key()?))
+}
+
+/// When a certificate expires; nothing if it is not valid DER, which the server will report.
+fn not_after(certificate: &[u8]) -> Option<Timestamp> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let not_after = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    Timestamp::from_second(not_after.as_secs().try_into().ok()?).ok()
+}
+
+/// Accepts every certificate of the server (`insecure-skip-tls-verify`).
+#[derive(Debug)]
+struct AcceptAny(CryptoProvider);
+
+impl ServerCertVerifier for AcceptAny {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,403 @@
+//! Splits the body of a response into JSON objects as it arrives: the events of a watch, the
+//! items of a list.
+//!
+//! It reads nothing and never waits: chunks go in, objects come out. So no response is held
+//! whole, and an invalid object affects no other. The end of an object is found by its
+//! brackets and quotes alone; its decoder finds out whether it is valid.
+
+use std::{borrow::Cow, mem};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use serde::Deserialize;
+use serde_json::{Value, from_slice};
+
+/// The largest accepted object, in bytes. (The API server limits a request to 3 MiB.)
+pub const MAX_OBJECT: usize = 10 << 20;
+/// How many bytes of a response that is not JSON an error shows: enough to recognise a web page.
+const MAX_SHOWN: usize = 40;
+/// After an object larger than this, in bytes, the buffer's memory is released.
+const MAX_KEPT_BUFFER: usize = 64 << 10;
+
+/// What a body contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyShape {
+    /// A sequence of JSON objects: a watch.
+    Events,
+    /// One object with `metadata` and `items`: a list.
+    List,
+}
+
+/// A part of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The text of an event of a watch or an item of a list, not validated. An item may
+    /// be any JSON value, an event begins with `{`.
+    Object(Bytes),
+    /// The list is complete.
+    End(ListEnd),
+}
+
+/// The fields of a list beside its items.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListEnd {
+    /// `apiVersion`, if it is a string.
+    pub api_version: String,
+    /// `kind`, if it is a string.
+    pub kind: String,
+    /// `metadata.resourceVersion`, if it is a string.
+    pub resource_version: String,
+    /// `metadata.continue`; empty on the last page.
+    pub continue_token: String,
+}
+
+/// Why a body cannot be split.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// The body is not the JSON of an API server.
+    #[error("the response is not the JSON of an API server: {0}")]
+    Malformed(String),
+    /// A value is larger than [`MAX_OBJECT`].
+    #[error("an object in the response is larger than {} MiB", MAX_OBJECT >> 20)]
+    TooLarge,
+    /// The body ended in the middle.
+    #[error("the response is incomplete")]
+    Incomplete,
+}
+
+/// What the next byte that is not white space must be part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    Event,
+    List,
+    FirstKey,
+    Key,
+    Colon,
+    Items,
+    Value,
+    AfterValue,
+    FirstItem,
+    Item,
+    AfterItem,
+    AfterList,
+}
+
+/// The fields of a list that are read.
+#[derive(Clone, Copy, Debug)]
+enum ListField {
+    ApiVersion,
+    Kind,
+    Metadata,
+    Items,
+    Other,
+}
+
+/// Splits one body. It holds at most one object and one chunk, if the caller takes every
+/// complete part before it adds the next chunk.
+#[derive(Debug)]
+pub struct JsonSplitter {
+    position: Position,
+    /// The bytes not yet returned. A value that is being scanned begins the buffer.
+    buffer: BytesMut,
+    scan: ValueScan,
+    /// Whether any byte of the response was valid.
+    begun: bool,
+    /// The field of the list whose value is next.
+    field: ListField,
+    end: ListEnd,
+    failed: Option<SplitError>,
+}
+
+impl JsonSplitter {
+    /// A splitter for a body of this shape.
+    #[must_use]
+    pub fn new(shape: BodyShape) -> Self {
+        Self {
+            position: match shape {
+                BodyShape::Events => Position::Event,
+                BodyShape::List => Position::List,
+            },
+            buffer: BytesMut::new(),
+            scan: ValueScan::default(),
+            begun: false,
+            field: ListField::Other,
+            end: ListEnd::default(),
+            failed: None,
+        }
+    }
+
+    /// Adds a chunk of the body.
+    pub fn push(&mut self, chunk: &[u8]) {
+        if self.failed.is_none() {
+            self.buffer.extend_from_slice(chunk);
+        }
+    }
+
+    /// The next complete part.
+    ///
+    /// # Errors
+    /// If the body cannot be split. Every later call returns the same error.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it is not an iterator: after None there may be more, once another chunk is added"
+    )]
+    pub fn next(&mut self) -> Result<Option<Part>, SplitError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let part = self.advance();
+        if let Err(error) = &part {
+            self.failed = Some(error.clone());
+            self.buffer = BytesMut::new();
+        }
+        part
+    }
+
+    /// Ends the body, after [`next`](Self::next) has returned nothing.
+    ///
+    /// # Errors
+    /// If an object or the list is incomplete, or the error of an earlier call.
+    pub fn finish(&self) -> Result<(), SplitError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let complete = matches!(self.position, Position::Event | Position::AfterList);
+        if complete && self.buffer.is_empty() { Ok(()) } else { Err(SplitError::Incomplete) }
+    }
+
+    /// The capacity of the buffer, in bytes.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Goes on until a part is complete or the buffer has nothing more to scan.
+    fn advance(&mut self) -> Result<Option<Part>, SplitError> {
+        loop {
+            if !self.scan.is_begun() {
+                self.skip_space();
+            }
+            let Some(&byte) = self.buffer.first() else { return Ok(None) };
+            match self.position {
+                Position::Event => {
+                    self.expect(byte == b'{', "an event")?;
+                    return Ok(self.value()?.map(Part::Object));
+                }
+                Position::FirstItem if byte == b']' => self.step(Position::AfterValue),
+                Position::FirstItem | Position::Item => {
+                    self.expect(begins_value(byte), "an item")?;
+                    let Some(item) = self.value()? else { return Ok(None) };
+                    self.position = Position::AfterItem;
+                    return Ok(Some(Part::Object(item)));
+                }
+                Position::FirstKey | Position::AfterValue if byte == b'}' => {
+                    self.step(Position::AfterList);
+                    return Ok(Some(Part::End(mem::take(&mut self.end))));
+                }
+                Position::FirstKey | Position::Key => {
+                    self.expect(byte == b'"', "a field's name")?;
+                    let Some(name) = self.value()? else { return Ok(None) };
+                    self.field = field(&name);
+                    self.position = Position::Colon;
+                }
+                Position::Items if byte == b'[' => self.step(Position::FirstItem),
+                Position::Items | Position::Value => {
+                    self.expect(begins_value(byte), "a value")?;
+                    let Some(value) = self.value()? else { return Ok(None) };
+                    self.store(&value)?;
+                    self.position = Position::AfterValue;
+                }
+                _ => self.punctuation(byte)?,
+            }
+        }
+    }
+
+    /// The positions where only one byte is valid.
+    fn punctuation(&mut self, byte: u8) -> Result<(), SplitError> {
+        let (wanted, expected, then) = match self.position {
+            Position::List => (b'{', "a list", Position::FirstKey),
+            Position::Colon if matches!(self.field, ListField::Items) => (b':', "a colon", Position::Items),
+            Position::Colon => (b':', "a colon", Position::Value),
+            Position::AfterItem if byte == b']' => (b']', "", Position::AfterValue),
+            Position::AfterItem => (b',', "a comma or the end of the items", Position::Item),
+            Position::AfterValue => (b',', "a comma or the end of the list", Position::Key),
+            _ => return Err(self.malformed("nothing more")),
+        };
+        self.expect(byte == wanted, expected)?;
+        self.step(then);
+        Ok(())
+    }
+
+    fn step(&mut self, then: Position) {
+        self.buffer.advance(1);
+        self.position = then;
+    }
+
+    fn expect(&mut self, is_there: bool, expected: &str) -> Result<(), SplitError> {
+        if !is_there {
+            return Err(self.malformed(expected));
+        }
+        self.begun = true;
+        Ok(())
+    }
+
+    /// An error that shows how the body begins, or a single byte if the body began as JSON:
+    /// more could be a secret of a pod.
+    fn malformed(&self, expected: &str) -> SplitError {
+        let shown = if self.begun { 1 } else { MAX_SHOWN };
+        let found = self.buffer[..self.buffer.len().min(shown)].escape_ascii();
+        SplitError::Malformed(if self.begun {
+            format!("found '{found}', expected {expected}")
+        } else {
+            format!("it begins with '{found}'")
+        })
+    }
+
+    fn skip_space(&mut self) {
+        let space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+        let spaces = self.buffer.iter().position(|byte| !space(byte));
+        self.buffer.advance(spaces.unwrap_or(self.buffer.len()));
+    }
+
+    /// The value at the start of the buffer, if it is complete.
+    fn value(&mut self) -> Result<Option<Bytes>, SplitError> {
+        let end = self.scan.end(&self.buffer);
+        if end.unwrap_or(self.buffer.len()) > MAX_OBJECT {
+            return Err(SplitError::TooLarge);
+        }
+        let Some(end) = end else { return Ok(None) };
+        self.scan = ValueScan::default();
+        let value = self.buffer.split_to(end).freeze();
+        if end > MAX_KEPT_BUFFER && self.buffer.len() <= end {
+            // Copying the rest releases the memory of the large object.
+            self.buffer = BytesMut::from(&*self.buffer);
+        }
+        Ok(Some(value))
+    }
+
+    /// Stores the value of a field of the list.
+    fn store(&mut self, value: &[u8]) -> Result<(), SplitError> {
+        let invalid = |name: &str| SplitError::Malformed(format!("{name} has the wrong type for a list"));
+        match self.field {
+            ListField::ApiVersion => self.end.api_version = text(value),
+            ListField::Kind => self.end.kind = text(value),
+            ListField::Metadata => {
+                let metadata: ListMetadata = from_slice(value).map_err(|_| invalid("metadata"))?;
+                self.end.resource_version = metadata.resource_version.0;
+                self.end.continue_token = metadata.continue_token.0;
+            }
+            ListField::Items if value != b"null" => return Err(invalid("items")),
+            ListField::Items | ListField::Other => {}
+        }
+        Ok(())
+    }
+}
+
+/// The fields of a list's metadata that are read.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: TextOrEmpty,
+    #[serde(rename = "continue")]
+    continue_token: TextOrEmpty,
+}
+
+/// A string; empty if the value is something else.
+#[derive(Default)]
+pub(super) struct TextOrEmpty(pub(super) String);
+
+impl<'de> Deserialize<'de> for TextOrEmpty {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(from)?;
+        Ok(Self(value.as_str().unwrap_or_default().to_owned()))
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    from_slice(value).unwrap_or_default()
+}
+
+/// The field that a JSON string names.
+fn field(name: &[u8]) -> ListField {
+    // Decoded, because JSON allows escapes in it.
+    let name: Cow<'_, str> = from_slice(name).unwrap_or_default();
+    match &*name {
+        "apiVersion" => ListField::ApiVersion,
+        "kind" => ListField::Kind,
+        "metadata" => ListField::Metadata,
+        "items" => ListField::Items,
+        _ => ListField::Other,
+    }
+}
+
+fn begins_value(byte: u8) -> bool {
+    matches!(byte, b'{' | b'[' | b'"') || is_word(byte)
+}
+
+/// Whether a byte may be part of a number, `true`, `false` or `null`.
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
+}
+
+/// How far a value has been scanned. Each byte is scanned once, whatever the chunks are.
+#[derive(Debug, Default)]
+struct ValueScan {
+    /// The index of the first byte that has not been scanned.
+    at: usize,
+    depth: usize,
+    /// Whether a string is open.
+    in_string: bool,
+    /// Whether the next byte of a string follows a backslash.
+    escaped: bool,
+}
+
+impl ValueScan {
+    fn is_begun(&self) -> bool {
+        self.at > 0
+    }
+
+    /// The end of the value at the start of a text, if it is complete.
+    fn end(&mut self, text: &[u8]) -> Option<usize> {
+        if text.first().is_some_and(|&byte| is_word(byte)) {
+            let end = text[self.at..].iter().position(|&byte| !is_word(byte)).map(|end| self.at + end);
+            self.at = text.len();
+            return end;
+        }
+        while let Some(&byte) = text.get(self.at) {
+            if self.in_string {
+                self.skip_string(text);
+            } else {
+                self.at += 1;
+                match byte {
+                    b'"' => self.in_string = true,
+                    b'{' | b'[' => self.depth += 1,
+                    b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                    _ => continue,
+                }
+            }
+            if self.depth == 0 && !self.in_string {
+                return Some(self.at);
+            }
+        }
+        None
+    }
+
+    /// Goes on to behind the quote that ends a string, or to the end of the text.
+    fn skip_string(&mut self, text: &[u8]) {
+        if mem::take(&mut self.escaped) {
+            self.at += 1;
+        }
+        while let Some(plain) = text[self.at..].iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+            self.at += plain + 1;
+            if text[self.at - 1] == b'"' {
+                self.in_string = false;
+                return;
+            }
+            if self.at == text.len() {
+                self.escaped = true;
+                return;
+            }
+            self.at += 1;
+        }
+        self.at = text.len();
+    }
+}

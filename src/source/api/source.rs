@@ -1,0 +1,595 @@
+//! The task of the apiserver source.
+
+use std::{pin::pin, time::Duration};
+
+use bytes::Bytes;
+use http::{StatusCode, header::CONTENT_ENCODING};
+use http_body_util::{BodyExt as _, Collected, LengthLimitError, Limited};
+use kube::{Client, client::Body};
+use serde_json::Value;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    config::{ApiSettings, Kubeconfig, Proxies},
+    connect::{
+        ConnectError, Connector, ServerIdentity, describe_cause, describe_failure, is_about_credentials,
+    },
+    json_splitter::{BodyShape, JsonSplitter, ListEnd, Part},
+    list_watch::http_request,
+    listing_info::ListingInfo,
+    metrics::{ReflectorMetrics, RequestMetrics},
+    reflector::{Reflector, Request, RequestEnd, RequestResult},
+    reporter::{self, Reporter},
+    status_error::StatusError,
+    undelta_store::UndeltaStore,
+    watch_event::{Object, WatchEvent, decode_object},
+};
+use crate::{
+    error_chain::chain,
+    host::Host,
+    mux::SourceChannel,
+    source::{last_good::LastGood, status::SourceStatus},
+};
+
+/// The time limit for the head of a response. The API server itself ends a request after a
+/// minute.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
+/// How much of an error's body is read, in bytes, and for how long.
+const MAX_ERROR_BODY: usize = 64 << 10;
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The namespace whose UID identifies a cluster, and the time limit for reading it.
+const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system";
+const KUBE_SYSTEM_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the handle asks the running source for.
+#[derive(Clone, Debug)]
+struct RelistRequest {
+    /// How many relists were requested.
+    count: u64,
+    kubeconfig: Kubeconfig,
+}
+
+/// A handle of the running apiserver source. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ApiHandle {
+    relist: watch::Sender<RelistRequest>,
+    status: watch::Receiver<SourceStatus>,
+    metrics: ReflectorMetrics,
+}
+
+impl ApiHandle {
+    /// Relists now, with credentials that are read again.
+    pub fn rescan(&self) {
+        self.relist.send_modify(|request| request.count += 1);
+    }
+
+    /// Relists now with another kubeconfig. The previous one stays in use while the new one
+    /// is invalid.
+    pub fn retune(&self, kubeconfig: Kubeconfig) {
+        self.relist.send_modify(|request| {
+            request.count += 1;
+            request.kubeconfig = kubeconfig;
+        });
+    }
+
+    /// The status of the source.
+    #[must_use]
+    pub fn status(&self) -> SourceStatus {
+        self.status.borrow().clone()
+    }
+
+    /// The status of the source and its changes. It is closed when the source has ended.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<SourceStatus> {
+        self.status.clone()
+    }
+
+    /// The metrics of the reflector.
+    #[must_use]
+    pub fn metrics(&self) -> ReflectorMetrics {
+        self.metrics.clone()
+    }
+}
+
+/// The source of the pods that an API server has bound to this node.
+pub struct ApiSource {
+    settings: ApiSettings,
+    host: Host,
+    connector: Connector,
+    /// The server of the last connection, or of the restored listing.
+    server: Option<ServerIdentity>,
+    /// The UID of its kube-system namespace, if this is known.
+    cluster: Option<String>,
+    /// Whether that UID was requested in this run.
+    is_cluster_checked: bool,
+    reflector: Reflector,
+    store: UndeltaStore,
+    reporter: Reporter,
+    metrics: ReflectorMetrics,
+    request_metrics: RequestMetrics,
+    relist: watch::Receiver<RelistRequest>,
+}
+
+impl ApiSource {
+    /// A source that publishes the node's pods in a channel. It does nothing before
+    /// [`run`](Self::run).
+    #[must_use]
+    pub fn new(settings: ApiSettings, channel: SourceChannel) -> (Self, ApiHandle) {
+        let host = Host::default();
+        let status = SourceStatus { reflector: Some(reporter::idle()), ..SourceStatus::default() };
+        let (status_sender, status) = watch::channel(status);
+        let kubeconfig = settings.kubeconfig.clone();
+        let (relist_sender, relist) = watch::channel(RelistRequest { count: 0, kubeconfig });
+        let metrics = ReflectorMetrics::default();
+        let handle = ApiHandle { relist: relist_sender, status, metrics: metrics.clone() };
+        let source = Self {
+            connector: Connector::new(settings.kubeconfig.clone()),
+            server: None,
+            cluster: None,
+            is_cluster_checked: false,
+            reflector: Reflector::new(None, Instant::now()),
+            store: UndeltaStore::new(settings.node.clone(), channel, host.clock.clone()),
+            reporter: Reporter::new(status_sender, host.clock.clone()),
+            metrics,
+            request_metrics: RequestMetrics::default(),
+            relist,
+            settings,
+            host,
+        };
+        (source, handle)
+    }
+
+    /// Uses another machine's clock, random numbers, threads and disk.
+    #[must_use]
+    pub fn on(mut self, host: Host) -> Self {
+        self.connector = self.connector.on(host.clone());
+        self.store.set_clock(host.clock.clone());
+        self.reporter.set_clock(host.clock.clone());
+        self.host = host;
+        self
+    }
+
+    /// Uses the environment's proxies.
+    #[must_use]
+    pub fn with_proxies(mut self, proxies: Proxies) -> Self {
+        self.connector = self.connector.with_proxies(proxies);
+        self
+    }
+
+    /// Publishes the last-known-good listing at once, and stores listings from now on.
+    ///
+    /// A listing of another server or of another node is discarded. It reads the
+    /// kubeconfig, so it may block.
+    #[must_use]
+    pub fn with_last_good(mut self, last_good: LastGood) -> Self {
+        let mut last_good = last_good.atomic();
+        let configured = self.connector.identity();
+        match (&configured, &self.settings.kubeconfig) {
+            (Ok(server), _) => self.reporter.target(&server.url),
+            (Err(_), Kubeconfig::File(path)) => self.reporter.target(&path.display().to_string()),
+            (Err(_), Kubeconfig::InCluster(_)) => {}
+        }
+        let mut stored = last_good.restored_details().and_then(ListingInfo::from_stored);
+        if let (Some(ListingInfo { server: before, .. }), Ok(now)) = (&stored, &configured)
+            && before != now
+        {
+            let (before, now) = (&before.url, &now.url);
+            warn!(source = "api", before, now, "stored listing discarded: it is from another API server");
+            stored = None;
+        }
+        let Some(stored) = stored else {
+            last_good.clear();
+            self.store.store_in(last_good);
+            return self;
+        };
+        let (pods, version) = (self.store.restore(last_good), stored.version());
+        let of = stored.live().map(|live| format!("{live:.3}"));
+        info!(source = "api", pods, of, "listing restored");
+        self.reporter.target(&stored.server.url);
+        self.reporter.restored(stored.live(), Some(version.clone()));
+        self.reflector = Reflector::new(Some(version), Instant::now());
+        (self.server, self.cluster) = (Some(stored.server), stored.cluster);
+        self
+    }
+
+    /// Lists, watches and publishes until `stop` is cancelled. Before the first complete
+    /// listing it publishes nothing but the restored one.
+    pub async fn run(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(Box::pin(self.reflect())).await;
+        if self.reflector.is_synced() && self.reflector.was_accepted() {
+            // The listing is current at this moment.
+            let info = self.listing_info();
+            self.store.note(info.as_ref());
+        }
+        self.store.finish().await;
+    }
+
+    async fn reflect(&mut self) {
+        let mut relist = self.relist.clone();
+        loop {
+            let end = tokio::select! {
+                biased;
+                Ok(()) = relist.changed() => RequestEnd::RelistRequested,
+                end = self.request() => end,
+            };
+            self.request_ended(&end);
+        }
+    }
+
+    /// Waits for the time of the next request, makes it and reads its response. Cancel-safe:
+    /// changes are published at once, and a listing that is being collected can be abandoned.
+    async fn request(&mut self) -> RequestEnd {
+        let next = sleep_until(self.reflector.next_at());
+        while_storing(&mut self.store, next).await;
+        self.reporter.phase("connecting", self.detail());
+        let connecting = self.connector.client();
+        let connected = match while_storing(&mut self.store, connecting).await {
+            Ok(connected) => connected,
+            Err(error @ ConnectError::Plugin { .. }) => return RequestEnd::NoCredential(chain(&error)),
+            Err(error) => return RequestEnd::NoClient(chain(&error)),
+        };
+        self.check_server(&connected.identity);
+        if let Err(end) = self.check_cluster(&connected.client).await {
+            return end;
+        }
+        let request = self.reflector.next(Instant::now(), self.host.random.fraction());
+        debug!(source = "api", ?request, "sending a request to the API server");
+        let http_request = match http_request(&request, &self.settings.node) {
+            Ok(request) => request,
+            Err(error) => return RequestEnd::NoClient(chain(&error)),
+        };
+        match request {
+            Request::Watch { .. } => self.request_metrics.watch_started(&self.metrics),
+            Request::Probe { .. } => {}
+            _ if self.reflector.is_continuing() => {}
+            Request::WatchList { .. } | Request::List { .. } => {
+                self.request_metrics.list_started(&self.metrics);
+            }
+        }
+        let sending = timeout(HEAD_TIMEOUT, connected.client.send(http_request));
+        let response = match while_storing(&mut self.store, sending).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return self.send_failed(&error),
+            Err(_) => return RequestEnd::Silent,
+        };
+        if response.status() != StatusCode::OK {
+            return self.read_error(response).await;
+        }
+        if let Some(encoding) = response.headers().get(CONTENT_ENCODING) {
+            return RequestEnd::Malformed(format!(
+                "the response is encoded ({encoding:?}), but no encoding was requested"
+            ));
+        }
+        self.read(&request, response.into_body()).await
+    }
+
+    /// Reads a response whose status is not 200.
+    async fn read_error(&mut self, response: http::Response<Body>) -> RequestEnd {
+        let (head, body) = response.into_parts();
+        let reading = timeout(ERROR_BODY_TIMEOUT, Limited::new(body, MAX_ERROR_BODY).collect());
+        let body = match while_storing(&mut self.store, reading).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_none() => {
+                return RequestEnd::Broken(chain(&*error));
+            }
+            _ => Bytes::new(),
+        };
+        if head.status == StatusCode::UNAUTHORIZED {
+            // There may be a newer token.
+            self.connector.renew();
+        }
+        RequestEnd::Rejected(StatusError::from_response(head.status, &head.headers, &body))
+    }
+
+    /// Reads the body of a response to its end.
+    async fn read(&mut self, request: &Request, body: Body) -> RequestEnd {
+        self.reflector.accepted(Instant::now());
+        if self.reflector.is_synced() {
+            let info = self.listing_info();
+            self.store.note(info.as_ref());
+        } else if !self.reflector.is_continuing() {
+            self.store.begin();
+        }
+        if !matches!(request, Request::Probe { .. }) {
+            self.report_phase();
+        }
+        let is_list = matches!(request, Request::Probe { .. } | Request::List { .. });
+        let mut parts = JsonSplitter::new(if is_list { BodyShape::List } else { BodyShape::Events });
+        let mut body = pin!(body);
+        let mut is_complete = false;
+        loop {
+            let deadline = self.reflector.deadline();
+            let until = self.reflector.healthy_at().map_or(deadline, |healthy| healthy.min(deadline));
+            let until = if until <= Instant::now() { deadline } else { until };
+            let chunk = timeout_at(until, body.frame());
+            let data = match while_storing(&mut self.store, chunk).await {
+                Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+                // Whatever follows a complete list does not matter.
+                _ if is_complete => return RequestEnd::Listed,
+                Ok(Some(Err(error))) => return RequestEnd::Broken(describe_cause(&error)),
+                Ok(None) => match parts.finish() {
+                    Ok(()) => return RequestEnd::Closed,
+                    Err(error) => return RequestEnd::Broken(error.to_string()),
+                },
+                Err(_) if Instant::now() >= deadline => return RequestEnd::Silent,
+                Err(_) => {
+                    self.reporter.healthy(self.store.len());
+                    continue;
+                }
+            };
+            self.reflector.received(Instant::now());
+            parts.push(&data);
+            loop {
+                let handled = match parts.next() {
+                    Ok(Some(Part::Object(text))) => self.object(request, &text).await,
+                    Ok(Some(Part::End(end))) => {
+                        is_complete = true;
+                        self.list_ended(&end).await
+                    }
+                    Ok(None) => break,
+                    Err(error) => Err(RequestEnd::Malformed(error.to_string())),
+                };
+                if let Err(end) = handled {
+                    return end;
+                }
+            }
+        }
+    }
+
+    /// Handles an item of a list or an event of a watch.
+    async fn object(&mut self, request: &Request, text: &[u8]) -> Result<(), RequestEnd> {
+        // As in Go, invalid UTF-8 becomes U+FFFD.
+        let text = String::from_utf8_lossy(text);
+        match request {
+            // A probe selects no pods.
+            Request::Probe { .. } => Ok(()),
+            Request::List { .. } => {
+                let (object, _) = decode_object(&text);
+                self.count(&object);
+                self.store.collect(object);
+                Ok(())
+            }
+            Request::WatchList { .. } | Request::Watch { .. } => self.event(&text).await,
+        }
+    }
+
+    /// Handles the end of a list, or of a page of one.
+    async fn list_ended(&mut self, end: &ListEnd) -> Result<(), RequestEnd> {
+        if !matches!(&*end.kind, "PodList" | "List") || end.resource_version.is_empty() {
+            let error = format!("expected a PodList with a resourceVersion, received {:?}", end.kind);
+            return Err(RequestEnd::Malformed(error));
+        }
+        if self.reflector.page(end.resource_version.as_str().into(), &end.continue_token) {
+            self.listing_completed(false).await;
+        }
+        Ok(())
+    }
+
+    /// Handles an event of a watch.
+    async fn event(&mut self, text: &str) -> Result<(), RequestEnd> {
+        let is_synced = self.reflector.is_synced();
+        let event = match WatchEvent::decode(text) {
+            Ok(event) => event,
+            // It may have been a deletion, so the listing would be wrong from here on.
+            Err(why) if is_synced => return Err(RequestEnd::Malformed(why)),
+            Err(why) => WatchEvent::Changed(Object::Undecodable { key: None, why }, None),
+        };
+        match event {
+            WatchEvent::Error(status) => return Err(RequestEnd::ErrorEvent(StatusError::from_event(status))),
+            WatchEvent::Unknown(kind) => {
+                debug!(source = "api", kind, "event of an unknown type ignored");
+                self.metrics.error("undecodable");
+            }
+            WatchEvent::Bookmark { version, ends_initial_events } => {
+                if self.reflector.bookmark(version, ends_initial_events) {
+                    self.listing_completed(true).await;
+                }
+            }
+            WatchEvent::Changed(object, version) => {
+                self.count(&object);
+                self.reflector.event(version);
+                if is_synced {
+                    let info = self.listing_info();
+                    self.store.apply(object, info.as_ref()).await;
+                } else {
+                    self.store.collect(object);
+                }
+            }
+            WatchEvent::Deleted(None, _) => {
+                return Err(RequestEnd::Malformed("a DELETED event does not name its pod".to_owned()));
+            }
+            WatchEvent::Deleted(Some(key), version) => {
+                self.request_metrics.items += 1;
+                self.reflector.event(version);
+                if is_synced {
+                    let info = self.listing_info();
+                    self.store.delete(&key, info.as_ref()).await;
+                } else {
+                    self.store.uncollect(&key);
+                }
+            }
+        }
+        if self.reflector.is_synced() {
+            self.reporter.received(self.reflector.version());
+            self.reporter.healthy(self.store.len());
+        }
+        Ok(())
+    }
+
+    /// Publishes the collected listing.
+    async fn listing_completed(&mut self, is_watch: bool) {
+        self.request_metrics.list_completed(&self.metrics, is_watch);
+        let info = self.listing_info();
+        self.store.replace(info.as_ref()).await;
+        self.reporter.received(self.reflector.version());
+        self.reporter.healthy(self.store.len());
+        self.report_phase();
+        debug!(source = "api", pods = self.store.len(), version = ?self.reflector.version(), "listing complete");
+    }
+
+    fn request_ended(&mut self, end: &RequestEnd) {
+        if *end == RequestEnd::RelistRequested {
+            let kubeconfig = self.relist.borrow().kubeconfig.clone();
+            self.connector.switch_to(kubeconfig);
+        }
+        let kind = error_kind(end, self.reflector.was_accepted());
+        let result = self.reflector.end(end, Instant::now(), self.host.random.fraction());
+        let is_healthy = result == RequestResult::Healthy;
+        self.request_metrics.request_ended(&self.metrics, *end == RequestEnd::Closed && !is_healthy);
+        if !is_healthy {
+            self.metrics.error(kind);
+        }
+        let error = describe_end(end);
+        match result {
+            RequestResult::Healthy => {}
+            RequestResult::Interrupted => info!(source = "api", %error, "watch interrupted"),
+            RequestResult::ListFallback => {
+                info!(source = "api", %error, "WatchList is not supported by the server, using lists");
+            }
+            RequestResult::Failing => {
+                let quotes = matches!(end, RequestEnd::Malformed(_) | RequestEnd::NoCredential(_));
+                self.reporter.failing(&error, quotes, self.store.len(), self.reflector.next_at());
+                return;
+            }
+        }
+        if self.reflector.next_at() > Instant::now() {
+            self.reporter.waiting(self.reflector.next_at());
+        }
+    }
+
+    /// Relists if the kubeconfig leads to another server than before.
+    fn check_server(&mut self, identity: &ServerIdentity) {
+        if self.server.as_ref() == Some(identity) {
+            return;
+        }
+        if let Some(before) = &self.server {
+            let (before, now) = (&before.url, &identity.url);
+            warn!(source = "api", before, now, "API server changed, relisting");
+            self.reflector.forget_version();
+        }
+        self.reporter.target(&identity.url);
+        (self.server, self.cluster, self.is_cluster_checked) = (Some(identity.clone()), None, false);
+    }
+
+    /// Relists if the server has another cluster than before: a cluster can be replaced by
+    /// one with the same URL and CA. A node that may not read the namespace cannot notice.
+    async fn check_cluster(&mut self, client: &Client) -> Result<(), RequestEnd> {
+        if self.is_cluster_checked || self.reflector.is_continuing() {
+            return Ok(());
+        }
+        let request = http::Request::get(KUBE_SYSTEM).body(Body::empty());
+        let request = request.map_err(|error| RequestEnd::NoClient(chain(&error)))?;
+        let sending = timeout(KUBE_SYSTEM_TIMEOUT, async {
+            let response = client.send(request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ERROR_BODY).collect().await;
+            Ok((status, body.map(Collected::to_bytes).unwrap_or_default()))
+        });
+        let (status, body) = match while_storing(&mut self.store, sending).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(self.send_failed(&error)),
+            Err(_) => (StatusCode::REQUEST_TIMEOUT, Bytes::new()),
+        };
+        // After 401 or a server error, check again before the next request.
+        self.is_cluster_checked = status != StatusCode::UNAUTHORIZED && !status.is_server_error();
+        let namespace = Some(body).filter(|_| status == StatusCode::OK);
+        let namespace: Option<Value> = namespace.and_then(|body| serde_json::from_slice(&body).ok());
+        let cluster = namespace.and_then(|namespace| Some(namespace["metadata"]["uid"].as_str()?.to_owned()));
+        if let (Some(before), Some(now)) = (&self.cluster, &cluster)
+            && before != now
+        {
+            warn!(
+                source = "api",
+                before, now, "cluster changed (its kube-system namespace has another UID), relisting"
+            );
+            self.reflector.forget_version();
+        }
+        self.cluster = cluster.or(self.cluster.take());
+        Ok(())
+    }
+
+    /// The request did not reach the server, or no response arrived.
+    fn send_failed(&mut self, error: &kube::Error) -> RequestEnd {
+        if is_about_credentials(error) {
+            self.connector.renew();
+        }
+        RequestEnd::Broken(describe_failure(error))
+    }
+
+    fn listing_info(&self) -> Option<ListingInfo> {
+        let version = self.reflector.version()?;
+        Some(ListingInfo::new(self.server.clone()?, self.cluster.clone(), version, self.host.clock.now()))
+    }
+
+    fn count(&mut self, object: &Object) {
+        self.request_metrics.items += 1;
+        if matches!(object, Object::Undecodable { .. }) {
+            self.metrics.error("undecodable");
+        }
+    }
+
+    fn report_phase(&self) {
+        let phase = if self.reflector.is_synced() { "watching" } else { "listing" };
+        self.reporter.phase(phase, self.detail());
+    }
+
+    /// The detail of the status.
+    fn detail(&self) -> String {
+        let mut parts = vec![format!("pods of node {}", self.settings.node)];
+        match self.store.mirrors() {
+            0 => {}
+            1 => parts.push("1 mirror pod withheld".to_owned()),
+            mirrors => parts.push(format!("{mirrors} mirror pods withheld")),
+        }
+        if let Some(trouble) = self.store.trouble() {
+            parts.push(format!("cannot store the listing for the next start: {trouble}"));
+        }
+        parts.join("; ")
+    }
+}
+
+/// Waits for a future, and writes to the database meanwhile.
+async fn while_storing<T>(store: &mut UndeltaStore, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            () = store.write() => {}
+            done = &mut work => return done,
+        }
+    }
+}
+
+/// The end of a request as an error message.
+fn describe_end(end: &RequestEnd) -> String {
+    match end {
+        RequestEnd::Listed | RequestEnd::Closed | RequestEnd::RelistRequested => {
+            "the API server closed the watch at once".to_owned()
+        }
+        RequestEnd::Rejected(error) => format!("the API server rejected the request: {error}"),
+        RequestEnd::ErrorEvent(error) => format!("the API server ended the watch: {error}"),
+        RequestEnd::Malformed(why) => format!("{why} (is this the URL of the API server?)"),
+        RequestEnd::Broken(why) | RequestEnd::NoClient(why) | RequestEnd::NoCredential(why) => why.clone(),
+        RequestEnd::Silent => "the API server has sent nothing for too long".to_owned(),
+    }
+}
+
+/// The `kind` of an error in the metrics.
+fn error_kind(end: &RequestEnd, accepted: bool) -> &'static str {
+    match end {
+        RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) if error.is_stale() => "expired",
+        RequestEnd::Rejected(_) => "http",
+        RequestEnd::ErrorEvent(_) => "error-event",
+        RequestEnd::Broken(_) if accepted => "broken",
+        RequestEnd::Broken(_) => "connect",
+        RequestEnd::Malformed(_) => "garbage",
+        RequestEnd::Silent => "silent",
+        RequestEnd::NoClient(_) | RequestEnd::NoCredential(_) => "kubeconfig",
+        RequestEnd::Closed | RequestEnd::Listed | RequestEnd::RelistRequested => "short-watch",
+    }
+}

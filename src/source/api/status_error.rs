@@ -1,0 +1,162 @@
+//! A Kubernetes `Status` that reports an error: the body of a response, or the object of an
+//! ERROR event.
+
+use std::{fmt, time::Duration};
+
+use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use serde::Deserialize;
+
+/// How much of a server's message is repeated, in characters.
+const MAX_MESSAGE: usize = 500;
+
+/// An error that the API server reports, as apimachinery's `StatusError`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusError {
+    /// The HTTP status, or the `code` of an ERROR event.
+    pub code: u16,
+    /// The `reason`, such as `Expired`; empty if there is none.
+    pub reason: String,
+    message: String,
+    /// How long the server asks the client to wait before a retry.
+    pub retry_after: Option<Duration>,
+    is_too_large: bool,
+}
+
+/// The fields of a `Status` that are read.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct StatusBody {
+    code: Option<u16>,
+    reason: Option<String>,
+    message: Option<String>,
+    details: Option<StatusDetails>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct StatusDetails {
+    causes: Option<Vec<StatusCause>>,
+    retry_after_seconds: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StatusCause {
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+impl StatusError {
+    /// Reads a response whose HTTP status is not 200. Its body may be anything.
+    #[must_use]
+    pub fn from_response(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
+        let status = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
+            message: Some(String::from_utf8_lossy(body).trim().to_owned()),
+            ..StatusBody::default()
+        });
+        let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let error = Self::new(status, code.as_u16());
+        Self { retry_after: header.map(Duration::from_secs).or(error.retry_after), ..error }
+    }
+
+    /// Reads the object of an ERROR event, which should be a `Status`.
+    #[must_use]
+    pub fn from_event(object: &[u8]) -> Self {
+        let status: StatusBody = serde_json::from_slice(object).unwrap_or_default();
+        let code = status.code.unwrap_or_default();
+        Self::new(status, code)
+    }
+
+    fn new(status: StatusBody, code: u16) -> Self {
+        let details = status.details.unwrap_or_default();
+        let message: String = status.message.unwrap_or_default().chars().take(MAX_MESSAGE).collect();
+        // Servers before 1.18 have no such cause, only the message.
+        let too_large = "Too large resource version";
+        let is_too_large = details.causes.unwrap_or_default().iter().any(|cause| {
+            cause.reason.as_deref() == Some("ResourceVersionTooLarge")
+                || cause.message.as_deref() == Some(too_large)
+        }) || (code == 504 && message.contains(too_large));
+        Self {
+            code,
+            reason: status.reason.unwrap_or_default(),
+            message,
+            retry_after: details.retry_after_seconds.map(Duration::from_secs),
+            is_too_large,
+        }
+    }
+
+    /// Whether the resource version is older than what the server remembers.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
+    }
+
+    /// Whether the resource version is newer than what the server knows.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        self.is_too_large
+    }
+
+    /// Whether the next request needs another resource version.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.is_expired() || self.is_too_large()
+    }
+
+    /// Whether the server does not understand the request: for a `WatchList`, that it does
+    /// not support it.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        self.code == 400 || self.code == 422
+    }
+
+    /// Whether the same request would fail at any time.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        matches!(self.code, 400 | 403 | 404 | 405 | 422)
+    }
+
+    /// Whether the same request may succeed later, so that the error says nothing about
+    /// the resource version.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(self.code, 401 | 403 | 429 | 503)
+    }
+
+    /// What the user can do.
+    fn hint(&self) -> &'static str {
+        match self.code {
+            // The message is that of Go's HTTP server.
+            400 if self.message.contains("HTTP request to an HTTPS server") => {
+                " (the server uses TLS: write https:// in the kubeconfig's server)"
+            }
+            401 => " (are the credentials in the kubeconfig valid, and have they expired?)",
+            403 => {
+                " (grant this user list and watch on pods; a node's own credentials have both if --node-name is that node)"
+            }
+            404 => " (is this the URL of the API server?)",
+            _ => "",
+        }
+    }
+}
+
+/// A server's text on one line, without control characters.
+fn on_one_line(text: &str) -> String {
+    text.chars()
+        .map(|char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() })
+        .collect()
+}
+
+impl fmt::Display for StatusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code =
+            StatusCode::from_u16(self.code).map_or_else(|_| self.code.to_string(), |code| code.to_string());
+        write!(f, "{code}")?;
+        if !self.message.is_empty() {
+            write!(f, ": {}", on_one_line(&self.message))?;
+        } else if !self.reason.is_empty() {
+            write!(f, ": {}", on_one_line(&self.reason))?;
+        }
+        f.write_str(self.hint())
+    }
+}

@@ -1,0 +1,260 @@
+//! The `UndeltaStore`: it applies single changes and publishes the whole listing after each.
+//!
+//! Client-go's (`tools/cache/undelta_store.go`) copies its whole list each time; here the
+//! listing is a persistent map, and a change costs O(log n).
+//!
+//! A listing that is being collected changes the same builder, but nothing is published
+//! before it is complete. One that breaks off needs no undo: the next listing decides again
+//! which pods exist.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use tracing::{debug, info, warn};
+
+use super::{listing_info::ListingInfo, watch_event::Object};
+use crate::{
+    host::Clock,
+    mux::SourceChannel,
+    pod::{Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, RejectionReason, SourceName},
+    source::last_good::LastGood,
+};
+
+/// The origin of all objects whose name cannot be read.
+const NAMELESS: &str = "an object whose name cannot be read";
+
+/// The pods of the node, as the API server has them.
+pub(super) struct UndeltaStore {
+    node: NodeName,
+    channel: SourceChannel,
+    builder: ListingBuilder,
+    last_good: LastGood,
+    published: Option<Listing>,
+    /// What the listing that is being collected contains so far.
+    collected: HashSet<Origin>,
+    /// Whether it contains an object that could be any pod.
+    has_nameless: bool,
+    /// The origins whose pods changed since the last publication.
+    changed: BTreeSet<Origin>,
+    mirrors: HashSet<Origin>,
+    clock: Clock,
+}
+
+impl UndeltaStore {
+    pub(super) fn new(node: NodeName, channel: SourceChannel, clock: Clock) -> Self {
+        Self {
+            last_good: LastGood::none(SourceName::Api, node.clone()),
+            node,
+            channel,
+            builder: ListingBuilder::new(SourceName::Api),
+            published: None,
+            collected: HashSet::new(),
+            has_nameless: false,
+            changed: BTreeSet::new(),
+            mirrors: HashSet::new(),
+            clock,
+        }
+    }
+
+    pub(super) fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    /// Publishes the last-known-good listing, stores changes there from now on, and returns
+    /// the number of pods.
+    pub(super) fn restore(&mut self, mut last_good: LastGood) -> usize {
+        let now = self.clock.now();
+        for (origin, pods) in last_good.restored() {
+            self.builder.put(&origin, pods, now);
+        }
+        let listing = self.builder.restored_listing();
+        let pods = listing.len();
+        self.channel.publish(listing.clone());
+        self.published = Some(listing);
+        self.last_good = last_good;
+        pods
+    }
+
+    /// Stores changes there from now on.
+    pub(super) fn store_in(&mut self, last_good: LastGood) {
+        self.last_good = last_good;
+    }
+
+    /// How many pods the published listing has.
+    pub(super) fn len(&self) -> usize {
+        self.published.as_ref().map_or(0, Listing::len)
+    }
+
+    /// How many mirror pods are withheld.
+    pub(super) fn mirrors(&self) -> usize {
+        self.mirrors.len()
+    }
+
+    /// Starts to collect a listing.
+    pub(super) fn begin(&mut self) {
+        self.collected.clear();
+        self.has_nameless = false;
+    }
+
+    /// Adds an object to the listing that is being collected.
+    pub(super) fn collect(&mut self, object: Object) {
+        let key = match &object {
+            Object::Pod(pod) => Some(origin(pod.key())),
+            Object::Undecodable { key, .. } => key.as_ref().map(origin),
+        };
+        match key {
+            Some(origin) => drop(self.collected.insert(origin)),
+            None => self.has_nameless = true,
+        }
+        self.put(object);
+    }
+
+    /// Removes a deleted pod from the listing that is being collected.
+    pub(super) fn uncollect(&mut self, key: &PodKey) {
+        let origin = origin(key);
+        self.collected.remove(&origin);
+        self.remove(&origin);
+    }
+
+    /// Publishes the collected listing in place of the last one.
+    pub(super) async fn replace(&mut self, info: Option<&ListingInfo>) {
+        let gone: Vec<Origin> =
+            self.builder.origins().filter(|origin| !self.collected.contains(*origin)).cloned().collect();
+        for origin in gone {
+            // An object whose name cannot be read may be this very pod.
+            if !self.has_nameless || self.builder.pods_of(&origin) == 0 && origin.as_str() != NAMELESS {
+                self.remove(&origin);
+            }
+        }
+        self.mirrors.retain(|origin| self.collected.contains(origin));
+        self.collected = HashSet::new();
+        self.publish(info).await;
+    }
+
+    /// Applies an added or changed object.
+    pub(super) async fn apply(&mut self, object: Object, info: Option<&ListingInfo>) {
+        if self.put(object) {
+            self.publish(info).await;
+        }
+    }
+
+    /// Applies a deletion.
+    pub(super) async fn delete(&mut self, key: &PodKey, info: Option<&ListingInfo>) {
+        self.mirrors.remove(&origin(key));
+        if self.remove(&origin(key)) {
+            self.publish(info).await;
+        }
+    }
+
+    /// Returns whether the listing changed.
+    fn put(&mut self, object: Object) -> bool {
+        let (key, why) = match object {
+            Object::Pod(pod) => match self.wrong_node(&pod) {
+                None => return self.put_pod(*pod),
+                Some(why) => (Some(pod.key().clone()), why),
+            },
+            Object::Undecodable { key, why } => (key, why),
+        };
+        let origin = key.as_ref().map_or_else(|| Origin::from(NAMELESS), origin);
+        let is_new = self.builder.reject(&origin, RejectionReason::Unreadable(why.as_str().into()));
+        if is_new {
+            let kept = self.builder.pods_of(&origin) > 0;
+            warn!(source = "api", pod = %origin, kept, error = %why, "pod rejected");
+        }
+        is_new
+    }
+
+    fn put_pod(&mut self, pod: Prepared) -> bool {
+        let origin = origin(pod.key());
+        if pod.annotation(MIRROR).is_some() {
+            if self.mirrors.insert(origin.clone()) {
+                debug!(source = "api", pod = %origin, "mirror pod withheld");
+            }
+            return self.remove(&origin);
+        }
+        self.mirrors.remove(&origin);
+        let was_rejected = self.builder.rejection(&origin).is_some();
+        let changed = self.builder.put(&origin, vec![pod], self.clock.now());
+        if was_rejected {
+            info!(source = "api", pod = %origin, "pod recovered");
+        }
+        if changed {
+            self.changed.insert(origin);
+        }
+        changed
+    }
+
+    /// Why a pod is not one of this node, if it is not: the server ignored the selector.
+    fn wrong_node(&self, pod: &Prepared) -> Option<String> {
+        let node =
+            pod.object().get("spec").and_then(|spec| spec.get("nodeName")?.as_str()).unwrap_or_default();
+        (node != self.node.as_str()).then(|| {
+            format!(
+                "spec.nodeName is {node:?}, but the pods of {:?} were requested (is this an API server?)",
+                self.node.as_str()
+            )
+        })
+    }
+
+    fn remove(&mut self, origin: &Origin) -> bool {
+        let removed = self.builder.remove(origin);
+        if removed {
+            self.changed.insert(origin.clone());
+        }
+        removed
+    }
+
+    async fn publish(&mut self, info: Option<&ListingInfo>) {
+        for origin in std::mem::take(&mut self.changed) {
+            self.last_good.put(&origin, self.builder.found(&origin).to_vec());
+        }
+        self.note(info);
+        // The write begins before any sink can receive the listing.
+        self.last_good.begin().await;
+        let listing = self.builder.listing();
+        self.log_duplicates(&listing);
+        self.channel.publish(listing.clone());
+        self.published = Some(listing);
+    }
+
+    /// Stores the server, version and time of the listing for the next start.
+    pub(super) fn note(&mut self, info: Option<&ListingInfo>) {
+        if let Some(info) = info {
+            self.last_good.set_details(info.to_stored());
+        }
+    }
+
+    /// Why the listing cannot be stored, if it cannot.
+    pub(super) fn trouble(&self) -> Option<Arc<str>> {
+        self.last_good.error()
+    }
+
+    /// Writes some of what is to be stored. Cancel-safe; pending while there is nothing.
+    pub(super) async fn write(&mut self) {
+        self.last_good.write().await;
+    }
+
+    /// Closes the source's channel and writes the rest.
+    pub(super) async fn finish(self) {
+        let Self { channel, last_good, .. } = self;
+        // The mux need not wait for the write.
+        drop(channel);
+        last_good.finish().await;
+    }
+
+    fn log_duplicates(&self, listing: &Listing) {
+        let (rejected, recovered) = listing.duplicates_since(self.published.as_ref());
+        for rejection in rejected {
+            warn!(source = "api", pod = %rejection.origin, error = %rejection.reason, "pod rejected");
+        }
+        for rejection in recovered {
+            info!(source = "api", pod = %rejection.origin, "pod recovered");
+        }
+    }
+}
+
+fn origin(key: &PodKey) -> Origin {
+    Origin::from(key.as_str())
+}
