@@ -106,9 +106,9 @@ fn a_rejected_body_is_counted_each_time_and_logged_once() {
         assert_eq!(web.seen().last().unwrap().header("if-none-match"), "", "the request is not conditional");
         assert_eq!(source.rejections().len(), 1);
         assert!(source.rejections()[0].starts_with(&format!("{}: 8:12: ", web.at("/pods"))));
-        let said = log.lines_with("manifest rejected");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("pods_kept=1"), "{said:?}");
+        let logged = log.lines_with("manifest rejected");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(logged[0].contains("pods_kept=1"), "{logged:?}");
         assert_eq!(log.lines_with("recovered").len(), 0);
 
         web.say(Reply::ok(pod("web", "i:2")));
@@ -137,9 +137,9 @@ fn each_of_a_few_errors_of_an_outage_is_logged_once() {
             }
         }
         assert_eq!(source.status().failing.unwrap().attempts, 36);
-        let said = log.lines_with("source failed");
-        assert_eq!(said.len(), 8, "{said:?}");
-        assert!(said[0].contains("500 Internal Server Error") && said[7].contains("507"), "{said:?}");
+        let logged = log.lines_with("source failed");
+        assert_eq!(logged.len(), 8, "{logged:?}");
+        assert!(logged[0].contains("500 Internal Server Error") && logged[7].contains("507"), "{logged:?}");
         web.say(Reply::ok(pod("web", "i:1")));
         source.receives_nothing().await;
         assert_eq!(log.lines_with("recovered").len(), 1);
@@ -380,9 +380,12 @@ fn warnings_are_logged_for_each_new_body() {
         source.poll().await;
         source.receives("UPDATE: web=i:2").await;
         source.receives_nothing().await;
-        let said = log.lines_with("unknown field");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains(&format!("{}:5:1: warning: spce: ", web.at("/pods"))), "{said:?}");
+        let logged = log.lines_with("unknown field");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(
+            logged[0].contains(&format!("path={} warning=5:1: warning: spce: ", web.at("/pods"))),
+            "{logged:?}"
+        );
     });
 }
 
@@ -395,8 +398,8 @@ fn a_conflict_of_uids_is_logged_once() {
         source.poll().await;
         source.receives("ADD: a=i:1").await;
         source.receives_nothing().await;
-        let said = log.lines_with("conflict found");
-        assert_eq!(said.len(), 1, "{said:?}");
+        let logged = log.lines_with("conflict found");
+        assert_eq!(logged.len(), 1, "{logged:?}");
         assert_eq!(source.rejections().len(), 1);
         web.say(Reply::ok([pod("web", "i:1"), with_uid("b")].join("---\n")));
         source.poll().await;
