@@ -32,8 +32,8 @@ async fn an_unreachable_url_publishes_nothing() {
     let mut source = Polled::start(&format!("http://{free}/_not_found_"));
     source.receives_nothing().await;
     assert_eq!(source.state(), SourceState::Waiting);
-    let refused = format!("{free} refused the connection: nothing listens there");
-    assert!(source.error().starts_with(&refused), "{}", source.error());
+    let expected = format!("{free} refused the connection: nothing listens there");
+    assert!(source.error().starts_with(&expected), "{}", source.error());
     assert_eq!(source.status().target, format!("http://{free}/_not_found_"));
     assert_eq!(source.status().last_success, None);
 }
@@ -52,7 +52,7 @@ async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
     );
 
     let (web, mut source) = at_work().await;
-    for (status, said) in [
+    for (status, expected_error) in [
         (201, "201 Created"),
         (204, "204 No Content"),
         (206, "206 Partial Content"),
@@ -65,7 +65,7 @@ async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
         let body = if status == 204 { String::new() } else { pod("web", "i:2") };
         web.say(Reply::new(status, body));
         source.receives_nothing().await;
-        assert_eq!(source.error(), format!("the server answered {said}; {expected}"));
+        assert_eq!(source.error(), format!("the server answered {expected_error}; {expected}"));
     }
     assert_eq!(source.status().failing.unwrap().attempts, 8);
     assert_eq!(source.rejections(), [""; 0], "the manifest is not rejected");
@@ -181,7 +181,7 @@ async fn invalid_pods_are_rejected() {
         format!("{version}kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - image: i:2\n{spec}")
     };
     let (v1, named) = ("apiVersion: v1\n", "    name: c\n");
-    for (manifest, said) in [
+    for (manifest, expected_error) in [
         (pod("", named), "1:1: apiVersion: Required value: apiVersion: v1 is expected"),
         (
             pod("apiVersion: v1betta2\n", named),
@@ -205,7 +205,7 @@ async fn invalid_pods_are_rejected() {
     ] {
         web.say(Reply::ok(manifest));
         source.receives_nothing().await;
-        assert!(source.error().starts_with(said), "{} instead of {said}", source.error());
+        assert!(source.error().starts_with(expected_error), "{} instead of {expected_error}", source.error());
     }
 }
 
