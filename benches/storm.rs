@@ -77,7 +77,7 @@ fn main() {
     thread::sleep(hang.saturating_sub(took));
     let growth = (status(process::id(), "VmHWM") as f64 / 1024.0) - full;
     let listing = full - bare;
-    let told = seen.updates;
+    let updates_before = seen.updates;
     // The reader continues.
     let wanted: BTreeMap<_, _> =
         (changes.saturating_sub(pods) + 1..=changes).map(|round| (source.number(round), round)).collect();
@@ -91,7 +91,7 @@ fn main() {
         took.max(hang).as_secs_f64(),
         slowest.as_secs_f64() * 1e3,
         growth / listing,
-        seen.updates - told,
+        seen.updates - updates_before,
     );
     drop(channel);
     runtime.block_on(delivered).unwrap().unwrap();

@@ -160,7 +160,9 @@ impl LastGood {
         let table = stored.tables.entry(Table::LastGood).or_default();
         new.rows = table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
         new.keys = new.rows.iter().map(|(key, _)| key.clone()).collect();
-        if let Some((key, row)) = new.rows.pop_front_if(|(key, _)| *key == details) {
+        if new.rows.front().is_some_and(|(key, _)| *key == details)
+            && let Some((key, row)) = new.rows.pop_front()
+        {
             let row = serde_json::from_slice(&row).ok();
             match row.filter(|row: &DetailsRow| row.node == new.node.as_str()) {
                 Some(row) => new.details = Some(row.about),

@@ -173,7 +173,7 @@ fn a_directory_that_is_missing_at_boot_kills_nothing() {
     fs::write(place.path("manifests/web.json"), r#"{"apiVersion": "v1", "ki"#).unwrap();
     let (agent, _) = place.start();
     agent.holds("the last good pod", |replica| replica.pods.contains_key("default/web-node1"));
-    agent.logs("refused");
+    agent.logs("manifest rejected");
     let log = end(agent);
     assert!(!log.contains("REMOVE"), "{log}");
 }

@@ -158,7 +158,7 @@ async fn a_state_of_a_newer_version_is_left_to_it() {
     fs::create_dir(node.at("state")).unwrap();
     fs::write(node.state(), disk.bytes()).unwrap();
     node.refused(&[], &expect![[r#"
-        podmux: @/state/state.redb was written by a newer podmux: format 2, and this one knows up to 1; run the newer one
+        podmux: @/state/state.redb was written by a newer podmux: format 2, this one supports up to 1; run the newer one
     "#]]);
 }
 

@@ -161,18 +161,18 @@ async fn a_thousand_files_at_once_are_all_published() {
     for index in 0..1000 {
         place.write(&format!("{index}.yaml"), &pod(&format!("p{index}"), "i:1"));
     }
-    let mut told = 0;
-    while told < 1000 {
+    let mut pods = 0;
+    while pods < 1000 {
         let line = source.next_update().await;
         assert!(line.starts_with("ADD: "), "{line}");
-        told += line.matches('=').count();
+        pods += line.matches('=').count();
     }
     source.receives_nothing().await;
     place.sh("rm manifests/[0-9]*.yaml").await;
-    while told > 0 {
+    while pods > 0 {
         let line = source.next_update().await;
         assert!(line.starts_with("REMOVE: "), "{line}");
-        told -= line.matches('=').count();
+        pods -= line.matches('=').count();
     }
 }
 

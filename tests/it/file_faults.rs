@@ -38,10 +38,10 @@ fn a_rejected_manifest_keeps_its_pods_and_is_logged_once() {
             place.write("web.yaml", &bad);
             source.receives_nothing().await;
         }
-        let said = log.lines_with("manifest rejected");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains(&format!("path={} ", path.display())), "{said:?}");
-        assert!(said[0].contains("error=8:12: spec.containers[0].image: "), "{said:?}");
+        let logged = log.lines_with("manifest rejected");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(logged[0].contains(&format!("path={} ", path.display())), "{logged:?}");
+        assert!(logged[0].contains("error=8:12: spec.containers[0].image: "), "{logged:?}");
         assert_eq!(source.rejections().len(), 1);
 
         place.write("web.yaml", "{");
@@ -152,8 +152,8 @@ fn special_and_leftover_files_are_skipped_and_logged_once() {
                 "an editor's or backup file" => 8,
                 _ => 1,
             };
-            let said = log.lines_with(&format!("reason={what}")).len();
-            assert_eq!(said, expected, "{what}");
+            let logged = log.lines_with(&format!("reason={what}")).len();
+            assert_eq!(logged, expected, "{what}");
         }
         assert_eq!(source.rejections(), [""; 0]);
     });
@@ -212,9 +212,9 @@ fn an_unreadable_manifest_keeps_its_pods() {
             .await;
         source.status(|status| status.rejected == 1).await;
         source.receives_nothing().await;
-        let said = log.lines_with("manifest rejected");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("Permission denied"), "{said:?}");
+        let logged = log.lines_with("manifest rejected");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(logged[0].contains("Permission denied"), "{logged:?}");
         place.sh("chmod 600 manifests/web.yaml").await;
         source.receives("UPDATE: web=i:2").await;
         assert_eq!(log.lines_with("recovered").len(), 1);
@@ -253,9 +253,9 @@ fn warnings_are_logged_once() {
         source.receives("ADD: web=i:1").await;
         place.write("web.yaml", &text);
         source.receives_nothing().await;
-        let said = log.lines_with("nosuch");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("web.yaml warning=6:3: "), "{said:?}");
+        let logged = log.lines_with("nosuch");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(logged[0].contains("web.yaml warning=6:3: "), "{logged:?}");
     });
 }
 
@@ -272,9 +272,12 @@ fn a_conflict_of_two_files_is_logged_once_and_a_rename_is_none() {
         place.write("c.yaml", &pod("web", "i:2"));
         source.receives_nothing().await;
         source.receives_nothing().await;
-        let said = log.lines_with("conflict found");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("c.yaml") && said[0].contains("b.yaml; rename one of them"), "{said:?}");
+        let logged = log.lines_with("conflict found");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(
+            logged[0].contains("c.yaml") && logged[0].contains("b.yaml; rename one of them"),
+            "{logged:?}"
+        );
         place.sh("rm manifests/b.yaml").await;
         source.receives("UPDATE: web=i:2").await;
         source.receives_nothing().await;

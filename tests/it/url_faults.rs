@@ -52,7 +52,7 @@ async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
     );
 
     let (web, mut source) = at_work().await;
-    for (status, said) in [
+    for (status, expected_error) in [
         (201, "201 Created"),
         (204, "204 No Content"),
         (206, "206 Partial Content"),
@@ -65,7 +65,7 @@ async fn any_status_but_200_is_an_error_that_keeps_the_pods() {
         let body = if status == 204 { String::new() } else { pod("web", "i:2") };
         web.say(Reply::new(status, body));
         source.receives_nothing().await;
-        assert_eq!(source.error(), format!("the server answered {said}; {expected}"));
+        assert_eq!(source.error(), format!("the server answered {expected_error}; {expected}"));
     }
     assert_eq!(source.status().failing.unwrap().attempts, 8);
     assert_eq!(source.rejections(), [""; 0], "the manifest is not rejected");
@@ -106,9 +106,9 @@ fn a_rejected_body_is_counted_each_time_and_logged_once() {
         assert_eq!(web.seen().last().unwrap().header("if-none-match"), "", "the request is not conditional");
         assert_eq!(source.rejections().len(), 1);
         assert!(source.rejections()[0].starts_with(&format!("{}: 8:12: ", web.at("/pods"))));
-        let said = log.lines_with("manifest rejected");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("pods_kept=1"), "{said:?}");
+        let logged = log.lines_with("manifest rejected");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(logged[0].contains("pods_kept=1"), "{logged:?}");
         assert_eq!(log.lines_with("recovered").len(), 0);
 
         web.say(Reply::ok(pod("web", "i:2")));
@@ -137,9 +137,9 @@ fn each_of_a_few_errors_of_an_outage_is_logged_once() {
             }
         }
         assert_eq!(source.status().failing.unwrap().attempts, 36);
-        let said = log.lines_with("source failed");
-        assert_eq!(said.len(), 8, "{said:?}");
-        assert!(said[0].contains("500 Internal Server Error") && said[7].contains("507"), "{said:?}");
+        let logged = log.lines_with("source failed");
+        assert_eq!(logged.len(), 8, "{logged:?}");
+        assert!(logged[0].contains("500 Internal Server Error") && logged[7].contains("507"), "{logged:?}");
         web.say(Reply::ok(pod("web", "i:1")));
         source.receives_nothing().await;
         assert_eq!(log.lines_with("recovered").len(), 1);
@@ -181,7 +181,7 @@ async fn invalid_pods_are_rejected() {
         format!("{version}kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - image: i:2\n{spec}")
     };
     let (v1, named) = ("apiVersion: v1\n", "    name: c\n");
-    for (manifest, said) in [
+    for (manifest, expected_error) in [
         (pod("", named), "1:1: apiVersion: Required value: apiVersion: v1 is expected"),
         (
             pod("apiVersion: v1betta2\n", named),
@@ -205,7 +205,7 @@ async fn invalid_pods_are_rejected() {
     ] {
         web.say(Reply::ok(manifest));
         source.receives_nothing().await;
-        assert!(source.error().starts_with(said), "{} instead of {said}", source.error());
+        assert!(source.error().starts_with(expected_error), "{} instead of {expected_error}", source.error());
     }
 }
 
@@ -380,9 +380,12 @@ fn warnings_are_logged_for_each_new_body() {
         source.poll().await;
         source.receives("UPDATE: web=i:2").await;
         source.receives_nothing().await;
-        let said = log.lines_with("unknown field");
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains(&format!("{}:5:1: warning: spce: ", web.at("/pods"))), "{said:?}");
+        let logged = log.lines_with("unknown field");
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(
+            logged[0].contains(&format!("path={} warning=5:1: warning: spce: ", web.at("/pods"))),
+            "{logged:?}"
+        );
     });
 }
 
@@ -395,8 +398,8 @@ fn a_conflict_of_uids_is_logged_once() {
         source.poll().await;
         source.receives("ADD: a=i:1").await;
         source.receives_nothing().await;
-        let said = log.lines_with("conflict found");
-        assert_eq!(said.len(), 1, "{said:?}");
+        let logged = log.lines_with("conflict found");
+        assert_eq!(logged.len(), 1, "{logged:?}");
         assert_eq!(source.rejections().len(), 1);
         web.say(Reply::ok([pod("web", "i:1"), with_uid("b")].join("---\n")));
         source.poll().await;

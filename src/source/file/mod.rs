@@ -247,7 +247,7 @@ impl FileSource {
         let mut worker = self.worker.take()?;
         let token = stop.clone();
         let work = self.host.threads.blocking(move || {
-            let outcome = worker.step(changes, scan, &token);
+            let outcome = worker.step(&changes, scan, &token);
             (worker, outcome)
         });
         match stop.run_until_cancelled(work).await? {

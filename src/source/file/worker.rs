@@ -170,11 +170,11 @@ impl Worker {
 
     /// Handles changes, scans if asked to or if the path leads elsewhere than before, and
     /// checks the files that are due. Ends early when stopped.
-    pub(super) fn step(&mut self, changes: Changes, scan: bool, stop: &CancellationToken) -> Outcome {
+    pub(super) fn step(&mut self, changes: &Changes, scan: bool, stop: &CancellationToken) -> Outcome {
         self.began.get_or_insert_with(Instant::now);
         self.wants_scan = changes.lost;
         let resolved = inspect::resolve(&self.host.disk, &self.path);
-        let replaced = self.is_replaced(&changes);
+        let replaced = self.is_replaced(changes);
         // The event that says that a file is complete may be among the lost ones.
         let lossy = changes.lost || replaced;
         let moved = self.resolved.as_ref() != Some(&resolved) || replaced;
@@ -192,7 +192,7 @@ impl Worker {
         if scan || moved {
             self.scan(resolved, stop);
         }
-        self.handle(&changes, lossy, stop);
+        self.handle(changes, lossy, stop);
         let waiting = self.entries.waiting();
         for name in self.entries.due(Instant::now()) {
             if stop.is_cancelled() {
