@@ -1,0 +1,32 @@
+//! The tests of the library alone, without the default features. With the feature `agent` they
+//! are a part of `tests/it`.
+#![cfg(not(feature = "agent"))]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::missing_panics_doc,
+    clippy::disallowed_methods,
+    clippy::needless_raw_string_hashes,
+    reason = "tests panic on failure, print what they skip, and are not a library"
+)]
+
+#[path = "it/decode.rs"]
+mod decode;
+#[path = "it/delivery.rs"]
+mod delivery;
+#[path = "it/validation.rs"]
+mod validation;
+#[path = "it/yaml.rs"]
+mod yaml;
+
+#[path = "it/support"]
+mod support {
+    //! The parts of `tests/it/support` that need no agent.
+    pub mod logs;
+    pub mod script;
+    pub mod sinks;
+    pub mod stream;
+}
