@@ -47,7 +47,7 @@ const MAX_LINE: usize = 512 << 20;
 /// The maximum size of a token file, in bytes.
 const MAX_TOKEN_FILE: u64 = 64 << 10;
 
-/// The flags that say how to reach the agent.
+/// The flags of the connection to the agent.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ConnectionArgs {

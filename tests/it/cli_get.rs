@@ -684,7 +684,7 @@ fn the_reflector_of_the_api_source_is_printed() {
     let agent = Agent::start(|_, _| {
         let file = json!({ "name": "file", "state": "restored", "pods": 4, "target": "/m", "detail": "", "problems": [] });
         let soon = Timestamp::now() + SignedDuration::from_mins(20 * 60 + 30);
-        let failing = json!({ "since": ago(1), "attempts": 17, "error": "nobody listens there" });
+        let failing = json!({ "since": ago(1), "attempts": 17, "error": "connection refused" });
         let api = |state: &str, reflector: &Value| {
             json!({
                 "name": "api", "state": state, "pods": 12, "target": "https://10.0.0.1:6443", "detail": "pods of node node1",
@@ -719,8 +719,8 @@ fn the_reflector_of_the_api_source_is_printed() {
         api    synced                      12     0          2d             https://10.0.0.1:6443
 
         SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
         exit 0
         --
         GET /sources
@@ -739,8 +739,8 @@ fn the_reflector_of_the_api_source_is_printed() {
         api    synced                      12     0          2d             https://10.0.0.1:6443   waiting      4711               2d           in 20h         pods of node node1
 
         SOURCE   POD      REASON    WINNER   ORIGIN                  MESSAGE
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
-        api      <none>   Failing   <none>   https://10.0.0.1:6443   nobody listens there (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
+        api      <none>   Failing   <none>   https://10.0.0.1:6443   connection refused (for 24h, 17 attempts)
         exit 0
         --
         GET /sources
