@@ -49,23 +49,23 @@ fn the_short_help_lists_the_commands() {
     check(
         &["-h"],
         &expect![[r#"
-        Pods from every source of a node, as one ordered stream of updates
+            Merge a node's pod manifests from every source into one ordered stream of updates
 
-        Usage: podmux <COMMAND>
+            Usage: podmux <COMMAND>
 
-        Commands:
-          run         Run the agent: read manifests, tell every change in order
-          validate    Check manifests as the agent would take them
-          get         Show pods, sources or updates of a running agent
-          apply       Create or replace pods on a running agent
-          delete      Delete pods of a running agent
-          completion  Print completions for a shell
+            Commands:
+              run         Run the agent: read manifests, tell every change in order
+              validate    Check manifests as the agent does
+              get         Show pods, sources or updates of a running agent
+              apply       Create or replace pods on a running agent
+              delete      Delete pods of a running agent
+              completion  Print completions for a shell
 
-        Options:
-          -h, --help     Print help (see more with '--help')
-          -V, --version  Print version
-        exit 0
-    "#]],
+            Options:
+              -h, --help     Print help (see more with '--help')
+              -V, --version  Print version
+            exit 0
+        "#]],
     );
     // Without a command, the same goes to standard error.
     let help = transcript(&mut podmux(&["-h"]), b"");
@@ -139,9 +139,9 @@ fn invalid_arguments_are_one_line() {
     check(
         &["validate", "-o", "yaml", "a"],
         &expect![[r#"
-        ! podmux: invalid value 'yaml' for '--output <FORM>'; [possible values: text, json]; see podmux validate --help
-        exit 2
-    "#]],
+            ! podmux: invalid value 'yaml' for '--output <FORMAT>'; [possible values: text, json]; see podmux validate --help
+            exit 2
+        "#]],
     );
     check(
         &["completion", "csh"],
@@ -185,7 +185,7 @@ fn invalid_settings_are_one_line() {
     let mut run = podmux(&["run"]);
     run.env("PODMUX_POD_MANIFEST_PATH", OsStr::from_bytes(b"a\xff"));
     expect![[r#"
-        ! podmux: PODMUX_POD_MANIFEST_PATH: its value is not UTF-8 text
+        ! podmux: PODMUX_POD_MANIFEST_PATH: the value is not UTF-8 text
         exit 2
     "#]]
     .assert_eq(&transcript(&mut run, b""));

@@ -344,7 +344,7 @@ fn a_token_or_a_client_certificate_authenticates_over_tls() {
     seen += &get(&["--server", &server, "--ca-file", &clients, "--token-file", &token]);
     expect![[r#"
         ! Error from server (Unauthorized): the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN, or a client certificate
-        ! podmux: say who you are with --token-file, or with --client-cert and --client-key
+        ! podmux: authenticate with --token-file, or with --client-cert and --client-key
         exit 1
         ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by a CA that is not trusted here; name the file of the right CA
         exit 1

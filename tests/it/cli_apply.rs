@@ -204,20 +204,25 @@ fn a_rejected_manifest_does_not_stop_the_others() {
         agent.podmux(&["apply", "-f", "m"]).current_dir(&dir),
         "",
         &expect![[r#"
-        pod/web created
-        pod/two created
-        pod/second created
-        ! Error from server (Invalid): error when applying "m/2-bad.yaml": the body is invalid
-        ! * spec.containers: Required value (line 3, column 1)
-        ! * no field
-        ! Error from server (Forbidden): error when applying "m/3-held.yaml": pods "held" is forbidden: it is held by source file (from /m/held.yaml): change it there
-        exit 1
-        --
-        POST /pods
-        POST /pods
-        POST /pods
-        POST /pods
-    "#]],
+            pod/web created
+            pod/two created
+            pod/second created
+            ! Error from server (Invalid): error when applying "m/2-bad.yaml": the body is invalid
+            ! * items[1].metadata.labels[a]: must be a text, but is the number 5: put it in quotes (line 6, column 54)
+            ! * items[2].metadata.name: Invalid value: "Not_A_Name": a lowercase RFC 1123 subdomain is made of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit (line 7, column 48)
+            ! * items[2].spec.containers[0].image: Required value (line 7, column 81)
+            ! * items[2].spec.containers[1].name: Duplicate value: "c" (line 7, column 99)
+            ! * items[3].metadata.name: Required value: a pod needs a name (line 8, column 3)
+            ! * items[4].apiVersion: the version is "apps/v1"; v1 is expected (line 9, column 16)
+            ! * items[5].metadata.name: Duplicate value: default/good is the name of the pod at 5:3 too; rename one of them (line 10, column 3)
+            ! Error from server (Forbidden): error when applying "m/3-held.yaml": pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there; pods "db" is forbidden: it is held by source file (from /etc/podmux/db.yaml): change it there
+            exit 1
+            --
+            POST /pods
+            POST /pods
+            POST /pods
+            POST /pods
+        "#]],
     );
 }
 
@@ -307,10 +312,10 @@ fn directories_are_read_like_kubectl_does() {
         &mut apply(&["-f", "-", "-f", "m/d.txt", "-f", "-"]),
         "",
         &expect![[r#"
-        ! podmux: - is given twice, and standard input can be read once
-        exit 2
-        --
-    "#]],
+            ! podmux: - is given twice, but standard input can be read only once
+            exit 2
+            --
+        "#]],
     );
     check(
         &agent,
@@ -327,30 +332,30 @@ fn directories_are_read_like_kubectl_does() {
         &mut apply(&["-f", "empty"]),
         "",
         &expect![[r#"
-        ! podmux: empty: no manifests in it: *.json, *.yaml and *.yml are taken
-        exit 2
-        --
-    "#]],
+            ! podmux: empty: the directory has no *.json, *.yaml or *.yml files
+            exit 2
+            --
+        "#]],
     );
     check(
         &agent,
         &mut apply(&["-f", "https://example.com/web.yaml"]),
         "",
         &expect![[r#"
-        ! podmux: https://example.com/web.yaml: a URL is not fetched here; try curl -L https://example.com/web.yaml | podmux … -f -
-        exit 2
-        --
-    "#]],
+            ! podmux: https://example.com/web.yaml: cannot fetch a URL: try curl -L https://example.com/web.yaml | podmux … -f -
+            exit 2
+            --
+        "#]],
     );
     check(
         &agent,
         &mut apply(&[]),
         "",
         &expect![[r#"
-        ! podmux: which manifests? give -f PATH, or -f - for standard input
-        exit 2
-        --
-    "#]],
+            ! podmux: no manifest: give -f PATH, or -f - for standard input
+            exit 2
+            --
+        "#]],
     );
 }
 
@@ -384,12 +389,12 @@ fn the_namespace_applies_to_pods_without_one() {
         &mut apply("other"),
         "",
         &expect![[r#"
-        pod/x unchanged
-        ! podmux: web.yaml: a pod in it is in the namespace "staging", not in "other": leave out -n
-        exit 1
-        --
-        POST /pods?namespace=other
-    "#]],
+            pod/x unchanged
+            ! podmux: web.yaml: a pod in it has the namespace "staging", not "other": omit -n, or change the manifest
+            exit 1
+            --
+            POST /pods?namespace=other
+        "#]],
     );
 }
 
@@ -404,12 +409,12 @@ fn a_manifest_that_is_too_large_is_not_sent() {
         agent.podmux(&["apply", "-f", "m"]).current_dir(&dir),
         "",
         &expect![[r#"
-        pod/web created
-        ! podmux: m/large.yaml: too large: a manifest has 10485760 bytes at most; split it
-        exit 1
-        --
-        POST /pods
-    "#]],
+            pod/web created
+            ! podmux: m/large.yaml: too large: a manifest has at most 10485760 bytes; split it
+            exit 1
+            --
+            POST /pods
+        "#]],
     );
     write(dir.path(), "m/large.yaml", &" ".repeat(MAX_MANIFEST));
     let output = agent.podmux(&["apply", "-f", "m/large.yaml"]).current_dir(&dir).output().unwrap();

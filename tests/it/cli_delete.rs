@@ -59,16 +59,16 @@ fn pods_are_deleted_by_name() {
         &mut delete(&["pods", "missing", "held", "web", "-n", "a b"]),
         "",
         &expect![[r#"
-        pod "web" deleted
-        ! Error from server (NotFound): pods "missing" not found
-        ! Error from server (Forbidden): pods "held" is forbidden: it is held by source file
-        exit 1
-        --
-        DELETE /api/v1/namespaces/a%20b/pods/missing
-        DELETE /api/v1/namespaces/a%20b/pods/held
-        DELETE /api/v1/namespaces/a%20b/pods/web
-        GET /api/v1/namespaces/a%20b/pods/web
-    "#]],
+            pod "web" deleted
+            ! Error from server (NotFound): pods "missing" not found
+            ! Error from server (Forbidden): pods "held" is forbidden: it is held by source file (from /etc/podmux/held.yaml): change it there
+            exit 1
+            --
+            DELETE /api/v1/namespaces/a%20b/pods/missing
+            DELETE /api/v1/namespaces/a%20b/pods/held
+            DELETE /api/v1/namespaces/a%20b/pods/web
+            GET /api/v1/namespaces/a%20b/pods/web
+        "#]],
     );
     check(
         &agent,
@@ -163,7 +163,7 @@ fn the_grace_period_follows_kubectls_rules() {
         exit 0
         DELETE /api/v1/namespaces/default/pods/web?gracePeriodSeconds=0
         $ --force --grace-period=5
-        ! podmux: --force erases at once: --grace-period=5 does not go with it
+        ! podmux: --force has no grace period: omit --force or --grace-period=5
         exit 2
 
         $ --now --grace-period=5
@@ -229,13 +229,13 @@ fn it_waits_no_longer_than_the_timeout() {
         &mut agent.podmux(&["delete", "pod", "web"]),
         "",
         &expect![[r#"
-        pod "web" deleted
-        ! Error from server (ServiceUnavailable): the agent is stopping
-        exit 1
-        --
-        DELETE /api/v1/namespaces/default/pods/web
-        GET /api/v1/namespaces/default/pods/web
-    "#]],
+            pod "web" deleted
+            ! Error from server (ServiceUnavailable): the agent is stopping; try again when it is back
+            exit 1
+            --
+            DELETE /api/v1/namespaces/default/pods/web
+            GET /api/v1/namespaces/default/pods/web
+        "#]],
     );
 }
 
@@ -282,10 +282,10 @@ items:
         &mut delete(&["-f", "several.yaml", "-n", "other", "--wait=false"]),
         "",
         &expect![[r#"
-        ! podmux: several.yaml: one is in the namespace "staging", not in "other": leave out -n
-        exit 1
-        --
-    "#]],
+            ! podmux: several.yaml: a pod in it has the namespace "staging", not "other": omit -n, or change the manifest
+            exit 1
+            --
+        "#]],
     );
     check(
         &agent,
@@ -340,22 +340,22 @@ fn invalid_arguments_are_errors() {
         ! podmux: the following required arguments were not provided: <pod NAME>...; see podmux delete --help
         exit 2
         $ podmux delete pod
-        ! podmux: which pod? give pod NAME…
+        ! podmux: no pod is named: give pod NAME…
         exit 2
         $ podmux delete web
-        ! podmux: "web" cannot be deleted; pod NAME… or pod/NAME… can
+        ! podmux: cannot delete "web": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete sources file
-        ! podmux: "sources" cannot be deleted; pod NAME… or pod/NAME… can
+        ! podmux: cannot delete "sources": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod/
-        ! podmux: "" is no name; give pod NAME… or pod/NAME…
+        ! podmux: invalid name "": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod/web db
-        ! podmux: "db" cannot be deleted; pod NAME… or pod/NAME… can
+        ! podmux: cannot delete "db": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod a/b
-        ! podmux: "a/b" is no name; give pod NAME… or pod/NAME…
+        ! podmux: invalid name "a/b": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod web -f x.yaml
         ! podmux: give names or manifests (-f), not both

@@ -166,19 +166,19 @@ fn pods_are_named_as_kubectl_names_them() {
         &agent,
         &["get", "pods", "web", "b/d"],
         &expect![[r#"
-        ! podmux: "b/d" is no name; give either pods NAME… or pod/NAME…
-        exit 2
-        --
-    "#]],
+            ! podmux: invalid name "b/d": give either pods NAME… or pod/NAME…
+            exit 2
+            --
+        "#]],
     );
     check(
         &agent,
         &["get", "pod/web", "source/file"],
         &expect![[r#"
-        ! podmux: "source/file" beside "web": give either pods NAME… or pod/NAME…, of one kind
-        exit 2
-        --
-    "#]],
+            ! podmux: invalid name "source/file": after "web", give only names of the same form
+            exit 2
+            --
+        "#]],
     );
     check(
         &agent,
@@ -213,10 +213,10 @@ fn a_missing_pod_does_not_hide_the_others() {
         &agent,
         &["get", "pod", "a?b/c%"],
         &expect![[r#"
-        ! podmux: "a?b/c%" is no name; give either pods NAME… or pod/NAME…
-        exit 2
-        --
-    "#]],
+            ! podmux: invalid name "a?b/c%": give either pods NAME… or pod/NAME…
+            exit 2
+            --
+        "#]],
     );
     check(
         &agent,
@@ -374,11 +374,11 @@ fn the_server_evaluates_selectors() {
         &agent,
         &["get", "pods", "-l", "%"],
         &expect![[r#"
-        ! Error from server (BadRequest): unable to parse requirement: found '%'
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods?labelSelector=%25&limit=500
-    "#]],
+            ! Error from server (BadRequest): unable to parse labelSelector: found 'b', expected: '('
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?labelSelector=%25&limit=500
+        "#]],
     );
 }
 
@@ -478,20 +478,20 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pods", "--watch", "-A"],
         &expect![[r#"
-        EVENT      NAMESPACE     NAME           SOURCE   STATUS        AGE
-        ADDED      default       polled-node1   url      Pending       5d
-        ADDED      default       web            http     Terminating   5d
-        ADDED      kube-system   dns-node1      file     Pending       10d
-        ADDED      default       db             url      Pending       5d
-        ADDED      other         x              url      Pending       5d
-        MODIFIED   default       db             url      Running       5d
-        DELETED    default       db             url      Removed       5d
-        DELETED    other         x              url      Removed       5d
-        exit 0
-        --
-        GET /api/v1/pods?limit=500
-        GET /updates?from=8
-    "#]],
+            NAMESPACE     NAME           SOURCE   STATUS        AGE
+            default       polled-node1   url      Pending       5d
+            default       web            http     Terminating   5d
+            kube-system   dns-node1      file     Pending       10d
+            default       db             url      Pending       5d
+            other         x              url      Pending       5d
+            default       db             url      Running       5d
+            default       db             url      Removed       5d
+            other         x              url      Removed       5d
+            exit 0
+            --
+            GET /api/v1/pods?limit=500
+            GET /updates?from=8
+        "#]],
     );
     check(
         &agent,
@@ -553,32 +553,37 @@ fn a_stream_that_fell_behind_continues_with_a_new_list() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-        EVENT      NAME           SOURCE   STATUS        AGE
-        ADDED      polled-node1   url      Pending       5d
-        ADDED      web            http     Terminating   5d
-        DELETED    web            http     Removed       5d
-        ADDED      new            file     Pending       5d
-        DELETED    new            file     Removed       5d
-        ADDED      web            http     Terminating   5d
-        exit 0
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /updates?from=8
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /updates?from=31
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /updates?from=41
-    "#]],
+            NAME           SOURCE   STATUS        AGE
+            polled-node1   url      Pending       5d
+            web            http     Terminating   5d
+            web            http     Removed       5d
+            new            file     Pending       5d
+            new            file     Removed       5d
+            web            http     Terminating   5d
+            exit 0
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates?from=8
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates?from=31
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates?from=41
+        "#]],
     );
 }
 
 /// The sources in the real server's golden file, with a time whose age does not change, and
 /// with a failing source that has more problems than are listed.
 fn sources() -> Reply {
+    let conflict = json!({
+        "origin": "https://host/pods", "pod": "default/copy-node1", "reason": "Conflict",
+        "message": "the UID is in use by default/original of source api; remove metadata.uid",
+        "winner": { "source": "api", "pod": "default/original", "origin": "default/original" },
+    });
     let url = json!({
         "name": "url", "state": "failing", "pods": 1, "target": "https://host/pods", "detail": "polling",
         "failing": { "since": ago(3), "attempts": 17, "error": "connection refused\nby host" },
-        "problems": [], "moreProblems": 3,
+        "problems": [conflict], "moreProblems": 3,
     });
     Reply::golden("sources")
         .with("2026-11-21T09:00:00Z", &ago(2))
@@ -592,38 +597,42 @@ fn sources_are_printed_with_their_problems() {
         &agent,
         &["get", "sources"],
         &expect![[r#"
-        NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET
-        file   synced    12     5          2d             /m
-        http   synced    3      1          <none>         <none>
-        url    failing   1      0          <none>         https://host/pods
+            NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET
+            url    failing   1      4          <none>         https://host/pods
+            file   synced    1      3          2d             /etc/podmux
+            http   synced    1      1          <none>         posted pods, in memory only
 
-        SOURCE   POD                  REASON     WINNER                 ORIGIN              MESSAGE
-        file     default/copy-node1   UidInUse   api default/original   /m/copy.yaml        its UID is in use
-        file     <none>               Refused    <none>                 /m/bad.yaml         3:5: spec.containers[0].name: Required value (and 1 more error)
-        file     <none>               <none>     <none>                 <none>              and 3 more that are not told
-        http     default/web          Conflict   file (/m/web.yaml)     POST                held by source file (from /m/web.yaml); it takes over when that one goes
-        url      <none>               Failing    <none>                 https://host/pods   nobody listens\nthere (for 3d, 17 attempts)
-        exit 0
-        --
-        GET /sources
-    "#]],
+            SOURCE   POD                  REASON          WINNER                      ORIGIN                    MESSAGE
+            url      <none>               Failing         <none>                      https://host/pods         connection refused\nby host (for 3d, 17 attempts)
+            url      default/copy-node1   Conflict        api default/original        https://host/pods         the UID is in use by default/original of source api; remove metadata.uid
+            url      <none>               <none>          <none>                      <none>                    and 3 more problems, not listed
+            file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      3:5: spec.containers[0].image: Required value
+            file     <none>               Unreadable      <none>                      /etc/podmux/secret.yaml   permission denied
+            file     default/web          DuplicateName   file (/etc/podmux/1.yaml)   /etc/podmux/2.yaml        the name is taken by the pod in /etc/podmux/1.yaml; rename one of them
+            http     default/web          Conflict        file (/etc/podmux/1.yaml)   default/web               the name is held by a pod of source file; rename one of them
+            exit 0
+            --
+            GET /sources
+        "#]],
     );
     check(
         &agent,
         &["get", "sources", "-o", "wide"],
         &expect![[r#"
-            NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET              PHASE    RESOURCE-VERSION   LAST-EVENT   NEXT-ATTEMPT   DETAIL
-            file   synced    12     5          2d             /m                  <none>   <none>             <none>       <none>         watching
-            http   synced    3      1          <none>         <none>              <none>   <none>             <none>       <none>         <none>
-            url    failing   1      0          <none>         https://host/pods   <none>   <none>             <none>       <none>         polling
+            NAME   STATE     PODS   PROBLEMS   LAST-SUCCESS   TARGET                        PHASE    RESOURCE-VERSION   LAST-EVENT   NEXT-ATTEMPT   DETAIL
+            url    failing   1      4          <none>         https://host/pods             <none>   <none>             <none>       <none>         polling
+            file   synced    1      3          2d             /etc/podmux                   <none>   <none>             <none>       <none>         watching
+            http   synced    1      1          <none>         posted pods, in memory only   <none>   <none>             <none>       <none>         <none>
 
-            SOURCE   POD                  REASON     WINNER                 ORIGIN              MESSAGE
-            file     default/copy-node1   UidInUse   api default/original   /m/copy.yaml        its UID is in use
-            file     <none>               Refused    <none>                 /m/bad.yaml         3:5: spec.containers[0].name: Required value
-            file     <none>               Refused    <none>                 /m/bad.yaml         warning: spec.foo: unknown field, ignored
-            file     <none>               <none>     <none>                 <none>              and 3 more that are not told
-            http     default/web          Conflict   file (/m/web.yaml)     POST                held by source file (from /m/web.yaml); it takes over when that one goes
-            url      <none>               Failing    <none>                 https://host/pods   nobody listens\nthere (for 3d, 17 attempts)
+            SOURCE   POD                  REASON          WINNER                      ORIGIN                    MESSAGE
+            url      <none>               Failing         <none>                      https://host/pods         connection refused\nby host (for 3d, 17 attempts)
+            url      default/copy-node1   Conflict        api default/original        https://host/pods         the UID is in use by default/original of source api; remove metadata.uid
+            url      <none>               <none>          <none>                      <none>                    and 3 more problems, not listed
+            file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      3:5: spec.containers[0].image: Required value
+            file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      4:5: warning: spec.foo: unknown field, ignored
+            file     <none>               Unreadable      <none>                      /etc/podmux/secret.yaml   permission denied
+            file     default/web          DuplicateName   file (/etc/podmux/1.yaml)   /etc/podmux/2.yaml        the name is taken by the pod in /etc/podmux/1.yaml; rename one of them
+            http     default/web          Conflict        file (/etc/podmux/1.yaml)   default/web               the name is held by a pod of source file; rename one of them
             exit 0
             --
             GET /sources
@@ -633,49 +642,49 @@ fn sources_are_printed_with_their_problems() {
         &agent,
         &["get", "sources", "http", "api", "--no-headers"],
         &expect![[r#"
-        http   synced   3     1     <none>   <none>
+            http   synced   1     1     <none>   posted pods, in memory only
 
-        http   default/web   Conflict   file (/m/web.yaml)   POST   held by source file (from /m/web.yaml); it takes over when that one goes
-        ! Error from server (NotFound): sources "api" not found
-        exit 1
-        --
-        GET /sources
-    "#]],
+            http   default/web   Conflict   file (/etc/podmux/1.yaml)   default/web   the name is held by a pod of source file; rename one of them
+            ! Error from server (NotFound): sources "api" not found
+            exit 1
+            --
+            GET /sources
+        "#]],
     );
     check(
         &agent,
         &["get", "source/http", "-o", "yaml"],
         &expect![[r#"
-        detail: ""
-        name: http
-        pods: 3
-        problems:
-        - message: held by source file (from /m/web.yaml); it takes over when that one goes
-          origin: POST
-          pod: default/web
-          reason: Conflict
-          winner:
-            origin: /m/web.yaml
-            pod: default/web
-            source: file
-        state: synced
-        target: ""
-        exit 0
-        --
-        GET /sources
-    "#]],
+            detail: ""
+            name: http
+            pods: 1
+            problems:
+            - message: the name is held by a pod of source file; rename one of them
+              origin: default/web
+              pod: default/web
+              reason: Conflict
+              winner:
+                origin: /etc/podmux/1.yaml
+                pod: default/web
+                source: file
+            state: synced
+            target: posted pods, in memory only
+            exit 0
+            --
+            GET /sources
+        "#]],
     );
     check(
         &agent,
         &["get", "sources", "-o", "name"],
         &expect![[r#"
-        source/file
-        source/http
-        source/url
-        exit 0
-        --
-        GET /sources
-    "#]],
+            source/url
+            source/file
+            source/http
+            exit 0
+            --
+            GET /sources
+        "#]],
     );
 }
 
@@ -866,14 +875,14 @@ fn updates_are_a_table() {
         &agent,
         &["get", "updates", "--from", "1"],
         &expect![[r#"
-        SEQ    TIME                   OP          SOURCE   PODS
-        1      2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
-        2      2026-11-21T09:00:00Z   REMOVE      http     default/p0
-        ! Error from server (Expired): update 3 is not held
-        exit 1
-        --
-        GET /updates?from=1
-    "#]],
+            SEQ    TIME                   OP          SOURCE   PODS
+            1      2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
+            2      2026-11-21T09:00:00Z   REMOVE      http     default/p0
+            ! Error from server (Expired): update 0 is not held: 1 is the first that is, and 3 is the next to come; start over: GET /updates without from begins with a SET of everything
+            exit 1
+            --
+            GET /updates?from=1
+        "#]],
     );
 }
 
@@ -952,46 +961,52 @@ fn invalid_arguments_are_errors() {
         ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, sources, updates]; see podmux get --help
         exit 2
         $ podmux get pods --from 1
-        ! podmux: --from goes with updates only
+        ! podmux: --from is for updates only
         exit 2
         $ podmux get sources -w
-        ! podmux: sources cannot be watched; watch updates or pods
+        ! podmux: sources cannot be watched: watch updates or pods
         exit 2
         $ podmux get sources -A
-        ! podmux: --all-namespaces, --selector, --field-selector and --show-labels go with pods only
+        ! podmux: --all-namespaces, --selector, --field-selector and --show-labels are for pods only
         exit 2
         $ podmux get updates web
-        ! podmux: updates have no names; give --from SEQ to begin with one
+        ! podmux: updates have no names: use --from SEQ to start with one
         exit 2
         $ podmux get updates -o name
-        ! podmux: updates have no names: -o table, wide, json, yaml or jsonl shows them
+        ! podmux: updates have no names: use -o table, wide, json, yaml or jsonl
         exit 2
         $ podmux get pods web -l a=b
         ! podmux: give names or a selector, not both
         exit 2
         $ podmux get pods web -A
-        ! podmux: a name belongs to one namespace: give -n NS instead of -A
+        ! podmux: a name belongs to one namespace: use -n NS instead of -A
         exit 2
         $ podmux get pods -n a -A
         ! podmux: the argument '--namespace <NS>' cannot be used with '--all-namespaces'; see podmux get --help
         exit 2
         $ podmux get pods -o table2
-        ! podmux: invalid value 'table2' for '--output <FORM>'; [possible values: table, wide, json, yaml, name, jsonl]; tip: a similar value exists: 'table'; see podmux get --help
+        ! podmux: invalid value 'table2' for '--output <FORMAT>'; [possible values: table, wide, json, yaml, name, jsonl]; tip: a similar value exists: 'table'; see podmux get --help
+        exit 2
+        $ podmux get pods -w -l a=b
+        ! podmux: --watch does not support selectors: omit --selector and --field-selector, and filter the output of get pods --watch -o jsonl
+        exit 2
+        $ podmux get pods -w --field-selector a=b
+        ! podmux: --watch does not support selectors: omit --selector and --field-selector, and filter the output of get pods --watch -o jsonl
         exit 2
         $ podmux get pod/
         ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, sources, updates]; see podmux get --help
         exit 2
         $ podmux get pods --server ftp://host
-        ! podmux: --server: "ftp://host" is no address: http://HOST:PORT, https://HOST:PORT or unix:PATH is expected
+        ! podmux: --server: invalid address "ftp://host": use http://HOST:PORT, https://HOST:PORT or unix:PATH
         exit 2
         $ podmux get pods --server http://host/path
-        ! podmux: --server: "http://host/path" is no address: http://HOST:PORT, https://HOST:PORT or unix:PATH is expected
+        ! podmux: --server: invalid address "http://host/path": use http://HOST:PORT, https://HOST:PORT or unix:PATH
         exit 2
         $ podmux get pods --server unix:
-        ! podmux: --server: "unix:" is no address: http://HOST:PORT, https://HOST:PORT or unix:PATH is expected
+        ! podmux: --server: invalid address "unix:": use http://HOST:PORT, https://HOST:PORT or unix:PATH
         exit 2
         $ podmux get pods --token-file /missing
-        ! podmux: the token file /missing: No such file or directory (os error 2)
+        ! podmux: cannot use the token file /missing: No such file or directory (os error 2)
         exit 2
         $ podmux get pods --client-cert x
         ! podmux: the following required arguments were not provided: --client-key <FILE>; see podmux get --help
@@ -1027,31 +1042,31 @@ fn another_server_on_the_address_is_detected() {
         &agent,
         &["get", "pods"],
         &expect![[r#"
-        ! podmux: what /api/v1/namespaces/default/pods?limit=500 answered is no JSON; is this a podmux agent?: expected value at line 1 column 1
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-    "#]],
+            ! podmux: the response to /api/v1/namespaces/default/pods?limit=500 is not JSON (is this a podmux agent?): expected value at line 1 column 1
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+        "#]],
     );
     check(
         &agent,
         &["get", "sources"],
         &expect![[r#"
-        ! podmux: what /sources answered is no list of sources; is this a podmux agent?
-        exit 1
-        --
-        GET /sources
-    "#]],
+            ! podmux: the response to /sources is not a SourceList (is this a podmux agent?)
+            exit 1
+            --
+            GET /sources
+        "#]],
     );
     check(
         &agent,
         &["get", "updates"],
         &expect![[r#"
-        ! podmux: a line of the updates is no JSON: it was cut off
-        exit 1
-        --
-        GET /updates
-    "#]],
+            ! podmux: the update stream has a line that is not JSON: it was cut off (try again)
+            exit 1
+            --
+            GET /updates
+        "#]],
     );
     check(
         &agent,
@@ -1080,7 +1095,7 @@ fn the_token_is_never_sent_in_clear_text_over_a_network() {
     assert_eq!(bearer, [true, true, false]);
     let open = &["get", "pods", "--token-file", file, "--server", "http://192.0.2.1:1"];
     expect![[r#"
-        ! podmux: the token would be readable on the way to http://192.0.2.1:1: use https, or a tunnel to a local port
+        ! podmux: the token would be sent in clear text to http://192.0.2.1:1: use https, or a tunnel to a local port
         exit 2
     "#]].assert_eq(&transcript(&mut podmux(open), b""));
     for text in ["\n", "two words", "zwölf"] {

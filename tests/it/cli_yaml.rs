@@ -133,7 +133,7 @@ fn ambiguous_texts_are_quoted() {
             - "a #b"
             - "#a"
             - "- a"
-            - "-"
+            - '-'
             - "---"
             - "--- a"
             - "..."
@@ -155,7 +155,7 @@ fn ambiguous_texts_are_quoted() {
             - "<<"
             - "="
             - "a\tb"
-            - "a\\b\"c\x07"
+            - "a\\b\"c\a"
         "##]],
     );
 }
@@ -216,11 +216,14 @@ fn texts_of_several_lines_are_blocks_where_that_is_safe() {
             "only": "\n",
             "carriage": "a\r\nb",
         }),
-        expect![[r##"
+        expect![[r#"
             bare: |-
               a
               b
-            blank: "a\n  \nb"
+            blank: |-
+              a
+    
+              b
             carriage: "a\r\nb"
             in a list:
             - |
@@ -229,8 +232,11 @@ fn texts_of_several_lines_are_blocks_where_that_is_safe() {
             - x: |-
                 y
                 z
-            indented: " a\nb"
-            only: "\n"
+            indented: |2-
+               a
+              b
+            only: |+
+
             open: |+
               a
 
@@ -239,8 +245,11 @@ fn texts_of_several_lines_are_blocks_where_that_is_safe() {
               set -e
 
                 exec: sleep 1
-            tab: "a\n\tb"
-        "##]],
+            tab: |-
+              a
+              	b
+            tab first: "\n\ta\nb"
+        "#]],
     );
 }
 

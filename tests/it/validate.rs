@@ -67,10 +67,10 @@ fn a_valid_manifest_prints_nothing() {
         &[("web.yaml", VALID)],
         &["-v", "web.yaml"],
         &expect![[r#"
-        web.yaml: good: default/web-node
-        ! podmux: 1 good, 0 bad
-        exit 0
-    "#]],
+            web.yaml: valid: default/web-node
+            ! podmux: 1 valid, 0 invalid
+            exit 0
+        "#]],
     );
 }
 
@@ -234,9 +234,9 @@ fn a_directory_is_read_like_the_file_source_does() {
     "#]]
     .assert_eq(&output(&dir, &["."], b""));
     expect![[r#"
-        ./a.json: good: default/json-node
+        ./a.json: valid: default/json-node
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ./web: good: default/web-node
+        ./web: valid: default/web-node
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         ! podmux: ./#web.yaml#: skipped: what an editor or a backup left behind
         ! podmux: ./.hidden.yaml: skipped: hidden
@@ -246,7 +246,7 @@ fn a_directory_is_read_like_the_file_source_does() {
         ! podmux: ./sub: skipped: a directory
         ! podmux: ./web.yaml.bak: skipped: what an editor or a backup left behind
         ! podmux: ./web.yaml~: skipped: what an editor or a backup left behind
-        ! podmux: 2 good, 2 bad
+        ! podmux: 2 valid, 2 invalid
         exit 1
     "#]]
     .assert_eq(&output(&dir, &["-v", "."], b""));
@@ -344,7 +344,7 @@ fn a_manifest_that_is_too_large_is_rejected() {
     "#]]
     .assert_eq(&output(&dir, &["large"], b""));
     expect![[r#"
-        -: too much for a manifest: 10485760 bytes at most; split it
+        -: too large: a manifest has at most 10485760 bytes; split it
         exit 1
     "#]]
     .assert_eq(&output(&dir, &["-"], &vec![b'#'; 10 * 1024 * 1024 + 1]));
@@ -363,7 +363,7 @@ fn standard_input_can_be_a_manifest() {
     "#]]
     .assert_eq(&output(&dir, &["-"], b"kind: [\n"));
     expect![[r#"
-        ! podmux: - is given twice, and standard input can be read once
+        ! podmux: - is given twice, but standard input can be read only once
         exit 2
     "#]]
     .assert_eq(&output(&dir, &["-", "-"], b""));
