@@ -212,17 +212,12 @@ fn texts_of_several_lines_are_blocks_where_that_is_safe() {
             "tab": "a\n\tb",
             // Go's reader rejects a block that begins with a tab.
             "tab first": "\n\ta\nb",
-            "blank": "a\n  \nb",
             "only": "\n",
             "carriage": "a\r\nb",
         }),
         expect![[r#"
             bare: |-
               a
-              b
-            blank: |-
-              a
-    
               b
             carriage: "a\r\nb"
             in a list:
@@ -251,6 +246,7 @@ fn texts_of_several_lines_are_blocks_where_that_is_safe() {
             tab first: "\n\ta\nb"
         "#]],
     );
+    assert_eq!(document(&json!("a\n  \nb")).unwrap(), "|-\n  a\n    \n  b\n");
 }
 
 /// Texts of the characters that mean something to YAML, and of some that are invisible.
