@@ -70,7 +70,7 @@ fn the_short_help_lists_the_commands() {
     // Without a command, the same goes to standard error.
     let help = transcript(&mut podmux(&["-h"]), b"");
     let help = help.strip_suffix("exit 0\n").unwrap();
-    let expected: String = help.lines().map(|line| format!("! {line}\n")).collect();
+    let expected = help.lines().map(|line| "! ".to_owned() + line + "\n").collect::<String>();
     assert_eq!(transcript(&mut podmux(&[]), b""), expected + "exit 2\n");
 }
 
