@@ -1,6 +1,9 @@
-//! `podmux apply`: gives manifests to a running agent.
+//! `podmux apply`: sends manifests to a running agent.
 
-use std::path::Path;
+use std::{
+    io::{self, IsTerminal as _},
+    path::Path,
+};
 
 use anyhow::anyhow;
 use bytes::Bytes;
@@ -10,14 +13,15 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{
-    Failure, Output,
-    connection::{Connection, ConnectionArgs, Progress, block_on, with_query},
-    get::{list, pretty},
+    connection::{Connection, ConnectionArgs, block_on, print_status, with_query},
+    dry_run::DryRun,
+    failure::Failure,
     manifests::{self, FileArgs},
-    terminal::Shown,
+    output::{Output, list, pretty},
+    terminal::{Escaped, ProgressLine, print_error},
     yaml,
 };
-use crate::settings::Environment;
+use crate::{host::Disk, settings::Environment};
 
 /// Create or replace pods on a running agent
 #[derive(Debug, clap::Args)]
@@ -26,21 +30,21 @@ pub(super) struct Args {
     #[command(flatten)]
     manifests: FileArgs,
 
-    /// The namespace of pods that say none
+    /// The namespace of pods without one
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
 
-    /// Say what would be done: server asks the agent, which changes nothing
+    /// With server, the agent checks the request and changes nothing
     #[arg(long, value_name = "HOW", value_enum, default_value_t = DryRun::None)]
     dry_run: DryRun,
 
-    /// What to do about fields that nobody knows and keys that stand twice
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Validate::Warn)]
-    validate: Validate,
+    /// How to treat unknown fields and duplicate keys
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = FieldValidation::Warn)]
+    validate: FieldValidation,
 
-    /// The form of the output: a line for each pod if absent
-    #[arg(short, long, value_name = "FORM", value_enum)]
-    output: Option<Form>,
+    /// The output format; without it, one line per pod
+    #[arg(short, long, value_name = "FORMAT", value_enum)]
+    output: Option<OutputFormat>,
 
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -49,8 +53,8 @@ pub(super) struct Args {
 const ABOUT: &str = "\
 Create or replace pods on a running agent
 
-Each manifest is taken whole or not at all; when one is refused, the others are still sent. A pod \
-that is reported is on the agent's disk and merged. The manifests' bytes are sent as they are.";
+A manifest is applied completely or not at all. When one is rejected, the others are still sent. A pod \
+that is reported is stored on the agent's disk and merged.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,21 +62,21 @@ Examples:
   podmux apply -f manifests/ --dry-run=server
   kubectl get pod web -o yaml | podmux apply -f -
 
-Exit codes: 0 all taken; 1 some refused; 2 called wrongly, or a PATH is missing.";
+Exit codes: 0 all applied; 1 some rejected; 2 invalid arguments, or a PATH does not exist.";
 
-/// What becomes of a manifest with unknown fields and duplicate keys.
+/// How the server treats unknown fields and duplicate keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Validate {
-    /// The manifest is refused
+enum FieldValidation {
+    /// Reject the manifest
     Strict,
-    /// It is taken, with a warning
+    /// Apply it and print a warning
     Warn,
-    /// It is taken
+    /// Apply it
     Ignore,
 }
 
-impl Validate {
-    /// What is asked for; to warn is the agent's way.
+impl FieldValidation {
+    /// The query parameter; the server's default is to warn.
     const fn query(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Strict => Some(("fieldValidation", "Strict")),
@@ -82,84 +86,64 @@ impl Validate {
     }
 }
 
-/// Whether anything is changed.
+/// The output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum DryRun {
-    /// Everything is done
-    None,
-    /// The agent says what it would do
-    Server,
-}
-
-impl DryRun {
-    /// What is asked for.
-    pub(super) fn query(self) -> Option<(&'static str, &'static str)> {
-        (self == Self::Server).then_some(("dryRun", "All"))
-    }
-
-    /// What is said of it in each line.
-    pub(super) const fn note(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Server => " (server dry run)",
-        }
-    }
-}
-
-/// The forms of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// The pods as they are now, as JSON
+enum OutputFormat {
+    /// The stored pods as JSON
     Json,
-    /// The same as YAML
+    /// The stored pods as YAML
     Yaml,
-    /// Their names as arguments take them: pod/web
+    /// Names like pod/web
     Name,
-    /// A JSON object a line
+    /// One JSON object per line
     Jsonl,
 }
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
     if args.manifests.files.is_empty() {
-        return Err(Failure::Refused(anyhow!("which manifests? give -f PATH, or -f - for standard input")));
+        return Err(Failure::Refused(anyhow!("no manifest: give -f PATH, or -f - for standard input")));
     }
     let found = args.manifests.find().map_err(Failure::Refused)?;
-    let connection = Connection::new(&args.connection, environment)?;
-    let mut apply = Apply { args, connection, output: Output::new(), pods: Vec::new() };
+    let disk = Disk::default();
+    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let mut apply = Apply { args, disk, connection, output: Output::new(), pods: Vec::new() };
     block_on(async {
-        let progress = Progress::new(found.len());
+        // Results on the same terminal already show the progress.
+        let progress = ProgressLine::new(found.len(), found.len() > 1 && !io::stdout().is_terminal());
         let mut code = 0;
         for (done, path) in found.iter().enumerate() {
-            progress.step(done, "manifests");
-            let taken = apply.file(path).await;
-            progress.end();
-            code |= u8::from(!taken?);
+            progress.show(done);
+            let applied = apply.manifest(path).await;
+            progress.clear();
+            code |= u8::from(!applied?);
         }
-        apply.end()?;
+        apply.finish()?;
         Ok(code)
     })
 }
 
 struct Apply<'a> {
     args: &'a Args,
+    disk: Disk,
     connection: Connection,
     output: Output,
-    /// What is shown at the end.
+    /// The pods that are printed at the end, as one object.
     pods: Vec<Value>,
 }
 
 impl Apply<'_> {
-    /// Sends one manifest. Says whether it was taken.
-    async fn file(&mut self, path: &Path) -> Result<bool, Failure> {
+    /// Sends one manifest. Returns whether it was applied.
+    async fn manifest(&mut self, path: &Path) -> Result<bool, Failure> {
         let namespace = self.args.namespace.as_deref();
-        let read = manifests::read(path).and_then(|text| {
+        let read = manifests::read(&self.disk, path).and_then(|text| {
             namespace.map(|namespace| manifests::check_namespace(&text, namespace)).transpose()?;
             Ok(text)
         });
+        let name = manifests::display_name(path);
         let text = match read {
             Ok(text) => text,
             Err(error) => {
-                self.connection.say(&format!("podmux: {}: {error:#}", Shown(&manifests::shown(path))));
+                print_error(format_args!("podmux: {}: {error:#}", Escaped(&name)));
                 return Ok(false);
             }
         };
@@ -170,35 +154,34 @@ impl Apply<'_> {
         ];
         let query: Vec<_> = options.into_iter().flatten().collect();
         let body = (media_type(&text), Bytes::from(text));
-        match self.connection.ask(Method::POST, &with_query("/pods", &query), Some(body)).await? {
+        match self.connection.request(Method::POST, &with_query("/pods", &query), Some(body)).await? {
             Ok(mut written) => {
                 if let Value::Array(items) = written["items"].take() {
                     items.into_iter().try_for_each(|item| self.item(item))?;
                 }
-                // Whoever reads along learns what is done while the rest is under way.
+                // Each result is visible while the next manifest is sent.
                 self.output.flush()?;
                 Ok(true)
             }
             Err(status) => {
-                let doing = format!("error when applying \"{}\"", manifests::shown(path));
-                self.connection.refused(&status, Some(&doing));
+                print_status(&status, Some(&format!("error when applying \"{name}\"")));
                 Ok(false)
             }
         }
     }
 
-    /// Tells what became of one pod.
+    /// Prints the result for one pod.
     fn item(&mut self, mut item: Value) -> Result<(), Failure> {
         let pod = item["pod"].take();
-        let name = Shown(pod["metadata"]["name"].as_str().unwrap_or_default()).to_string();
+        let name = Escaped(pod["metadata"]["name"].as_str().unwrap_or_default()).to_string();
         let line = match self.args.output {
             None => {
-                let result = Shown(item["result"].as_str().unwrap_or_default()).to_string();
+                let result = Escaped(item["result"].as_str().unwrap_or_default()).to_string();
                 format!("pod/{name} {result}{}\n", self.args.dry_run.note())
             }
-            Some(Form::Name) => format!("pod/{name}\n"),
-            Some(Form::Jsonl) => format!("{pod}\n"),
-            Some(Form::Json | Form::Yaml) => {
+            Some(OutputFormat::Name) => format!("pod/{name}\n"),
+            Some(OutputFormat::Jsonl) => format!("{pod}\n"),
+            Some(OutputFormat::Json | OutputFormat::Yaml) => {
                 self.pods.push(pod);
                 return Ok(());
             }
@@ -206,23 +189,25 @@ impl Apply<'_> {
         self.output.write(line.as_bytes())
     }
 
-    /// Shows what is shown at the end.
-    fn end(&mut self) -> Result<(), Failure> {
+    /// Prints what is printed as one object.
+    fn finish(&mut self) -> Result<(), Failure> {
         let mut pods = std::mem::take(&mut self.pods);
         let object = match pods.len() {
             0 => return self.output.flush(),
             1 => pods.remove(0),
             _ => list(pods, ""),
         };
-        let text =
-            if self.args.output == Some(Form::Yaml) { yaml::document(&object) } else { pretty(&object)? };
+        let text = if self.args.output == Some(OutputFormat::Yaml) {
+            yaml::document(&object).map_err(Failure::failed)?
+        } else {
+            pretty(&object)?
+        };
         self.output.write(text.as_bytes())?;
         self.output.flush()
     }
 }
 
-/// What the server is told that a manifest is. YAML that looks like JSON is
-/// YAML: the server takes the word for it.
+/// The `Content-Type` of a manifest. Text that only resembles JSON, like `{a: 1}`, is YAML.
 fn media_type(text: &[u8]) -> &'static str {
     match serde_json::from_slice::<IgnoredAny>(text) {
         Ok(_) => "application/json",

@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use super::{Failure, Output};
+use super::{failure::Failure, output::Output};
 
 /// Print completions for a shell
 #[derive(Debug, clap::Args)]
@@ -18,17 +18,16 @@ Examples:
   podmux completion zsh > \"${fpath[1]}/_podmux\"
   podmux completion fish > ~/.config/fish/completions/podmux.fish";
 
-pub(super) fn run(args: &Args) -> Result<u8, Failure> {
+pub(super) fn run(args: &Args, command: clap::Command) -> Result<u8, Failure> {
     let mut output = Output::new();
-    output.write(script(args.shell).as_bytes())?;
+    output.write(script(args.shell, command).as_bytes())?;
     output.flush()?;
     Ok(0)
 }
 
-/// What makes a shell complete podmux's command line.
+/// The completion script of a shell.
 #[must_use]
-pub fn script(shell: Shell) -> String {
-    let mut command = super::command();
+pub fn script(shell: Shell, mut command: clap::Command) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "podmux", &mut script);
     let mut script = String::from_utf8_lossy(&script).into_owned();

@@ -1,9 +1,8 @@
-//! The running agent from here: its address, who we say we are, questions and answers.
+//! Requests to the running agent: its address, the credentials, responses and streams.
 
 use std::{
     fmt::Write as _,
-    fs::File,
-    io::{self, IsTerminal as _, Read as _, Write as _},
+    io,
     net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -13,76 +12,76 @@ use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use clap::ValueHint;
 use http::{
-    HeaderMap, HeaderValue, Method, Request, Response, Uri,
+    HeaderMap, HeaderValue, Method, Request, Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT, WARNING},
+    uri::InvalidUri,
 };
 use serde_json::Value;
 use tokio::runtime;
 
 use super::{
-    Failure,
+    failure::Failure,
     status::Status,
-    terminal::{Shown, YELLOW, colours, styled},
+    terminal::{Escaped, YELLOW, colours, print_error, styled},
 };
 use crate::{
     client::{Body, Client, ClientSettings, Identity, Lines, escaped},
+    host::Disk,
     settings::{Environment, SERVER_VARIABLE},
 };
 
-/// The variable that names the token's file; the agent reads the same one.
+/// The variable with the path of the token file. The agent reads the same one.
 const TOKEN_VARIABLE: &str = "PODMUX_TOKEN_FILE";
-/// Where the packaged agent listens,
-const SOCKET: &str = "/run/podmux/podmux.sock";
-/// and where one listens that was told nothing.
-const ADDRESS: &str = "http://127.0.0.1:10240";
-/// How long an answer may take, to its end: a write waits for a disk, a page
-/// of large pods for the wire.
-const ANSWER: Duration = Duration::from_mins(1);
-/// The largest answer that is read whole, in bytes: a page of the largest pods
-/// that a manifest of 10 MiB makes.
-const LARGEST: usize = 512 << 20;
-/// The longest line of an update stream, in bytes: 100,000 pods of 3 kB.
-const LONGEST: usize = 512 << 20;
-/// The largest token file, in bytes: a token is a word.
-const TOKEN: u64 = 64 << 10;
+/// The socket of the packaged agent.
+const DEFAULT_SOCKET: &str = "/run/podmux/podmux.sock";
+/// The address of an agent without settings.
+const DEFAULT_ADDRESS: &str = "http://127.0.0.1:10240";
+/// The time limit for a whole response. A write waits for a disk, and a page of large pods
+/// may take long on a slow network.
+const TIMEOUT: Duration = Duration::from_mins(1);
+/// The maximum size of a response that is read whole, in bytes: a page of the largest pods
+/// that manifests of 10 MiB make.
+const MAX_RESPONSE: usize = 512 << 20;
+/// The maximum length of a line of the update stream, in bytes: 100,000 pods of 3 kB.
+const MAX_LINE: usize = 512 << 20;
+/// The maximum size of a token file, in bytes.
+const MAX_TOKEN_FILE: u64 = 64 << 10;
 
-/// How to reach the agent.
+/// The flags of the connection to the agent.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ConnectionArgs {
-    /// The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH
     #[arg(
         long,
         value_name = "ADDRESS",
-        help = "The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH\n\
-                [default: unix:/run/podmux/podmux.sock if it is there, else http://127.0.0.1:10240] \
+        help = "The agent's address: http://HOST:PORT, https://HOST:PORT or unix:PATH\n\
+                [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] \
                 [env: PODMUX_SERVER]"
     )]
     server: Option<String>,
 
-    /// A file with the token that the agent wants
     #[arg(
         long,
         value_name = "FILE",
         value_hint = ValueHint::FilePath,
-        help = "A file with the token that the agent wants\n[env: PODMUX_TOKEN_FILE]"
+        help = "A file with the bearer token\n[env: PODMUX_TOKEN_FILE]"
     )]
     token_file: Option<PathBuf>,
 
-    /// The CA of the agent's certificate, if it is none of the system's
+    /// The CA certificates (PEM) that verify the agent's certificate, instead of the system's
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca_file: Option<PathBuf>,
 
-    /// A certificate that says who you are, with --client-key
+    /// The client certificate (PEM); requires --client-key
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "client_key")]
     client_cert: Option<PathBuf>,
 
-    /// The private key of --client-cert
+    /// The private key (PEM) of --client-cert
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "client_cert")]
     client_key: Option<PathBuf>,
 }
 
-/// Where the agent is.
+/// The address of the agent.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
     /// `http://HOST:PORT`, without a slash at its end.
@@ -92,16 +91,15 @@ struct Address {
 
 impl Address {
     fn parse(text: &str) -> Result<Self, anyhow::Error> {
-        let wrong = || {
-            anyhow!("{text:?} is no address: http://HOST:PORT, https://HOST:PORT or unix:PATH is expected")
-        };
+        let invalid =
+            || anyhow!("invalid address {text:?}: use http://HOST:PORT, https://HOST:PORT or unix:PATH");
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            let socket = (!path.is_empty()).then(|| PathBuf::from(path)).ok_or_else(wrong)?;
-            // What is said as the host does not matter on a socket, but it must be one.
+            let socket = (!path.is_empty()).then(|| PathBuf::from(path)).ok_or_else(invalid)?;
+            // A request needs a host, but any host reaches the socket.
             return Ok(Self { base: "http://localhost".to_owned(), socket: Some(socket) });
         }
-        let uri: Uri = text.parse().map_err(|_| wrong())?;
+        let uri: Uri = text.parse().map_err(|_| invalid())?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         match (uri.scheme_str(), uri.authority()) {
             (Some(scheme @ ("http" | "https")), Some(authority))
@@ -109,12 +107,12 @@ impl Address {
             {
                 Ok(Self { base: format!("{scheme}://{authority}"), socket: None })
             }
-            _ => Err(wrong()),
+            _ => Err(invalid()),
         }
     }
 
-    /// Whether everybody on the way can read what is sent there.
-    fn is_open(&self) -> bool {
+    /// Whether requests leave this machine without encryption.
+    fn is_in_clear_text(&self) -> bool {
         let host = self.base.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
         let host = host.unwrap_or_default();
         let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
@@ -123,7 +121,7 @@ impl Address {
     }
 }
 
-/// A way to ask the agent.
+/// A client of the agent's API.
 pub(super) struct Connection {
     client: Client,
     base: String,
@@ -131,32 +129,42 @@ pub(super) struct Connection {
     colour: bool,
 }
 
-/// What came back: what was asked for, or the server's refusal.
+/// The body of a response, or the server's error.
 pub(super) type Answer<T> = Result<T, Status>;
 
 impl Connection {
-    /// Settles how the agent is reached; nothing is asked yet.
-    pub(super) fn new(args: &ConnectionArgs, environment: &Environment) -> Result<Self, Failure> {
-        Self::settle(args, environment).map_err(Failure::Refused)
+    /// Reads the flags and the files that they name. Nothing is sent.
+    pub(super) fn new(
+        args: &ConnectionArgs,
+        environment: &Environment,
+        disk: &Disk,
+    ) -> Result<Self, Failure> {
+        Self::configure(args, environment, disk).map_err(Failure::Refused)
     }
 
-    fn settle(args: &ConnectionArgs, environment: &Environment) -> Result<Self, anyhow::Error> {
-        let said = environment.get(SERVER_VARIABLE).filter(|said| !said.is_empty());
-        let address = match (&args.server, said) {
+    fn configure(
+        args: &ConnectionArgs,
+        environment: &Environment,
+        disk: &Disk,
+    ) -> Result<Self, anyhow::Error> {
+        let variable = |name| environment.get(name).filter(|value| !value.is_empty());
+        let address = match (&args.server, variable(SERVER_VARIABLE)) {
             (Some(server), _) => Address::parse(server).context("--server")?,
             (None, Some(server)) => Address::parse(server).context(SERVER_VARIABLE)?,
-            (None, None) if Path::new(SOCKET).exists() => Address::parse(&format!("unix:{SOCKET}"))?,
-            (None, None) => Address::parse(ADDRESS)?,
+            (None, None) if Path::new(DEFAULT_SOCKET).exists() => {
+                Address::parse(&format!("unix:{DEFAULT_SOCKET}"))?
+            }
+            (None, None) => Address::parse(DEFAULT_ADDRESS)?,
         };
-        let named = environment.get(TOKEN_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from);
-        let token_file = args.token_file.as_ref().or(named.as_ref());
-        let token =
-            token_file.map(|path| token(path).with_context(|| format!("the token file {}", path.display())));
+        let token_file = args.token_file.clone().or_else(|| variable(TOKEN_VARIABLE).map(PathBuf::from));
+        let token = token_file.map(|path| {
+            token(disk, &path).with_context(|| format!("cannot use the token file {}", path.display()))
+        });
         let token = token.transpose()?;
-        if token.is_some() && address.is_open() {
-            let base = &address.base;
+        if token.is_some() && address.is_in_clear_text() {
             return Err(anyhow!(
-                "the token would be readable on the way to {base}: use https, or a tunnel to a local port"
+                "the token would be sent in clear text to {}: use https, or a tunnel to a local port",
+                address.base
             ));
         }
         let identity = args.client_cert.clone().zip(args.client_key.clone());
@@ -164,44 +172,39 @@ impl Connection {
             ca_file: args.ca_file.clone(),
             identity: identity.map(|(cert_file, key_file)| Identity { cert_file, key_file }),
             socket: address.socket,
-            timeout: ANSWER,
+            timeout: TIMEOUT,
             ..ClientSettings::default()
         })?;
         let colour = colours(&io::stderr(), environment);
         Ok(Self { client, base: address.base, token, colour })
     }
 
-    /// Asks for an object.
+    /// Gets an object.
     pub(super) async fn get(&self, path: &str) -> Result<Answer<Value>, Failure> {
-        self.ask(Method::GET, path, None).await
+        self.request(Method::GET, path, None).await
     }
 
-    /// Asks for something to be done, with a body and its media type.
-    pub(super) async fn ask(
+    /// Sends a request, with a body and its media type if it has one.
+    pub(super) async fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<Answer<Value>, Failure> {
-        let (head, body) = self.send(method, path, body).await?.into_parts();
-        let body = body.whole(LARGEST).await.map_err(|error| Failure::Failed(error.into()))?;
-        if !head.status.is_success() {
-            return Ok(Err(Status::read(head.status.as_u16(), &body)));
-        }
+        let body = match self.send(method, path, body).await? {
+            Ok(body) => body.whole(MAX_RESPONSE).await.map_err(Failure::failed)?,
+            Err(status) => return Ok(Err(status)),
+        };
         let object = serde_json::from_slice(&body);
         let object =
-            object.with_context(|| format!("what {path} answered is no JSON; is this a podmux agent?"));
+            object.with_context(|| format!("the response to {path} is not JSON (is this a podmux agent?)"));
         object.map(Ok).map_err(Failure::Failed)
     }
 
-    /// Asks for a stream of lines.
-    pub(super) async fn lines(&self, path: &str) -> Result<Answer<Stream>, Failure> {
-        let (head, body) = self.send(Method::GET, path, None).await?.into_parts();
-        if head.status.is_success() {
-            return Ok(Ok(Stream(body.lines(LONGEST))));
-        }
-        let body = body.whole(LARGEST).await.map_err(|error| Failure::Failed(error.into()))?;
-        Ok(Err(Status::read(head.status.as_u16(), &body)))
+    /// Gets a stream of lines.
+    pub(super) async fn lines(&self, path: &str) -> Result<Answer<LineStream>, Failure> {
+        let body = self.send(Method::GET, path, None).await?;
+        Ok(body.map(|body| LineStream(body.lines(MAX_LINE))))
     }
 
     async fn send(
@@ -209,11 +212,11 @@ impl Connection {
         method: Method,
         path: &str,
         body: Option<(&'static str, Bytes)>,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Answer<Body>, Failure> {
         let mut request = Request::new(Bytes::new());
         *request.method_mut() = method;
-        let uri = format!("{}{path}", self.base).parse();
-        *request.uri_mut() = uri.map_err(|error: http::uri::InvalidUri| Failure::Refused(error.into()))?;
+        *request.uri_mut() =
+            format!("{}{path}", self.base).parse().map_err(Failure::refused::<InvalidUri>)?;
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("podmux/", env!("CARGO_PKG_VERSION"))));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -224,63 +227,60 @@ impl Connection {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
             *request.body_mut() = body;
         }
-        let response = self.client.send(request).await.map_err(|error| Failure::Failed(error.into()))?;
+        let response = self.client.send(request).await.map_err(Failure::failed)?;
         for warning in warnings(response.headers()) {
-            self.say(&format!("{} {}", styled(self.colour, YELLOW, "Warning:"), Shown(&warning)));
+            print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));
         }
-        Ok(response)
-    }
-
-    /// Tells what the server refused; `doing` says at what.
-    pub(super) fn refused(&self, status: &Status, doing: Option<&str>) {
-        self.say(&status.told(doing));
-        if status.code == 401 {
-            self.say("podmux: say who you are with --token-file, or with --client-cert and --client-key");
+        let (head, body) = response.into_parts();
+        if head.status.is_success() {
+            return Ok(Ok(body));
         }
+        let body = body.whole(MAX_RESPONSE).await.map_err(Failure::failed)?;
+        Ok(Err(Status::read(head.status.as_u16(), &body)))
     }
+}
 
-    /// A line on standard error.
-    #[allow(clippy::unused_self, reason = "who speaks here speaks of a connection")]
-    pub(super) fn say(&self, line: &str) {
-        // If standard error is closed, nobody wants to hear.
-        let _ = writeln!(io::stderr(), "{line}");
+/// Prints an error of the server on standard error.
+pub(super) fn print_status(status: &Status, context: Option<&str>) {
+    print_error(status.to_lines(context));
+    if status.code == 401 {
+        print_error("podmux: authenticate with --token-file, or with --client-cert and --client-key");
     }
 }
 
 /// The lines of an update stream.
-pub(super) struct Stream(Lines);
+pub(super) struct LineStream(Lines);
 
-impl Stream {
+impl LineStream {
     /// The next line; nothing when the server has ended the stream.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        self.0.next().await.transpose().map_err(|error| Failure::Failed(error.into()))
+        self.0.next().await.transpose().map_err(Failure::failed)
     }
 }
 
-/// Runs a command that waits for the network.
+/// Runs an asynchronous command.
 pub(super) fn block_on<F: Future<Output = Result<u8, Failure>>>(command: F) -> Result<u8, Failure> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::Failed(error.into()))?.block_on(command)
+    runtime.map_err(Failure::failed)?.block_on(command)
 }
 
-/// The token in a file: one word, as the agent reads it.
-fn token(path: &Path) -> Result<HeaderValue, anyhow::Error> {
-    let mut text = Vec::new();
-    File::open(path)?.take(TOKEN).read_to_end(&mut text)?;
+/// Reads a token file with the agent's rules.
+fn token(disk: &Disk, path: &Path) -> Result<HeaderValue, anyhow::Error> {
+    let text = disk.read(path, MAX_TOKEN_FILE)?;
     let token = text.trim_ascii();
     if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
-        return Err(anyhow!("one word of printable ASCII is needed in it, and nothing else"));
+        return Err(anyhow!("it must contain one token of printable ASCII characters and nothing else"));
     }
     let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// What the server warns of: the texts of its `Warning:` headers (RFC 7234, 5.5).
+/// The texts of the `Warning:` headers (RFC 7234, 5.5).
 fn warnings(headers: &HeaderMap) -> impl Iterator<Item = String> {
     let values = headers.get_all(WARNING).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
     values.map(|value| {
-        // CODE AGENT "TEXT", with backslashes before quotes and backslashes in it.
+        // CODE AGENT "TEXT", with a backslash before each quote and backslash of the text.
         let quoted = value.split_once('"').map_or("", |(_, rest)| rest);
         let mut text = String::new();
         let mut characters = quoted.chars();
@@ -295,7 +295,7 @@ fn warnings(headers: &HeaderMap) -> impl Iterator<Item = String> {
     })
 }
 
-/// A path with what is asked of it.
+/// A path with query parameters.
 pub(super) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
     let mut whole = path.to_owned();
     for (index, (name, value)) in query.iter().enumerate() {
@@ -305,29 +305,7 @@ pub(super) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
     whole
 }
 
-/// How far a command with many steps is, on a terminal and only there.
-pub(super) struct Progress {
-    of: usize,
-    shown: bool,
-}
-
-impl Progress {
-    /// Nothing is shown where results go to the same terminal: they tell it themselves.
-    pub(super) fn new(of: usize) -> Self {
-        Self { of, shown: of > 1 && io::stderr().is_terminal() && !io::stdout().is_terminal() }
-    }
-
-    /// So much is done.
-    pub(super) fn step(&self, done: usize, what: &str) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[K{done} of {} {what}", self.of);
-        }
-    }
-
-    /// Takes it away again.
-    pub(super) fn end(&self) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
+/// The path of one pod.
+pub(super) fn pod_path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", escaped(namespace), escaped(name))
 }

@@ -1,56 +1,57 @@
-//! `podmux delete`: takes pods from a running agent.
+//! `podmux delete`: deletes pods of a running agent.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::anyhow;
-use bytes::Bytes;
 use clap::{ArgAction, ValueEnum};
 use http::Method;
-use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Failure, Output,
-    apply::DryRun,
-    connection::{Connection, ConnectionArgs, block_on, with_query},
-    get::pod_path,
-    manifests::{self, FileArgs, Named},
-    terminal::Shown,
+    connection::{Connection, ConnectionArgs, block_on, pod_path, print_status, with_query},
+    dry_run::DryRun,
+    failure::Failure,
+    manifests::{self, FileArgs},
+    output::Output,
+    terminal::{Escaped, print_error},
 };
-use crate::settings::{self, Environment};
+use crate::{
+    host::Disk,
+    settings::{self, Environment},
+};
 
-/// How soon it is looked again whether a pod is gone, at first
-const LOOK: Duration = Duration::from_millis(50);
-/// and at most: a graceful end takes seconds.
-const LOOK_MOST: Duration = Duration::from_secs(1);
-/// Longer than any grace: a week.
-const LONGEST_WAIT: Duration = Duration::from_hours(7 * 24);
+/// The delay before the second check whether a pod is gone. It doubles with each check.
+const MIN_DELAY: Duration = Duration::from_millis(50);
+/// The maximum delay between two checks. A graceful deletion takes seconds.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+/// The maximum of `--timeout`, longer than any grace period.
+const MAX_TIMEOUT: Duration = Duration::from_hours(7 * 24);
 
 /// Delete pods of a running agent
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT, after_long_help = EXAMPLES)]
-#[allow(clippy::struct_excessive_bools, reason = "they are flags, said or not")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(super) struct Args {
     /// pod NAME…, or pod/NAME…
     #[arg(value_name = "pod NAME", required_unless_present = "files")]
-    what: Vec<String>,
+    pods: Vec<String>,
 
     #[command(flatten)]
     manifests: FileArgs,
 
-    /// The namespace; of a manifest's pod if it says none
+    /// The namespace; with -f, of pods without one
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
 
-    /// How long the pod may take to end, in seconds, 1 at least; its own grace if absent
+    /// The grace period in seconds, at least 1; without it, each pod's own
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     grace_period: Option<i64>,
 
-    /// A grace of one second
+    /// A grace period of one second
     #[arg(long, conflicts_with = "grace_period")]
     now: bool,
 
-    /// Erase at once, without waiting for anybody to end the pod
+    /// Erase the pod at once, without waiting for sinks
     #[arg(long, conflicts_with = "now")]
     force: bool,
 
@@ -58,21 +59,21 @@ pub(super) struct Args {
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     wait: bool,
 
-    /// How long to wait, like 30s or 2m; 0 is as long as it takes
+    /// How long to wait, like 30s or 2m; 0 means without limit
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
     timeout: Duration,
 
-    /// A pod that is not there is no error
+    /// Do not report pods that do not exist
     #[arg(long)]
     ignore_not_found: bool,
 
-    /// Say what would be done: server asks the agent, which changes nothing
+    /// With server, the agent checks the request and changes nothing
     #[arg(long, value_name = "HOW", value_enum, default_value_t = DryRun::None)]
     dry_run: DryRun,
 
-    /// The form of the output: name for pod/NAME alone
-    #[arg(short, long, value_name = "FORM", value_enum)]
-    output: Option<Form>,
+    /// The output format; name prints only pod/NAME
+    #[arg(short, long, value_name = "FORMAT", value_enum)]
+    output: Option<OutputFormat>,
 
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -81,9 +82,9 @@ pub(super) struct Args {
 const ABOUT: &str = "\
 Delete pods of a running agent
 
-Only pods that were given to the agent (podmux apply, POST) can be deleted; a pod of a manifest goes \
-when its manifest goes. Deleting is graceful: the pod is terminating until it has been ended everywhere \
-or its grace has run out, and the command waits for that.";
+Only pods that were created over the API (podmux apply, POST) can be deleted; a pod of a manifest file is \
+removed with its manifest. Deletion is graceful: the pod is terminating until every sink has acknowledged \
+the deletion or the grace period is over, and the command waits until then.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -91,52 +92,47 @@ Examples:
   podmux delete pod web db -n staging --now --wait=false
   podmux delete -f manifests/ --ignore-not-found
 
-Exit codes: 0 all deleted; 1 some not, or not in time; 2 called wrongly, or a PATH is missing.";
+Exit codes: 0 all deleted; 1 some failed or timed out; 2 invalid arguments, or a PATH does not exist.";
 
-/// The forms of the output.
+/// The output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// pod/web
+enum OutputFormat {
+    /// Names like pod/web
     Name,
 }
 
-/// A pod that is to be deleted.
-struct Victim {
+/// A pod to delete.
+struct Deletion {
     namespace: String,
     name: String,
     /// The manifest that names it.
     origin: Option<String>,
 }
 
-/// A pod that is on its way out.
-struct Ending {
+/// A pod that is being deleted.
+struct Terminating {
     path: String,
     name: String,
     uid: String,
 }
 
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
-    let grace = grace(args).map_err(Failure::Refused)?;
-    let named = victims(args).map_err(Failure::Refused)?;
+    let grace_period = grace_period(args).map_err(Failure::Refused)?;
+    let named = named(args).map_err(Failure::Refused)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
-    let connection = Connection::new(&args.connection, environment)?;
-    let mut delete = Delete { args, grace, connection, output: Output::new(), endings: Vec::new(), code: 0 };
+    let disk = Disk::default();
+    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let output = Output::new();
+    let mut delete = Delete { args, grace_period, connection, output, terminating: Vec::new(), code: 0 };
     block_on(async {
-        for victim in &named {
-            delete.pod(victim).await?;
-        }
+        delete.pods(&named).await?;
         for path in &found {
-            let victims =
-                manifests::read(path).and_then(|text| delete.of_manifest(&manifests::names(&text)?, path));
-            match victims {
-                Ok(victims) => {
-                    for victim in &victims {
-                        delete.pod(victim).await?;
-                    }
-                }
+            let text = manifests::read(&disk, path);
+            match text.and_then(|text| in_manifest(args.namespace.as_deref(), path, &text)) {
+                Ok(deletions) => delete.pods(&deletions).await?,
                 Err(error) => {
-                    let path = manifests::shown(path);
-                    delete.connection.say(&format!("podmux: {}: {error:#}", Shown(&path)));
+                    let path = manifests::display_name(path);
+                    print_error(format_args!("podmux: {}: {error:#}", Escaped(&path)));
                     delete.code = 1;
                 }
             }
@@ -146,148 +142,153 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     })
 }
 
-/// How long the pods may take, if that is said. kubectl's rules.
-fn grace(args: &Args) -> Result<Option<i64>, anyhow::Error> {
+/// The grace period of the request, by kubectl's rules.
+fn grace_period(args: &Args) -> Result<Option<i64>, anyhow::Error> {
     match args.grace_period {
-        Some(grace) if args.force && grace > 0 => {
-            Err(anyhow!("--force erases at once: --grace-period={grace} does not go with it"))
+        Some(seconds) if args.force && seconds > 0 => {
+            Err(anyhow!("--force has no grace period: omit --force or --grace-period={seconds}"))
         }
         _ if args.force => Ok(Some(0)),
         _ if args.now => Ok(Some(1)),
-        // Erasing at once wants --force.
+        // Only --force erases at once.
         Some(0) => Ok(Some(1)),
-        // kubectl's way to say nothing.
-        Some(grace) if grace < 0 => Ok(None),
-        grace => Ok(grace),
+        // A negative number means the pod's own grace period.
+        Some(seconds) if seconds < 0 => Ok(None),
+        seconds => Ok(seconds),
     }
 }
 
-/// The pods that are named on the command line: `pod web db`, `pod/web pod/db`.
-fn victims(args: &Args) -> Result<Vec<Victim>, anyhow::Error> {
-    const KINDS: [&str; 3] = ["pod", "pods", "po"];
-    if !args.what.is_empty() && !args.manifests.files.is_empty() {
+/// The pods that the arguments name: `pod web db`, `pod/web pod/db`.
+fn named(args: &Args) -> Result<Vec<Deletion>, anyhow::Error> {
+    if !args.pods.is_empty() && !args.manifests.files.is_empty() {
         return Err(anyhow!("give names or manifests (-f), not both"));
     }
-    let kind = |kind: &str| {
-        let known = KINDS.contains(&kind).then_some(());
-        known.ok_or_else(|| anyhow!("{kind:?} cannot be deleted; pod NAME… or pod/NAME… can"))
+    let check_kind = |kind: &str| match kind {
+        "pod" | "pods" | "po" => Ok(()),
+        _ => Err(anyhow!("cannot delete {kind:?}: give pod NAME… or pod/NAME…")),
     };
-    let names: Vec<&str> = match args.what.split_first() {
+    let names: Vec<&str> = match args.pods.split_first() {
         None => Vec::new(),
         Some((first, _)) if first.contains('/') => {
             let name = |text| {
-                let (what, name) = str::split_once(text, '/').unwrap_or((text, ""));
-                kind(what).map(|()| name)
+                let (kind, name) = str::split_once(text, '/').unwrap_or((text, ""));
+                check_kind(kind).map(|()| name)
             };
-            args.what.iter().map(|text| name(text)).collect::<Result<_, _>>()?
+            args.pods.iter().map(|text| name(text)).collect::<Result<_, _>>()?
         }
         Some((first, names)) => {
-            kind(first)?;
+            check_kind(first)?;
             if names.is_empty() {
-                return Err(anyhow!("which pod? give pod NAME…"));
+                return Err(anyhow!("no pod is named: give pod NAME…"));
             }
             names.iter().map(String::as_str).collect()
         }
     };
     if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains('/')) {
-        return Err(anyhow!("{name:?} is no name; give pod NAME… or pod/NAME…"));
+        return Err(anyhow!("invalid name {name:?}: give pod NAME… or pod/NAME…"));
     }
     let namespace = args.namespace.as_deref().unwrap_or("default");
-    let victim = |name: &str| Victim { namespace: namespace.to_owned(), name: name.to_owned(), origin: None };
-    Ok(names.into_iter().map(victim).collect())
+    let deletion = |name: &str| Deletion { namespace: namespace.into(), name: name.into(), origin: None };
+    Ok(names.into_iter().map(deletion).collect())
+}
+
+/// The pods that a manifest names.
+fn in_manifest(wanted: Option<&str>, path: &Path, text: &[u8]) -> Result<Vec<Deletion>, anyhow::Error> {
+    if let Some(wanted) = wanted {
+        manifests::check_namespace(text, wanted)?;
+    }
+    let deletion = |pod: manifests::PodReference| Deletion {
+        namespace: pod.namespace.unwrap_or_else(|| wanted.unwrap_or("default").to_owned()),
+        name: pod.name,
+        origin: Some(manifests::display_name(path)),
+    };
+    Ok(manifests::references(text)?.into_iter().map(deletion).collect())
 }
 
 struct Delete<'a> {
     args: &'a Args,
-    grace: Option<i64>,
+    grace_period: Option<i64>,
     connection: Connection,
     output: Output,
-    endings: Vec<Ending>,
+    terminating: Vec<Terminating>,
     code: u8,
 }
 
 impl Delete<'_> {
-    /// The pods that a manifest names, where they are looked for.
-    fn of_manifest(&self, named: &[Named], path: &std::path::Path) -> Result<Vec<Victim>, anyhow::Error> {
-        let wanted = self.args.namespace.as_deref();
-        let victim = |named: &Named| match (named.namespace.as_deref(), wanted) {
-            (Some(its), Some(wanted)) if its != wanted => {
-                Err(anyhow!("{} is in the namespace {its:?}, not in {wanted:?}: leave out -n", named.name))
-            }
-            (its, wanted) => Ok(Victim {
-                namespace: its.or(wanted).unwrap_or("default").to_owned(),
-                name: named.name.clone(),
-                origin: Some(manifests::shown(path)),
-            }),
-        };
-        named.iter().map(victim).collect()
-    }
-
-    async fn pod(&mut self, victim: &Victim) -> Result<(), Failure> {
-        let path = pod_path(&victim.namespace, &victim.name);
-        let grace = self.grace.map(|grace| grace.to_string());
-        let grace = grace.as_deref().map(|grace| ("gracePeriodSeconds", grace));
-        let query: Vec<_> = grace.into_iter().chain(self.args.dry_run.query()).collect();
-        let asked =
-            self.connection.ask(Method::DELETE, &with_query(&path, &query), None::<(_, Bytes)>).await?;
-        let object = match asked {
-            Ok(object) => object,
-            Err(status) if status.is_not_found() && self.args.ignore_not_found => return Ok(()),
-            Err(status) => {
-                let doing = victim.origin.as_ref().map(|origin| format!("error when deleting \"{origin}\""));
-                self.connection.refused(&status, doing.as_deref());
-                self.code = 1;
-                return Ok(());
-            }
-        };
-        let shown = Shown(&victim.name);
-        let line = match self.args.output {
-            Some(Form::Name) => format!("pod/{shown}\n"),
-            None if self.args.force => format!("pod \"{shown}\" force deleted{}\n", self.args.dry_run.note()),
-            None => format!("pod \"{shown}\" deleted{}\n", self.args.dry_run.note()),
-        };
-        self.output.write(line.as_bytes())?;
-        self.output.flush()?;
-        // What was erased at once is answered with a Status.
-        if object["kind"] == "Pod" && self.args.dry_run == DryRun::None {
-            let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            self.endings.push(Ending { path, name: victim.name.clone(), uid });
+    async fn pods(&mut self, deletions: &[Deletion]) -> Result<(), Failure> {
+        for deletion in deletions {
+            self.pod(deletion).await?;
         }
         Ok(())
     }
 
-    /// Waits until all of them are gone, if that is wanted.
+    async fn pod(&mut self, deletion: &Deletion) -> Result<(), Failure> {
+        let path = pod_path(&deletion.namespace, &deletion.name);
+        let seconds = self.grace_period.map(|seconds| seconds.to_string());
+        let seconds = seconds.as_deref().map(|seconds| ("gracePeriodSeconds", seconds));
+        let query: Vec<_> = seconds.into_iter().chain(self.args.dry_run.query()).collect();
+        let object = match self.connection.request(Method::DELETE, &with_query(&path, &query), None).await? {
+            Ok(object) => object,
+            Err(status) if status.is_not_found() && self.args.ignore_not_found => return Ok(()),
+            Err(status) => {
+                let origin = deletion.origin.as_ref();
+                let context = origin.map(|origin| format!("error when deleting \"{origin}\""));
+                print_status(&status, context.as_deref());
+                self.code = 1;
+                return Ok(());
+            }
+        };
+        let name = Escaped(&deletion.name);
+        let forced = if self.args.force { "force " } else { "" };
+        let line = match self.args.output {
+            Some(OutputFormat::Name) => format!("pod/{name}\n"),
+            None => format!("pod \"{name}\" {forced}deleted{}\n", self.args.dry_run.note()),
+        };
+        self.output.write(line.as_bytes())?;
+        self.output.flush()?;
+        // A pod that was erased at once is answered with a Status.
+        if object["kind"] == "Pod" && self.args.dry_run == DryRun::None {
+            let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            self.terminating.push(Terminating { path, name: deletion.name.clone(), uid });
+        }
+        Ok(())
+    }
+
+    /// Waits until all pods are gone, unless `--wait=false`.
     async fn wait(&mut self) -> Result<(), Failure> {
         if !self.args.wait {
             return Ok(());
         }
         let timeout = self.args.timeout;
         let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
-        for ending in std::mem::take(&mut self.endings) {
-            let mut pause = LOOK;
-            while self.is_there(&ending).await? {
+        for pod in std::mem::take(&mut self.terminating) {
+            let mut delay = MIN_DELAY;
+            while self.exists(&pod).await? {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 if left.is_some_and(|left| left.is_zero()) {
-                    let shown = Shown(&ending.name);
-                    self.connection
-                        .say(&format!("error: timed out waiting for the condition on pods/{shown}"));
+                    let name = Escaped(&pod.name);
+                    print_error(format_args!("error: timed out waiting for the condition on pods/{name}"));
                     self.code = 1;
                     break;
                 }
-                sleep(pause.min(left.unwrap_or(pause))).await;
-                pause = (pause * 2).min(LOOK_MOST);
+                sleep(delay.min(left.unwrap_or(delay))).await;
+                delay = (delay * 2).min(MAX_DELAY);
             }
         }
         Ok(())
     }
 
-    /// Whether a pod is still there. Another one of its name is not it.
-    async fn is_there(&mut self, ending: &Ending) -> Result<bool, Failure> {
-        match self.connection.get(&ending.path).await? {
-            Ok(pod) => Ok(pod["metadata"]["uid"].as_str() == Some(&*ending.uid) && is_terminating(&pod)),
+    /// Whether a pod still exists. A pod with its name is another one if it has another UID,
+    /// or if it is not terminating: it was created again, or another source owns the name.
+    async fn exists(&mut self, pod: &Terminating) -> Result<bool, Failure> {
+        match self.connection.get(&pod.path).await? {
+            Ok(found) => {
+                let metadata = &found["metadata"];
+                Ok(metadata["uid"] == *pod.uid && metadata["deletionTimestamp"].is_string())
+            }
             Err(status) if status.is_not_found() => Ok(false),
             Err(status) => {
-                self.connection.refused(&status, None);
+                print_status(&status, None);
                 self.code = 1;
                 Ok(false)
             }
@@ -295,13 +296,6 @@ impl Delete<'_> {
     }
 }
 
-/// Whether a pod is being deleted. One that is not is not the one that was: it
-/// was given again with the same UID, or another source has its name.
-fn is_terminating(pod: &Value) -> bool {
-    pod["metadata"]["deletionTimestamp"].is_string()
-}
-
-/// Reads how long to wait.
 fn duration(text: &str) -> Result<Duration, String> {
-    settings::duration::read(text, &(Duration::ZERO..=LONGEST_WAIT))
+    settings::duration::read(text, &(Duration::ZERO..=MAX_TIMEOUT))
 }

@@ -1,8 +1,8 @@
-//! The manifests that `-f` names: found as kubectl finds them, read within a bound, looked at lightly.
+//! The manifests that `-f` names: how they are found, read and scanned for names.
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -11,48 +11,49 @@ use anyhow::{Context as _, anyhow};
 use clap::ValueHint;
 use serde_json::Value;
 
-use crate::manifest::{MAX_MANIFEST, yaml};
+use crate::{
+    host::Disk,
+    manifest::{MAX_MANIFEST, yaml},
+};
 
-/// What is taken in a directory.
+/// The files that are read in a directory.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
-/// Which manifests.
+/// The flags that name manifests.
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// A manifest, a directory of *.json, *.yaml and *.yml, or - for standard input; may be repeated
+    /// A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated
     #[arg(short = 'f', long = "filename", value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(super) files: Vec<PathBuf>,
 
-    /// Directories with all that is below them
+    /// Read directories recursively
     #[arg(short = 'R', long, requires = "files")]
     pub(super) recursive: bool,
 }
 
 impl FileArgs {
-    /// The manifests, in the order of the arguments and in a directory by name.
-    /// None is opened yet.
+    /// Lists the manifests in the order of the arguments, those of a directory by name.
+    /// Nothing is opened.
     pub(super) fn find(&self) -> Result<Vec<PathBuf>, anyhow::Error> {
         let mut found = Vec::new();
+        check_stdin(&self.files)?;
         for path in &self.files {
-            let shown = path.display();
+            let context = || path.display().to_string();
             if is_stdin(path) {
-                if found.iter().any(|found: &PathBuf| is_stdin(found)) {
-                    return Err(anyhow!("- is given twice, and standard input can be read once"));
-                }
                 found.push(path.clone());
             } else if is_url(path) {
-                return Err(anyhow!(
-                    "{shown}: a URL is not fetched here; try curl -L {shown} | podmux … -f -"
-                ));
+                let url = path.display();
+                return Err(anyhow!("{url}: cannot fetch a URL: try curl -L {url} | podmux … -f -"));
             } else if fs::metadata(path)
-                .map_err(|error| plain(&error))
-                .with_context(|| shown.to_string())?
+                .map_err(|error| anyhow!(describe(&error)))
+                .with_context(context)?
                 .is_dir()
             {
                 let before = found.len();
-                walk(path, self.recursive, &mut found).with_context(|| shown.to_string())?;
+                walk(path, self.recursive, &mut found).with_context(context)?;
                 if found.len() == before {
-                    return Err(anyhow!("{shown}: no manifests in it: *.json, *.yaml and *.yml are taken"));
+                    return Err(anyhow!("the directory has no *.json, *.yaml or *.yml files"))
+                        .with_context(context);
                 }
             } else {
                 found.push(path.clone());
@@ -64,12 +65,12 @@ impl FileArgs {
 
 fn walk(directory: &Path, recursive: bool, found: &mut Vec<PathBuf>) -> Result<(), anyhow::Error> {
     let entries: io::Result<Vec<fs::DirEntry>> = fs::read_dir(directory).and_then(Iterator::collect);
-    let mut entries = entries.map_err(|error| plain(&error))?;
+    let mut entries = entries.map_err(|error| anyhow!(describe(&error)))?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        // A link to a directory is not followed: it may lead in a circle.
-        if entry.file_type().map_err(|error| plain(&error))?.is_dir() {
+        // A symbolic link to a directory is not followed: it may lead to a parent.
+        if entry.file_type().map_err(|error| anyhow!(describe(&error)))?.is_dir() {
             if recursive {
                 walk(&path, recursive, found).with_context(|| path.display().to_string())?;
             }
@@ -89,70 +90,82 @@ fn is_url(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with("http://") || text.starts_with("https://"))
 }
 
-fn is_stdin(path: &Path) -> bool {
+/// Whether a path stands for standard input.
+pub(super) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// A manifest's name for reading: kubectl's `STDIN` for what is piped in.
-pub(super) fn shown(path: &Path) -> String {
+/// Rejects paths that name standard input more than once.
+pub(super) fn check_stdin(paths: &[PathBuf]) -> Result<(), anyhow::Error> {
+    if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+        return Err(anyhow!("- is given twice, but standard input can be read only once"));
+    }
+    Ok(())
+}
+
+/// The name of a manifest in messages; kubectl's `STDIN` for standard input.
+pub(super) fn display_name(path: &Path) -> String {
     if is_stdin(path) { "STDIN".to_owned() } else { path.display().to_string() }
 }
 
-/// The bytes of a manifest.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+/// Reads a manifest.
+pub(super) fn read(disk: &Disk, path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+    let read = if is_stdin(path) { read_stdin() } else { disk.read(path, MAX_MANIFEST as u64) };
+    read.map_err(|error| anyhow!(describe(&error)))
+}
+
+/// Reads standard input. Its errors are those of [`Disk::read`].
+pub(super) fn read_stdin() -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let bound = MAX_MANIFEST as u64 + 1;
-    let read = if is_stdin(path) {
-        io::stdin().lock().take(bound).read_to_end(&mut text)
-    } else {
-        File::open(path).and_then(|file| file.take(bound).read_to_end(&mut text))
-    };
-    read.map_err(|error| plain(&error))?;
+    io::stdin().lock().take(MAX_MANIFEST as u64 + 1).read_to_end(&mut text)?;
     if text.len() > MAX_MANIFEST {
-        return Err(anyhow!("too large: a manifest has {MAX_MANIFEST} bytes at most; split it"));
+        return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(text)
 }
 
-/// An I/O error without its number.
-fn plain(error: &io::Error) -> anyhow::Error {
+/// An error of a manifest's file, without its number.
+pub(super) fn describe(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        return format!("too large: a manifest has at most {MAX_MANIFEST} bytes; split it");
+    }
     let text = error.to_string();
-    anyhow!(text.split(" (os error").next().unwrap_or(&text).to_owned())
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// Whose manifest it is: a pod's namespace, if it says one, and its name.
+/// The name of a pod, and its namespace if the manifest has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct PodReference {
     pub(super) namespace: Option<String>,
     pub(super) name: String,
 }
 
-/// The pods that a manifest names. Nothing else about them is looked at: what
-/// is to be deleted need not be valid.
-pub(super) fn names(text: &[u8]) -> Result<Vec<Named>, anyhow::Error> {
+/// The pods that a manifest names. Nothing else is checked: a manifest of pods to delete
+/// need not be valid.
+pub(super) fn references(text: &[u8]) -> Result<Vec<PodReference>, anyhow::Error> {
     let pods = pods(text)?;
     if pods.is_empty() {
         return Err(anyhow!("no pod in it: a Pod, a PodList or a List is expected"));
     }
-    pods.iter().map(named).collect()
+    pods.iter().map(reference).collect()
 }
 
-/// Refuses a manifest with a pod of another namespace. One that cannot be read
-/// is not refused: whoever it is for has the better explanation.
+/// Rejects a manifest with a pod of another namespace. A manifest that cannot be decoded is
+/// left to the server, which has the better error.
 pub(super) fn check_namespace(text: &[u8], wanted: &str) -> Result<(), anyhow::Error> {
     let pods = pods(text).unwrap_or_default();
     let namespaces = pods.iter().filter_map(|pod| pod["metadata"]["namespace"].as_str());
     match namespaces.into_iter().find(|namespace| !namespace.is_empty() && *namespace != wanted) {
-        Some(other) => {
-            Err(anyhow!("a pod in it is in the namespace {other:?}, not in {wanted:?}: leave out -n"))
-        }
+        Some(other) => Err(anyhow!(
+            "a pod in it has the namespace {other:?}, not {wanted:?}: omit -n, or change the manifest"
+        )),
         None => Ok(()),
     }
 }
 
-/// The pods of a manifest as they stand in it.
+/// The pods of a manifest, not validated.
 fn pods(text: &[u8]) -> Result<Vec<Value>, anyhow::Error> {
-    let text = str::from_utf8(text).map_err(|_| anyhow!("not UTF-8: save the file in that encoding"))?;
+    let text = str::from_utf8(text).map_err(|_| anyhow!("not UTF-8: save the file in this encoding"))?;
     let mut pods = Vec::new();
     for mut document in yaml::values(text).map_err(|problem| anyhow!("{problem}"))? {
         match document["kind"].as_str().unwrap_or_default() {
@@ -173,9 +186,9 @@ fn pods(text: &[u8]) -> Result<Vec<Value>, anyhow::Error> {
     Ok(pods)
 }
 
-fn named(pod: &Value) -> Result<Named, anyhow::Error> {
+fn reference(pod: &Value) -> Result<PodReference, anyhow::Error> {
     let text =
         |field: &str| pod["metadata"][field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let name = text("name").ok_or_else(|| anyhow!("metadata.name is not set in one of its pods"))?;
-    Ok(Named { namespace: text("namespace"), name })
+    Ok(PodReference { namespace: text("namespace"), name })
 }

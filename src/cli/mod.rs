@@ -1,10 +1,6 @@
-//! The command line: its grammar, its errors in one line each, and one file for each subcommand.
+//! The command line: the dispatch to one module per subcommand, and errors on one line.
 
-use std::{
-    ffi::{OsStr, OsString},
-    fmt,
-    io::{self, Write},
-};
+use std::ffi::{OsStr, OsString};
 
 use anyhow::anyhow;
 use clap::{
@@ -13,6 +9,7 @@ use clap::{
     error::ErrorKind,
 };
 
+use self::failure::Failure;
 use crate::{
     settings::{CONFIG_VARIABLE, Environment, Key},
     systemd::Manager,
@@ -23,8 +20,11 @@ mod apply;
 pub mod completion;
 mod connection;
 mod delete;
+mod dry_run;
+mod failure;
 mod get;
 mod manifests;
+mod output;
 mod run;
 pub mod status;
 pub mod table;
@@ -32,11 +32,10 @@ mod terminal;
 mod validate;
 pub mod yaml;
 
-/// Pods from every source of a node, as one ordered stream of updates
+/// Merge a node's pod manifests from every source into one ordered stream of updates
 ///
-/// podmux does what the kubelet's config layer does, alone: it reads pod
-/// manifests, settles who has which name, and tells every change once, in
-/// order, as JSON lines.
+/// podmux collects the pod manifests for one node from files, a URL, HTTP requests and an API server,
+/// merges them, and publishes every change in order as JSON lines.
 #[derive(Debug, clap::Parser)]
 #[command(name = "podmux", version, after_long_help = EXAMPLES, max_term_width = 100)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
@@ -53,7 +52,7 @@ Examples:
   podmux get pods -A --watch
   podmux completion bash > /etc/bash_completion.d/podmux
 
-Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.";
+Exit codes: 0 success, or stopped by a signal; 1 failed; 2 invalid arguments or settings.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
@@ -65,63 +64,22 @@ enum Command {
     Completion(completion::Args),
 }
 
-/// Why the program does not end with 0, and what it has to say about it.
-#[derive(Debug)]
-pub enum Failure {
-    /// Refused before it began: exit code 2.
-    Refused(anyhow::Error),
-    /// Failed while it ran: exit code 1.
-    Failed(anyhow::Error),
-}
-
-impl Failure {
-    /// The exit code.
-    #[must_use]
-    pub const fn code(&self) -> u8 {
-        match self {
-            Self::Refused(_) => 2,
-            Self::Failed(_) => 1,
-        }
-    }
-}
-
-impl Failure {
-    /// The system's number for what went wrong, if it was the system that refused.
-    fn errno(&self) -> Option<i32> {
-        let (Self::Refused(error) | Self::Failed(error)) = self;
-        error.chain().find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())
-    }
-}
-
-impl fmt::Display for Failure {
-    /// The whole chain of causes, on one line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Refused(error) | Self::Failed(error)) = self;
-        f.write_str(&one_line(error))
-    }
-}
-
-/// The whole chain of causes, on one line.
-fn one_line(error: &anyhow::Error) -> String {
-    let text = format!("{error:#}");
-    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
-}
-
-/// The program: arguments (with its own name first) and environment in, exit
-/// code out. Why it is not 0 is said on standard error, in one line.
+/// Runs the program with its arguments (its name first) and environment. Returns the exit
+/// code; if it is not 0, standard error has the reason on one line.
 pub fn main(
     args: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
-    let (environment, unusable) = environment(variables);
-    work(&args, &environment, unusable).unwrap_or_else(|failure| {
+    let (environment, invalid) = environment(variables);
+    dispatch(&args, &environment, invalid).unwrap_or_else(|failure| {
         telemetry::print(tracing::Level::ERROR, &failure.to_string(), &environment);
         failure.code()
     })
 }
 
-fn work(args: &[OsString], environment: &Environment, unusable: Option<Failure>) -> Result<u8, Failure> {
+/// Parses the arguments and runs the subcommand. An invalid environment still allows `--help`.
+fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failure>) -> Result<u8, Failure> {
     let parsed = command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match (parsed, unusable) {
         (Ok(cli), None) => cli,
@@ -145,7 +103,7 @@ fn work(args: &[OsString], environment: &Environment, unusable: Option<Failure>)
         Command::Get(args) => get::run(&args, environment),
         Command::Apply(args) => apply::run(&args, environment),
         Command::Delete(args) => delete::run(&args, environment),
-        Command::Completion(args) => completion::run(&args),
+        Command::Completion(args) => completion::run(&args, command()),
     }
 }
 
@@ -197,27 +155,27 @@ impl TypedValueParser for Words {
     }
 }
 
-/// A variable that is not UTF-8 cannot be ours; one that claims to be is refused.
+/// The variables that are UTF-8, and an error if a `PODMUX_` variable is not.
 fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> (Environment, Option<Failure>) {
-    let (mut environment, mut unusable) = (Environment::new(), None);
+    let (mut environment, mut invalid) = (Environment::new(), None);
     for (name, value) in variables {
         let Ok(name) = name.into_string() else { continue };
         match value.into_string() {
             Ok(value) => drop(environment.insert(name, value)),
             Err(_) if name.starts_with("PODMUX_") => {
-                unusable = Some(Failure::Refused(anyhow!("{name}: its value is not UTF-8 text")));
+                invalid = Some(Failure::Refused(anyhow!("{name}: the value is not UTF-8 text")));
             }
             Err(_) => {}
         }
     }
-    (environment, unusable)
+    (environment, invalid)
 }
 
-/// Help and version are answers; all else that clap objects to is a refusal in one line.
+/// Prints help and version; makes every other error of clap a failure on one line.
 fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // If standard output is closed, nobody is left to be told.
+            // A closed standard output is ignored.
             let _ = error.print();
             Ok(0)
         }
@@ -235,7 +193,7 @@ fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure
     }
 }
 
-/// Clap's explanation in one line: what is wrong, what would be right.
+/// An error of clap on one line, with its tips and without the usage.
 fn explanation(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let mut line = String::new();
@@ -249,42 +207,4 @@ fn explanation(error: &clap::Error) -> String {
         line = line + joint + part.strip_prefix("error: ").unwrap_or(part);
     }
     line
-}
-
-/// Standard output until its reader goes away; from then on nobody.
-///
-/// Whoever closes the pipe has read enough (`| head`), but the exit code still
-/// has to tell the truth, so the work goes on.
-struct Output {
-    out: Option<io::BufWriter<io::StdoutLock<'static>>>,
-}
-
-impl Output {
-    fn new() -> Self {
-        Self { out: Some(io::BufWriter::new(io::stdout().lock())) }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.attempt(|out| out.write_all(bytes))
-    }
-
-    fn flush(&mut self) -> Result<(), Failure> {
-        self.attempt(Write::flush)
-    }
-
-    fn attempt(
-        &mut self,
-        write: impl FnOnce(&mut io::BufWriter<io::StdoutLock<'static>>) -> io::Result<()>,
-    ) -> Result<(), Failure> {
-        let Some(out) = &mut self.out else { return Ok(()) };
-        match write(out) {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                // What is still buffered must not be tried again when it is dropped.
-                self.out.take().map(io::BufWriter::into_parts);
-                Ok(())
-            }
-            Err(error) => Err(Failure::Failed(anyhow::Error::new(error).context("standard output"))),
-        }
-    }
 }

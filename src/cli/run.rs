@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use clap::{ArgAction, ValueHint};
 
-use super::{Failure, one_line};
+use super::failure::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
     settings::{Environment, Flags, Key, PassedSocket, Settings},

@@ -1,11 +1,11 @@
-//! Tables as kubectl's are: columns three spaces apart, no lines, widths that only grow.
+//! Tables in kubectl's layout: columns three spaces apart, no lines, widths that only grow.
 
 use std::iter::repeat_n;
 
-use super::terminal::{Shown, styled};
+use super::terminal::{Escaped, styled};
 
-/// The least width of a column, the space after it included.
-const LEAST: usize = 6;
+/// The minimum width of a column, including the space after it.
+const MIN_WIDTH: usize = 6;
 /// The space between two columns.
 const SPACE: usize = 3;
 
@@ -17,14 +17,14 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A text from wherever it comes; `<none>` in place of nothing.
+    /// A cell with an escaped text; `<none>` if it is empty.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let text = if text.is_empty() { "<none>".to_owned() } else { Shown(text).to_string() };
+        let text = if text.is_empty() { "<none>".to_owned() } else { Escaped(text).to_string() };
         Self { text, style: "" }
     }
 
-    /// The same in a style of the terminal.
+    /// The cell in a style of the terminal.
     #[must_use]
     pub fn styled(mut self, style: &'static str) -> Self {
         self.style = style;
@@ -41,8 +41,8 @@ impl<T: AsRef<str>> From<T> for Cell {
 /// One line of a table.
 pub type Row = Vec<Cell>;
 
-/// A table while it is written. Rows that come later keep to the columns of
-/// earlier ones as far as they fit in.
+/// A table that is printed row by row. Later rows keep the column widths of earlier rows
+/// unless a cell needs more.
 #[derive(Debug)]
 pub struct Table {
     header: Option<Row>,
@@ -58,14 +58,14 @@ impl Table {
         Self { header, widths: vec![0; columns.len()], colour }
     }
 
-    /// The same with columns in which these texts fit, for what is not known yet.
+    /// Widens the columns to these texts, which later rows may have.
     #[must_use]
-    pub fn with_room_for(mut self, row: &Row) -> Self {
-        self.widen(row);
+    pub fn with_widths_of(mut self, texts: &[&str]) -> Self {
+        self.widen(&texts.iter().map(Cell::from).collect::<Row>());
         self
     }
 
-    /// More rows, after the header if they are the first. No rows are no table.
+    /// The text of more rows, after the header if they are the first. No rows give no text.
     #[must_use]
     pub fn rows(&mut self, rows: &[Row]) -> String {
         if rows.is_empty() {
@@ -80,9 +80,9 @@ impl Table {
         text
     }
 
-    fn widen(&mut self, row: &Row) {
+    fn widen(&mut self, row: &[Cell]) {
         for (width, cell) in self.widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.text.chars().count() + SPACE).max(LEAST);
+            *width = (*width).max(cell.text.chars().count() + SPACE).max(MIN_WIDTH);
         }
     }
 

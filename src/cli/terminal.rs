@@ -1,33 +1,35 @@
-//! What may reach a terminal: colours where somebody sees them, text from outside without its control characters.
+//! Output for terminals: colours, escaped text, error lines and progress.
 
-use std::{fmt, io::IsTerminal};
+use std::{
+    fmt,
+    io::{self, IsTerminal, Write as _},
+};
 
 use crate::settings::Environment;
 
-/// Whether what is written there may have colours: only on a terminal, and not
-/// if the person who looks at it said no (<https://no-color.org>).
+/// Whether a stream gets colours: only a terminal does, and `NO_COLOR` turns them off
+/// (<https://no-color.org>).
 pub(super) fn colours(stream: &impl IsTerminal, environment: &Environment) -> bool {
     let plain = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty())
         || environment.get("TERM").is_some_and(|term| term == "dumb");
     !plain && stream.is_terminal()
 }
 
-/// Bold.
 pub(super) const BOLD: &str = "1";
-/// What went wrong.
+/// For failures.
 pub(super) const RED: &str = "31";
-/// What deserves a look.
+/// For warnings.
 pub(super) const YELLOW: &str = "1;33";
 
-/// A text in a style, or as it is.
+/// A text in a style, if colours are on.
 pub(super) fn styled(colour: bool, style: &str, text: &str) -> String {
     if colour && !style.is_empty() { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Text from outside as it may reach a terminal: on one line, control characters escaped.
-pub(super) struct Shown<'a>(pub(super) &'a str);
+/// Displays a text on one line with its control characters escaped.
+pub(super) struct Escaped<'a>(pub(super) &'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for character in self.0.chars() {
             if character.is_control() {
@@ -37,5 +39,37 @@ impl fmt::Display for Shown<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Prints a line on standard error. A closed standard error is ignored.
+pub(super) fn print_error(line: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A counter of processed manifests on standard error.
+pub(super) struct ProgressLine {
+    total: usize,
+    is_shown: bool,
+}
+
+impl ProgressLine {
+    /// A counter up to `total`. It is shown only on a terminal.
+    pub(super) fn new(total: usize, wanted: bool) -> Self {
+        Self { total, is_shown: wanted && io::stderr().is_terminal() }
+    }
+
+    /// Shows how many manifests are done.
+    pub(super) fn show(&self, done: usize) {
+        if self.is_shown {
+            let _ = write!(io::stderr(), "\r\x1b[K{done} of {} manifests", self.total);
+        }
+    }
+
+    /// Erases the line.
+    pub(super) fn clear(&self) {
+        if self.is_shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
     }
 }

@@ -31,65 +31,64 @@ complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or 
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "run" -d 'Run the agent: read manifests, tell every change in order'
-complete -c podmux -n "__fish_podmux_needs_command" -f -a "validate" -d 'Check manifests as the agent would take them'
-complete -c podmux -n "__fish_podmux_using_subcommand get" -s o -l output -d 'The form of the output; jsonl is an object a line' -r -f -a "table\t'Columns'
-wide\t'More columns'
-json\t'JSON for reading'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "validate" -d 'Check manifests as the agent does'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s o -l output -d 'The output format; jsonl prints one object per line' -r -f -a "table\t'A table'
+wide\t'A table with more columns'
+json\t'Indented JSON'
 yaml\t'YAML'
-name\t'Names as arguments take them: pod/web'
-jsonl\t'A JSON object a line'"
+name\t'Names like pod/web'
+jsonl\t'One JSON object per line'"
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only pods with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only pods with these fields: spec.nodeName=n1,status.phase!=Running' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'With updates: begin with this number, or say what is the first that is held' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it is there, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the token that the agent wants [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA of the agent\'s certificate, if it is none of the system\'s' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-cert -d 'A certificate that says who you are, with --client-key' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-key -d 'The private key of --client-cert' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand get" -s w -l watch -d 'Show pods, then every change, until stopped'
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l output-watch-events -d 'With --watch: say of each pod whether it was added, modified or deleted'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'For updates: start with this sequence number; if it is not held, the error names the first that is' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -s w -l watch -d 'List pods, then print each pod that changes, until interrupted'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s A -l all-namespaces -d 'Pods of all namespaces'
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l show-labels -d 'A column with the pods\' labels'
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l no-headers -d 'No line with the columns\' names'
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l ignore-not-found -d 'What is not there is no error'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l show-labels -d 'Add a column with the labels'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l no-headers -d 'Omit the header line'
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l ignore-not-found -d 'Do not report objects that do not exist'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml, or - for standard input; may be repeated' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -s n -l namespace -d 'The namespace of pods that say none' -r
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l dry-run -d 'Say what would be done: server asks the agent, which changes nothing' -r -f -a "none\t'Everything is done'
-server\t'The agent says what it would do'"
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l validate -d 'What to do about fields that nobody knows and keys that stand twice' -r -f -a "strict\t'The manifest is refused'
-warn\t'It is taken, with a warning'
-ignore\t'It is taken'"
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -s o -l output -d 'The form of the output: a line for each pod if absent' -r -f -a "json\t'The pods as they are now, as JSON'
-yaml\t'The same as YAML'
-name\t'Their names as arguments take them: pod/web'
-jsonl\t'A JSON object a line'"
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l server -d 'The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it is there, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l token-file -d 'A file with the token that the agent wants [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l ca-file -d 'The CA of the agent\'s certificate, if it is none of the system\'s' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-cert -d 'A certificate that says who you are, with --client-key' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-key -d 'The private key of --client-cert' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -s R -l recursive -d 'Directories with all that is below them'
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s n -l namespace -d 'The namespace of pods without one' -r
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l dry-run -d 'With server, the agent checks the request and changes nothing' -r -f -a "none\t'Make the changes'
+server\t'Let the agent check the request without making the changes'"
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l validate -d 'How to treat unknown fields and duplicate keys' -r -f -a "strict\t'Reject the manifest'
+warn\t'Apply it and print a warning'
+ignore\t'Apply it'"
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s o -l output -d 'The output format; without it, one line per pod' -r -f -a "json\t'The stored pods as JSON'
+yaml\t'The stored pods as YAML'
+name\t'Names like pod/web'
+jsonl\t'One JSON object per line'"
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l token-file -d 'A file with the bearer token [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -s R -l recursive -d 'Read directories recursively'
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml, or - for standard input; may be repeated' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -s n -l namespace -d 'The namespace; of a manifest\'s pod if it says none' -r
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l grace-period -d 'How long the pod may take to end, in seconds, 1 at least; its own grace if absent' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s f -l filename -d 'A manifest, a directory of *.json, *.yaml and *.yml files, or - for standard input; may be repeated' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s n -l namespace -d 'The namespace; with -f, of pods without one' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l grace-period -d 'The grace period in seconds, at least 1; without it, each pod\'s own' -r
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l wait -d 'Wait until the pod is gone' -r -f -a "true\t''
 false\t''"
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How long to wait, like 30s or 2m; 0 is as long as it takes' -r
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'Say what would be done: server asks the agent, which changes nothing' -r -f -a "none\t'Everything is done'
-server\t'The agent says what it would do'"
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -s o -l output -d 'The form of the output: name for pod/NAME alone' -r -f -a "name\t'pod/web'"
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l server -d 'The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it is there, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l token-file -d 'A file with the token that the agent wants [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The CA of the agent\'s certificate, if it is none of the system\'s' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-cert -d 'A certificate that says who you are, with --client-key' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-key -d 'The private key of --client-cert' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -s R -l recursive -d 'Directories with all that is below them'
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l now -d 'A grace of one second'
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l force -d 'Erase at once, without waiting for anybody to end the pod'
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-found -d 'A pod that is not there is no error'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How long to wait, like 30s or 2m; 0 means without limit' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'With server, the agent checks the request and changes nothing' -r -f -a "none\t'Make the changes'
+server\t'Let the agent check the request without making the changes'"
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s o -l output -d 'The output format; name prints only pod/NAME' -r -f -a "name\t'Names like pod/web'"
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l token-file -d 'A file with the bearer token [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -s R -l recursive -d 'Read directories recursively'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l now -d 'A grace period of one second'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l force -d 'Erase the pod at once, without waiting for sinks'
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-found -d 'Do not report pods that do not exist'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l pod-manifest-path -d 'File or directory of pod manifests; it is watched [env: PODMUX_POD_MANIFEST_PATH]' -r -F
@@ -122,14 +121,14 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Setting
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more; -vv and -vvv more still [env: PODMUX_VERBOSE]'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Start nothing: read the settings and the files that they name, say what is wrong with them, and end with 0 if a start or a reload would take them, else with 2. Addresses, sockets that systemd passes and the state directory are not tried'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules hold' -r -f -a "file\t'A manifest in a directory'
-http\t'A manifest that is sent over HTTP'
-url\t'A manifest that is polled from a URL'"
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The form of the output; json prints an object a line for each manifest' -r -f -a "text\t'A line for each problem'
-json\t'An object a line for each manifest'"
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules apply' -r -f -a "file\t'Manifests in a directory'
+http\t'Manifests that are posted over HTTP'
+url\t'Manifests that are polled from a URL'"
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The output format; json prints one object per manifest and line' -r -f -a "text\t'One line per problem'
+json\t'One JSON object per manifest and line'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'This node\'s name, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Take warnings (unknown fields, duplicate keys) for errors'
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Name what is good and what is skipped, too'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat warnings (unknown fields, duplicate keys) as errors'
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -f -a "pods sources updates"
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -f -a "bash elvish fish powershell zsh"

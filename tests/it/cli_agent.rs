@@ -1,5 +1,5 @@
 //! `podmux get`, `apply` and `delete` against a real agent, over its Unix socket.
-#![allow(clippy::too_many_lines, reason = "golden texts are as long as what a person sees")]
+#![allow(clippy::too_many_lines, reason = "expected output is long")]
 
 use std::{fs, path::Path, process::Command};
 
@@ -45,22 +45,22 @@ impl Real {
         command
     }
 
-    /// What a person sees, but for ages, this test's own directory, and how wide
-    /// the columns are because of these.
-    fn told(&self, args: &[&str], stdin: &str) -> String {
-        let told = transcript(&mut self.podmux(args), stdin.as_bytes());
-        let told = told.replace(&*self.dir.path().to_string_lossy(), "DIR");
+    /// The output without what differs between runs: ages, the test's directory, and the widths
+    /// of columns.
+    fn output(&self, args: &[&str], stdin: &str) -> String {
+        let output = transcript(&mut self.podmux(args), stdin.as_bytes());
+        let output = output.replace(&*self.dir.path().to_string_lossy(), "DIR");
         let is_age = |word: &str| word.ends_with('s') && word[..word.len() - 1].parse::<u64>().is_ok();
         let shown = |line: &str| {
             let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
             cells.map(|cell| if is_age(cell) { "AGO" } else { cell }).collect::<Vec<_>>().join("   ") + "\n"
         };
-        told.lines().map(shown).collect()
+        output.lines().map(shown).collect()
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
     fn check(&self, args: &[&str], stdin: &str, expected: Expect) {
-        expected.assert_eq(&self.told(args, stdin));
+        expected.assert_eq(&self.output(args, stdin));
     }
 
     fn ends(self) {
@@ -71,7 +71,7 @@ impl Real {
 }
 
 #[test]
-fn a_pod_is_applied_seen_and_deleted() {
+fn a_pod_is_applied_listed_and_deleted() {
     let real = Real::start();
     real.check(
         &["get", "pods"],
@@ -159,30 +159,30 @@ fn a_pod_is_applied_seen_and_deleted() {
 }
 
 #[test]
-fn what_is_shown_can_be_applied_again() {
+fn printed_pods_can_be_applied_again() {
     let real = Real::start();
-    real.told(&["apply", "-f", "-"], &pod("web", "i"));
+    real.output(&["apply", "-f", "-"], &pod("web", "i"));
     for form in ["yaml", "json"] {
         let shown = real.podmux(&["get", "pod", "web", "-o", form]).output().unwrap().stdout;
         let shown = String::from_utf8(shown).unwrap();
-        assert_eq!(real.told(&["apply", "-f", "-"], &shown), "pod/web unchanged\nexit 0\n");
+        assert_eq!(real.output(&["apply", "-f", "-"], &shown), "pod/web unchanged\nexit 0\n");
     }
     let list = real.podmux(&["get", "pods", "-o", "yaml"]).output().unwrap().stdout;
     let list = String::from_utf8(list).unwrap();
-    assert_eq!(real.told(&["apply", "-f", "-"], &list), "pod/web unchanged\nexit 0\n");
+    assert_eq!(real.output(&["apply", "-f", "-"], &list), "pod/web unchanged\nexit 0\n");
     let json = real.podmux(&["get", "pods", "-o", "json"]).output().unwrap().stdout;
     assert_eq!(to_json(&list).unwrap(), serde_json::from_slice::<Value>(&json).unwrap());
-    assert_eq!(real.told(&["delete", "-f", "-", "--now"], &list), "pod \"web\" deleted\nexit 0\n");
+    assert_eq!(real.output(&["delete", "-f", "-", "--now"], &list), "pod \"web\" deleted\nexit 0\n");
     real.ends();
 }
 
 #[test]
-fn sources_say_who_has_a_name_and_why() {
+fn sources_show_the_owner_of_a_name_and_the_reason() {
     let real = Real::start();
-    real.told(&["apply", "-f", "-"], &pod("web-node1", "posted"));
+    real.output(&["apply", "-f", "-"], &pod("web-node1", "posted"));
     fs::write(real.dir.path().join("m/bad.yaml"), "kind: Pod\napiVersion: v2\n").unwrap();
     real.agent.logs("bad.yaml");
-    // The file takes the name; the posted pod waits.
+    // The file source takes over the name; the posted pod stays stored.
     fs::write(real.dir.path().join("m/web.yaml"), pod("web", "i")).unwrap();
     real.agent.holds("the file's pod", |held| {
         held.pods.get("default/web-node1").is_some_and(|pod| pod.contains(r#"config.source":"file""#))
@@ -210,7 +210,7 @@ fn sources_say_who_has_a_name_and_why() {
         ! Error from server (Forbidden): error when applying "STDIN": pods "web-node1" is forbidden: it is held by source file (from DIR/m/web.yaml): change it there
         exit 1
     "#]]);
-    // Its DELETE removes the stored one, and the file's stays.
+    // DELETE removes the stored pod; the pod of the file stays.
     real.check(
         &["delete", "pod", "web-node1"],
         "",
@@ -219,7 +219,7 @@ fn sources_say_who_has_a_name_and_why() {
         exit 0
     "#]],
     );
-    wait_for(|| (!real.told(&["get", "sources"], "").contains("Conflict")).then_some(()));
+    wait_for(|| (!real.output(&["get", "sources"], "").contains("Conflict")).then_some(()));
     real.check(&["delete", "pod", "web-node1"], "", expect![[r#"
         ! Error from server (Forbidden): pods "web-node1" is forbidden: it is held by source file (from DIR/m/web.yaml): change it there
         exit 1
@@ -228,7 +228,7 @@ fn sources_say_who_has_a_name_and_why() {
 }
 
 #[test]
-fn what_is_wrong_with_a_manifest_is_told_field_by_field() {
+fn the_errors_of_a_manifest_are_printed_by_field() {
     let real = Real::start();
     let bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: Web_1}\nspec:\n  containers:\n  - {name: c, imag: i}\n  - {name: c, image: 5}\n";
     real.check(&["apply", "-f", "-"], bad, expect![[r#"
@@ -275,37 +275,36 @@ fn what_is_wrong_with_a_manifest_is_told_field_by_field() {
 }
 
 #[test]
-fn a_watcher_sees_every_change_and_ends_with_the_agent() {
+fn a_watch_prints_every_change_and_ends_with_the_agent() {
     let real = Real::start();
-    real.told(&["apply", "-f", "-"], &pod("a", "i"));
-    let pods =
-        Process::start(&mut real.podmux(&["get", "pods", "-w", "--output-watch-events", "--no-headers"]));
+    real.output(&["apply", "-f", "-"], &pod("a", "i"));
+    let pods = Process::start(&mut real.podmux(&["get", "pods", "-w", "--no-headers"]));
     let updates = Process::start(&mut real.podmux(&["get", "updates", "--from", "1", "-o", "jsonl"]));
-    wait_for(|| pods.stdout.text().contains("ADDED").then_some(()));
-    real.told(&["apply", "-f", "-"], &pod("b", "i"));
-    real.told(&["apply", "-f", "-"], &pod("b", "i:2"));
+    wait_for(|| pods.stdout.text().contains("Pending").then_some(()));
+    real.output(&["apply", "-f", "-"], &pod("b", "i"));
+    real.output(&["apply", "-f", "-"], &pod("b", "i:2"));
     fs::write(real.dir.path().join("m/c.yaml"), pod("c", "i")).unwrap();
     wait_for(|| pods.stdout.text().contains("c-node1").then_some(()));
-    real.told(&["delete", "pod", "b"], "");
+    real.output(&["delete", "pod", "b"], "");
     wait_for(|| pods.stdout.text().contains("Removed").then_some(()));
     let wanted = ["default/a", "default/c-node1"];
     updates.holds("the pods that are left", |held| held.pods.keys().eq(wanted));
 
-    // An agent that stops ends its streams, and that is no failure.
+    // The end of the stream is no failure.
     real.ends();
     let seen = pods.stdout.text();
     let shown = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         words[..words.len() - 1].join(" ") + "\n"
     };
-    // A deletion that is done with at once may not be seen under way.
+    // A deletion that is acknowledged at once may have no Terminating row.
     let seen: String = seen.lines().map(shown).filter(|line| !line.contains("Terminating")).collect();
     expect![[r#"
-        ADDED a http Pending
-        ADDED b http Pending
-        MODIFIED b http Pending
-        ADDED c-node1 file Pending
-        DELETED b http Removed
+        a http Pending
+        b http Pending
+        b http Pending
+        c-node1 file Pending
+        b http Removed
     "#]]
     .assert_eq(&seen);
     assert_eq!(pods.ends(), (0, String::new()));
@@ -315,35 +314,7 @@ fn a_watcher_sees_every_change_and_ends_with_the_agent() {
 }
 
 #[test]
-fn selectors_select_while_watching() {
-    let real = Real::start();
-    let labelled =
-        |name: &str, app: &str| pod(name, "i").replace("spec:", &format!("  labels: {{app: {app}}}\nspec:"));
-    let selected = [
-        "get",
-        "pods",
-        "-w",
-        "-o",
-        "name",
-        "-l",
-        "app=web",
-        "--field-selector",
-        "metadata.namespace=default",
-    ];
-    real.told(&["apply", "-f", "-"], &labelled("first", "web"));
-    let watching = Process::start(&mut real.podmux(&selected));
-    wait_for(|| watching.stdout.text().contains("pod/first").then_some(()));
-    real.told(&["apply", "-f", "-"], &labelled("other", "db"));
-    real.told(&["apply", "-f", "-"], &labelled("second", "web"));
-    wait_for(|| watching.stdout.text().contains("pod/second").then_some(()));
-    assert_eq!(watching.stdout.text(), "pod/first\npod/second");
-    watching.signal(Signal::TERM);
-    watching.ends();
-    real.ends();
-}
-
-#[test]
-fn an_agent_behind_tls_is_asked_with_a_token_or_a_certificate() {
+fn a_token_or_a_client_certificate_authenticates_over_tls() {
     let dir = tempfile::tempdir().unwrap();
     let (ca, clients) = (Authority::new(dir.path(), "ca"), Authority::new(dir.path(), "clients"));
     let (cert, key) = ca.server_files("127.0.0.1");
@@ -362,8 +333,8 @@ fn an_agent_behind_tls_is_asked_with_a_token_or_a_certificate() {
     let server = format!("https://127.0.0.1:{port}");
 
     let get = |args: &[&str]| {
-        let told = transcript(&mut podmux(&[&["get", "sources", "-o", "name"], args].concat()), b"");
-        told.replace(port, "PORT")
+        let output = transcript(&mut podmux(&[&["get", "sources", "-o", "name"], args].concat()), b"");
+        output.replace(port, "PORT")
     };
     let good = "source/http\nexit 0\n";
     assert_eq!(get(&["--server", &server, "--ca-file", &ca, "--token-file", &token]), good);
@@ -372,8 +343,8 @@ fn an_agent_behind_tls_is_asked_with_a_token_or_a_certificate() {
     let mut seen = get(&["--server", &server, "--ca-file", &ca]);
     seen += &get(&["--server", &server, "--ca-file", &clients, "--token-file", &token]);
     expect![[r#"
-        ! Error from server (Unauthorized): the caller is not authenticated: send the token as Authorization: Bearer TOKEN, or a client certificate
-        ! podmux: say who you are with --token-file, or with --client-cert and --client-key
+        ! Error from server (Unauthorized): the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN, or a client certificate
+        ! podmux: authenticate with --token-file, or with --client-cert and --client-key
         exit 1
         ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by an unknown CA; set the file of the right CA
         exit 1

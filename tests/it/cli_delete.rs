@@ -1,5 +1,5 @@
-//! `podmux delete`: whom it deletes, how gracefully, and how long it waits.
-#![allow(clippy::too_many_lines, reason = "golden texts are as long as what a person sees")]
+//! `podmux delete`: the pods it deletes, the grace period, and how long it waits.
+#![allow(clippy::too_many_lines, reason = "expected output is long")]
 
 use std::{fmt::Write as _, fs, process::Command};
 
@@ -14,30 +14,27 @@ use crate::{
     },
 };
 
-/// What a person sees, and what the agent was asked.
+/// Compares the output and the requests.
 fn check(agent: &Agent, command: &mut Command, stdin: &str, expected: &Expect) {
     let before = agent.lines().len();
-    let told = transcript(command, stdin.as_bytes());
-    expected.assert_eq(&(told + "--\n" + &agent.lines()[before..]));
+    let output = transcript(command, stdin.as_bytes());
+    expected.assert_eq(&(output + "--\n" + &agent.lines()[before..]));
 }
 
-fn ending(name: &str) -> Value {
+fn terminating(name: &str) -> Value {
     let metadata =
         json!({ "name": name, "uid": format!("{name}-1"), "deletionTimestamp": "2026-11-21T09:00:00Z" });
     json!({ "kind": "Pod", "apiVersion": "v1", "metadata": metadata })
 }
 
-/// An agent that deletes what it is told to, but for `missing` and `held`, and
-/// has nothing left when it is looked at.
+/// An agent that deletes every pod but `missing` and `held` at once.
 fn deletes(asked: &Asked, _: usize) -> Reply {
     let (method, path) = asked.line.split_once(' ').unwrap();
     let name = path.rsplit('/').next().unwrap().split('?').next().unwrap();
     match (method, name) {
-        ("DELETE", "held") => {
-            Reply::status(403, "Forbidden", "pods \"held\" is forbidden: it is held by source file")
-        }
-        ("DELETE", name) if name != "missing" => Reply::json(200, &ending(name)),
-        _ => Reply::status(404, "NotFound", &format!("pods \"{name}\" not found")),
+        ("DELETE", "held") => Reply::golden("403-delete").with("web", "held"),
+        ("DELETE", name) if name != "missing" => Reply::json(200, &terminating(name)),
+        _ => Reply::golden("404-delete").with("web", name),
     }
 }
 
@@ -62,16 +59,16 @@ fn pods_are_deleted_by_name() {
         &mut delete(&["pods", "missing", "held", "web", "-n", "a b"]),
         "",
         &expect![[r#"
-        pod "web" deleted
-        ! Error from server (NotFound): pods "missing" not found
-        ! Error from server (Forbidden): pods "held" is forbidden: it is held by source file
-        exit 1
-        --
-        DELETE /api/v1/namespaces/a%20b/pods/missing
-        DELETE /api/v1/namespaces/a%20b/pods/held
-        DELETE /api/v1/namespaces/a%20b/pods/web
-        GET /api/v1/namespaces/a%20b/pods/web
-    "#]],
+            pod "web" deleted
+            ! Error from server (NotFound): pods "missing" not found
+            ! Error from server (Forbidden): pods "held" is forbidden: it is held by source file (from /etc/podmux/held.yaml): change it there
+            exit 1
+            --
+            DELETE /api/v1/namespaces/a%20b/pods/missing
+            DELETE /api/v1/namespaces/a%20b/pods/held
+            DELETE /api/v1/namespaces/a%20b/pods/web
+            GET /api/v1/namespaces/a%20b/pods/web
+        "#]],
     );
     check(
         &agent,
@@ -121,9 +118,9 @@ fn pods_are_deleted_by_name() {
 }
 
 #[test]
-fn the_grace_is_kubectls() {
+fn the_grace_period_follows_kubectls_rules() {
     let agent = Agent::start(deletes);
-    let mut told = String::new();
+    let mut output = String::new();
     for args in [
         "--grace-period=5",
         "--grace-period=-1",
@@ -137,8 +134,8 @@ fn the_grace_is_kubectls() {
         let before = agent.lines().len();
         let all: Vec<&str> =
             ["delete", "pod", "web", "--wait=false"].into_iter().chain(args.split(' ')).collect();
-        let said = transcript(&mut agent.podmux(&all), b"");
-        writeln!(told, "$ {args}\n{said}{}", agent.lines()[before..].trim_end()).unwrap();
+        let text = transcript(&mut agent.podmux(&all), b"");
+        writeln!(output, "$ {args}\n{text}{}", agent.lines()[before..].trim_end()).unwrap();
     }
     expect![[r#"
         $ --grace-period=5
@@ -166,21 +163,21 @@ fn the_grace_is_kubectls() {
         exit 0
         DELETE /api/v1/namespaces/default/pods/web?gracePeriodSeconds=0
         $ --force --grace-period=5
-        ! podmux: --force erases at once: --grace-period=5 does not go with it
+        ! podmux: --force has no grace period: omit --force or --grace-period=5
         exit 2
 
         $ --now --grace-period=5
         ! podmux: the argument '--now' cannot be used with '--grace-period <SECONDS>'; see podmux delete --help
         exit 2
 
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&output);
 }
 
 #[test]
 fn it_waits_until_the_pod_is_gone() {
-    let agent = Agent::start(|asked, before| match before {
-        0..4 => Reply::json(200, &ending("web")),
-        _ => Reply::status(404, "NotFound", &format!("{} not found", asked.line)),
+    let agent = Agent::start(|_, before| match before {
+        0..4 => Reply::json(200, &terminating("web")),
+        _ => Reply::golden("404-get"),
     });
     check(
         &agent,
@@ -197,56 +194,56 @@ fn it_waits_until_the_pod_is_gone() {
         GET /api/v1/namespaces/default/pods/web
     "#]],
     );
-    // Another pod of its name is not it, nor is one that is not being deleted.
+    // A pod with the same name is another one if it has another UID or is not terminating.
     for (uid, deletion) in [("web-2", Some("2026-11-21T09:00:00Z")), ("web-1", None)] {
         let agent = Agent::start(move |_, before| {
-            let mut pod = ending("web");
+            let mut pod = terminating("web");
             if before > 0 {
                 pod["metadata"]["uid"] = uid.into();
                 pod["metadata"]["deletionTimestamp"] = deletion.into();
             }
             Reply::json(200, &pod)
         });
-        let told = transcript(&mut agent.podmux(&["delete", "pod", "web"]), b"");
-        assert_eq!((&*told, agent.asked().len()), ("pod \"web\" deleted\nexit 0\n", 2));
+        let output = transcript(&mut agent.podmux(&["delete", "pod", "web"]), b"");
+        assert_eq!((&*output, agent.asked().len()), ("pod \"web\" deleted\nexit 0\n", 2));
     }
 }
 
 #[test]
-fn it_waits_no_longer_than_it_is_told() {
-    let agent = Agent::start(|_, _| Reply::json(200, &ending("web")));
-    let told = transcript(&mut agent.podmux(&["delete", "pod", "web", "--timeout=120ms"]), b"");
+fn it_waits_no_longer_than_the_timeout() {
+    let agent = Agent::start(|_, _| Reply::json(200, &terminating("web")));
+    let output = transcript(&mut agent.podmux(&["delete", "pod", "web", "--timeout=120ms"]), b"");
     expect![[r#"
         pod "web" deleted
         ! error: timed out waiting for the condition on pods/web
         exit 1
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&output);
     assert!(agent.asked().len() > 1);
     let agent = Agent::start(|_, before| match before {
-        0 => Reply::json(200, &ending("web")),
-        _ => Reply::status(503, "ServiceUnavailable", "the agent is stopping"),
+        0 => Reply::json(200, &terminating("web")),
+        _ => Reply::golden("503-list"),
     });
     check(
         &agent,
         &mut agent.podmux(&["delete", "pod", "web"]),
         "",
         &expect![[r#"
-        pod "web" deleted
-        ! Error from server (ServiceUnavailable): the agent is stopping
-        exit 1
-        --
-        DELETE /api/v1/namespaces/default/pods/web
-        GET /api/v1/namespaces/default/pods/web
-    "#]],
+            pod "web" deleted
+            ! Error from server (ServiceUnavailable): the agent is stopping; try again when it is back
+            exit 1
+            --
+            DELETE /api/v1/namespaces/default/pods/web
+            GET /api/v1/namespaces/default/pods/web
+        "#]],
     );
 }
 
 #[test]
-fn manifests_say_what_is_to_be_deleted() {
+fn manifests_name_the_pods_to_delete() {
     let dir = tempfile::tempdir().unwrap();
     let several = "\
-# Nothing but the names counts.
+# Only the names matter.
 kind: Pod
 metadata: {name: one, namespace: staging}
 spec: nonsense
@@ -285,10 +282,10 @@ items:
         &mut delete(&["-f", "several.yaml", "-n", "other", "--wait=false"]),
         "",
         &expect![[r#"
-        ! podmux: several.yaml: one is in the namespace "staging", not in "other": leave out -n
-        exit 1
-        --
-    "#]],
+            ! podmux: several.yaml: a pod in it has the namespace "staging", not "other": omit -n, or change the manifest
+            exit 1
+            --
+        "#]],
     );
     check(
         &agent,
@@ -311,14 +308,17 @@ items:
         "- 1\n",
         "kind: List\nitems: [{kind: Job}]\n",
     ] {
-        let told = transcript(&mut delete(&["-f", "-"]), text.as_bytes());
-        assert!(told.starts_with("! podmux: STDIN: ") && told.ends_with("\nexit 1\n"), "{text:?}: {told}");
+        let output = transcript(&mut delete(&["-f", "-"]), text.as_bytes());
+        assert!(
+            output.starts_with("! podmux: STDIN: ") && output.ends_with("\nexit 1\n"),
+            "{text:?}: {output}"
+        );
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let mut told = String::new();
+fn invalid_arguments_are_errors() {
+    let mut output = String::new();
     for args in [
         "",
         "pod",
@@ -332,29 +332,30 @@ fn what_makes_no_sense_is_refused() {
         "pod web --wait=maybe",
     ] {
         let all: Vec<&str> = ["delete"].into_iter().chain(args.split_terminator(' ')).collect();
-        writeln!(told, "$ podmux delete {args}\n{}", transcript(&mut podmux(&all), b"").trim_end()).unwrap();
+        writeln!(output, "$ podmux delete {args}\n{}", transcript(&mut podmux(&all), b"").trim_end())
+            .unwrap();
     }
     expect![[r#"
         $ podmux delete 
         ! podmux: the following required arguments were not provided: <pod NAME>...; see podmux delete --help
         exit 2
         $ podmux delete pod
-        ! podmux: which pod? give pod NAME…
+        ! podmux: no pod is named: give pod NAME…
         exit 2
         $ podmux delete web
-        ! podmux: "web" cannot be deleted; pod NAME… or pod/NAME… can
+        ! podmux: cannot delete "web": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete sources file
-        ! podmux: "sources" cannot be deleted; pod NAME… or pod/NAME… can
+        ! podmux: cannot delete "sources": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod/
-        ! podmux: "" is no name; give pod NAME… or pod/NAME…
+        ! podmux: invalid name "": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod/web db
-        ! podmux: "db" cannot be deleted; pod NAME… or pod/NAME… can
+        ! podmux: cannot delete "db": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod a/b
-        ! podmux: "a/b" is no name; give pod NAME… or pod/NAME…
+        ! podmux: invalid name "a/b": give pod NAME… or pod/NAME…
         exit 2
         $ podmux delete pod web -f x.yaml
         ! podmux: give names or manifests (-f), not both
@@ -365,51 +366,5 @@ fn what_makes_no_sense_is_refused() {
         $ podmux delete pod web --wait=maybe
         ! podmux: invalid value 'maybe' for '--wait[=<BOOL>]'; [possible values: true, false]; see podmux delete --help
         exit 2
-    "#]].assert_eq(&told);
-}
-
-#[test]
-fn help_says_what_there_is() {
-    expect![[r#"
-        Delete pods of a running agent
-
-        Usage: podmux delete [OPTIONS] [pod NAME]...
-
-        Arguments:
-          [pod NAME]...  pod NAME…, or pod/NAME…
-
-        Options:
-          -f, --filename <PATH>         A manifest, a directory of *.json, *.yaml and *.yml, or - for
-                                        standard input; may be repeated
-          -R, --recursive               Directories with all that is below them
-          -n, --namespace <NS>          The namespace; of a manifest's pod if it says none
-              --grace-period <SECONDS>  How long the pod may take to end, in seconds, 1 at least; its own
-                                        grace if absent
-              --now                     A grace of one second
-              --force                   Erase at once, without waiting for anybody to end the pod
-              --wait[=<BOOL>]           Wait until the pod is gone [default: true] [possible values: true,
-                                        false]
-              --timeout <DURATION>      How long to wait, like 30s or 2m; 0 is as long as it takes [default:
-                                        0]
-              --ignore-not-found        A pod that is not there is no error
-              --dry-run <HOW>           Say what would be done: server asks the agent, which changes nothing
-                                        [default: none] [possible values: none, server]
-          -o, --output <FORM>           The form of the output: name for pod/NAME alone [possible values:
-                                        name]
-          -h, --help                    Print help (see more with '--help')
-
-        Connection:
-              --server <ADDRESS>    The agent: http://HOST:PORT, https://HOST:PORT or unix:PATH
-                                    [default: unix:/run/podmux/podmux.sock if it is there, else
-                                    http://127.0.0.1:10240] [env: PODMUX_SERVER]
-              --token-file <FILE>   A file with the token that the agent wants
-                                    [env: PODMUX_TOKEN_FILE]
-              --ca-file <FILE>      The CA of the agent's certificate, if it is none of the system's
-              --client-cert <FILE>  A certificate that says who you are, with --client-key
-              --client-key <FILE>   The private key of --client-cert
-        exit 0
-    "#]]
-    .assert_eq(&transcript(&mut podmux(&["delete", "-h"]), b""));
-    let told = transcript(&mut podmux(&["delete", "--help"]), b"");
-    assert!(told.contains("\nExamples:\n  podmux delete pod web\n") && told.ends_with("exit 0\n"), "{told}");
+    "#]].assert_eq(&output);
 }

@@ -1,4 +1,4 @@
-//! Tables, ages and refusals look as kubectl's do.
+//! Tables, ages and errors have kubectl's format.
 
 use expect_test::{Expect, expect};
 use jiff::SignedDuration;
@@ -16,7 +16,7 @@ fn row(cells: &[&str]) -> Row {
 }
 
 #[test]
-fn columns_are_as_wide_as_what_is_in_them_and_three_spaces() {
+fn columns_are_as_wide_as_their_longest_cell_and_three_spaces() {
     let mut table = Table::new(&["NAME", "ID", "AGE"], true, false);
     expect![[r#"
         NAME           ID    AGE
@@ -32,7 +32,7 @@ fn columns_are_as_wide_as_what_is_in_them_and_three_spaces() {
 }
 
 #[test]
-fn later_rows_keep_to_the_columns_and_widen_them_if_they_must() {
+fn later_rows_keep_the_columns_or_widen_them() {
     let mut table = Table::new(&["NAME", "AGE"], true, false);
     let first = table.rows(&[row(&["a-name", "1s"])]);
     let second = table.rows(&[row(&["b", "2s"])]);
@@ -49,7 +49,7 @@ fn later_rows_keep_to_the_columns_and_widen_them_if_they_must() {
 }
 
 #[test]
-fn no_rows_are_no_table_and_headers_can_be_left_out() {
+fn no_rows_give_no_text_and_headers_are_optional() {
     let mut table = Table::new(&["NAME"], true, false);
     assert_eq!(table.rows(&[]), "");
     assert_eq!(table.rows(&[row(&["a"])]), "NAME\na\n");
@@ -66,7 +66,7 @@ fn colours_do_not_move_columns() {
 }
 
 #[test]
-fn a_duration_is_told_as_kubectl_tells_it() {
+fn durations_have_kubectls_format() {
     // TestHumanDuration and its boundaries (apimachinery `pkg/util/duration`).
     let (minute, hour, day, year) = (60, 3600, 86_400, 365 * 86_400);
     let cases = [
@@ -95,18 +95,18 @@ fn a_duration_is_told_as_kubectl_tells_it() {
         (8 * year - 1, "7y364d"),
         (8 * year, "8y"),
     ];
-    for (seconds, told) in cases {
-        assert_eq!(duration(SignedDuration::from_secs(seconds)), told, "{seconds}");
+    for (seconds, expected) in cases {
+        assert_eq!(duration(SignedDuration::from_secs(seconds)), expected, "{seconds}");
     }
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "so that the expectation can stand in the call")]
-fn check(code: u16, body: &str, doing: Option<&str>, expected: Expect) {
-    expected.assert_eq(&Status::read(code, body.as_bytes()).told(doing));
+fn check(code: u16, body: &str, context: Option<&str>, expected: Expect) {
+    expected.assert_eq(&Status::read(code, body.as_bytes()).to_lines(context));
 }
 
 #[test]
-fn a_refusal_is_told_in_one_line_and_its_causes_in_one_each() {
+fn an_error_is_one_line_and_one_per_cause() {
     let not_found =
         json!({"kind": "Status", "reason": "NotFound", "message": "pods \"x\" not found", "code": 404});
     check(
@@ -133,7 +133,7 @@ fn a_refusal_is_told_in_one_line_and_its_causes_in_one_each() {
 }
 
 #[test]
-fn an_answer_that_is_no_status_is_told_as_far_as_it_says_something() {
+fn a_response_without_a_status_shows_its_first_line() {
     check(
         502,
         "\n<h1>Bad\x1b[31m Gateway</h1>\n<p>more",

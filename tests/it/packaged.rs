@@ -43,7 +43,7 @@ fn man_pages_are_those_of_help() {
 fn completions_are_those_that_the_program_prints() {
     for (shell, file) in [(Shell::Bash, "podmux.bash"), (Shell::Zsh, "_podmux"), (Shell::Fish, "podmux.fish")]
     {
-        let script = cli::completion::script(shell);
+        let script = cli::completion::script(shell, cli::command());
         expect_file![repository(&format!("systemd/completions/{file}"))].assert_eq(&script);
     }
 }

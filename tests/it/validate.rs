@@ -1,8 +1,8 @@
-//! `podmux validate`: what it finds, how it says so, and what its exit code means.
+//! `podmux validate`: the problems it finds, its output and its exit code.
 #![allow(
     clippy::needless_raw_string_hashes,
     clippy::too_many_lines,
-    reason = "golden texts are written by expect-test, and are as long as what a person sees"
+    reason = "expected output is written by expect-test and long"
 )]
 
 use std::{
@@ -23,7 +23,7 @@ use crate::{
     support::process::{self, podmux},
 };
 
-const GOOD: &str = "\
+const VALID: &str = "\
 apiVersion: v1
 kind: Pod
 metadata:
@@ -43,34 +43,34 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
     dir
 }
 
-/// What a person sees who stands in the directory; the pod's node is `node`.
-fn told(dir: &TempDir, args: &[&str], stdin: &[u8]) -> String {
+/// The output of `podmux validate --node-name node` in the directory.
+fn output(dir: &TempDir, args: &[&str], stdin: &[u8]) -> String {
     let mut command = podmux(&[]);
     command.current_dir(dir).args(["validate", "--node-name", "node"]).args(args);
     transcript(&mut command, stdin)
 }
 
 fn check(files: &[(&str, &str)], args: &[&str], expected: &Expect) {
-    expected.assert_eq(&told(&directory(files), args, b""));
+    expected.assert_eq(&output(&directory(files), args, b""));
 }
 
 #[test]
-fn a_good_manifest_needs_no_words() {
+fn a_valid_manifest_prints_nothing() {
     check(
-        &[("web.yaml", GOOD)],
+        &[("web.yaml", VALID)],
         &["web.yaml"],
         &expect![[r#"
         exit 0
     "#]],
     );
     check(
-        &[("web.yaml", GOOD)],
+        &[("web.yaml", VALID)],
         &["-v", "web.yaml"],
         &expect![[r#"
-        web.yaml: good: default/web-node
-        ! podmux: 1 good, 0 bad
-        exit 0
-    "#]],
+            web.yaml: valid: default/web-node
+            ! podmux: 1 valid, 0 invalid
+            exit 0
+        "#]],
     );
 }
 
@@ -103,7 +103,7 @@ spec:
 }
 
 #[test]
-fn a_manifest_that_is_no_yaml_is_told_where_it_breaks() {
+fn a_syntax_error_has_its_position() {
     check(
         &[("bad.yaml", "kind: Pod\n  metadata: {}\n")],
         &["bad.yaml"],
@@ -147,9 +147,9 @@ fn a_manifest_that_is_no_yaml_is_told_where_it_breaks() {
 }
 
 #[test]
-fn what_the_api_would_refuse_is_told_by_field_and_reason() {
-    let bad = GOOD.replace("name: web\n    image", "name: Web\n    imagePullPolicy: Perhaps\n    image");
-    let refers = format!("{GOOD}  volumes:\n  - name: v\n    configMap: {{name: m}}\n");
+fn a_pod_that_the_api_rejects_has_the_field_and_the_reason() {
+    let bad = VALID.replace("name: web\n    image", "name: Web\n    imagePullPolicy: Perhaps\n    image");
+    let refers = format!("{VALID}  volumes:\n  - name: v\n    configMap: {{name: m}}\n");
     let files = [("bad.yaml", &*bad), ("refers.yaml", &*refers)];
     check(
         &files,
@@ -162,7 +162,7 @@ fn what_the_api_would_refuse_is_told_by_field_and_reason() {
         "#]],
     );
     let dir = directory(&files);
-    let json = told(&dir, &["-o", "json", "."], b"");
+    let json = output(&dir, &["-o", "json", "."], b"");
     let stages: Vec<Value> = json
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -186,7 +186,7 @@ spec:
 ";
 
 #[test]
-fn warnings_are_marked_and_harmless_unless_they_are_taken_for_errors() {
+fn warnings_are_marked_and_strict_makes_them_errors() {
     check(
         &[("a.yaml", DOUBTFUL)],
         &["a.yaml"],
@@ -208,14 +208,14 @@ fn warnings_are_marked_and_harmless_unless_they_are_taken_for_errors() {
 }
 
 #[test]
-fn a_directory_is_walked_as_the_file_source_does() {
+fn a_directory_is_read_like_the_file_source_does() {
     let dir = directory(&[
         ("z.yaml", "kind: Pod\n"),
         (
             "a.json",
             r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}"#,
         ),
-        ("web", GOOD),
+        ("web", VALID),
         (".hidden.yaml", "bad"),
         ("web.yaml~", "bad"),
         ("web.yaml.bak", "bad"),
@@ -232,11 +232,11 @@ fn a_directory_is_walked_as_the_file_source_does() {
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         exit 1
     "#]]
-    .assert_eq(&told(&dir, &["."], b""));
+    .assert_eq(&output(&dir, &["."], b""));
     expect![[r#"
-        ./a.json: good: default/json-node
+        ./a.json: valid: default/json-node
         ./link:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
-        ./web: good: default/web-node
+        ./web: valid: default/web-node
         ./z.yaml:1:1: apiVersion: FieldValueRequired: Required value: apiVersion: v1 is expected
         ! podmux: ./#web.yaml#: skipped: an editor's or backup file
         ! podmux: ./.hidden.yaml: skipped: hidden
@@ -244,16 +244,16 @@ fn a_directory_is_walked_as_the_file_source_does() {
         ! podmux: ./dangling: skipped: a dangling symbolic link
         ! podmux: ./fifo: skipped: a fifo
         ! podmux: ./sub: skipped: a directory
-        ! podmux: ./web.yaml.bak: skipped: an editor's or backup file
-        ! podmux: ./web.yaml~: skipped: an editor's or backup file
-        ! podmux: 2 good, 2 bad
+        ! podmux: ./web.yaml.bak: skipped: what an editor or a backup left behind
+        ! podmux: ./web.yaml~: skipped: what an editor or a backup left behind
+        ! podmux: 2 valid, 2 invalid
         exit 1
     "#]]
-    .assert_eq(&told(&dir, &["-v", "."], b""));
+    .assert_eq(&output(&dir, &["-v", "."], b""));
 }
 
 #[test]
-fn a_directory_without_manifests_is_noted() {
+fn an_empty_directory_is_a_note() {
     check(
         &[(".hidden", "")],
         &["."],
@@ -266,9 +266,14 @@ fn a_directory_without_manifests_is_noted() {
 
 #[test]
 fn a_name_or_uid_that_occurs_twice_in_a_directory_is_found() {
-    let uid = |name| GOOD.replace("name: web\nspec", &format!("name: {name}\n  uid: '1'\nspec"));
-    let files =
-        [("a.yaml", GOOD), ("b.yaml", GOOD), ("c.yaml", &*uid("c")), ("d.yaml", &*uid("d")), ("e.yaml", "")];
+    let uid = |name| VALID.replace("name: web\nspec", &format!("name: {name}\n  uid: '1'\nspec"));
+    let files = [
+        ("a.yaml", VALID),
+        ("b.yaml", VALID),
+        ("c.yaml", &*uid("c")),
+        ("d.yaml", &*uid("d")),
+        ("e.yaml", ""),
+    ];
     check(
         &files,
         &["."],
@@ -279,7 +284,7 @@ fn a_name_or_uid_that_occurs_twice_in_a_directory_is_found() {
             exit 1
         "#]],
     );
-    // Given one by one, or as bodies of POSTs, they are nobody's duplicates.
+    // As separate arguments, or for the http source, they are no duplicates.
     check(
         &files[..2],
         &["a.yaml", "b.yaml"],
@@ -297,7 +302,7 @@ fn a_name_or_uid_that_occurs_twice_in_a_directory_is_found() {
 }
 
 #[test]
-fn what_is_missing_is_a_wrong_call_and_the_rest_is_checked() {
+fn a_missing_path_is_exit_code_2_and_the_others_are_checked() {
     check(
         &[("bad", "bad")],
         &["missing", "bad"],
@@ -308,7 +313,7 @@ fn what_is_missing_is_a_wrong_call_and_the_rest_is_checked() {
         "#]],
     );
     check(
-        &[("web", GOOD)],
+        &[("web", VALID)],
         &["web", "missing/web"],
         &expect![[r#"
         ! podmux: missing/web: No such file or directory
@@ -318,7 +323,7 @@ fn what_is_missing_is_a_wrong_call_and_the_rest_is_checked() {
 }
 
 #[test]
-fn what_is_neither_file_nor_directory_never_blocks() {
+fn a_fifo_or_device_never_blocks() {
     let dir = directory(&[]);
     rustix::fs::mkfifoat(CWD, dir.path().join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
     expect![[r#"
@@ -326,42 +331,42 @@ fn what_is_neither_file_nor_directory_never_blocks() {
         ! podmux: /dev/null: neither a file nor a directory; pipe it into podmux validate -
         exit 2
     "#]]
-    .assert_eq(&told(&dir, &["fifo", "/dev/null"], b""));
+    .assert_eq(&output(&dir, &["fifo", "/dev/null"], b""));
 }
 
 #[test]
-fn a_manifest_that_is_too_large_is_refused_unread() {
+fn a_manifest_that_is_too_large_is_rejected() {
     let dir = directory(&[]);
     File::create(dir.path().join("large")).unwrap().set_len(10 * 1024 * 1024 + 1).unwrap();
     expect![[r#"
         large: 10485761 bytes are too many for a manifest: 10485760 at most; split the file
         exit 1
     "#]]
-    .assert_eq(&told(&dir, &["large"], b""));
+    .assert_eq(&output(&dir, &["large"], b""));
     expect![[r#"
-        -: too much for a manifest: 10485760 bytes at most; split it
+        -: too large: a manifest has at most 10485760 bytes; split it
         exit 1
     "#]]
-    .assert_eq(&told(&dir, &["-"], &vec![b'#'; 10 * 1024 * 1024 + 1]));
+    .assert_eq(&output(&dir, &["-"], &vec![b'#'; 10 * 1024 * 1024 + 1]));
 }
 
 #[test]
-fn standard_input_is_a_manifest_too() {
+fn standard_input_can_be_a_manifest() {
     let dir = directory(&[]);
     expect![[r#"
         exit 0
     "#]]
-    .assert_eq(&told(&dir, &["-"], GOOD.as_bytes()));
+    .assert_eq(&output(&dir, &["-"], VALID.as_bytes()));
     expect![[r#"
         -:1:7: unclosed bracket '['
         exit 1
     "#]]
-    .assert_eq(&told(&dir, &["-"], b"kind: [\n"));
+    .assert_eq(&output(&dir, &["-"], b"kind: [\n"));
     expect![[r#"
-        ! podmux: - is given twice, and standard input can be read once
+        ! podmux: - is given twice, but standard input can be read only once
         exit 2
     "#]]
-    .assert_eq(&told(&dir, &["-", "-"], b""));
+    .assert_eq(&output(&dir, &["-", "-"], b""));
 }
 
 #[test]
@@ -369,17 +374,17 @@ fn json_is_an_object_a_line_for_each_manifest() {
     let dir = directory(&[
         ("bad.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  namespace: a\n"),
         ("doubtful.yaml", DOUBTFUL),
-        ("good.yaml", GOOD),
+        ("good.yaml", VALID),
         ("none.yaml", ""),
     ]);
-    let told = |args: &[&str]| {
+    let shown = |args: &[&str]| {
         let mut shown = String::new();
-        for line in told(&dir, args, b"").lines() {
+        for line in output(&dir, args, b"").lines() {
             let Ok(mut object) = serde_json::from_str::<Value>(line) else {
                 writeln!(shown, "{line}").unwrap();
                 continue;
             };
-            // The pods are looked at in the next test; here, their names will do.
+            // The next test compares whole pods; here, their names.
             for pod in object["pods"].as_array_mut().unwrap() {
                 *pod = pod["metadata"]["name"].take();
             }
@@ -456,7 +461,7 @@ fn json_is_an_object_a_line_for_each_manifest() {
         }
         exit 1
     "#]]
-    .assert_eq(&told(&["-o", "json", "."]));
+    .assert_eq(&shown(&["-o", "json", "."]));
     expect![[r#"
         {
           "ok": false,
@@ -483,19 +488,19 @@ fn json_is_an_object_a_line_for_each_manifest() {
         ! podmux: missing: No such file or directory
         exit 2
     "#]]
-    .assert_eq(&told(&["-o", "json", "--strict", "doubtful.yaml", "missing"]));
+    .assert_eq(&shown(&["-o", "json", "--strict", "doubtful.yaml", "missing"]));
 }
 
 /// The pods that `-o json` prints for a manifest.
 fn pods(args: &[&str]) -> Value {
     let mut command = podmux(&[]);
     command.args(["validate", "-o", "json", "-"]).args(args).env("PODMUX_NODE_NAME", "edge");
-    let told = transcript(&mut command, GOOD.as_bytes());
-    serde_json::from_str::<Value>(told.lines().next().unwrap()).unwrap()["pods"].take()
+    let output = transcript(&mut command, VALID.as_bytes());
+    serde_json::from_str::<Value>(output.lines().next().unwrap()).unwrap()["pods"].take()
 }
 
 #[test]
-fn json_has_the_pods_as_the_agent_would_tell_them() {
+fn json_has_the_pods_that_the_agent_would_publish() {
     expect![[r#"
         [
           {
@@ -543,7 +548,7 @@ fn json_has_the_pods_as_the_agent_would_tell_them() {
 }
 
 #[test]
-fn the_source_and_the_node_make_the_pod() {
+fn the_pod_depends_on_the_source_and_the_node() {
     let name = |args| pods(args)[0]["metadata"]["name"].take();
     assert_eq!(name(&[]), "web-edge");
     assert_eq!(name(&["--node-name", "other"]), "web-other");
@@ -553,8 +558,8 @@ fn the_source_and_the_node_make_the_pod() {
 }
 
 #[test]
-fn a_reader_that_has_gone_away_does_not_change_the_exit_code() {
-    for (text, code) in [(GOOD, 0), ("bad", 1)] {
+fn a_closed_standard_output_does_not_change_the_exit_code() {
+    for (text, code) in [(VALID, 0), ("bad", 1)] {
         let dir = directory(&[("a", text)]);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -567,7 +572,7 @@ fn a_reader_that_has_gone_away_does_not_change_the_exit_code() {
 }
 
 #[test]
-fn names_and_texts_from_outside_cannot_speak_to_the_terminal() {
+fn control_characters_of_names_and_texts_are_escaped() {
     let bad = "apiVersion: v1\nkind: \"\\e[31mPod\"\n";
     check(
         &[("a\u{1b}[0m\nb", bad)],
@@ -579,7 +584,7 @@ fn names_and_texts_from_outside_cannot_speak_to_the_terminal() {
     );
 }
 
-/// What appears on a terminal to which the output, the log or both go.
+/// The output on a terminal.
 fn on_a_terminal(dir: &Path, variables: &[(&str, &str)]) -> String {
     let mut command = podmux(&["validate", "."]);
     command.current_dir(dir).envs(variables.iter().copied());
@@ -587,23 +592,23 @@ fn on_a_terminal(dir: &Path, variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn colours_are_for_terminals_whose_owner_wants_them() {
+fn only_terminals_get_colours_and_no_color_turns_them_off() {
     let dir = directory(&[("a.yaml", DOUBTFUL)]);
     let coloured = "\u{1b}[1m./a.yaml";
     assert!(on_a_terminal(dir.path(), &[("TERM", "xterm")]).contains(coloured));
     assert!(!on_a_terminal(dir.path(), &[("TERM", "xterm"), ("NO_COLOR", "1")]).contains('\u{1b}'));
     assert!(!on_a_terminal(dir.path(), &[("TERM", "dumb")]).contains('\u{1b}'));
-    assert!(!told(&dir, &["."], b"").contains('\u{1b}'));
+    assert!(!output(&dir, &["."], b"").contains('\u{1b}'));
 }
 
 #[test]
-fn progress_over_many_manifests_is_for_terminals() {
+fn progress_is_shown_only_on_a_terminal() {
     let dir = directory(&[]);
     for number in 0..120 {
-        let text = GOOD.replace("name: web", &format!("name: web-{number}"));
+        let text = VALID.replace("name: web", &format!("name: web-{number}"));
         File::create(dir.path().join(number.to_string())).unwrap().write_all(text.as_bytes()).unwrap();
     }
     let seen = on_a_terminal(dir.path(), &[("TERM", "xterm")]);
     assert!(seen.contains("100 of 120 manifests") && seen.ends_with("\r\u{1b}[K"), "{seen:?}");
-    assert_eq!(told(&dir, &["."], b""), "exit 0\n");
+    assert_eq!(output(&dir, &["."], b""), "exit 0\n");
 }

@@ -1,20 +1,23 @@
-//! `podmux get sources`: how each source is doing, and what is wrong with what it brings.
+//! `podmux get sources`: prints the state of each source and its problems.
 
 use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{Args, Form, Printer};
+use super::{
+    args::{Args, OutputFormat},
+    printer::Printer,
+};
 use crate::{
     age::{age, duration},
     cli::{
-        Failure,
-        connection::Connection,
+        connection::{Connection, print_status},
+        failure::Failure,
         status::Status,
         table::{Cell, Row, Table},
         terminal::{RED, YELLOW},
     },
-    clock,
+    host::Clock,
 };
 
 const PATH: &str = "/sources";
@@ -23,23 +26,24 @@ pub(super) async fn get(
     args: &Args,
     names: &[String],
     connection: &Connection,
+    clock: &Clock,
     colour: bool,
 ) -> Result<u8, Failure> {
     let list = match connection.get(PATH).await? {
         Ok(list) => list,
         Err(status) => {
-            connection.refused(&status, None);
+            print_status(&status, None);
             return Ok(1);
         }
     };
-    let Value::Object(mut list) = list else { return Err(no_list()) };
-    let Some(Value::Array(mut sources)) = list.remove("items") else { return Err(no_list()) };
+    let invalid =
+        || Failure::Failed(anyhow!("the response to {PATH} is not a SourceList (is this a podmux agent?)"));
+    let Value::Object(mut list) = list else { return Err(invalid()) };
+    let Some(Value::Array(mut sources)) = list.remove("items") else { return Err(invalid()) };
     let mut code = 0;
     for wanted in names {
         if !sources.iter().any(|source| name(source) == wanted) && !args.ignore_not_found {
-            let message = format!("sources \"{wanted}\" not found");
-            let reason = "NotFound".to_owned();
-            connection.refused(&Status { code: 404, reason, message, causes: Vec::new() }, None);
+            print_status(&Status::not_found(format!("sources \"{wanted}\" not found")), None);
             code = 1;
         }
     }
@@ -47,17 +51,19 @@ pub(super) async fn get(
         sources.retain(|source| names.iter().any(|wanted| wanted == name(source)));
     }
     let mut columns = vec!["NAME", "STATE", "PODS", "PROBLEMS", "LAST-SUCCESS", "TARGET"];
-    if args.output == Form::Wide {
+    if args.output == OutputFormat::Wide {
         columns.extend(["PHASE", "RESOURCE-VERSION", "LAST-EVENT", "NEXT-ATTEMPT", "DETAIL"]);
     }
-    let mut printer = Printer::new(args, &columns, colour);
+    let mut printer = Printer::new(args, &columns, &[], colour);
     match args.output {
-        Form::Table | Form::Wide => table(args, &sources, &mut printer, colour)?,
-        Form::Name => {
+        OutputFormat::Table | OutputFormat::Wide => {
+            tables(args, &sources, &mut printer, clock.now(), colour)?;
+        }
+        OutputFormat::Name => {
             sources.iter().try_for_each(|source| printer.text(&format!("source/{}\n", name(source))))?;
         }
-        Form::Jsonl => sources.iter().try_for_each(|source| printer.object(source))?,
-        Form::Json | Form::Yaml => match (names, &*sources) {
+        OutputFormat::Jsonl => sources.iter().try_for_each(|source| printer.object(source))?,
+        OutputFormat::Json | OutputFormat::Yaml => match (names, &*sources) {
             ([_], [source]) => printer.object(source)?,
             ([_], []) => {}
             _ => {
@@ -69,13 +75,18 @@ pub(super) async fn get(
     Ok(code)
 }
 
-/// The sources, and below them a table of what is wrong, if anything is.
-fn table(args: &Args, sources: &[Value], printer: &mut Printer, colour: bool) -> Result<(), Failure> {
-    let now = clock::now();
+/// Prints the sources, and below them a table of their problems if there are any.
+fn tables(
+    args: &Args,
+    sources: &[Value],
+    printer: &mut Printer,
+    now: Timestamp,
+    colour: bool,
+) -> Result<(), Failure> {
     let rows: Vec<Row> = sources.iter().map(|source| row(source, args.output, now)).collect();
     printer.rows(&rows)?;
-    let wide = args.output == Form::Wide;
-    let problems: Vec<Row> = sources.iter().flat_map(|source| troubles(source, wide, now)).collect();
+    let wide = args.output == OutputFormat::Wide;
+    let problems: Vec<Row> = sources.iter().flat_map(|source| problem_rows(source, wide, now)).collect();
     let columns = ["SOURCE", "POD", "REASON", "WINNER", "ORIGIN", "MESSAGE"];
     let mut table = Table::new(&columns, !args.no_headers, colour);
     let text = table.rows(&problems);
@@ -85,23 +96,22 @@ fn table(args: &Args, sources: &[Value], printer: &mut Printer, colour: bool) ->
     Ok(())
 }
 
-fn row(source: &Value, form: Form, now: Timestamp) -> Row {
+fn row(source: &Value, format: OutputFormat, now: Timestamp) -> Row {
     let text = |field: &str| source[field].as_str().unwrap_or_default();
-    let problems = problems(source).len() as u64 + more(source);
+    let problems = problems(source).len() as u64 + more_problems(source);
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
     let last = Cell::new(&since(&source["lastSuccess"], now));
     let pods = Cell::new(&source["pods"].as_u64().unwrap_or_default().to_string());
     let mut row =
         vec![Cell::new(text("name")), state(source, now), pods, count, last, Cell::new(text("target"))];
-    if form == Form::Wide {
+    if format == OutputFormat::Wide {
         row.extend(reflector(&source["reflector"], now));
         row.push(Cell::new(text("detail")));
     }
     row
 }
 
-/// How a source is doing: the server's word for it, how old what it shows is
-/// while that is an earlier run's, and whether it fails besides.
+/// The state of a source, the age of a restored listing, and whether the source also fails.
 fn state(source: &Value, now: Timestamp) -> Cell {
     let state = source["state"].as_str().unwrap_or_default();
     let failing = source["failing"].is_object();
@@ -116,8 +126,8 @@ fn state(source: &Value, now: Timestamp) -> Cell {
     })
 }
 
-/// What a source's reflector does: its phase, where it is, when the server last
-/// said anything, and when it tries again, while it waits.
+/// The state of a source's reflector: its phase, its position, the time of the server's last
+/// event, and the time of the next attempt.
 fn reflector(reflector: &Value, now: Timestamp) -> [Cell; 4] {
     let text = |field: &str| Cell::new(reflector[field].as_str().unwrap_or_default());
     let next = time(&reflector["nextAttempt"]).map(|next| next.duration_since(now));
@@ -131,7 +141,7 @@ fn reflector(reflector: &Value, now: Timestamp) -> [Cell; 4] {
     ]
 }
 
-/// How long ago a time was; nothing if there is none.
+/// How long ago a time was; empty without a time.
 fn since(text: &Value, now: Timestamp) -> String {
     time(text).map(|time| age(Some(time), now)).unwrap_or_default()
 }
@@ -140,22 +150,21 @@ fn time(text: &Value) -> Option<Timestamp> {
     text.as_str()?.parse().ok()
 }
 
-/// What is wrong with a source itself, then with single manifests and pods.
-fn troubles(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
+/// The failure of a source, then the problems of its manifests and pods.
+fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
     let failing = &source["failing"];
     if failing.is_object() {
         let since = time(&failing["since"]);
         let error = failing["error"].as_str().unwrap_or_default();
         let attempts = failing["attempts"].as_u64().unwrap_or_default();
-        let message = format!("{error} (for {}, {attempts} attempts)", age(since, now));
         rows.push(vec![
-            Cell::new(name(source)),
-            Cell::new(""),
+            name(source).into(),
+            "".into(),
             Cell::new("Failing").styled(RED),
-            Cell::new(""),
-            Cell::new(source["target"].as_str().unwrap_or_default()),
-            Cell::new(&message),
+            "".into(),
+            source["target"].as_str().unwrap_or_default().into(),
+            format!("{error} (for {}, {attempts} attempts)", age(since, now)).into(),
         ]);
     }
     for problem in problems(source) {
@@ -166,37 +175,34 @@ fn troubles(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
             _ => vec![text("message").to_owned()],
         };
         rows.extend(messages.iter().map(|message| {
-            let reason = Cell::new(text("reason")).styled(YELLOW);
-            let winner = Cell::new(&winner(&problem["winner"], text("pod")));
             vec![
                 name(source).into(),
                 text("pod").into(),
-                reason,
-                winner,
+                Cell::new(text("reason")).styled(YELLOW),
+                winner(&problem["winner"], text("pod")).into(),
                 text("origin").into(),
                 message.into(),
             ]
         }));
     }
-    if more(source) > 0 {
-        let message = format!("and {} more that are not told", more(source));
+    if more_problems(source) > 0 {
+        let message = format!("and {} more problems, not listed", more_problems(source));
         rows.push(vec![name(source).into(), "".into(), "".into(), "".into(), "".into(), message.into()]);
     }
     rows
 }
 
-/// Who has what the pod wanted: the source, the pod unless it is the same name,
-/// and where it stands.
+/// The owner of a name or UID: its source, its pod unless that has the same name, and its origin.
 fn winner(winner: &Value, loser: &str) -> String {
     let text = |field: &str| winner[field].as_str().unwrap_or_default();
     let pod = if text("pod") == loser { "" } else { text("pod") };
-    // A pod that was posted or bound stands under its own name.
+    // The origin of a posted or bound pod is its own key.
     let is_own = text("origin").is_empty() || text("origin") == text("pod");
     let origin = if is_own { String::new() } else { format!("({})", text("origin")) };
     [text("source"), pod, &origin].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// One thing that is wrong with a manifest, as `podmux validate` would say it.
+/// One problem of a manifest, in the format of `podmux validate`.
 fn detail(detail: &Value) -> String {
     let place = detail["line"].as_u64().zip(detail["column"].as_u64());
     let place = place.map(|(line, column)| format!("{line}:{column}"));
@@ -206,8 +212,8 @@ fn detail(detail: &Value) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
 }
 
-/// How many problems there are that the server does not tell of.
-fn more(source: &Value) -> u64 {
+/// The number of problems that the response does not list.
+fn more_problems(source: &Value) -> u64 {
     source["moreProblems"].as_u64().unwrap_or_default()
 }
 
@@ -217,8 +223,4 @@ fn problems(source: &Value) -> &[Value] {
 
 fn name(source: &Value) -> &str {
     source["name"].as_str().unwrap_or_default()
-}
-
-fn no_list() -> Failure {
-    Failure::Failed(anyhow!("what {PATH} answered is no list of sources; is this a podmux agent?"))
 }

@@ -1,6 +1,7 @@
-//! An agent's server that answers as a test tells it to, on a Unix socket.
+//! A fake agent on a Unix socket: a test scripts its responses, and its errors are those of the real server.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     process::Command,
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 
 use super::process::podmux;
 
-/// What was asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// `GET /pods?limit=500`
@@ -25,26 +26,49 @@ pub struct Asked {
     pub body: Vec<u8>,
 }
 
-/// What is answered: a status code, further headers, the body.
+/// A response: status code, headers, body.
 #[derive(Clone, Debug)]
-pub struct Reply(pub u16, pub Vec<(&'static str, String)>, pub String);
+pub struct Reply(pub u16, Vec<(String, String)>, String);
 
 impl Reply {
-    pub fn json(code: u16, body: &serde_json::Value) -> Self {
-        Self(code, vec![("content-type", "application/json".to_owned())], body.to_string())
+    pub fn text(code: u16, body: impl Into<String>) -> Self {
+        Self(code, Vec::new(), body.into())
     }
 
-    /// A Status as the API writes it.
-    pub fn status(code: u16, reason: &str, message: &str) -> Self {
-        let status = serde_json::json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": message, "reason": reason, "code": code,
-        });
-        Self::json(code, &status)
+    pub fn json(code: u16, body: &serde_json::Value) -> Self {
+        Self::text(code, body.to_string()).header("content-type", "application/json")
+    }
+
+    /// A response of the real server, from its golden file.
+    pub fn golden(name: &str) -> Self {
+        let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let (head, body) = text.split_once("\n\n").unwrap();
+        let mut lines = head.lines();
+        let reply = Self::text(lines.next().unwrap().parse().unwrap(), body);
+        let headers = lines.map(|line| line.split_once(": ").unwrap());
+        headers.fold(reply, |reply, (name, value)| reply.header(name, value))
+    }
+
+    /// The response with another text in its body, such as the name of a pod.
+    pub fn with(mut self, old: &str, new: &str) -> Self {
+        assert!(self.2.contains(old), "no {old:?} in {}", self.2);
+        self.2 = self.2.replace(old, new);
+        self
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.1.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The body on one line, as it is in a stream.
+    pub fn line(&self) -> String {
+        serde_json::from_str::<serde_json::Value>(&self.2).unwrap().to_string() + "\n"
     }
 }
 
-/// The double. It stops when it is dropped.
+/// The fake agent. It stops when it is dropped.
 pub struct Agent {
     dir: TempDir,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -53,38 +77,38 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one; `answer` is given each request, and how many came before it.
+    /// Starts an agent. `answer` gets each request and the number of requests before it.
     pub fn start(answer: impl Fn(&Asked, usize) -> Reply + Send + 'static) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
-        let (heard, stopped) = (asked.clone(), stop.clone());
+        let (seen, stopped) = (asked.clone(), stop.clone());
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                // A client that has gone away is no concern of the server.
-                let _ = serve(stream.unwrap(), &heard, &answer);
+                // A client may disconnect early.
+                let _ = serve(stream.unwrap(), &seen, &answer);
             }
         });
         Self { dir, asked, stop, thread: Some(thread) }
     }
 
-    /// `podmux` with these arguments, told where this agent is.
+    /// `podmux` with these arguments and the address of this agent.
     pub fn podmux(&self, args: &[&str]) -> Command {
         let mut command = podmux(args);
         command.env("PODMUX_SERVER", self.server());
         command
     }
 
-    /// Where it is.
+    /// The address.
     pub fn server(&self) -> String {
         format!("unix:{}", self.dir.path().join("s").display())
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
@@ -98,14 +122,14 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // Wakes whoever waits for the next one.
+        // Ends the wait for the next connection.
         drop(UnixStream::connect(self.dir.path().join("s")));
         let ended = self.thread.take().unwrap().join();
-        assert!(ended.is_ok() || thread::panicking(), "the double panicked");
+        assert!(ended.is_ok() || thread::panicking(), "the fake agent panicked");
     }
 }
 
-/// One request a connection.
+/// Serves one request per connection.
 fn serve(
     stream: UnixStream,
     asked: &Mutex<Vec<Asked>>,
@@ -137,8 +161,8 @@ fn serve(
     asked.lock().unwrap().push(request.clone());
     let Reply(code, headers, body) = answer(&request, before);
     let mut head = format!("HTTP/1.1 {code} -\r\nconnection: close\r\n");
-    for (name, value) in headers {
-        head.extend([name, ": ", &value, "\r\n"]);
+    for (name, value) in &headers {
+        head.extend([name, ": ", value, "\r\n"]);
     }
     let mut stream = stream;
     stream.write_all((head + "\r\n" + &body).as_bytes())?;

@@ -1,0 +1,231 @@
+//! The arguments of `podmux get`.
+
+use anyhow::anyhow;
+use clap::{
+    Arg, ValueEnum,
+    builder::{PossibleValue, TypedValueParser},
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+use crate::cli::connection::ConnectionArgs;
+
+/// Show pods, sources or updates of a running agent
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub(in crate::cli) struct Args {
+    /// What to show: pods (po, pod), sources or updates; pod/NAME for one pod
+    #[arg(value_name = "RESOURCE", value_parser = TargetParser)]
+    pub(super) target: Target,
+
+    /// Only objects with these names
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    /// The output format; jsonl prints one object per line
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Table)]
+    pub(super) output: OutputFormat,
+
+    /// List pods, then print each pod that changes, until interrupted
+    #[arg(short, long)]
+    pub(super) watch: bool,
+
+    /// The namespace
+    #[arg(short, long, value_name = "NS", default_value = "default")]
+    pub(super) namespace: String,
+
+    /// Pods of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub(super) all_namespaces: bool,
+
+    /// Only pods with these labels: app=web,tier!=cache,zone in (a,b),canary
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub(super) selector: Option<String>,
+
+    /// Only pods with these fields: spec.nodeName=n1,status.phase!=Running
+    #[arg(long, value_name = "SELECTOR")]
+    pub(super) field_selector: Option<String>,
+
+    /// Add a column with the labels
+    #[arg(long)]
+    pub(super) show_labels: bool,
+
+    /// Omit the header line
+    #[arg(long)]
+    pub(super) no_headers: bool,
+
+    /// Do not report objects that do not exist
+    #[arg(long)]
+    pub(super) ignore_not_found: bool,
+
+    /// For updates: start with this sequence number; if it is not held, the error names the first that is
+    #[arg(long, value_name = "SEQ")]
+    pub(super) from: Option<u64>,
+
+    #[command(flatten)]
+    pub(super) connection: ConnectionArgs,
+}
+
+const ABOUT: &str = "\
+Show pods, sources or updates of a running agent
+
+Pods are the merged pods of all sources. Sources are shown with their problems: rejected manifests with \
+the reason, and pods whose name another source owns. Updates are the stream of all changes; they are \
+printed until interrupted.";
+
+const EXAMPLES: &str = "\
+Examples:
+  podmux get pods -A
+  podmux get pods -n kube-system -l tier=control-plane -o wide
+  podmux get pod web -o yaml
+  podmux get pods -A --watch
+  podmux get sources
+  podmux get updates --from 1 -o jsonl | jq -c '[.seq, .op, .source]'
+
+Exit codes: 0 success; 1 a request failed, or an object does not exist; 2 invalid arguments.";
+
+/// The output formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OutputFormat {
+    /// A table
+    Table,
+    /// A table with more columns
+    Wide,
+    /// Indented JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// Names like pod/web
+    Name,
+    /// One JSON object per line
+    Jsonl,
+}
+
+impl OutputFormat {
+    pub(super) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
+/// What can be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resource {
+    Pods,
+    Sources,
+    Updates,
+}
+
+impl Resource {
+    const ALL: [Self; 3] = [Self::Pods, Self::Sources, Self::Updates];
+
+    /// The name and its aliases.
+    const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Pods => &["pods", "pod", "po"],
+            Self::Sources => &["sources", "source"],
+            Self::Updates => &["updates", "update"],
+        }
+    }
+}
+
+/// `pods`, or `pod/web`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) resource: Resource,
+    name: Option<String>,
+}
+
+impl Target {
+    fn parse(text: &str) -> Option<Self> {
+        let (kind, name) = text.split_once('/').map_or((text, None), |(kind, name)| (kind, Some(name)));
+        let resource = Resource::ALL.into_iter().find(|resource| resource.names().contains(&kind))?;
+        (name != Some("")).then(|| Self { resource, name: name.map(str::to_owned) })
+    }
+}
+
+/// Parses a target, and lists the resources for help and completion.
+#[derive(Clone)]
+struct TargetParser;
+
+impl TypedValueParser for TargetParser {
+    type Value = Target;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Target, clap::Error> {
+        value.to_str().and_then(Target::parse).ok_or_else(|| {
+            let mut error = clap::Error::new(ErrorKind::InvalidValue).with_cmd(command);
+            let mut insert = |kind, value| error.insert(kind, value);
+            let arg = arg.map(ToString::to_string).unwrap_or_default();
+            insert(ContextKind::InvalidArg, ContextValue::String(arg));
+            insert(ContextKind::InvalidValue, ContextValue::String(value.to_string_lossy().into_owned()));
+            let valid = Resource::ALL.map(|resource| resource.names()[0].to_owned());
+            insert(ContextKind::ValidValue, ContextValue::Strings(valid.to_vec()));
+            error
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |resource: Resource| {
+            let names = resource.names();
+            PossibleValue::new(names[0]).aliases(&names[1..])
+        };
+        Some(Box::new(Resource::ALL.into_iter().map(value)))
+    }
+}
+
+impl Args {
+    /// The names in the arguments: `pod/web pod/db`, or `pods web db`.
+    pub(super) fn names(&self) -> Result<Vec<String>, anyhow::Error> {
+        let Some(first) = &self.target.name else {
+            if let Some(name) = self.names.iter().find(|name| name.contains('/') || name.is_empty()) {
+                return Err(anyhow!("invalid name {name:?}: give either pods NAME… or pod/NAME…"));
+            }
+            return Ok(self.names.clone());
+        };
+        let further = self.names.iter().map(|text| match Target::parse(text) {
+            Some(Target { resource, name: Some(name) }) if resource == self.target.resource => Ok(name),
+            _ => Err(anyhow!("invalid name {text:?}: after {first:?}, give only names of the same form")),
+        });
+        std::iter::once(Ok(first.clone())).chain(further).collect()
+    }
+
+    /// Rejects arguments that exclude each other.
+    pub(super) fn check(&self, names: &[String]) -> Result<(), anyhow::Error> {
+        let is = |resource| self.target.resource == resource;
+        let selects = self.selector.is_some() || self.field_selector.is_some();
+        let conflicts = [
+            (self.from.is_some() && !is(Resource::Updates), "--from is for updates only"),
+            (
+                !is(Resource::Pods) && (self.all_namespaces || selects || self.show_labels),
+                "--all-namespaces, --selector, --field-selector and --show-labels are for pods only",
+            ),
+            (self.watch && is(Resource::Sources), "sources cannot be watched: watch updates or pods"),
+            (
+                self.watch && selects,
+                "--watch does not support selectors: omit --selector and --field-selector, and filter the \
+                 output of get pods --watch -o jsonl",
+            ),
+            (
+                is(Resource::Updates) && !names.is_empty(),
+                "updates have no names: use --from SEQ to start with one",
+            ),
+            (
+                is(Resource::Updates) && self.output == OutputFormat::Name,
+                "updates have no names: use -o table, wide, json, yaml or jsonl",
+            ),
+            (!names.is_empty() && selects, "give names or a selector, not both"),
+            (
+                !names.is_empty() && self.all_namespaces,
+                "a name belongs to one namespace: use -n NS instead of -A",
+            ),
+        ];
+        match conflicts.into_iter().find(|(is_conflict, _)| *is_conflict) {
+            Some((_, message)) => Err(anyhow!(message)),
+            None => Ok(()),
+        }
+    }
+}

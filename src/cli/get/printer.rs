@@ -1,0 +1,65 @@
+//! Prints rows and objects in the format of `--output`.
+
+use serde_json::Value;
+
+use super::args::{Args, OutputFormat};
+use crate::cli::{
+    failure::Failure,
+    output::{Output, pretty},
+    table::{Row, Table},
+    yaml,
+};
+
+/// Prints rows and objects. Everything is flushed at once.
+pub(super) struct Printer {
+    format: OutputFormat,
+    table: Table,
+    output: Output,
+    /// Whether an object was printed.
+    has_printed: bool,
+}
+
+impl Printer {
+    /// A printer of tables with these columns, at least as wide as the texts in `widths`: in a
+    /// stream, later rows then stay aligned.
+    pub(super) fn new(args: &Args, columns: &[&str], widths: &[&str], colour: bool) -> Self {
+        let table = Table::new(columns, !args.no_headers, colour).with_widths_of(widths);
+        Self { format: args.output, table, output: Output::new(), has_printed: false }
+    }
+
+    /// Prints rows of the table.
+    pub(super) fn rows(&mut self, rows: &[Row]) -> Result<(), Failure> {
+        let text = self.table.rows(rows);
+        self.text(&text)
+    }
+
+    pub(super) fn text(&mut self, text: &str) -> Result<(), Failure> {
+        self.output.write(text.as_bytes())?;
+        self.output.flush()
+    }
+
+    /// Prints an object as JSON or YAML. Several objects in a row are a stream of documents.
+    pub(super) fn object(&mut self, object: &Value) -> Result<(), Failure> {
+        let text = match self.format {
+            OutputFormat::Jsonl => format!("{object}\n"),
+            OutputFormat::Yaml => {
+                let separator = if self.has_printed { "---\n" } else { "" };
+                separator.to_owned() + &yaml::document(object).map_err(Failure::failed)?
+            }
+            _ => pretty(object)?,
+        };
+        self.has_printed = true;
+        self.text(&text)
+    }
+
+    /// Prints a line unchanged.
+    pub(super) fn line(&mut self, line: &[u8]) -> Result<(), Failure> {
+        self.output.write(line)?;
+        self.text("\n")
+    }
+
+    /// Whether the reader of standard output has closed it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.output.is_closed()
+    }
+}

@@ -1,0 +1,129 @@
+//! `podmux get pods --watch`: prints the pods, then each pod that changes in the update stream.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::anyhow;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::{
+    pods::{Pods, complete, failed, name},
+    updates::{key, parse},
+};
+use crate::cli::{
+    connection::{LineStream, with_query},
+    failure::Failure,
+    status::Status,
+};
+
+/// The delay before a new list, when the stream has fallen behind.
+const RELIST_DELAY: Duration = Duration::from_secs(1);
+
+pub(super) async fn watch(pods: Pods<'_>) -> Result<u8, Failure> {
+    Watch { pods, printed: BTreeMap::new() }.run().await
+}
+
+struct Watch<'a> {
+    pods: Pods<'a>,
+    /// The pods that were printed, by key; as text, which takes less memory.
+    printed: BTreeMap<String, String>,
+}
+
+impl Watch<'_> {
+    async fn run(&mut self) -> Result<u8, Failure> {
+        let mut is_first = true;
+        loop {
+            let listed = match self.pods.list().await? {
+                Ok(listed) => listed,
+                Err(status) => return Ok(failed(&status)),
+            };
+            let next: u64 = listed.seq.parse().map(|seq: u64| seq.saturating_add(1)).map_err(|_| {
+                Failure::Failed(anyhow!("the list of pods has no resourceVersion (is this a podmux agent?)"))
+            })?;
+            let pods: Vec<Value> = listed.pods.into_iter().filter(|pod| self.is_named(pod)).collect();
+            if std::mem::take(&mut is_first) && self.report_missing(&pods) {
+                return Ok(1);
+            }
+            self.replace(pods)?;
+            let path = with_query("/updates", &[("from", &next.to_string())]);
+            let ended = match self.pods.connection.lines(&path).await? {
+                Ok(stream) => self.follow(stream).await?,
+                Err(status) => Some(status),
+            };
+            match ended {
+                // The agent no longer holds the next update: a new list shows what was missed.
+                Some(status) if status.code == 410 => sleep(RELIST_DELAY).await,
+                Some(status) => return Ok(failed(&status)),
+                None => return Ok(0),
+            }
+        }
+    }
+
+    /// Prints an error for each name that is not in the list. Returns whether there is one.
+    fn report_missing(&self, pods: &[Value]) -> bool {
+        let missing = |wanted: &&String| !pods.iter().any(|pod| name(pod) == **wanted);
+        let missing = self.pods.names.iter().filter(missing);
+        let missing: Vec<_> = missing.filter(|_| !self.pods.args.ignore_not_found).collect();
+        for name in &missing {
+            failed(&Status::not_found(format!("pods \"{name}\" not found")));
+        }
+        !missing.is_empty()
+    }
+
+    /// Prints how these pods differ from the printed ones.
+    fn replace(&mut self, pods: Vec<Value>) -> Result<(), Failure> {
+        let mut old = std::mem::take(&mut self.printed);
+        let mut changed = Vec::new();
+        for pod in pods {
+            let (key, text) = (key(&pod), pod.to_string());
+            if old.remove(&key).as_ref() != Some(&text) {
+                changed.push(pod);
+            }
+            self.printed.insert(key, text);
+        }
+        let gone: Vec<Value> = old.values().filter_map(|text| serde_json::from_str(text).ok()).collect();
+        self.pods.print_each(&gone, None, true)?;
+        self.pods.print_each(&changed, None, false)
+    }
+
+    /// Prints the updates of the stream. Returns the error with which it ended, if it did.
+    async fn follow(&mut self, mut stream: LineStream) -> Result<Option<Status>, Failure> {
+        while let Some(line) = stream.next().await? {
+            let mut update = parse(&line)?;
+            if update["kind"] == "Status" {
+                return Ok(Some(Status::of(&update, 500)));
+            }
+            let pods = match update["pods"].take() {
+                Value::Array(pods) => pods,
+                _ => Vec::new(),
+            };
+            let in_scope = pods.into_iter().filter(|pod| self.is_in_scope(pod));
+            let mut pods: Vec<Value> = in_scope.map(complete).collect();
+            let source = update["source"].as_str();
+            match update["op"].as_str().unwrap_or_default() {
+                "SET" => self.replace(pods)?,
+                "REMOVE" => {
+                    pods.retain(|pod| self.printed.remove(&key(pod)).is_some());
+                    self.pods.print_each(&pods, source, true)?;
+                }
+                _ => {
+                    self.printed.extend(pods.iter().map(|pod| (key(pod), pod.to_string())));
+                    self.pods.print_each(&pods, source, false)?;
+                }
+            }
+            if self.pods.printer.is_closed() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_named(&self, pod: &Value) -> bool {
+        self.pods.names.is_empty() || self.pods.names.iter().any(|wanted| wanted == name(pod))
+    }
+
+    fn is_in_scope(&self, pod: &Value) -> bool {
+        let args = self.pods.args;
+        (args.all_namespaces || pod["metadata"]["namespace"] == *args.namespace) && self.is_named(pod)
+    }
+}

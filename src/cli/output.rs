@@ -1,0 +1,73 @@
+//! Standard output, and objects as kubectl prints them.
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use serde::Serialize as _;
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+
+/// Standard output. When its reader has closed the pipe (`| head`), output is discarded:
+/// the command continues, because its exit code still has to be right.
+pub(super) struct Output {
+    out: Option<BufWriter<StdoutLock<'static>>>,
+}
+
+impl Output {
+    pub(super) fn new() -> Self {
+        Self { out: Some(BufWriter::new(io::stdout().lock())) }
+    }
+
+    /// Whether the reader has closed the pipe.
+    pub(super) fn is_closed(&self) -> bool {
+        self.out.is_none()
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.attempt(|out| out.write_all(bytes))
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        self.attempt(Write::flush)
+    }
+
+    fn attempt(
+        &mut self,
+        write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let Some(out) = &mut self.out else { return Ok(()) };
+        match write(out) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                // Taken apart so that dropping it does not write the buffer again.
+                self.out.take().map(BufWriter::into_parts);
+                Ok(())
+            }
+            Err(error) => {
+                let error = anyhow::Error::new(error);
+                Err(Failure::Failed(error.context("cannot write to standard output")))
+            }
+        }
+    }
+}
+
+/// An object as JSON with kubectl's indentation.
+pub(super) fn pretty(object: &Value) -> Result<String, Failure> {
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    object.serialize(&mut serializer).map_err(Failure::failed)?;
+    text.push(b'\n');
+    String::from_utf8(text).map_err(Failure::failed)
+}
+
+/// Several objects as one `List`, as kubectl prints them.
+pub(super) fn list(items: Vec<Value>, resource_version: &str) -> Value {
+    let mut list = json!({
+        "apiVersion": "v1",
+        "kind": "List",
+        "metadata": { "resourceVersion": resource_version },
+    });
+    list["items"] = items.into();
+    list
+}

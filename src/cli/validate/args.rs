@@ -1,0 +1,82 @@
+//! The arguments of `podmux validate`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, ValueEnum, ValueHint};
+
+use crate::pod::SourceName;
+
+/// Check manifests as the agent does
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
+pub(in crate::cli) struct Args {
+    /// Manifests, directories of manifests, or - for standard input
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(super) paths: Vec<PathBuf>,
+
+    /// Treat warnings (unknown fields, duplicate keys) as errors
+    #[arg(long)]
+    pub(super) strict: bool,
+
+    /// The source whose rules apply
+    #[arg(long, value_name = "SOURCE", value_enum, default_value_t = SourceArg::File)]
+    pub(super) source: SourceArg,
+
+    /// This node's name, a part of every static pod's name
+    #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]
+    pub(super) node_name: Option<String>,
+
+    /// The output format; json prints one object per manifest and line
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Text)]
+    pub(super) output: OutputFormat,
+
+    /// Also print valid manifests and skipped files
+    #[arg(short, long, action = ArgAction::SetTrue)]
+    pub(super) verbose: bool,
+}
+
+/// The sources that prepare manifests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum SourceArg {
+    /// Manifests in a directory
+    File,
+    /// Manifests that are posted over HTTP
+    Http,
+    /// Manifests that are polled from a URL
+    Url,
+}
+
+impl SourceArg {
+    pub(super) fn name(self) -> SourceName {
+        match self {
+            Self::File => SourceName::File,
+            Self::Http => SourceName::Http,
+            Self::Url => SourceName::Url,
+        }
+    }
+}
+
+/// The output formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OutputFormat {
+    /// One line per problem
+    Text,
+    /// One JSON object per manifest and line
+    Json,
+}
+
+const ABOUT: &str = "\
+Check manifests as the agent does
+
+Decodes, defaults, prepares and validates each manifest like a source of the agent; no agent has to run. \
+Prints each problem as FILE:LINE:COLUMN: FIELD: REASON: detail, without the parts that are unknown. Prints \
+nothing if all manifests are valid.";
+
+const EXAMPLES: &str = "\
+Examples:
+  podmux validate /etc/kubernetes/manifests
+  podmux validate --strict web.yaml db.yaml
+  helm template chart | podmux validate --source http -
+  podmux validate -o json manifests | jq -r 'select(.ok | not) | .path'
+
+Exit codes: 0 all valid; 1 some invalid; 2 invalid arguments, or a PATH does not exist.";
