@@ -107,6 +107,7 @@ pub mod age;
 #[doc(hidden)]
 pub mod agent;
 mod backoff;
+pub mod certificate_files;
 #[doc(hidden)]
 pub mod cli;
 pub mod client;

@@ -11,6 +11,7 @@
 //! behind its level, so that what the journal keeps is plain JSON.
 
 use std::{
+    collections::BTreeMap,
     io::{self, IsTerminal as _, Write},
     sync::{
         Arc,
@@ -26,7 +27,27 @@ use tracing_subscriber::{
     Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
 };
 
-use crate::settings::{Environment, LogFormat, LogSettings};
+/// The settings of the log, which is always written to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The format of its lines.
+    pub format: Format,
+    /// 0 logs what an operator must know, 1 also debug events, 2 also traces, 3 also those
+    /// of the libraries.
+    pub verbosity: u8,
+}
+
+/// The format of the log's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A line of text for each event.
+    Text,
+    /// A JSON object for each event.
+    Json,
+}
+
+/// The environment variables by name.
+type Environment = BTreeMap<String, String>;
 
 /// How many lines wait for a stderr that nobody reads; what comes then is
 /// counted and dropped. A thousand lines are about 200 kB.
@@ -57,7 +78,7 @@ pub struct Log {
 pub struct Level(reload::Handle<Targets, Registry>);
 
 impl Level {
-    /// Says more or less from now on: see [`LogSettings::verbosity`].
+    /// Says more or less from now on: see [`Config::verbosity`].
     pub fn set(&self, verbosity: u8) {
         // It fails only when there is no log any more.
         let _ = self.0.reload(targets(verbosity));
@@ -69,18 +90,18 @@ impl Log {
     ///
     /// # Errors
     /// If it is set up already, or its thread cannot be started.
-    pub fn start(settings: &LogSettings, environment: &Environment) -> Result<Self, LogError> {
+    pub fn start(config: &Config, environment: &Environment) -> Result<Self, LogError> {
         let journal = stderr_is_the_journal(environment);
         let lines = Lines::to(io::stderr(), journal).map_err(LogError::Thread)?;
-        let (level, handle) = reload::Layer::new(targets(settings.verbosity));
+        let (level, handle) = reload::Layer::new(targets(config.verbosity));
         let form = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
-        let set = match settings.format {
-            LogFormat::Json => {
+        let set = match config.format {
+            Format::Json => {
                 let form = form.json().flatten_event(true).with_span_list(false).with_current_span(false);
                 tracing::subscriber::set_global_default(Registry::default().with(level).with(form))
             }
-            LogFormat::Text => {
-                let form = form.with_ansi(colour(environment)).with_target(settings.verbosity > 0);
+            Format::Text => {
+                let form = form.with_ansi(colour(environment)).with_target(config.verbosity > 0);
                 let registry = Registry::default().with(level);
                 if journal {
                     let form = form.without_time().with_level(false);

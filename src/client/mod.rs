@@ -44,6 +44,7 @@ pub use self::{
     error::ClientError,
 };
 use self::{socket::Socket, tls::Tls};
+use crate::certificate_files::CertificateFiles;
 
 /// How many answers of a request may be redirects, as with Go's `http.Client`.
 const MAX_REDIRECTS: usize = 10;
@@ -67,7 +68,7 @@ pub struct ClientSettings {
     /// The CAs that it trusts, as PEM, in place of the system's.
     pub ca_file: Option<PathBuf>,
     /// Who it is, where a server wants to know.
-    pub identity: Option<Identity>,
+    pub identity: Option<CertificateFiles>,
     /// The Unix socket through which it speaks to whatever host a URL names,
     /// as `curl --unix-socket` does. Plain HTTP only.
     pub socket: Option<PathBuf>,
@@ -93,15 +94,6 @@ impl Default for ClientSettings {
             follow_redirects: false,
         }
     }
-}
-
-/// A client certificate, in two PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The certificate and what leads from it to a CA.
-    pub cert_file: PathBuf,
-    /// Its private key.
-    pub key_file: PathBuf,
 }
 
 type Pool<C, B = Full<Bytes>> = legacy::Client<C, B>;
@@ -130,7 +122,7 @@ struct Net {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn check(ca_file: Option<&Path>, identity: Option<&Identity>) -> Result<(), ClientError> {
+pub fn check(ca_file: Option<&Path>, identity: Option<&CertificateFiles>) -> Result<(), ClientError> {
     let tls = Tls::read(ca_file, identity)?;
     // Without files there is nothing to go wrong, and the system's CAs take their time.
     if ca_file.is_some() || identity.is_some() { tls.config().map(drop) } else { Ok(()) }

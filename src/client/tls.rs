@@ -16,7 +16,8 @@ use rustls::{
     },
 };
 
-use super::{ClientError, Identity};
+use super::ClientError;
+use crate::certificate_files::CertificateFiles;
 
 /// What was read from the settings' files.
 pub(super) struct Tls {
@@ -29,11 +30,11 @@ pub(super) struct Tls {
 struct Pair {
     certs: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    files: Identity,
+    files: CertificateFiles,
 }
 
 impl Tls {
-    pub(super) fn read(ca_file: Option<&Path>, identity: Option<&Identity>) -> Result<Self, ClientError> {
+    pub(super) fn read(ca_file: Option<&Path>, identity: Option<&CertificateFiles>) -> Result<Self, ClientError> {
         let roots = ca_file.map(|path| {
             let mut roots = RootCertStore::empty();
             for cert in certificates(path)? {
@@ -42,9 +43,9 @@ impl Tls {
             Ok(roots)
         });
         let identity = identity.map(|files| {
-            let certs = certificates(&files.cert_file)?;
-            let key = PrivateKeyDer::from_pem_file(&files.key_file)
-                .map_err(|error| unreadable(&files.key_file, "private key", error))?;
+            let certs = certificates(&files.certificate)?;
+            let key = PrivateKeyDer::from_pem_file(&files.key)
+                .map_err(|error| unreadable(&files.key, "private key", error))?;
             Ok(Pair { certs, key, files: files.clone() })
         });
         Ok(Self { roots: roots.transpose()?, identity: identity.transpose()? })
@@ -55,7 +56,7 @@ impl Tls {
         let identity = self.identity.as_ref().map(|pair| (pair.certs.clone(), pair.key.clone_key()));
         config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
             (NoTls::Identity(error), Some(Pair { files, .. })) => {
-                let Identity { cert_file, key_file } = files.clone();
+                let CertificateFiles { certificate: cert_file, key: key_file } = files.clone();
                 ClientError::Identity { cert_file, key_file, error }
             }
             (NoTls::Identity(error), None) => ClientError::Roots(io::Error::other(error)),

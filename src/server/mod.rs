@@ -2,10 +2,13 @@
 //!
 //! It reads snapshots, and it writes only to the http source's handle.
 
+mod address;
 mod api;
 mod body;
+mod config;
 mod context;
 mod observe;
+mod passed;
 mod routes;
 mod status;
 mod transport;
@@ -19,14 +22,18 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     history::HistoryReader,
     pod::{NodeName, SourceName},
+    sink::SinkStatus,
     source::{SourceStatus, api::ReflectorMetrics, http::Posts},
     storage::Merged,
 };
 
 pub use self::{
+    address::Listen,
     api::select::Selector,
     body::{LARGE_BODIES, SMALL_BODY},
+    config::Config,
     observe::updates::{KEEP_ALIVE, MAX_WATCHERS},
+    passed::{Passed, PassedError, PassedListener, PassedSocket},
     routes::router,
     status::ApiError,
     transport::{
@@ -50,12 +57,12 @@ pub struct View {
     pub posts: Posts,
     /// The update stream.
     pub history: HistoryReader,
-    /// How each configured source is doing, asked anew each time.
-    pub sources: Arc<[(SourceName, Probe<SourceStatus>)]>,
+    /// The status of each configured source.
+    pub sources: Arc<[(SourceName, watch::Receiver<SourceStatus>)]>,
     /// What the reflector counts, if there is one.
     pub reflector: Option<ReflectorMetrics>,
-    /// How each sink is doing, asked anew each time.
-    pub sinks: Arc<[Probe<SinkStatus>]>,
+    /// The status of each sink.
+    pub sinks: Arc<[watch::Receiver<SinkStatus>]>,
     /// Whether the merge loop turns.
     pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
     /// Cancelled when the agent is asked to stop.
@@ -67,9 +74,6 @@ pub struct View {
     /// What the transport has seen.
     pub connections: ConnectionStats,
 }
-
-/// Asks somebody how they are.
-pub type Probe<T> = Arc<dyn Fn() -> T + Send + Sync>;
 
 /// How the settings were found when they were last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,30 +98,4 @@ impl LastReload {
             self.succeeded = now;
         }
     }
-}
-
-/// How a sink is doing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SinkStatus {
-    /// Its name: `jsonl`, `jsonl=/var/log/podmux.jsonl`.
-    pub name: String,
-    /// The number of the last update that it has acknowledged.
-    pub acknowledged: Option<u64>,
-    /// Since when it has been busy with the update in hand.
-    pub busy_since: Option<Timestamp>,
-    /// How it fails, if it does.
-    pub failing: Option<SinkFailing>,
-}
-
-/// How a sink fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SinkFailing {
-    /// Since when.
-    pub since: Timestamp,
-    /// How often the update in hand was tried.
-    pub attempts: u64,
-    /// When it will be tried again.
-    pub next_attempt: Timestamp,
-    /// The last error, with its causes.
-    pub error: Arc<str>,
 }

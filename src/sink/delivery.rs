@@ -6,12 +6,14 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{SequencedUpdate, Sink, SinkError};
+use super::{
+    SequencedUpdate, Sink, SinkError,
+    status::{SinkFailing, SinkStatus},
+};
 use crate::{clock, db::Sequence, error_chain::chain, mux::Updates, storage::Delivered};
 
 /// The wait after the first failure; it doubles with each further one.
@@ -20,35 +22,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// How long the delivery waits when no numbers can be reserved for it.
 const RESERVE_AGAIN: Duration = Duration::from_secs(1);
-/// A sink that takes longer over one update than this is said to be stuck.
-const STUCK_AFTER: Duration = Duration::from_secs(30);
-
-/// How the delivery to one sink stands.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeliveryStatus {
-    /// The `seq` of the last update that the sink has acknowledged.
-    pub acknowledged: Option<u64>,
-    /// Since when the sink has been busy with the update in hand; `None` while
-    /// there is nothing to deliver or a retry is waited for.
-    pub busy_since: Option<Timestamp>,
-    /// How it fails, if it does.
-    pub failing: Option<Failing>,
-}
-
-/// How a sink fails.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Failing {
-    /// The `seq` of the update that it does not take.
-    pub seq: u64,
-    /// Since when.
-    pub since: Timestamp,
-    /// How often the update was tried.
-    pub attempts: u64,
-    /// When it will be tried again.
-    pub next_attempt: Timestamp,
-    /// The last error, with its causes.
-    pub error: Arc<str>,
-}
+/// A sink that takes longer over one update than this counts as stuck.
+const STUCK_AFTER: Duration = SinkStatus::STUCK_AFTER.unsigned_abs();
 
 /// Why a delivery ended before its updates did.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +44,7 @@ pub struct Delivery<S> {
     sink: S,
     updates: Updates,
     sequence: Sequence,
-    status: watch::Sender<DeliveryStatus>,
+    status: watch::Sender<SinkStatus>,
     acknowledged: Option<(Acknowledged, usize)>,
 }
 
@@ -85,10 +60,11 @@ impl<S: Sink> Delivery<S> {
         name: impl Into<String>,
         sink: S,
         updates: Updates,
-    ) -> (Self, watch::Receiver<DeliveryStatus>) {
-        let (status, seen) = watch::channel(DeliveryStatus::default());
+    ) -> (Self, watch::Receiver<SinkStatus>) {
+        let name = name.into();
+        let (status, seen) = watch::channel(SinkStatus { name: name.clone(), ..SinkStatus::default() });
         let sequence = Sequence::fleeting();
-        (Self { name: name.into(), sink, updates, sequence, status, acknowledged: None }, seen)
+        (Self { name, sink, updates, sequence, status, acknowledged: None }, seen)
     }
 
     /// Takes the stream's numbers from here.
@@ -214,8 +190,9 @@ impl<S: Sink> Delivery<S> {
         if let Some((acknowledged, place)) = &self.acknowledged {
             acknowledged.send_modify(|sinks| sinks[*place] = self.updates.told().clone());
         }
-        let before =
-            self.status.send_replace(DeliveryStatus { acknowledged: Some(seq), ..Default::default() });
+        let name = self.name.clone();
+        let status = SinkStatus { name, acknowledged: Some(seq), ..SinkStatus::default() };
+        let before = self.status.send_replace(status);
         if let Some(failing) = before.failing {
             let (sink, attempts, since) = (&self.name, failing.attempts, failing.since);
             info!(sink, seq, attempts, %since, "recovered: the sink takes updates again");
@@ -232,7 +209,7 @@ impl<S: Sink> Delivery<S> {
         } else {
             warn!(sink, seq, %op, %source, error, "the sink does not take the update; it is tried again until it does");
         }
-        let failing = Failing {
+        let failing = SinkFailing {
             seq,
             since: before.as_ref().map_or(now, |before| before.since),
             attempts: before.map_or(0, |before| before.attempts) + 1,

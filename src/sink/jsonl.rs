@@ -15,26 +15,35 @@ use rustix::{
 use tokio::{io::Interest, net::unix::pipe, sync::watch, task::spawn_blocking};
 use tracing::{info, warn};
 
-use super::{SequencedUpdate, Sink, SinkError};
+use super::{
+    SequencedUpdate, Sink, SinkError,
+    kind::{Kind, OpenError, OpenSink, Opening},
+};
 use crate::error_chain::chain;
+
+/// The entry of this sink in the registry.
+pub(super) const KIND: Kind = Kind {
+    name: "jsonl",
+    syntax: "jsonl|jsonl=PATH",
+    accepts: |target| match target {
+        Some("") => Err("jsonl=PATH needs a path; jsonl alone writes to standard output".to_owned()),
+        _ => Ok(()),
+    },
+    check: |target| target.map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
+    open: start,
+};
+
+fn start(target: Option<&str>, opening: Opening) -> Result<OpenSink, OpenError> {
+    let jsonl = target.map_or_else(Jsonl::stdout, |path| Jsonl::file(Path::new(path)))?;
+    let reopen = jsonl.reopen();
+    let reload = move || reopen.now();
+    // The reader of standard output starts from nothing with each run.
+    Ok(if target.is_some() { opening.continued(jsonl, reload) } else { opening.fresh(jsonl, reload) })
+}
 
 /// How much of a line is put together before it is written. A line of 100,000
 /// pods is 300 MB; it never stands in memory as a whole.
 const BLOCK: usize = 64 * 1024;
-
-/// Why the stream cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The file cannot be opened for appending.
-    #[error("cannot write updates to {}; name a file that can be created or appended to", .0.display())]
-    File(PathBuf, #[source] io::Error),
-    /// The path is a named pipe without a reader.
-    #[error("nobody reads the named pipe {}; start its reader first", .0.display())]
-    NoReader(PathBuf),
-    /// Stdout cannot be used.
-    #[error("cannot write updates to stdout")]
-    Stdout(#[source] io::Error),
-}
 
 /// Why a line was not written.
 #[derive(Debug, thiserror::Error)]

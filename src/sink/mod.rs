@@ -51,11 +51,17 @@
 
 mod delivery;
 mod jsonl;
+mod kind;
+mod registry;
+mod status;
 
 use std::{error::Error, fmt};
 
-pub use delivery::{Acknowledged, Delivery, DeliveryError, DeliveryStatus, Failing};
-pub use jsonl::{Jsonl, OpenError, Reopen};
+pub use delivery::{Acknowledged, Delivery, DeliveryError};
+pub use jsonl::{Jsonl, Reopen};
+pub use kind::{OpenError, OpenSink};
+pub use registry::Config;
+pub use status::{SinkFailing, SinkStatus};
 
 pub use crate::pod::SequencedUpdate;
 

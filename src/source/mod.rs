@@ -1,62 +1,16 @@
-//! Doors in.
+//! Sources of pods.
 
 pub mod api;
 pub mod file;
 pub mod http;
 pub mod last_good;
 mod outage;
+mod status;
 pub mod url;
 
-use std::sync::Arc;
-
-use jiff::Timestamp;
 use uuid::Uuid;
 
-/// How a source is doing, for people: what `/sources` and the metrics show of
-/// it beside its listing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourceStatus {
-    /// What it reads, in a word or two: a path, a URL without its secrets.
-    pub target: String,
-    /// How it works just now, for reading: `watching`, `polling: no inotify watches left`.
-    pub detail: String,
-    /// When it last looked and all was well.
-    pub last_success: Option<Timestamp>,
-    /// Of when what it shows is, while that is an earlier run's.
-    pub restored: Option<Timestamp>,
-    /// What its reflector is doing, if it has one.
-    pub reflector: Option<ReflectorStatus>,
-    /// How it fails, if it does. What is wrong with single items is in the
-    /// listing's rejections.
-    pub failing: Option<SourceFailing>,
-}
-
-/// How a source fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceFailing {
-    /// Since when.
-    pub since: Timestamp,
-    /// How often it has failed since.
-    pub attempts: u64,
-    /// The last error, with its causes, and what to do about it.
-    pub error: Arc<str>,
-    /// Whether the error may quote what was read, a manifest's values or the
-    /// words of a program: that is not for everybody on this machine.
-    pub quotes: bool,
-}
-
-/// What a reflector is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReflectorStatus {
-    /// In a word: `connecting`, `listing`, `watching`, `waiting`.
-    pub phase: &'static str,
-    /// The version of the last event, bookmark or listing; opaque, never compared.
-    pub resource_version: Option<Arc<str>>,
-    /// When the server last said anything: an event, a bookmark, a page.
-    pub last_event: Option<Timestamp>,
-    /// When it tries again, while it waits.
-    pub next_attempt: Option<Timestamp>,
-}
+pub use self::status::{ReflectorStatus, SourceFailing, SourceStatus};
 
 /// A number from 0 to 1, for delays that shall not be the same on all nodes.
 fn dice() -> f64 {

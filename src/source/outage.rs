@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{SourceFailing, SourceStatus};
+use super::status::{SourceFailing, SourceStatus};
 use crate::clock;
 
 /// How many different errors of one outage are said aloud; the rest is for `-v`.

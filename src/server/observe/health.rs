@@ -10,15 +10,15 @@ use http::{
     HeaderName, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::sources;
 use crate::server::{
-    SinkStatus, View,
+    View,
     context::{Context, Params},
 };
-use crate::{age::age, clock, source::SourceStatus, storage::SourceState};
+use crate::{age::age, clock, sink::SinkStatus, source::SourceStatus, storage::SourceState};
 
 /// How long the merge loop may take to turn once. A merge of 100,000 pods takes
 /// a tenth of this.
@@ -59,7 +59,7 @@ async fn lives(view: &View) -> Vec<Check> {
 pub(in crate::server) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let merged = view.merged.borrow().clone();
     let sources = view.sources.iter().map(|(name, status)| {
-        let status = status();
+        let status = status.borrow().clone();
         let outcome = match sources::progress(&merged, *name) {
             SourceState::Waiting => {
                 let failing = status.failing.map(|failing| format!(": {}", failing.error));
@@ -71,7 +71,7 @@ pub(in crate::server) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         (format!("source-{name}"), outcome)
     });
     let sinks = view.sinks.iter().map(|status| {
-        let status = status();
+        let status = status.borrow().clone();
         (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err))
     });
     let stopping =
@@ -85,26 +85,9 @@ fn restored(status: &SourceStatus, now: Timestamp) -> String {
     format!("restored{}", old.unwrap_or_default())
 }
 
-impl SinkStatus {
-    /// How long a sink may be busy with one update, or fail, before it counts as
-    /// stuck. Delivery says so in the log after the same time.
-    pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
-
-    /// Since when it has been busy with the update in hand, if that is for
-    /// [`STUCK_AFTER`](Self::STUCK_AFTER) or longer.
-    #[must_use]
-    pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
-        self.busy_since.filter(|since| is_long(*since, now))
-    }
-}
-
-fn is_long(since: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(since) >= SinkStatus::STUCK_AFTER
-}
-
 /// Why a sink counts as stuck, if it does.
 fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
-    if let Some(failing) = status.failing.as_ref().filter(|failing| is_long(failing.since, now)) {
+    if let Some(failing) = status.failing.as_ref().filter(|failing| SinkStatus::is_long(failing.since, now)) {
         return Some(format!("it fails since {}: {}", failing.since, failing.error));
     }
     status.stuck(now).map(|busy| format!("it is busy with one update since {busy}"))

@@ -150,7 +150,7 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         rejections.get_or_create(&[("source", source.to_owned()), ("reason", reason.to_owned())]).set(count);
     }
     for (name, status) in view.sources.iter() {
-        let (status, label) = (status(), ("source", name.to_string()));
+        let (status, label) = (status.borrow().clone(), ("source", name.to_string()));
         let own = [label.clone()];
         pods.get_or_create(&own).set(whole(sources::pods(&merged, *name)));
         let state = sources::progress(&merged, *name);
@@ -192,7 +192,7 @@ fn reflector(registry: &mut Registry, view: &View) {
         counts(registry, counted);
     }
     // There is one reflector, so its numbers carry no label.
-    let Some(status) = view.sources.iter().find_map(|(_, status)| status().reflector) else { return };
+    let Some(status) = view.sources.iter().find_map(|(_, status)| status.borrow().reflector.clone()) else { return };
     // A version is opaque: as a number, where it is one, it is for people to see it move.
     // The text format fails altogether over what is larger than an i64.
     let number = |version: Arc<str>| u64::try_from(version.parse::<i64>().ok()?).ok();
@@ -226,7 +226,7 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
     let (acknowledged, attempts) = (Numbers::<1>::default(), Numbers::<1>::default());
     let (busy, failing) = (Levels::<1>::default(), Levels::<1>::default());
     for status in view.sinks.iter() {
-        let status = status();
+        let status = status.borrow().clone();
         let own = [("sink", status.name)];
         if let Some(seq) = status.acknowledged {
             acknowledged.get_or_create(&own).set(i64::try_from(seq).unwrap_or(i64::MAX));

@@ -25,10 +25,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{
-    error_chain::chain,
-    settings::{CertificateFiles, ServerSettings},
-};
+use crate::{certificate_files::CertificateFiles, error_chain::chain, server::config::Config};
 
 /// The largest file of certificates or with a token, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -117,7 +114,7 @@ impl Tls {
 }
 
 impl CredentialFiles {
-    pub(super) fn new(settings: &ServerSettings) -> Self {
+    pub(super) fn new(settings: &Config) -> Self {
         Self {
             token: settings.token_file.clone(),
             tls: settings.tls.clone(),
@@ -156,7 +153,7 @@ impl CredentialFiles {
 
 /// Everything that is wrong with the files of token and certificates. It reads them, and blocks.
 #[must_use]
-pub fn check(settings: &ServerSettings) -> Vec<CredentialError> {
+pub fn check(settings: &Config) -> Vec<CredentialError> {
     let CredentialFiles { token, tls, client_ca } = CredentialFiles::new(settings);
     let token = token.and_then(|path| read_token(&path).err());
     let tls = tls.and_then(|files| read_tls(&files, client_ca.as_deref()).err());

@@ -27,7 +27,10 @@ use tokio::{
 use tracing::warn;
 
 use super::limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES};
-use crate::settings::{Listen, PassedListener, PassedSocket};
+use crate::server::{
+    address::Listen,
+    passed::{PassedListener, PassedSocket},
+};
 
 /// How long somebody who listens on a Unix socket has to take a connection.
 const KNOCK: Duration = Duration::from_secs(1);

@@ -31,7 +31,7 @@ use self::{
 };
 use crate::{
     pod::NodeName,
-    settings::{Listen, PassedSocket, ServerSettings},
+    server::{address::Listen, config::Config, passed::PassedSocket},
 };
 
 /// How long nothing is accepted after the system had no means for a connection:
@@ -72,7 +72,7 @@ pub struct Reread(watch::Sender<CredentialFiles>);
 impl Reread {
     /// Reads those that are named here, whether they have changed or not. What
     /// cannot be used leaves everything as it was, and the log says so.
-    pub fn now(&self, settings: &ServerSettings) {
+    pub fn now(&self, settings: &Config) {
         self.0.send_replace(CredentialFiles::new(settings));
     }
 }
@@ -85,7 +85,7 @@ impl Server {
     /// The first file that cannot be used, or the first address that cannot be
     /// listened on, and how to mend that.
     pub async fn bind(
-        settings: &ServerSettings,
+        settings: &Config,
         passed: Vec<PassedSocket>,
         node: NodeName,
         limits: Limits,

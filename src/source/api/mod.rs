@@ -49,7 +49,7 @@ pub use self::{
     },
     metrics::ReflectorMetrics,
 };
-use super::{SourceStatus, dice, last_good::LastGood};
+use super::{dice, last_good::LastGood, status::SourceStatus};
 use crate::{clock, error_chain::chain, mux::SourceChannel, pod::NodeName};
 
 /// How long the head of an answer may take: the API server itself gives up on a
@@ -64,19 +64,19 @@ const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const RECOGNITION: Duration = Duration::from_secs(5);
 
 /// The apiserver source's settings.
-#[derive(Clone, Debug)]
-pub struct ApiSettings {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
     /// How the API server is reached.
     pub kubeconfig: Kubeconfig,
-    /// The node whose pods are wanted.
-    pub node: NodeName,
+    /// The proxies that lead to it.
+    pub proxies: Proxies,
 }
 
 /// What the source is asked for while it runs.
 #[derive(Clone, Debug)]
 struct Asked {
     times: u64,
-    kubeconfig: Kubeconfig,
+    config: Config,
 }
 
 /// The apiserver source from outside. Cheap to clone.
@@ -93,24 +93,18 @@ impl ApiHandle {
         self.asked.send_modify(|asked| asked.times += 1);
     }
 
-    /// The same from another kubeconfig on. The one from before stays in use as
-    /// long as this one cannot be used.
-    pub fn retune(&self, kubeconfig: Kubeconfig) {
+    /// Asks for a fresh listing with these settings. The previous ones stay in effect
+    /// until these can be used.
+    pub fn retune(&self, config: Config) {
         self.asked.send_modify(|asked| {
             asked.times += 1;
-            asked.kubeconfig = kubeconfig;
+            asked.config = config;
         });
     }
 
-    /// How the source is doing.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> SourceStatus {
-        self.status.borrow().clone()
-    }
-
-    /// How the source is doing, whenever that changes. Closed when it has ended.
-    #[must_use]
-    pub fn watch(&self) -> level::Receiver<SourceStatus> {
+    pub fn status(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
 
@@ -123,7 +117,8 @@ impl ApiHandle {
 
 /// The source of pods that an API server has bound to this node.
 pub struct ApiSource {
-    settings: ApiSettings,
+    config: Config,
+    node: NodeName,
     connector: Connector,
     /// Whom it spoke to last, or whose listing was restored.
     server: Option<Identity>,
@@ -142,33 +137,27 @@ pub struct ApiSource {
 impl ApiSource {
     /// A source that reflects the node's pods into a channel. It does nothing before it is run.
     #[must_use]
-    pub fn new(settings: ApiSettings, channel: SourceChannel) -> (Self, ApiHandle) {
+    pub fn new(config: Config, node: NodeName, channel: SourceChannel) -> (Self, ApiHandle) {
         let status = SourceStatus { reflector: Some(teller::idle()), ..SourceStatus::default() };
         let (status, seen) = level::channel(status);
-        let (ask, asked) = level::channel(Asked { times: 0, kubeconfig: settings.kubeconfig.clone() });
+        let (ask, asked) = level::channel(Asked { times: 0, config: config.clone() });
         let metrics = ReflectorMetrics::default();
         let handle = ApiHandle { asked: ask, status: seen, metrics: metrics.clone() };
         let source = Self {
-            connector: Connector::new(settings.kubeconfig.clone()),
+            connector: Connector::new(config.kubeconfig.clone()).with_proxies(config.proxies.clone()),
             server: None,
             cluster: None,
             is_recognised: false,
             reflector: Reflector::new(None, Instant::now()),
-            store: UndeltaStore::new(settings.node.clone(), channel),
+            store: UndeltaStore::new(node.clone(), channel),
             teller: Teller::new(status),
             metrics,
             tally: Tally::default(),
             asked,
-            settings,
+            config,
+            node,
         };
         (source, handle)
-    }
-
-    /// The same with what the environment says about proxies.
-    #[must_use]
-    pub fn with_proxies(mut self, proxies: Proxies) -> Self {
-        self.connector = self.connector.with_proxies(proxies);
-        self
     }
 
     /// The same with what was good in an earlier run, which is pushed at once,
@@ -180,7 +169,7 @@ impl ApiSource {
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         let mut good = last_good.whole();
         let named = self.connector.identity();
-        match (&named, &self.settings.kubeconfig) {
+        match (&named, &self.config.kubeconfig) {
             (Ok(server), _) => self.teller.target(&server.url),
             (Err(_), Kubeconfig::File(path)) => self.teller.target(&path.display().to_string()),
             (Err(_), Kubeconfig::InCluster(_)) => {}
@@ -251,7 +240,7 @@ impl ApiSource {
         }
         let asked = self.reflector.next(Instant::now(), dice());
         debug!(source = "api", request = ?asked, "asking the API server");
-        let request = match request::http(&asked, &self.settings.node) {
+        let request = match request::http(&asked, &self.node) {
             Ok(request) => request,
             Err(error) => return End::NoClient(chain(&error)),
         };
@@ -450,7 +439,7 @@ impl ApiSource {
     /// Draws the conclusions from the end of a request.
     fn ended(&mut self, end: &End) {
         if *end == End::Asked {
-            let kubeconfig = self.asked.borrow().kubeconfig.clone();
+            let kubeconfig = self.asked.borrow().config.kubeconfig.clone();
             self.connector.turn_to(kubeconfig);
         }
         let kind = kind(end, self.reflector.was_accepted());
@@ -563,7 +552,7 @@ impl ApiSource {
 
     /// How it works just now, for reading.
     fn detail(&self) -> String {
-        let mut parts = vec![format!("pods of node {}", self.settings.node)];
+        let mut parts = vec![format!("pods of node {}", self.node)];
         match self.store.mirrors() {
             0 => {}
             1 => parts.push("1 mirror pod withheld".to_owned()),

@@ -7,7 +7,7 @@ use tracing::{debug, info, warn};
 use super::reflector::Version;
 use crate::{
     clock,
-    source::{ReflectorStatus, SourceStatus, outage::Outage},
+    source::{outage::Outage, status::{ReflectorStatus, SourceStatus}},
 };
 
 /// See the [module](self).

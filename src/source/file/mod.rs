@@ -5,6 +5,7 @@
 //! a file that is still being written, and what was good is kept until it is
 //! good again or gone for certain.
 
+mod config;
 mod disk;
 mod entries;
 mod links;
@@ -15,12 +16,11 @@ mod worker;
 
 use std::{
     mem, panic,
-    path::{self, PathBuf},
+    path,
     sync::Arc,
     time::Duration,
 };
 
-use jiff::Timestamp;
 use tokio::{
     sync::watch as level,
     task,
@@ -28,12 +28,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::manifests::{Contents, contents, read_manifest};
+pub use self::{
+    config::{Config, OnInvalid, Timings},
+    manifests::{Contents, contents, read_manifest},
+};
 use self::{
     watch::{Inbox, News},
     worker::{Outcome, Worker},
 };
-use super::last_good::LastGood;
+use super::{
+    last_good::LastGood,
+    status::{SourceFailing, SourceStatus},
+};
 use crate::{clock, manifest::Preparation, mux::SourceChannel, pod::SourceName};
 
 /// How often everything is scanned where no watch is to be had.
@@ -41,88 +47,6 @@ const POLL: Duration = Duration::from_secs(1);
 /// The shortest time between scans that events call for: a flood of events may
 /// overflow the queue as fast as it is emptied.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What becomes of a manifest's pods when it is not valid any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnInvalid {
-    /// They stay until it is valid again or gone.
-    #[default]
-    Keep,
-    /// They are removed.
-    Remove,
-}
-
-/// The file source's settings.
-#[derive(Clone, Debug)]
-pub struct FileSettings {
-    /// A directory of manifests, or one manifest. It may be missing.
-    pub path: PathBuf,
-    /// The time between two scans of everything.
-    pub check_frequency: Duration,
-    /// For how long a file must be gone before it is told, and for how long one
-    /// that is perhaps being written must stay the same before it is read.
-    pub quiet: Duration,
-    /// For how long the pods of a directory that vanished are kept.
-    pub missing_grace: Duration,
-    /// What becomes of the pods of a manifest that is not valid any more.
-    pub on_invalid: OnInvalid,
-    /// For whom manifests are prepared.
-    pub preparation: Preparation,
-}
-
-impl FileSettings {
-    /// The kubelet's check frequency (20 s), a quiet time of 100 ms, a grace of a minute.
-    #[must_use]
-    pub fn new(path: impl Into<PathBuf>, preparation: Preparation) -> Self {
-        Self {
-            path: path.into(),
-            check_frequency: Duration::from_secs(20),
-            quiet: Duration::from_millis(100),
-            missing_grace: Duration::from_mins(1),
-            on_invalid: OnInvalid::Keep,
-            preparation,
-        }
-    }
-}
-
-/// How changes are noticed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Noticing {
-    /// Not yet: the first scan is under way.
-    #[default]
-    Starting,
-    /// The kernel tells.
-    Watching,
-    /// Everything is scanned each second.
-    Polling {
-        /// Why the kernel cannot tell.
-        why: Arc<str>,
-    },
-}
-
-/// How the file source is doing, for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileStatus {
-    /// How changes are noticed.
-    pub noticing: Noticing,
-    /// When everything was scanned last.
-    pub last_scan: Option<Timestamp>,
-    /// What is wrong with the path, if something is. What is wrong with single
-    /// manifests is in the listing's rejections.
-    pub error: Option<Arc<str>>,
-    /// Since when something is wrong with it.
-    pub failing_since: Option<Timestamp>,
-    /// How many manifests there are.
-    pub files: usize,
-    /// For how many manifests it is waited: perhaps being written, or gone and perhaps coming back.
-    pub waiting: usize,
-    /// How many manifests or pods were not taken.
-    pub rejected: usize,
-    /// Why what is good now cannot be kept for the next start, if it cannot.
-    pub unkept: Option<Arc<str>>,
-    /// The last rescan that is complete, by its number.
-    rescanned: u64,
-}
 
 /// What the source is asked for while it runs.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +60,9 @@ struct Asked {
 #[derive(Clone, Debug)]
 pub struct FileHandle {
     asked: level::Sender<Asked>,
-    status: level::Receiver<FileStatus>,
+    /// The last of the requested scans that is complete.
+    rescanned: level::Receiver<u64>,
+    status: level::Receiver<SourceStatus>,
 }
 
 impl FileHandle {
@@ -145,8 +71,8 @@ impl FileHandle {
         self.asked.send_modify(|asked| asked.rescans += 1);
     }
 
-    /// Takes these settings over, and scans everything.
-    pub fn retune(&self, check_frequency: Duration, on_invalid: OnInvalid) {
+    /// Applies these settings, and scans everything. The path needs a restart: it is ignored.
+    pub fn retune(&self, Config { check_frequency, on_invalid, .. }: Config) {
         self.asked.send_modify(|asked| {
             *asked = Asked { rescans: asked.rescans + 1, check_frequency, on_invalid };
         });
@@ -157,12 +83,12 @@ impl FileHandle {
     pub async fn rescanned(&self) -> bool {
         self.rescan();
         let asked = self.asked.borrow().rescans;
-        self.status.clone().wait_for(|status| status.rescanned >= asked).await.is_ok()
+        self.rescanned.clone().wait_for(|rescanned| *rescanned >= asked).await.is_ok()
     }
 
-    /// How the source is doing. Closed when it has ended.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> level::Receiver<FileStatus> {
+    pub fn status(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
 }
@@ -175,23 +101,43 @@ pub struct FileSource {
     worker: Option<Box<Worker>>,
     good: LastGood,
     asked: level::Receiver<Asked>,
-    status: level::Sender<FileStatus>,
+    rescanned: level::Sender<u64>,
+    status: level::Sender<SourceStatus>,
+    counts: Counts,
+    /// Why there is no watch, if there is none.
+    polling: Option<Arc<str>>,
 }
 
 impl FileSource {
-    /// A source that reads the settings' path into a channel. It does nothing before it is run.
+    /// A source that reads the path of the settings into a channel. It does nothing before it is run.
     #[must_use]
-    pub fn new(settings: FileSettings, channel: SourceChannel) -> (Self, FileHandle) {
-        let FileSettings { check_frequency, on_invalid, .. } = settings;
+    pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, FileHandle) {
+        let Config { check_frequency, on_invalid, .. } = config;
         let (ask, asked) = level::channel(Asked { rescans: 0, check_frequency, on_invalid });
-        let (status, seen) = level::channel(FileStatus::default());
+        let (status, seen) = level::channel(SourceStatus {
+            target: config.path.display().to_string(),
+            detail: "the first scan is in progress".to_owned(),
+            ..SourceStatus::default()
+        });
+        let (rescanned, done) = level::channel(0);
         let inbox = Arc::new(Inbox::default());
         // It fails for an empty path only, which then is looked at as it is, and is missing.
-        let absolute = path::absolute(&settings.path).unwrap_or_else(|_| settings.path.clone());
-        let good = LastGood::none(SourceName::File, settings.preparation.node.clone());
-        let worker = Some(Box::new(Worker::new(settings, absolute, inbox.clone())));
-        let source = Self { channel, inbox, worker, good, asked, status };
-        (source, FileHandle { asked: ask, status: seen })
+        let absolute = path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
+        let good = LastGood::none(SourceName::File, preparation.node.clone());
+        let worker = Some(Box::new(Worker::new(config, preparation, absolute, inbox.clone())));
+        let counts = Counts::default();
+        let source =
+            Self { channel, inbox, worker, good, asked, rescanned, status, counts, polling: None };
+        (source, FileHandle { asked: ask, rescanned: done, status: seen })
+    }
+
+    /// The same with other delays.
+    #[must_use]
+    pub fn with_timings(mut self, timings: Timings) -> Self {
+        if let Some(worker) = &mut self.worker {
+            worker.set_timings(timings);
+        }
+        self
     }
 
     /// The same with what was good in an earlier run, which is pushed at once,
@@ -240,7 +186,7 @@ impl FileSource {
                 () = self.inbox.wait() => {}
                 Ok(()) = self.asked.changed() => {}
                 () = self.good.write() => {
-                    self.tell_good();
+                    self.tell_detail();
                     continue;
                 }
                 () = time::sleep_until(schedule.next()) => {}
@@ -248,7 +194,7 @@ impl FileSource {
             let began = Instant::now();
             let Asked { rescans: asked, check_frequency, on_invalid } = *self.asked.borrow_and_update();
             let scan =
-                schedule.next_scan <= began || asked > answering.unwrap_or(self.status.borrow().rescanned);
+                schedule.next_scan <= began || asked > answering.unwrap_or(*self.rescanned.borrow());
             let news = self.inbox.take();
             if let Some(worker) = &mut self.worker {
                 worker.retune(check_frequency, on_invalid);
@@ -267,7 +213,7 @@ impl FileSource {
                 if stop.run_until_cancelled(self.channel.merged()).await.is_none() {
                     return;
                 }
-                self.status.send_if_modified(|status| mem::replace(&mut status.rescanned, asked) != asked);
+                self.rescanned.send_if_modified(|rescanned| mem::replace(rescanned, asked) != asked);
             }
         }
     }
@@ -291,39 +237,61 @@ impl FileSource {
         }
     }
 
-    fn tell_good(&self) {
-        let unkept = self.good.trouble();
-        self.status.send_if_modified(|status| mem::replace(&mut status.unkept, unkept.clone()) != unkept);
-    }
-
     async fn tell(&mut self, outcome: Outcome) {
         for (origin, pods) in outcome.good {
             self.good.put(&origin, pods);
         }
-        // It is on its way to the disk before anybody hears of it.
+        // The write begins before the listing is published.
         self.good.begin().await;
         if let Some(listing) = outcome.listing {
             self.channel.publish(listing);
         }
-        let since = || self.status.borrow().failing_since.unwrap_or_else(clock::now);
-        let status = FileStatus {
-            failing_since: outcome.trouble.as_ref().map(|_| since()),
-            noticing: outcome.polling.map_or(Noticing::Watching, |why| Noticing::Polling { why }),
-            last_scan: outcome.scanned.or(self.status.borrow().last_scan),
-            error: outcome.trouble,
-            files: outcome.files,
-            waiting: outcome.waiting,
-            rejected: outcome.rejected,
-            unkept: self.good.trouble(),
-            rescanned: self.status.borrow().rescanned,
+        self.counts = Counts { files: outcome.files, rejected: outcome.rejected, waiting: outcome.waiting };
+        self.polling = outcome.polling;
+        let before = self.status.borrow().clone();
+        let since = before.failing.map_or_else(clock::now, |failing| failing.since);
+        let status = SourceStatus {
+            detail: self.detail(),
+            last_success: outcome.scanned.filter(|_| outcome.trouble.is_none()).or(before.last_success),
+            // Errors of single manifests are in the listing.
+            failing: outcome.trouble.map(|error| SourceFailing { since, attempts: 1, error, quotes: false }),
+            ..before
         };
-        self.status.send_if_modified(|before| {
-            *before != status && {
-                *before = status;
-                true
-            }
-        });
+        self.status.send_if_modified(|before| mem::replace(before, status.clone()) != status);
     }
+
+    fn tell_detail(&self) {
+        let detail = self.detail();
+        self.status.send_if_modified(|status| mem::replace(&mut status.detail, detail.clone()) != detail);
+    }
+
+    fn detail(&self) -> String {
+        let Counts { files, rejected, waiting } = self.counts;
+        let noticing = self.polling.as_ref();
+        let noticing =
+            noticing.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
+        let mut detail = format!("{noticing}; {files} manifests");
+        for (count, what) in [(rejected, "rejected"), (waiting, "pending")] {
+            if count > 0 {
+                detail += &format!(", {count} {what}");
+            }
+        }
+        if let Some(why) = self.good.trouble() {
+            detail += &format!("; not stored for the next start: {why}");
+        }
+        detail
+    }
+}
+
+/// The numbers that the status shows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Manifests.
+    files: usize,
+    /// Manifests and pods that were rejected.
+    rejected: usize,
+    /// Manifests that are perhaps being written, or gone and perhaps coming back.
+    waiting: usize,
 }
 
 /// When to look without being told.

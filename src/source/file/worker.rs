@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    FileSettings, OnInvalid,
+    config::{Config, OnInvalid, Timings},
     disk::{self, NameKind, Site},
     entries::{Entries, Moment, Patience, Place, Todo, Why},
     links::Links,
@@ -23,7 +23,7 @@ use super::{
     watch::{Inbox, Interest, News, Watch, What},
 };
 use crate::{
-    manifest::{MAX_MANIFEST, Manifest},
+    manifest::{MAX_MANIFEST, Manifest, Preparation},
     pod::{
         Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, Problem, Refusal, RejectionReason, Severity,
         SourceName, Stage,
@@ -72,8 +72,10 @@ pub(super) struct Outcome {
 /// Everything that the source knows.
 #[derive(Debug)]
 pub(super) struct Worker {
-    settings: FileSettings,
-    /// The settings' path, absolute.
+    config: Config,
+    timings: Timings,
+    preparation: Preparation,
+    /// The path of the settings, absolute.
     path: PathBuf,
     builder: ListingBuilder,
     entries: Entries,
@@ -95,16 +97,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(settings: FileSettings, path: PathBuf, inbox: Arc<Inbox>) -> Self {
-        let patience = Patience {
-            quiet: settings.quiet,
-            check: settings.check_frequency,
-            grace: settings.missing_grace,
-        };
+    pub(super) fn new(config: Config, preparation: Preparation, path: PathBuf, inbox: Arc<Inbox>) -> Self {
+        let timings = Timings::default();
         Self {
             path,
             builder: ListingBuilder::new(SourceName::File),
-            entries: Entries::new(patience),
+            entries: Entries::new(patience(&config, timings)),
             links: Links::default(),
             watch: Watch::new(inbox),
             site: None,
@@ -120,8 +118,16 @@ impl Worker {
             rejected: 0,
             noted: HashSet::new(),
             duplicates: BTreeMap::new(),
-            settings,
+            config,
+            timings,
+            preparation,
         }
+    }
+
+    /// Sets the delays. Only before anything was restored or read.
+    pub(super) fn set_timings(&mut self, timings: Timings) {
+        self.timings = timings;
+        self.entries = Entries::new(patience(&self.config, timings));
     }
 
     /// Takes what was good in an earlier run for what is there, until it has been
@@ -148,8 +154,8 @@ impl Worker {
     /// Takes over what may change while the source runs. Manifests that are
     /// invalid already are treated by the new rule at once.
     pub(super) fn retune(&mut self, check_frequency: Duration, on_invalid: OnInvalid) {
-        let before = mem::replace(&mut self.settings.on_invalid, on_invalid);
-        self.settings.check_frequency = check_frequency;
+        let before = mem::replace(&mut self.config.on_invalid, on_invalid);
+        self.config.check_frequency = check_frequency;
         self.entries.set_check(check_frequency);
         if before == on_invalid || on_invalid == OnInvalid::Keep {
             return;
@@ -231,7 +237,7 @@ impl Worker {
             return None;
         }
         if !self.handed_out {
-            let until = self.began? + self.settings.quiet * FIRST_WAITS;
+            let until = self.began? + self.timings.quiet * FIRST_WAITS;
             if self.entries.is_unsettled() && Instant::now() < until {
                 return None;
             }
@@ -294,7 +300,7 @@ impl Worker {
         if self.builder.origins().next().is_none() {
             return "does not exist; it is taken up when it appears".to_owned();
         }
-        format!("has vanished; what it gave is kept for {:?}", self.settings.missing_grace)
+        format!("has vanished; what it gave is kept for {:?}", self.timings.missing_grace)
     }
 
     fn manifests(&mut self, mut names: BTreeSet<OsString>) -> BTreeSet<OsString> {
@@ -326,7 +332,7 @@ impl Worker {
                 self.links.paths().chain(&site.hops).chain(&site.real).chain(&wanted).cloned().collect();
             self.watch.mind(Interest { directory, paths });
             if let Err(error) = self.watch.arm(&wanted) {
-                self.watch_again_at = Some(now + self.settings.check_frequency);
+                self.watch_again_at = Some(now + self.config.check_frequency);
                 self.entries.doubt();
                 self.tell_polling(Some(error));
                 return site;
@@ -379,7 +385,7 @@ impl Worker {
                     paths.push(path);
                 }
             }
-            for (name, loaded) in to_read.into_iter().zip(load_all(&paths, &self.settings.preparation)) {
+            for (name, loaded) in to_read.into_iter().zip(load_all(&paths, &self.preparation)) {
                 self.take(name, loaded);
             }
         }
@@ -389,7 +395,7 @@ impl Worker {
     /// Looks at one name and does what follows.
     fn look(&mut self, name: &OsStr, why: Why) {
         if let Some(path) = self.judge(name, why) {
-            let loaded = load(&path, &self.settings.preparation);
+            let loaded = load(&path, &self.preparation);
             self.take(name, loaded);
         }
     }
@@ -481,7 +487,7 @@ impl Worker {
             reason => format!("{origin}: {reason}"),
         };
         let invalid = matches!(reason, RejectionReason::Refused(_));
-        if invalid && self.settings.on_invalid == OnInvalid::Remove {
+        if invalid && self.config.on_invalid == OnInvalid::Remove {
             self.builder.remove(&origin);
             self.note_good(name);
         }
@@ -503,7 +509,7 @@ impl Worker {
 
     /// The manifest's path as the source was given it, with bytes that are no text written as `\xff`.
     fn origin(&self, name: &OsStr) -> Origin {
-        let given = &self.settings.path;
+        let given = &self.config.path;
         let path = if name.is_empty() { given.clone() } else { given.join(name) };
         let mut text = String::new();
         for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -515,7 +521,7 @@ impl Worker {
 
     fn name_at<'o>(&self, origin: &'o Origin) -> &'o OsStr {
         let path = Path::new(origin.as_str());
-        if path == self.settings.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
+        if path == self.config.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
     }
 
     /// Notes for the last good what a file gives now. A path that is no text is not kept.
@@ -545,7 +551,7 @@ impl Worker {
 /// What is said to people: loud once, then quiet, then "recovered".
 impl Worker {
     fn tell_trouble(&mut self, trouble: Option<String>) {
-        let path = self.settings.path.display();
+        let path = self.config.path.display();
         match (&self.trouble, &trouble) {
             (before, Some(now)) if before.as_deref() != Some(now) => {
                 warn!(source = "file", %path, "{path} {now}");
@@ -560,7 +566,7 @@ impl Worker {
     fn tell_removal(&mut self, kept: usize) {
         let removed = kept.saturating_sub(self.entries.waiting());
         if removed > 0 && matches!(self.site, Some(Site { place: Place::Missing, .. })) {
-            let path = self.settings.path.display();
+            let path = self.config.path.display();
             warn!(source = "file", %path, files = removed, "{path} did not come back; what it gave is removed");
         }
     }
@@ -612,6 +618,10 @@ impl Worker {
     fn is_gone(&self, origin: &Origin) -> bool {
         self.entries.is_gone(self.name_at(origin))
     }
+}
+
+fn patience(config: &Config, timings: Timings) -> Patience {
+    Patience { quiet: timings.quiet, check: config.check_frequency, grace: timings.missing_grace }
 }
 
 pub(super) fn moment() -> Moment {

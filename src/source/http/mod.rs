@@ -25,7 +25,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use self::set::{Set, Step};
-use super::{SourceFailing, SourceStatus};
+use super::status::{SourceFailing, SourceStatus};
 use crate::{
     clock,
     db::{Change, Db, DbError, Stored, Table},
@@ -209,15 +209,9 @@ impl Posts {
         self.posted.borrow().get(key).cloned()
     }
 
-    /// How the source is doing.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> SourceStatus {
-        self.status.borrow().clone()
-    }
-
-    /// How the source is doing, whenever that changes. Closed when it has ended.
-    #[must_use]
-    pub fn watch(&self) -> watch::Receiver<SourceStatus> {
+    pub fn status(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
     }
 

@@ -1,6 +1,6 @@
 //! One request for the manifests, and what may be wrong with the answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::task;
 use tracing::warn;
 
-use super::{super::hex, UrlSettings};
+use super::{super::hex, config::Config};
 use crate::{
     client::{Client, ClientError, ClientSettings},
     error_chain::chain,
@@ -115,23 +115,24 @@ impl Fetcher {
     /// be what mends it. While they cannot be used, those from before still are.
     pub(super) async fn fetch(
         &mut self,
-        settings: &UrlSettings,
+        config: &Config,
+        timeout: Duration,
         known: Option<&Validators>,
     ) -> Result<Answer, UrlError> {
-        let client = self.ready(settings).await?;
-        let answer = ask(&client, settings, known).await;
+        let client = self.ready(config, timeout).await?;
+        let answer = ask(&client, config, known).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
         answer
     }
 
     /// A client of the certificates as they are, or else the one from before.
-    async fn ready(&mut self, settings: &UrlSettings) -> Result<Client, ClientError> {
+    async fn ready(&mut self, config: &Config, timeout: Duration) -> Result<Client, ClientError> {
         let before = match self.client.take() {
             Some(client) if !self.stale => return Ok(client),
             before => before,
         };
-        match (client(settings).await, before) {
+        match (client(config, timeout).await, before) {
             (Ok(client), _) => {
                 (self.stale, self.warned) = (false, None);
                 Ok(client)
@@ -149,13 +150,13 @@ impl Fetcher {
     }
 }
 
-async fn client(settings: &UrlSettings) -> Result<Client, ClientError> {
+async fn client(config: &Config, timeout: Duration) -> Result<Client, ClientError> {
     let settings = ClientSettings {
-        ca_file: settings.ca_file.clone(),
-        identity: settings.identity.clone(),
+        ca_file: config.ca_file.clone(),
+        identity: config.client_certificate.clone(),
         socket: None,
-        connect_timeout: settings.timeout,
-        timeout: settings.timeout,
+        connect_timeout: timeout,
+        timeout,
         follow_redirects: true,
     };
     // Its files may stand on a network that hangs.
@@ -165,14 +166,14 @@ async fn client(settings: &UrlSettings) -> Result<Client, ClientError> {
 
 async fn ask(
     client: &Client,
-    settings: &UrlSettings,
+    config: &Config,
     known: Option<&Validators>,
 ) -> Result<Answer, UrlError> {
-    let mut request = Request::get(&settings.url).body(Bytes::new()).map_err(UrlError::Request)?;
+    let mut request = Request::get(&config.url).body(Bytes::new()).map_err(UrlError::Request)?;
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(ACCEPT, HeaderValue::from_static(WANTED));
-    headers.extend(settings.headers.clone());
+    headers.extend(config.headers.clone());
     let question = known.and_then(Validators::question);
     let asked = question.is_some();
     if let Some((name, value)) = question {
@@ -192,7 +193,7 @@ async fn ask(
         return Err(UrlError::Empty);
     }
     let sha256: [u8; 32] = Sha256::digest(&body).into();
-    match settings.sha256 {
+    match config.sha256 {
         Some(wanted) if wanted != sha256 => Err(UrlError::Pin { found: hex(&sha256), wanted: hex(&wanted) }),
         _ => Ok(Answer::Body(Fetched { body, sha256, validators })),
     }

@@ -5,11 +5,12 @@
 //! only when it could be read, and a server that tells versions apart is asked
 //! for changes only.
 
+mod config;
 mod fetch;
 
-use std::{fmt, mem, panic, path::PathBuf, sync::Arc, time::Duration};
+use std::{mem, panic, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Uri};
+use http::Uri;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch as level,
@@ -19,10 +20,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+pub use self::config::Config;
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
-use super::{SourceStatus, dice, hex, last_good::LastGood, outage::Outage};
+use super::{dice, hex, last_good::LastGood, outage::Outage, status::SourceStatus};
 use crate::{
-    client::{Identity, shown},
+    client::shown,
     clock,
     error_chain::chain,
     manifest::{self, Manifest, Preparation},
@@ -33,82 +35,14 @@ use crate::{
 /// A poll may come by a tenth of the frequency earlier or later, so that the
 /// nodes of a fleet that were started together do not ask together for ever.
 const JITTER: f64 = 0.1;
-
-/// The url source's settings.
-#[derive(Clone)]
-pub struct UrlSettings {
-    /// What is polled: an `http` or `https` URL, perhaps with user and password.
-    pub url: Uri,
-    /// What every request says besides.
-    pub headers: HeaderMap,
-    /// The CAs that are trusted, as PEM, in place of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Who this node is, where the server wants to know.
-    pub identity: Option<Identity>,
-    /// The only body that is taken, by its SHA-256.
-    pub sha256: Option<[u8; 32]>,
-    /// The time between the end of one poll and the beginning of the next.
-    pub check_frequency: Duration,
-    /// How long a poll may take, redirects and the whole body included.
-    pub timeout: Duration,
-    /// For whom manifests are prepared.
-    pub preparation: Preparation,
-}
-
-impl UrlSettings {
-    /// The kubelet's check frequency (20 s) and time limit (10 s), and nothing special.
-    #[must_use]
-    pub fn new(url: Uri, preparation: Preparation) -> Self {
-        Self {
-            url,
-            headers: HeaderMap::new(),
-            ca_file: None,
-            identity: None,
-            sha256: None,
-            check_frequency: Duration::from_secs(20),
-            timeout: Duration::from_secs(10),
-            preparation,
-        }
-    }
-}
-
-impl fmt::Debug for UrlSettings {
-    /// Without what may be secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<&str> = self.headers.keys().map(http::HeaderName::as_str).collect();
-        f.debug_struct("UrlSettings")
-            .field("url", &shown(&self.url))
-            .field("headers", &headers)
-            .field("ca_file", &self.ca_file)
-            .field("identity", &self.identity)
-            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
-            .field("check_frequency", &self.check_frequency)
-            .field("timeout", &self.timeout)
-            .field("preparation", &self.preparation)
-            .finish()
-    }
-}
-
-/// What may change while the source runs: see [`UrlSettings`].
-#[derive(Clone)]
-pub struct Tuning {
-    /// The time between two polls.
-    pub check_frequency: Duration,
-    /// What every request says besides.
-    pub headers: HeaderMap,
-    /// The CAs that are trusted.
-    pub ca_file: Option<PathBuf>,
-    /// Who this node is.
-    pub identity: Option<Identity>,
-    /// The only body that is taken.
-    pub sha256: Option<[u8; 32]>,
-}
+/// How long a poll may take, redirects and the whole body included, as with the kubelet.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the source is asked for while it runs.
 #[derive(Clone, Debug)]
 struct Asked {
     fetches: u64,
-    settings: UrlSettings,
+    config: Config,
 }
 
 /// The url source from outside. Cheap to clone.
@@ -126,14 +60,12 @@ impl UrlHandle {
         self.asked.send_modify(|asked| asked.fetches += 1);
     }
 
-    /// Takes these settings over, and polls, with certificates read anew.
-    pub fn retune(&self, tuning: Tuning) {
-        let Tuning { check_frequency, headers, ca_file, identity, sha256 } = tuning;
+    /// Applies these settings, and polls with certificates that are read again. The URL
+    /// needs a restart: it is ignored.
+    pub fn retune(&self, config: Config) {
         self.asked.send_modify(|asked| {
-            asked.fetches += 1;
-            let settings = &mut asked.settings;
-            (settings.check_frequency, settings.headers) = (check_frequency, headers);
-            (settings.ca_file, settings.identity, settings.sha256) = (ca_file, identity, sha256);
+            let url = asked.config.url.clone();
+            *asked = Asked { fetches: asked.fetches + 1, config: Config { url, ..config } };
         });
     }
 
@@ -145,15 +77,9 @@ impl UrlHandle {
         self.fetched.clone().wait_for(|fetched| *fetched >= asked).await.is_ok()
     }
 
-    /// How the source is doing.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> SourceStatus {
-        self.status.borrow().clone()
-    }
-
-    /// How the source is doing, whenever that changes. Closed when it has ended.
-    #[must_use]
-    pub fn watch(&self) -> level::Receiver<SourceStatus> {
+    pub fn status(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
 }
@@ -169,7 +95,9 @@ struct Known {
 #[derive(Debug)]
 pub struct UrlSource {
     channel: SourceChannel,
-    settings: UrlSettings,
+    config: Config,
+    preparation: Preparation,
+    timeout: Duration,
     /// The URL without its secrets: what it is called everywhere.
     origin: Origin,
     fetcher: Fetcher,
@@ -185,19 +113,21 @@ pub struct UrlSource {
 }
 
 impl UrlSource {
-    /// A source that polls the settings' URL into a channel. It does nothing before it is run.
+    /// A source that polls the URL of the settings into a channel. It does nothing before it is run.
     #[must_use]
-    pub fn new(settings: UrlSettings, channel: SourceChannel) -> (Self, UrlHandle) {
-        let target = shown(&settings.url);
+    pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, UrlHandle) {
+        let target = shown(&config.url);
         let origin = Origin::from(&*target);
-        let status = SourceStatus { target, detail: polling(&settings), ..SourceStatus::default() };
+        let status = SourceStatus { target, detail: polling(&config), ..SourceStatus::default() };
         let (status, seen) = level::channel(status);
         let (fetched, done) = level::channel(0);
-        let last_good = LastGood::none(SourceName::Url, settings.preparation.node.clone());
-        let (ask, asked) = level::channel(Asked { fetches: 0, settings: settings.clone() });
+        let last_good = LastGood::none(SourceName::Url, preparation.node.clone());
+        let (ask, asked) = level::channel(Asked { fetches: 0, config: config.clone() });
         let source = Self {
             channel,
-            settings,
+            config,
+            preparation,
+            timeout: TIMEOUT,
             origin,
             fetcher: Fetcher::default(),
             builder: ListingBuilder::new(SourceName::Url),
@@ -212,6 +142,12 @@ impl UrlSource {
         (source, UrlHandle { asked: ask, fetched: done, status: seen })
     }
 
+    /// The same with another time limit for a poll, redirects and the whole body included.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
     /// The same with what was good in an earlier run, which is pushed at once,
     /// and kept up to date from now on.
     ///
@@ -219,7 +155,7 @@ impl UrlSource {
     /// have been prepared by an earlier release.
     #[must_use]
     pub fn with_last_good(mut self, mut last_good: LastGood) -> Self {
-        let (ours, mut others) = (kept_under(&self.settings.url), Vec::new());
+        let (ours, mut others) = (kept_under(&self.config.url), Vec::new());
         for (url, pods) in last_good.restored() {
             if url == ours {
                 self.builder.put(&self.origin, pods, clock::now());
@@ -264,9 +200,9 @@ impl UrlSource {
                 }
                 () = time::sleep_until(next) => {}
             }
-            let Asked { fetches, settings } = self.asked.borrow_and_update().clone();
+            let Asked { fetches, config } = self.asked.borrow_and_update().clone();
             let is_asked = fetches > *self.fetched.borrow();
-            self.settings = settings;
+            self.config = config;
             let poll = async {
                 if is_asked {
                     // Whoever asks may have put other certificates in place.
@@ -281,7 +217,7 @@ impl UrlSource {
                 return;
             }
             self.fetched.send_if_modified(|fetched| mem::replace(fetched, fetches) != fetches);
-            next = Instant::now() + jittered(self.settings.check_frequency, dice());
+            next = Instant::now() + jittered(self.config.check_frequency, dice());
         }
     }
 
@@ -295,13 +231,13 @@ impl UrlSource {
 
     async fn ask(&mut self) -> Result<(), UrlError> {
         let validators = self.validators().cloned();
-        match self.fetcher.fetch(&self.settings, validators.as_ref()).await? {
+        match self.fetcher.fetch(&self.config, self.timeout, validators.as_ref()).await? {
             Answer::Unchanged => {}
             Answer::Body(Fetched { sha256, validators, .. }) if self.is_taken(&sha256) => {
                 self.known = Some(Known { sha256, validators });
             }
             Answer::Body(Fetched { body, sha256, validators }) => {
-                let preparation = self.settings.preparation.clone();
+                let preparation = self.preparation.clone();
                 let decoding = task::spawn_blocking(move || manifest::read(&body, &preparation));
                 match decoding.await {
                     Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, validators }).await,
@@ -318,7 +254,7 @@ impl UrlSource {
     /// What a change is asked against. Nothing while a refusal stands: the good
     /// body that takes it back may be the one that is known.
     fn validators(&self) -> Option<&Validators> {
-        let pinned = |known: &&Known| self.settings.sha256.is_none_or(|pin| pin == known.sha256);
+        let pinned = |known: &&Known| self.config.sha256.is_none_or(|pin| pin == known.sha256);
         let known = self.known.as_ref().filter(pinned);
         known.filter(|_| self.builder.refusal(&self.origin).is_none()).map(|known| &known.validators)
     }
@@ -344,7 +280,7 @@ impl UrlSource {
                 warn!(source = "url", path = %origin, "{origin}:{warning}");
             }
             debug!(source = "url", path = %origin, pods, "the manifests were taken");
-            self.last_good.put(&kept_under(&self.settings.url), self.builder.found(origin).to_vec());
+            self.last_good.put(&kept_under(&self.config.url), self.builder.found(origin).to_vec());
             // It is on its way to the disk before anybody hears of it.
             self.last_good.begin().await;
         }
@@ -402,7 +338,7 @@ impl UrlSource {
 
     /// How it works just now.
     fn detail(&self) -> String {
-        let polling = polling(&self.settings);
+        let polling = polling(&self.config);
         self.last_good.trouble().map_or(polling.clone(), |trouble| {
             format!("{polling}; what is good cannot be kept for the next start: {trouble}")
         })
@@ -443,8 +379,8 @@ impl UrlSource {
     }
 }
 
-fn polling(settings: &UrlSettings) -> String {
-    format!("polling every {:?}", settings.check_frequency)
+fn polling(config: &Config) -> String {
+    format!("polling every {:?}", config.check_frequency)
 }
 
 /// Under which name the last good of a URL is kept: without its secrets, but
