@@ -57,7 +57,10 @@ impl Reloader {
             Ok((settings, problem)) => {
                 self.adopt(settings);
                 let error = format!("{:#}", problem?);
-                error!(error, "reload incomplete: a file that the settings name is invalid; its previous content stays in effect");
+                error!(
+                    error,
+                    "reload incomplete: a file that the settings name is invalid; its previous content stays in effect"
+                );
                 Some(ReloadFailure::File(error))
             }
             Err(error) => {

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    host::Host,
     manifest::Preparation,
     mux::SourceChannel,
     pod::{NodeName, SourceName},
@@ -40,6 +41,8 @@ pub(super) struct Parts {
     pub(super) channel: SourceChannel,
     pub(super) last_good: LastGood,
     pub(super) stop: CancellationToken,
+    #[allow(dead_code, reason = "for the sources' `.on(host)`")]
+    pub(super) host: Host,
 }
 
 impl Parts {

@@ -79,9 +79,9 @@ impl AgentState {
         changes.extend(sinks.iter_mut().map(Watched::changed));
         poll_fn(|context| {
             // Every channel is polled, so that each of them wakes this task.
-            let ready = changes.iter_mut().filter_map(|change| {
-                change.as_mut().poll(context).is_ready().then_some(())
-            });
+            let ready = changes
+                .iter_mut()
+                .filter_map(|change| change.as_mut().poll(context).is_ready().then_some(()));
             if ready.count() > 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -207,7 +207,8 @@ impl<'a> Wiring<'a> {
             }
             let (node, stop) = (self.settings.node_name.clone(), self.shutdown.stop.clone());
             let channel = self.mux.channel(source.name).context("the channel of a source is in use")?;
-            let parts = Parts { node, channel, last_good, stop };
+            let host = self.host.clone();
+            let parts = Parts { node, channel, last_good, stop, host };
             let started = (source.start)(self.settings, parts);
             let Started { run, status, retune, metrics } = started.context("a source is not configured")?;
             self.sources.push((source.name, status));

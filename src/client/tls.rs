@@ -34,7 +34,10 @@ struct Pair {
 }
 
 impl Tls {
-    pub(super) fn read(ca_file: Option<&Path>, identity: Option<&CertificateFiles>) -> Result<Self, ClientError> {
+    pub(super) fn read(
+        ca_file: Option<&Path>,
+        identity: Option<&CertificateFiles>,
+    ) -> Result<Self, ClientError> {
         let roots = ca_file.map(|path| {
             let mut roots = RootCertStore::empty();
             for cert in certificates(path)? {

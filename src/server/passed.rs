@@ -135,9 +135,7 @@ impl PassedListener {
         let failed = |error: io::Error| format!("does not return its address: {error}");
         let listens = sockopt::socket_acceptconn(self).map_err(|error| failed(error.into()))?;
         if !listens {
-            return Err(
-                "is a connection, not a listening socket: write Accept=no in the .socket unit".into()
-            );
+            return Err("is a connection, not a listening socket: write Accept=no in the .socket unit".into());
         }
         let mut both = false;
         let address = match self {

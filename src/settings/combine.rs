@@ -2,12 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{
-    environment::Environment,
-    error::SettingsError,
-    flags::Flags,
-    layers::Layers,
-};
+use super::{environment::Environment, error::SettingsError, flags::Flags, layers::Layers};
 use crate::{
     certificate_files::CertificateFiles,
     server::{self, Listen, Passed},
@@ -72,7 +67,9 @@ fn in_cluster(environment: &Environment) -> Result<api::Kubeconfig, String> {
     let [host, port] = SERVICE.map(|name| environment.get(name).filter(|value| !value.is_empty()));
     let port = port.map(|port| port.parse::<u16>());
     match (host, port) {
-        (Some(host), Some(Ok(port))) => Ok(api::Kubeconfig::InCluster(api::InCluster::new(host.clone(), port))),
+        (Some(host), Some(Ok(port))) => {
+            Ok(api::Kubeconfig::InCluster(api::InCluster::new(host.clone(), port)))
+        }
         (Some(_), Some(Err(_))) => Err(format!("{} is not a port", SERVICE[1])),
         _ => Err(format!(
             "{IN_CLUSTER} needs {} and {}, which Kubernetes sets in a pod; elsewhere give the path of a kubeconfig (a file of that name is ./{IN_CLUSTER})",

@@ -35,7 +35,9 @@ pub enum SettingsError {
     )]
     NoSource,
     /// There is no default state directory.
-    #[error("no state directory: HOME is not set; give --state-dir DIR, or --state-dir none to store nothing")]
+    #[error(
+        "no state directory: HOME is not set; give --state-dir DIR, or --state-dir none to store nothing"
+    )]
     NoStateDir,
     /// The host name is not a valid node name.
     #[error("the host name is not a valid node name; give one with --node-name")]

@@ -58,8 +58,8 @@ struct File<'a> {
 
 impl File<'_> {
     fn parse(&self, text: &str) -> Result<ConfigFile, SettingsError> {
-        let fields = yaml::fields(text)
-            .map_err(|problem| self.invalid(problem.position, None, problem.detail))?;
+        let fields =
+            yaml::fields(text).map_err(|problem| self.invalid(problem.position, None, problem.detail))?;
         let find = |name: &str| fields.iter().find(|field| field.name == name);
         let text_of = |name: &str| find(name).and_then(|field| field.value.as_str());
         let unexpected = |name: &str, expected: String| {
@@ -176,12 +176,15 @@ impl File<'_> {
                 lines
             }
             Value::Array(items) if setting.separator.is_some() => texts(items, "a list of strings")?,
-            other if setting.separator.is_some() => return Err(wrong("a string or a list of strings", other)),
+            other if setting.separator.is_some() => {
+                return Err(wrong("a string or a list of strings", other));
+            }
             other if setting.value == "LEVEL" => return Err(wrong("a number", other)),
             other => return Err(wrong("a string", other)),
         };
         let texts: Vec<_> = texts.into_iter().map(|text| self.anchored(setting, text)).collect();
-        Ok((!texts.is_empty()).then(|| Given { place: self.place(Some(field.position), Some(&field.name)), texts }))
+        Ok((!texts.is_empty())
+            .then(|| Given { place: self.place(Some(field.position), Some(&field.name)), texts }))
     }
 
     /// A path in a config file is relative to the file's directory, as in the kubelet's.

@@ -142,12 +142,7 @@ impl Settings {
 }
 
 /// Keeps the current value, and notes its flag if another one was given.
-fn hold<T: Clone + PartialEq>(
-    fresh: &mut T,
-    now: &T,
-    flag: &'static str,
-    stuck: &mut Vec<&'static str>,
-) {
+fn hold<T: Clone + PartialEq>(fresh: &mut T, now: &T, flag: &'static str, stuck: &mut Vec<&'static str>) {
     if fresh != now {
         stuck.push(flag);
         fresh.clone_from(now);
@@ -191,10 +186,7 @@ fn config_file(command_line: &CommandLine, environment: &Environment) -> Option<
     given.texts.into_iter().next().map(PathBuf::from)
 }
 
-fn state_dir(
-    given: Option<PathBuf>,
-    environment: &Environment,
-) -> Result<Option<PathBuf>, SettingsError> {
+fn state_dir(given: Option<PathBuf>, environment: &Environment) -> Result<Option<PathBuf>, SettingsError> {
     match given {
         Some(path) if path.as_os_str() == "none" => Ok(None),
         Some(path) => Ok(Some(path)),

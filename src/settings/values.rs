@@ -105,8 +105,10 @@ pub(super) fn url(text: &str) -> Result<Uri, String> {
 
 /// A header as in curl's `-H`. Errors do not repeat it: it may contain a secret.
 pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = text.split_once(':').ok_or("a header is written 'NAME: VALUE', this one has no colon")?;
-    let name = HeaderName::try_from(name.trim()).map_err(|_| "the text before the colon is not a header name")?;
+    let (name, value) =
+        text.split_once(':').ok_or("a header is written 'NAME: VALUE', this one has no colon")?;
+    let name =
+        HeaderName::try_from(name.trim()).map_err(|_| "the text before the colon is not a header name")?;
     let mut value = HeaderValue::try_from(value.trim())
         .map_err(|_| format!("the value of {name} has characters that are not allowed in a header"))?;
     value.set_sensitive(true);
@@ -114,7 +116,8 @@ pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 pub(super) fn sha256(text: &str) -> Result<[u8; 32], String> {
-    let invalid = || format!("{text:?} is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them");
+    let invalid =
+        || format!("{text:?} is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them");
     if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(invalid());
     }

@@ -56,11 +56,7 @@ pub type Acknowledged = Arc<watch::Sender<Vec<Delivered>>>;
 impl<S: Sink> Delivery<S> {
     /// The delivery of these updates to this sink, and how it stands. The
     /// stream's `seq` starts at 1, unless it is [`numbered`](Self::numbered).
-    pub fn new(
-        name: impl Into<String>,
-        sink: S,
-        updates: Updates,
-    ) -> (Self, watch::Receiver<SinkStatus>) {
+    pub fn new(name: impl Into<String>, sink: S, updates: Updates) -> (Self, watch::Receiver<SinkStatus>) {
         let name = name.into();
         let (status, seen) = watch::channel(SinkStatus { name: name.clone(), ..SinkStatus::default() });
         let sequence = Sequence::fleeting();

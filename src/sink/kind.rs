@@ -63,7 +63,11 @@ pub(super) struct Opening {
 
 impl Opening {
     /// The delivery to a sink that starts from nothing in each run: its numbers begin at 1.
-    pub(super) fn fresh(self, sink: impl Sink + 'static, reload: impl Fn() + Send + Sync + 'static) -> OpenSink {
+    pub(super) fn fresh(
+        self,
+        sink: impl Sink + 'static,
+        reload: impl Fn() + Send + Sync + 'static,
+    ) -> OpenSink {
         Self { durable: Sequence::fleeting(), ..self }.continued(sink, reload)
     }
 
@@ -75,10 +79,6 @@ impl Opening {
     ) -> OpenSink {
         let (delivery, status) = Delivery::new(self.name, sink, self.updates);
         let delivery = delivery.numbered(self.durable).reporting(&self.acknowledged);
-        OpenSink {
-            status,
-            run: Box::new(|stop| Box::pin(delivery.run(stop))),
-            reload: Arc::new(reload),
-        }
+        OpenSink { status, run: Box::new(|stop| Box::pin(delivery.run(stop))), reload: Arc::new(reload) }
     }
 }

@@ -27,7 +27,10 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, String> {
         let (name, target) = text.split_once('=').map_or((text, None), |(name, rest)| (name, Some(rest)));
         let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
-            return Err(format!("unknown sink {text:?}; the sinks are {}", Self::syntax().replace('|', ", ")));
+            return Err(format!(
+                "unknown sink {text:?}; the sinks are {}",
+                Self::syntax().replace('|', ", ")
+            ));
         };
         (kind.accepts)(target)?;
         Ok(Self { kind, target: target.map(str::to_owned) })

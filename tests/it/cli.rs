@@ -16,7 +16,7 @@ use std::{
 };
 
 use expect_test::{Expect, expect};
-use podmux::settings::Key;
+use podmux::settings::settings;
 use rustix::process::Signal;
 
 use crate::support::process::{Process, podmux};
@@ -605,40 +605,43 @@ fn every_setting_has_its_flag_and_every_flag_is_a_setting() {
     let command = podmux::cli::command();
     let run = command.find_subcommand("run").unwrap();
     let flags: BTreeSet<&str> = run.get_arguments().filter_map(|arg| arg.get_long()).collect();
-    // What to read, and whether to do no more than that, are said nowhere else.
-    let settings: BTreeSet<&str> = Key::ALL.iter().map(|key| key.flag()).chain(["config", "check"]).collect();
+    // These two are flags only.
+    let known = settings();
+    let settings: BTreeSet<&str> =
+        known.iter().map(|setting| &*setting.flag).chain(["config", "check"]).collect();
     assert_eq!(flags, settings);
 }
 
 #[test]
 fn every_flag_reaches_its_own_setting() {
-    for key in Key::ALL {
-        let bad = match key {
+    for key in settings().into_iter().map(|setting| setting.flag) {
+        let bad = match &*key {
             // It is counted, so no value can be bad.
-            Key::Verbose => continue,
-            Key::PodManifestPath
-            | Key::ManifestUrlCaFile
-            | Key::ManifestUrlClientCertFile
-            | Key::ManifestUrlClientKeyFile
-            | Key::Kubeconfig
-            | Key::TokenFile
-            | Key::TlsCertFile
-            | Key::TlsPrivateKeyFile
-            | Key::ClientCaFile
-            | Key::StateDir => "",
-            Key::FileCheckFrequency | Key::HttpCheckFrequency | Key::ShutdownGrace => "1",
-            Key::NodeName => "_",
-            Key::OnInvalidManifest
-            | Key::ManifestUrl
-            | Key::ManifestUrlHeader
-            | Key::ManifestUrlSha256
-            | Key::Listen
-            | Key::Sink
-            | Key::Notify
-            | Key::LogFormat => "bad",
+            "verbose" => continue,
+            "pod-manifest-path"
+            | "manifest-url-ca-file"
+            | "manifest-url-client-cert-file"
+            | "manifest-url-client-key-file"
+            | "kubeconfig"
+            | "token-file"
+            | "tls-cert-file"
+            | "tls-private-key-file"
+            | "client-ca-file"
+            | "state-dir" => "",
+            "file-check-frequency" | "http-check-frequency" | "shutdown-grace" => "1",
+            "node-name" => "_",
+            "on-invalid-manifest"
+            | "manifest-url"
+            | "manifest-url-header"
+            | "manifest-url-sha256"
+            | "listen"
+            | "sink"
+            | "notify"
+            | "log-format" => "bad",
+            _ => panic!("no invalid value for {key}"),
         };
-        let told = transcript(&mut podmux(&["run", &format!("--{}={bad}", key.flag())]), b"");
-        assert!(told.starts_with(&format!("! podmux: --{}: ", key.flag())), "{told}");
+        let told = transcript(&mut podmux(&["run", &format!("--{key}={bad}")]), b"");
+        assert!(told.starts_with(&format!("! podmux: --{key}: ")), "{told}");
         assert!(told.ends_with("\nexit 2\n") && told.lines().count() == 2, "{told}");
     }
 }

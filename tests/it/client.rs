@@ -4,7 +4,10 @@ use std::{error::Error as _, fs, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use podmux::client::{Body, Client, ClientError, ClientSettings, Identity, shown};
+use podmux::{
+    certificate_files::CertificateFiles,
+    client::{Body, Client, ClientError, ClientSettings, shown},
+};
 use rustix::process::geteuid;
 use tokio::net::TcpListener;
 
@@ -380,7 +383,7 @@ async fn tls_with_a_private_ca_and_a_client_certificate() {
     let error = fails(&Client::new(settings(&ours)).unwrap(), get(&strict.url)).await.to_string();
     assert!(error.contains("did not accept the client certificate (CertificateRequired)"), "{error}");
     let with = |(cert_file, key_file)| {
-        let identity = Some(Identity { cert_file, key_file });
+        let identity = Some(CertificateFiles { certificate: cert_file, key: key_file });
         Client::new(ClientSettings { identity, ..settings(&ours) })
     };
     let known = with(ours.client("known")).unwrap();

@@ -9,7 +9,7 @@ use std::{
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, SourceName},
-    sink::{Delivery, DeliveryError, DeliveryStatus},
+    sink::{Delivery, DeliveryError, SinkStatus},
 };
 use tokio::{
     sync::watch,
@@ -34,7 +34,7 @@ struct Upstream {
 /// A delivery that runs, and what can be seen of it.
 struct Running {
     diary: watch::Receiver<Diary>,
-    status: watch::Receiver<DeliveryStatus>,
+    status: watch::Receiver<SinkStatus>,
     task: JoinHandle<Result<(), DeliveryError>>,
 }
 
@@ -71,7 +71,7 @@ impl Running {
         soon(self.diary.wait_for(wanted)).await.unwrap().clone()
     }
 
-    async fn status(&mut self, wanted: impl FnMut(&DeliveryStatus) -> bool) -> DeliveryStatus {
+    async fn status(&mut self, wanted: impl FnMut(&SinkStatus) -> bool) -> SinkStatus {
         soon(self.status.wait_for(wanted)).await.unwrap().clone()
     }
 }

@@ -11,7 +11,7 @@ use podmux::{
     manifest::MAX_MANIFEST,
     mux::{Mux, Notify},
     pod::SourceName,
-    source::file::{FileSource, Noticing, OnInvalid},
+    source::file::OnInvalid,
 };
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use tokio::task::spawn_blocking;
@@ -79,7 +79,7 @@ async fn a_bad_manifest_that_is_removed_takes_its_last_good_pods_with_it() {
     let mut source = place.start();
     source.hear("ADD: web=i:1").await;
     place.write("web.yaml", "{");
-    source.status(|status| status.rejected == 1).await;
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
     fs::remove_file(place.at("web.yaml")).unwrap();
     source.hear("REMOVE: web=i:1").await;
     assert_eq!(source.rejections(), [""; 0]);
@@ -93,7 +93,7 @@ async fn a_manifest_that_is_read_but_not_valid_keeps_its_pods() {
     let mut source = place.start();
     source.hear("ADD: web=i:1").await;
     place.write("web.yaml", &pod("web", "i:2").replace("name: c", "name: C"));
-    source.status(|status| status.rejected == 1).await;
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
     source.hear_nothing().await;
     let rejections = source.rejections();
     assert!(rejections[0].contains("spec.containers[0].name: Invalid value"), "{rejections:?}");
@@ -189,7 +189,7 @@ async fn a_manifest_that_becomes_a_loop_of_links_keeps_its_pods() {
     let mut source = place.start();
     source.hear("ADD: web=i:1").await;
     place.sh("ln -s web.yaml tmp; mv -T tmp manifests/web.yaml").await;
-    source.status(|status| status.rejected == 1).await;
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
     source.hear_nothing().await;
     assert!(source.rejections()[0].contains("web.yaml: Too many levels of symbolic links"));
     fs::remove_file(place.at("web.yaml")).unwrap();
@@ -211,7 +211,7 @@ fn a_manifest_that_may_not_be_read_keeps_its_pods() {
         place
             .sh("cp manifests/web.yaml new; sed -i s/i:1/i:2/ new; chmod 0 new; mv new manifests/web.yaml")
             .await;
-        source.status(|status| status.rejected == 1).await;
+        source.status(|status| status.detail.contains(" 1 rejected")).await;
         source.hear_nothing().await;
         let said = log.lines_with("cannot be read");
         assert_eq!(said.len(), 1, "{said:?}");
@@ -233,12 +233,12 @@ fn a_directory_that_may_not_be_read_keeps_its_pods() {
         let mut source = place.start_with(|settings| settings.missing_grace = Duration::ZERO);
         source.hear("ADD: web=i:1").await;
         place.sh("chmod 0 manifests").await;
-        let status = source.status(|status| status.error.is_some()).await;
-        assert!(status.error.unwrap().contains("Permission denied"));
+        let status = source.status(|status| status.failing.is_some()).await;
+        assert!(status.failing.unwrap().error.contains("Permission denied"));
         assert!(soon(source.handle.rescanned()).await);
         assert_eq!(source.mux.merged().borrow().len(), 1);
         place.sh("chmod 700 manifests").await;
-        source.status(|status| status.error.is_none()).await;
+        source.status(|status| status.failing.is_none()).await;
         source.hear_nothing().await;
         assert_eq!(log.lines_with("Permission denied").len(), 1);
     });
@@ -334,8 +334,9 @@ fn without_a_watch_everything_is_scanned_each_second_and_the_watch_is_taken_up_a
             let mut source =
                 place.start_with(|settings| settings.check_frequency = Duration::from_millis(2500));
             source.hear("ADD: web=i:1").await;
-            let status = source.status(|status| status.noticing != Noticing::Starting).await;
-            let Noticing::Polling { why } = status.noticing else { panic!("{status:?}") };
+            let status = source.status(|status| !status.detail.starts_with("the first scan")).await;
+            let why =
+                status.detail.strip_prefix("scanning every second: ").unwrap_or_else(|| panic!("{status:?}"));
             assert!(why.contains("raise fs.inotify.max_user_"), "{why}");
             place.write("web.yaml", &pod("web", "i:2"));
             source.hear("UPDATE: web=i:2").await;
@@ -345,7 +346,7 @@ fn without_a_watch_everything_is_scanned_each_second_and_the_watch_is_taken_up_a
             assert_eq!(log.lines_with("cannot watch for changes").len(), 1);
 
             fs::write(&limit, usual).unwrap();
-            source.status(|status| status.noticing == Noticing::Watching).await;
+            source.status(|status| status.detail.starts_with("watching")).await;
             assert_eq!(log.lines_with("recovered: watching").len(), 1);
             source.hear_nothing().await;
             source.end().await;
@@ -377,7 +378,7 @@ async fn it_stops_in_the_middle_of_a_scan_and_pushes_no_half_of_it() {
     let (mux, turn) = Mux::new(&[SourceName::File]);
     let turn = tokio::spawn(turn.run());
     let settings = settings(&place.path());
-    let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
+    let (source, handle) = settings.source(mux.channel(SourceName::File).unwrap());
     let stop = CancellationToken::new();
     let source = tokio::spawn(source.run(stop.clone()));
     // The scan begins with the source, on another thread.
@@ -412,7 +413,7 @@ async fn it_goes_on_without_its_handle() {
     let place = Place::directory();
     let (mux, turn) = Mux::new(&[SourceName::File]);
     tokio::spawn(turn.run());
-    let (source, handle) = FileSource::new(settings(&place.path()), mux.channel(SourceName::File).unwrap());
+    let (source, handle) = settings(&place.path()).source(mux.channel(SourceName::File).unwrap());
     drop(handle);
     let stop = CancellationToken::new();
     let source = tokio::spawn(source.run(stop.clone()));

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, future::Future, process::Command, sync::Arc
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, Op, Origin, Pod, Prepared, SourceName},
-    sink::{Delivery, DeliveryStatus, SequencedUpdate, Sink, SinkError},
+    sink::{Delivery, SequencedUpdate, Sink, SinkError, SinkStatus},
     supervise::{BoxError, Crew},
 };
 use serde_json::json;
@@ -32,13 +32,13 @@ impl Upstream {
         Self { mux, channel, wanted: ListingBuilder::new(SourceName::File) }
     }
 
-    fn deliver<S: Sink + 'static>(&self, name: &str, sink: S) -> watch::Receiver<DeliveryStatus> {
+    fn deliver<S: Sink + 'static>(&self, name: &str, sink: S) -> watch::Receiver<SinkStatus> {
         let (delivery, status) = Delivery::new(name, sink, self.mux.updates(Notify::Incremental));
         tokio::spawn(delivery.run(CancellationToken::new()));
         status
     }
 
-    fn deliver_to(&self, manners: Manners) -> (watch::Receiver<Diary>, watch::Receiver<DeliveryStatus>) {
+    fn deliver_to(&self, manners: Manners) -> (watch::Receiver<Diary>, watch::Receiver<SinkStatus>) {
         let (double, diary) = Double::new(manners);
         (diary, self.deliver("double", double))
     }

@@ -10,11 +10,12 @@ use std::{
 };
 
 use clap_complete::Shell;
-use expect_test::expect_file;
+use expect_test::{expect, expect_file};
 use podmux::{
     cli,
+    host::Disk,
     manifest::yaml,
-    settings::{Environment, Flags, Key, Settings},
+    settings::{CommandLine, Environment, Setting, Settings, settings},
 };
 
 use crate::support::man;
@@ -65,19 +66,25 @@ fn variables(text: &str) -> Environment {
     pairs.map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned())).collect()
 }
 
-/// What stands in the files where the agent has no default of its own.
-const DEFAULTS_OF_THE_SERVICE: [(Key, &str); 1] = [(Key::StateDir, "/var/lib/podmux")];
+/// The defaults as they are written in the files; the service has one that the agent finds by itself.
+fn defaults() -> Vec<(Setting, String)> {
+    let of_the_service = |flag: &str| (flag == "state-dir").then(|| "/var/lib/podmux".to_owned());
+    let default = |setting: Setting| {
+        let default = setting.default.clone().or_else(|| of_the_service(&setting.flag))?;
+        Some((setting, default))
+    };
+    settings().into_iter().filter_map(default).collect()
+}
 
 #[test]
 fn the_variables_are_all_there_and_their_defaults_are_true() {
     let variables = variables(&uncommented(&read("systemd/podmux.default")));
     let names: BTreeSet<_> = variables.keys().cloned().collect();
-    assert_eq!(names, Key::ALL.map(Key::variable).into_iter().collect());
-    let defaults = Key::ALL.into_iter().filter_map(|key| Some((key, key.default()?)));
-    for (key, default) in defaults.chain(DEFAULTS_OF_THE_SERVICE) {
-        assert_eq!(variables[&key.variable()], default);
+    assert_eq!(names, settings().into_iter().map(|setting| setting.variable).collect());
+    for (setting, default) in defaults() {
+        assert_eq!(variables[&setting.variable], default);
     }
-    let settings = Settings::load(&Flags::default(), &variables).unwrap();
+    let settings = Settings::load(&CommandLine::default(), &variables, Disk::default()).unwrap();
     assert_eq!(settings.warnings, Vec::<String>::new());
     assert_eq!(settings.url.unwrap().headers.len(), 1);
 }
@@ -89,12 +96,11 @@ fn the_configuration_has_all_settings_and_their_defaults_are_true() {
         yaml::fields(&text).unwrap().into_iter().map(|field| (field.name, field.value)).collect();
     let names: BTreeSet<_> =
         fields.keys().filter(|name| !matches!(name.as_str(), "kind" | "apiVersion")).cloned().collect();
-    assert_eq!(names, Key::ALL.map(Key::field).into_iter().collect());
-    let defaults = Key::ALL.into_iter().filter_map(|key| Some((key, key.default()?)));
-    for (key, default) in defaults.chain(DEFAULTS_OF_THE_SERVICE) {
-        let value = &fields[&key.field()];
+    assert_eq!(names, settings().into_iter().map(|setting| setting.field).collect());
+    for (Setting { field, .. }, default) in defaults() {
+        let value = &fields[&field];
         let value = value.as_array().map_or(value, |items| &items[0]);
-        assert_eq!(value.as_str().map_or(value.to_string(), str::to_owned), default, "{}", key.field());
+        assert_eq!(value.as_str().map_or(value.to_string(), str::to_owned), default, "{field}");
     }
     let settings = load(&text);
     assert_eq!(settings.warnings, Vec::<String>::new());
@@ -104,8 +110,8 @@ fn the_configuration_has_all_settings_and_their_defaults_are_true() {
 #[test]
 fn as_installed_only_the_place_of_manifests_is_said() {
     let installed = Settings { config: None, ..load(&read("systemd/config.yaml")) };
-    let said = [(Key::PodManifestPath, vec!["/etc/podmux/manifests".to_owned()])].into();
-    assert_eq!(installed, Settings::load(&Flags { said, ..Flags::default() }, &home()).unwrap());
+    let flags = CommandLine::default().with("pod-manifest-path", "/etc/podmux/manifests");
+    assert_eq!(installed, Settings::load(&flags, &home(), Disk::default()).unwrap());
     let nothing = |line: &str| line.is_empty() || line.starts_with('#');
     assert!(read("systemd/podmux.default").lines().all(nothing));
 }
@@ -114,8 +120,8 @@ fn as_installed_only_the_place_of_manifests_is_said() {
 fn load(text: &str) -> Settings {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, text).unwrap();
-    let flags = Flags { config: Some(file.path().to_owned()), ..Flags::default() };
-    Settings::load(&flags, &home()).unwrap()
+    let flags = CommandLine::default().with("config", file.path().to_str().unwrap());
+    Settings::load(&flags, &home(), Disk::default()).unwrap()
 }
 
 /// The least environment that settings can do with.
@@ -203,7 +209,7 @@ fn units_call_the_program_as_it_can_be_called() {
 
 #[test]
 fn units_say_variables_that_are_settings() {
-    let known: BTreeSet<_> = Key::ALL.map(Key::variable).into_iter().collect();
+    let known: BTreeSet<_> = settings().into_iter().map(|setting| setting.variable).collect();
     let mut said = 0;
     for unit in units() {
         for (_, value) in directives(&unit).iter().filter(|(name, _)| name == "Environment") {
@@ -266,4 +272,64 @@ fn the_package_and_the_program_have_one_version() {
     let changelog = read("systemd/debian/changelog");
     let newest = changelog.lines().next().unwrap();
     assert!(newest.starts_with(concat!("podmux (", env!("CARGO_PKG_VERSION"), "-")), "{newest}");
+}
+
+/// `UPDATE_EXPECT=1 cargo test --test it packaged::` writes the table.
+#[test]
+fn the_documented_table_of_settings_is_generated_from_the_flags() {
+    const BEGIN: &str = "<!-- flags: generated -->\n";
+    const END: &str = "<!-- end of flags -->\n";
+    let mut table =
+        "\n| flag | environment | config file field | default | meaning |\n|---|---|---|---|---|\n"
+            .to_owned();
+    let cell = |text: &str| text.replace('|', "\\|").replace('<', "&lt;");
+    for Setting { flag, variable, field, value, default_text, help, .. } in settings() {
+        let default = default_text.map(|text| cell(&text)).unwrap_or_default();
+        let (value, help) = (cell(&value), cell(&help));
+        table += &format!("| `--{flag} {value}` | `{variable}` | `{field}` | {default} | {help} |\n");
+    }
+    let path = "docs/configuration.md";
+    let text = fs::read_to_string(repository(path)).unwrap_or_default();
+    let (before, rest) = text.split_once(BEGIN).unwrap_or_else(|| panic!("{path} has no {BEGIN}"));
+    let (_, after) = rest.split_once(END).unwrap_or_else(|| panic!("{path} has no {END}"));
+    expect_file![repository(path)].assert_eq(&format!("{before}{BEGIN}{table}\n{END}{after}"));
+}
+
+/// The names of a module's items, and the lines of `src/` outside of it that use one of them.
+fn uses(own: &str, names: &[&str]) -> BTreeSet<String> {
+    let mut folders = vec![repository("src")];
+    let mut uses = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let file = path.strip_prefix(repository("")).unwrap().to_str().unwrap().to_owned();
+            if file.starts_with(own) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+            let is_word = |c: char| c.is_alphanumeric() || c == '_';
+            let used = |line: &str| line.split(|c| !is_word(c)).any(|word| names.contains(&word));
+            uses.extend(code.filter(|line| used(line)).map(|line| format!("{file}: {line}")));
+        }
+    }
+    uses
+}
+
+/// CONTRIBUTING.md lists what a new sink or source touches; these are the lines.
+#[test]
+fn a_sink_touches_its_file_and_one_row_of_the_registry() {
+    let lines = uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]).into_iter().collect::<Vec<_>>().join("\n");
+    expect![[""]].assert_eq(&lines);
+}
+
+#[test]
+fn a_source_touches_its_module_its_settings_and_one_row_of_the_table() {
+    let names = ["UrlSource", "UrlHandle", "url_config", "Url"];
+    let lines = uses("src/source/url/", &names).into_iter().collect::<Vec<_>>().join("\n");
+    expect![[""]].assert_eq(&lines);
 }

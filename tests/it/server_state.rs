@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use podmux::{
     clock,
     pod::{ListingBuilder, Origin, Prepared, Problem, Refusal, RejectionReason, Stage},
-    server::{SinkFailing, SinkStatus},
+    sink::{SinkFailing, SinkStatus},
     source::{ReflectorStatus, SourceFailing, SourceStatus, api::ReflectorMetrics},
 };
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
     .await;
     let failing =
         SourceFailing { since: long_ago(), attempts: 3, error: "permission denied".into(), quotes: false };
-    server.file_status.lock().unwrap().failing = Some(failing);
+    server.file_status.send_modify(|status| status.failing = Some(failing));
     check(
         &server,
         "/readyz",
@@ -100,7 +100,7 @@ async fn a_source_that_was_not_seen_keeps_it_from_being_ready() {
 #[tokio::test]
 async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
     let server = TestServer::start().await;
-    let set = |edit: &dyn Fn(&mut SinkStatus)| edit(&mut server.sink_status.lock().unwrap());
+    let set = |edit: &dyn Fn(&mut SinkStatus)| server.sink_status.send_modify(edit);
     set(&|sink| sink.busy_since = Some(clock::now()));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.busy_since = Some(long_ago()));
@@ -112,8 +112,13 @@ async fn a_sink_that_is_stuck_keeps_it_from_being_ready() {
         reply.text()
     );
     set(&|sink| sink.busy_since = None);
-    let failing =
-        |since| SinkFailing { since, attempts: 5, next_attempt: clock::now(), error: "disk full".into() };
+    let failing = |since| SinkFailing {
+        seq: 1,
+        since,
+        attempts: 5,
+        next_attempt: clock::now(),
+        error: "disk full".into(),
+    };
     set(&|sink| sink.failing = Some(failing(clock::now())));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.failing = Some(failing(long_ago())));
@@ -182,12 +187,11 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
     server
         .file_refuses("/etc/podmux/secret.yaml", RejectionReason::Unreadable("permission denied".into()))
         .await;
-    {
-        let mut status = server.file_status.lock().unwrap();
+    server.file_status.send_modify(|status| {
         "/etc/podmux".clone_into(&mut status.target);
         "watching".clone_into(&mut status.detail);
         status.last_success = Some("2026-11-21T09:00:00Z".parse().unwrap());
-    }
+    });
     let sources = server.get("/sources").await;
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sources.txt")]
         .assert_eq(&sources.golden());
@@ -197,7 +201,7 @@ async fn sources_show_what_they_could_not_take_and_who_lost_to_whom() {
         error: "gone".into(),
         quotes: false,
     };
-    server.file_status.lock().unwrap().failing = Some(failing);
+    server.file_status.send_modify(|status| status.failing = Some(failing));
     let source = server.get("/sources").await.json()["items"][0].clone();
     assert_eq!(source["state"], "failing");
     expect![[r#"
@@ -257,7 +261,7 @@ async fn metrics_are_open_metrics() {
     server.ask("FROB /pods", &[], "").await;
     server.file_pod("web.yaml", pod("web")).await;
     server.file_refuses("bad.yaml", RejectionReason::Unreadable("no".into())).await;
-    server.sink_status.lock().unwrap().acknowledged = Some(7);
+    server.sink_status.send_modify(|status| status.acknowledged = Some(7));
     let reply = server.get("/metrics").await;
     assert_eq!(reply.header("content-type"), ["application/openmetrics-text; version=1.0.0; charset=utf-8"]);
     let mut lines: Vec<&str> = reply.text().lines().collect();
@@ -337,7 +341,7 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
     assert!(unseen.text().contains("[-]source-api failed: it has not been seen yet\n"), "{}", unseen.text());
 
     server.api_restored(|api| put(api, "web")).await;
-    *server.api_status.lock().unwrap() = restored(Duration::from_secs(3 * 3600 + 20));
+    server.api_status.send_replace(restored(Duration::from_secs(3 * 3600 + 20)));
     check(&server, "/readyz", &expect!["200 text/plain; charset=utf-8\nok"]).await;
     let verbose = expect![[r#"
         200 text/plain; charset=utf-8
@@ -351,7 +355,7 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
     check(&server, "/readyz?verbose", &verbose).await;
     // Nor does its failing hide it.
     let api = async || server.get("/sources").await.json()["items"][2].clone();
-    let of = server.api_status.lock().unwrap().restored.unwrap().to_string();
+    let of = server.api_status.borrow().restored.unwrap().to_string();
     let source = api().await;
     assert_eq!((&source["state"], &source["restored"]), (&"restored".into(), &of.into()));
     let restored_of =
@@ -360,11 +364,11 @@ async fn pods_of_an_earlier_run_are_enough_to_be_ready_and_not_taken_for_live_on
     assert_eq!((&source["pods"], &source["failing"]["attempts"]), (&1.into(), &3.into()));
 
     // One that does not know of when they are.
-    server.api_status.lock().unwrap().restored = None;
+    server.api_status.send_modify(|status| status.restored = None);
     assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok: restored\n"));
 
     // The live ones are what they were: they are not restored ones any more, and failing is failing.
-    *server.api_status.lock().unwrap() = restored(Duration::from_mins(1));
+    server.api_status.send_replace(restored(Duration::from_mins(1)));
     server.api(|api| put(api, "web")).await;
     let source = api().await;
     assert_eq!((&source["state"], source.get("restored")), (&"failing".into(), None));
@@ -377,7 +381,9 @@ async fn a_reflector_says_where_it_is() {
     let server = TestServer::with(with_api()).await;
     let reflector = async || server.get("/sources").await.json()["items"][2]["reflector"].clone();
     assert_eq!(reflector().await, Value::Null);
-    let tell = |status: ReflectorStatus| server.api_status.lock().unwrap().reflector = Some(status);
+    let tell = |reflector: ReflectorStatus| {
+        server.api_status.send_modify(|status| status.reflector = Some(reflector))
+    };
     let status =
         ReflectorStatus { phase: "connecting", resource_version: None, last_event: None, next_attempt: None };
     tell(status.clone());
@@ -413,7 +419,7 @@ async fn what_the_reflector_counts_has_client_gos_names() {
         last_event: Some("2026-11-21T09:00:00Z".parse().unwrap()),
         next_attempt: None,
     };
-    server.api_status.lock().unwrap().reflector = Some(told.clone());
+    server.api_status.send_modify(|status| status.reflector = Some(told.clone()));
     let scraped = async || {
         let reply = server.get("/metrics").await;
         assert_eq!(reply.code, 200, "{}", reply.text());
@@ -427,11 +433,11 @@ async fn what_the_reflector_counts_has_client_gos_names() {
     // A version is opaque: nothing says that it is a number, or how large.
     for version in ["a7", "-1", "1.5", "", "18446744073709551615", "9".repeat(100).as_str()] {
         let told = ReflectorStatus { resource_version: Some(version.into()), ..told.clone() };
-        server.api_status.lock().unwrap().reflector = Some(told);
+        server.api_status.send_modify(|status| status.reflector = Some(told));
         let scraped = scraped().await;
         assert!(!scraped.contains("last_resource_version") && scraped.contains("last_event"), "{version}");
     }
-    server.api_status.lock().unwrap().reflector = None;
+    server.api_status.send_modify(|status| status.reflector = None);
     assert!(!scraped().await.contains("_last_"));
 }
 

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderValue;
-use podmux::{client::Identity, manifest::MAX_MANIFEST, storage::SourceState};
+use podmux::{certificate_files::CertificateFiles, manifest::MAX_MANIFEST, storage::SourceState};
 use tokio::net::TcpListener;
 
 use crate::{
@@ -234,10 +234,9 @@ async fn a_body_of_more_than_10_mib_is_refused_whether_its_length_is_known_or_no
 async fn a_slow_body_and_a_mute_server_are_given_up_in_time() {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut settings = settings(&web.url);
-    settings.timeout = Duration::from_millis(300);
     // A busy machine may be that slow itself; the next poll will do.
     settings.check_frequency = Duration::from_millis(20);
-    let mut source = Polled::start_with(settings, |source| source);
+    let mut source = Polled::start_with(settings, |source| source.with_timeout(Duration::from_millis(300)));
     source.hear("ADD: web=i:1").await;
     let trickle = [Step::Send("#".into()), Step::Pause(Duration::from_millis(20))];
     for reply in [Reply::mute(), Reply::steps(None, trickle.iter().cycle().take(200_000).cloned().collect())]
@@ -285,7 +284,7 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     let (cert_file, key_file) = other.client("node");
     let mut settings = settings(&web.url);
     settings.ca_file = Some(directory.path().join("trusted.pem"));
-    settings.identity = Some(Identity { cert_file, key_file });
+    settings.client_certificate = Some(CertificateFiles { certificate: cert_file, key: key_file });
     settings.check_frequency = Duration::from_millis(20);
     // Nobody asks for anything: what is mended is found by the next poll.
     let mut source = Polled::start_with(settings, |source| source);
@@ -301,7 +300,7 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     // The same files with another certificate in them.
     ours.client("node");
     source.hear("ADD: web=i:1").await;
-    soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
+    soon(source.handle.status().wait_for(|status| status.failing.is_none())).await.unwrap();
 }
 
 #[tokio::test]
@@ -409,9 +408,8 @@ fn a_pod_with_the_uid_of_another_is_said_once() {
 #[tokio::test]
 async fn a_poll_that_is_asked_for_while_one_is_under_way_is_another_one() {
     let web = Web::start(Reply::mute()).await;
-    let mut settings = settings(&web.url);
-    settings.timeout = Duration::from_secs(2);
-    let mut source = Polled::start_with(settings, |source| source);
+    let settings = settings(&web.url);
+    let mut source = Polled::start_with(settings, |source| source.with_timeout(Duration::from_secs(2)));
     web.asked(1).await;
     web.say(Reply::ok(pod("web", "i:1")));
     source.poll().await;

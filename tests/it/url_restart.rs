@@ -6,7 +6,7 @@ use podmux::{
     pod::{NodeName, SourceName},
     source::{
         last_good::LastGood,
-        url::{UrlSettings, UrlSource},
+        url::{Config, UrlSource},
     },
     storage::SourceState,
 };
@@ -25,7 +25,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn start(directory: &Path, settings: UrlSettings) -> Self {
+    fn start(directory: &Path, settings: Config) -> Self {
         let mut state = State::open(directory).unwrap();
         let node = NodeName::new("node").unwrap();
         let good = LastGood::new(SourceName::Url, node, state.db.clone(), &mut state.stored);
@@ -149,6 +149,6 @@ async fn a_disk_that_fails_shows_and_stops_nothing() {
     source.hear("ADD: a=i:1 b=i:1").await;
     let shows =
         |status: &podmux::source::SourceStatus| status.detail.contains("cannot be kept for the next start");
-    soon(source.handle.watch().wait_for(shows)).await.unwrap();
+    soon(source.handle.status().wait_for(shows)).await.unwrap();
     source.end().await;
 }

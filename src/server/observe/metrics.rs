@@ -192,7 +192,9 @@ fn reflector(registry: &mut Registry, view: &View) {
         counts(registry, counted);
     }
     // There is one reflector, so its numbers carry no label.
-    let Some(status) = view.sources.iter().find_map(|(_, status)| status.borrow().reflector.clone()) else { return };
+    let Some(status) = view.sources.iter().find_map(|(_, status)| status.borrow().reflector.clone()) else {
+        return;
+    };
     // A version is opaque: as a number, where it is one, it is for people to see it move.
     // The text format fails altogether over what is larger than an i64.
     let number = |version: Arc<str>| u64::try_from(version.parse::<i64>().ok()?).ok();

@@ -7,7 +7,10 @@ use tracing::{debug, info, warn};
 use super::reflector::Version;
 use crate::{
     clock,
-    source::{outage::Outage, status::{ReflectorStatus, SourceStatus}},
+    source::{
+        outage::Outage,
+        status::{ReflectorStatus, SourceStatus},
+    },
 };
 
 /// See the [module](self).

@@ -27,11 +27,7 @@ impl Config {
     /// The kubelet's check frequency (20 s).
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            check_frequency: Duration::from_secs(20),
-            on_invalid: OnInvalid::default(),
-        }
+        Self { path: path.into(), check_frequency: Duration::from_secs(20), on_invalid: OnInvalid::default() }
     }
 }
 

@@ -14,12 +14,7 @@ mod manifests;
 mod watch;
 mod worker;
 
-use std::{
-    mem, panic,
-    path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{mem, panic, path, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch as level,
@@ -126,8 +121,7 @@ impl FileSource {
         let good = LastGood::none(SourceName::File, preparation.node.clone());
         let worker = Some(Box::new(Worker::new(config, preparation, absolute, inbox.clone())));
         let counts = Counts::default();
-        let source =
-            Self { channel, inbox, worker, good, asked, rescanned, status, counts, polling: None };
+        let source = Self { channel, inbox, worker, good, asked, rescanned, status, counts, polling: None };
         (source, FileHandle { asked: ask, rescanned: done, status: seen })
     }
 
@@ -193,8 +187,7 @@ impl FileSource {
             }
             let began = Instant::now();
             let Asked { rescans: asked, check_frequency, on_invalid } = *self.asked.borrow_and_update();
-            let scan =
-                schedule.next_scan <= began || asked > answering.unwrap_or(*self.rescanned.borrow());
+            let scan = schedule.next_scan <= began || asked > answering.unwrap_or(*self.rescanned.borrow());
             let news = self.inbox.take();
             if let Some(worker) = &mut self.worker {
                 worker.retune(check_frequency, on_invalid);
@@ -268,8 +261,7 @@ impl FileSource {
     fn detail(&self) -> String {
         let Counts { files, rejected, waiting } = self.counts;
         let noticing = self.polling.as_ref();
-        let noticing =
-            noticing.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
+        let noticing = noticing.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
         let mut detail = format!("{noticing}; {files} manifests");
         for (count, what) in [(rejected, "rejected"), (waiting, "pending")] {
             if count > 0 {

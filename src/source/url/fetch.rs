@@ -164,11 +164,7 @@ async fn client(config: &Config, timeout: Duration) -> Result<Client, ClientErro
     made.unwrap_or_else(|error| Err(ClientError::Roots(error.into())))
 }
 
-async fn ask(
-    client: &Client,
-    config: &Config,
-    known: Option<&Validators>,
-) -> Result<Answer, UrlError> {
+async fn ask(client: &Client, config: &Config, known: Option<&Validators>) -> Result<Answer, UrlError> {
     let mut request = Request::get(&config.url).body(Bytes::new()).map_err(UrlError::Request)?;
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));

@@ -7,7 +7,7 @@ use podmux::{
     pod::{NodeName, Op, Pod, PodUpdate, SourceName},
     source::{
         SourceFailing, SourceStatus,
-        api::{ApiHandle, ApiSettings, ApiSource, Kubeconfig},
+        api::{ApiHandle, ApiSource, Config, Kubeconfig, Proxies},
     },
     storage::SourceState,
 };
@@ -86,9 +86,10 @@ impl Reflected {
     pub fn start_with(server: &ApiServer, user: &Value, more: impl FnOnce(ApiSource) -> ApiSource) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = Kubeconfig::File(server.kubeconfig(directory.path(), user));
-        let settings = ApiSettings { kubeconfig, node: NodeName::new(NODE).unwrap() };
+        let config = Config { kubeconfig, proxies: Proxies::default() };
+        let node = NodeName::new(NODE).unwrap();
         let (mux, turn) = Mux::new(&[SourceName::Api]);
-        let (source, handle) = ApiSource::new(settings, mux.channel(SourceName::Api).unwrap());
+        let (source, handle) = ApiSource::new(config, node, mux.channel(SourceName::Api).unwrap());
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
         let source = tokio::spawn(more(source).run(stop.clone()));
@@ -202,7 +203,7 @@ impl Reflected {
     }
 
     pub fn status(&self) -> SourceStatus {
-        self.handle.status()
+        self.handle.status().borrow().clone()
     }
 
     pub fn failing(&self) -> Option<SourceFailing> {
@@ -221,7 +222,7 @@ impl Reflected {
 
     /// Waits for a state.
     pub async fn is(&self, what: &str, is: impl FnMut(&SourceStatus) -> bool) {
-        let mut watch = self.handle.watch();
+        let mut watch = self.handle.status();
         let Ok(status) = timeout(Duration::from_mins(2), watch.wait_for(is)).await else {
             panic!("it is not {what}: {:#?}, asked {:?}", self.status(), self.server.briefly());
         };
