@@ -191,7 +191,9 @@ pub(crate) fn explain(arg: clap::Arg) -> clap::Arg {
         return arg;
     }
     let default = default_text.map(|default| format!("[default: {default}] ")).unwrap_or_default();
-    undelimited(arg).help(format!("{help}\n{default}[env: {variable}]")).hide_default_value(true)
+    let has_default = !arg.get_default_values().is_empty();
+    let arg = if has_default { arg.hide_default_value(true) } else { arg };
+    undelimited(arg).help(format!("{help}\n{default}[env: {variable}]"))
 }
 
 /// A flag holds one value: a path may contain a comma.

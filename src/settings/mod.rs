@@ -133,9 +133,9 @@ impl Settings {
         guard(&mut server.token_file, now.token_file.as_ref(), "token-file", &mut stuck);
         guard(&mut server.tls, now.tls.as_ref(), "tls-cert-file", &mut stuck);
         guard(&mut server.client_ca_file, now.client_ca_file.as_ref(), "client-ca-file", &mut stuck);
-        hold(&mut fresh.state_dir, &self.state_dir, "state-dir", &mut stuck);
         hold(&mut fresh.sinks, &self.sinks, "sink", &mut stuck);
         hold(&mut fresh.notify, &self.notify, "notify", &mut stuck);
+        hold(&mut fresh.state_dir, &self.state_dir, "state-dir", &mut stuck);
         hold(&mut fresh.log.format, &self.log.format, "log-format", &mut stuck);
         (fresh, stuck)
     }

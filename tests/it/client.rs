@@ -448,7 +448,7 @@ fn the_files_of_the_settings_are_read_at_once() {
     let no_pem = "PEM text is expected, which begins with -----BEGIN";
     assert_eq!(ca(&empty), format!("no certificate in {}: {no_pem}", empty.display()));
     let (cert_file, _) = ours.client("one");
-    let identity = Some(Identity { cert_file: cert_file.clone(), key_file: cert_file.clone() });
+    let identity = Some(CertificateFiles { certificate: cert_file.clone(), key: cert_file.clone() });
     let error = Client::new(ClientSettings { identity, ..ClientSettings::default() }).unwrap_err();
     assert_eq!(error.to_string(), format!("no private key in {}: {no_pem}", cert_file.display()));
 }

@@ -324,12 +324,46 @@ fn uses(own: &str, names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn a_sink_touches_its_file_and_one_row_of_the_registry() {
     let lines = uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]).into_iter().collect::<Vec<_>>().join("\n");
-    expect![[""]].assert_eq(&lines);
+    expect![[r#"
+        src/cli/apply.rs: Jsonl,
+        src/cli/apply.rs: Some(Form::Jsonl) => format!("{pod}\n"),
+        src/cli/get/mod.rs: Form::Jsonl => format!("{object}\n"),
+        src/cli/get/mod.rs: Jsonl,
+        src/cli/get/mod.rs: podmux get updates --from 1 -o jsonl | jq -c '[.seq, .op, .source]'
+        src/cli/get/mod.rs: return Err(anyhow!("updates have no names: -o table, wide, json, yaml or jsonl shows them"));
+        src/cli/get/pods.rs: Form::Json | Form::Yaml | Form::Jsonl => self.printer.object(pod),
+        src/cli/get/pods.rs: Form::Json | Form::Yaml | Form::Jsonl if self.args.output_watch_events => {
+        src/cli/get/pods.rs: Form::Jsonl => pods.iter().try_for_each(|pod| self.printer.object(pod)),
+        src/cli/get/sources.rs: Form::Jsonl => sources.iter().try_for_each(|source| printer.object(source))?,
+        src/cli/get/updates.rs: if is_update && args.output == Form::Jsonl {
+        src/cli/run.rs: podmux run --config /var/lib/kubelet/config.yaml --sink jsonl=/var/log/podmux.jsonl
+        src/cli/run.rs: sink: [jsonl=/var/log/podmux.jsonl]
+        src/settings/flags.rs: #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
+        src/sink/mod.rs: mod jsonl;
+        src/sink/mod.rs: pub use jsonl::{Jsonl, Reopen};
+        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND];
+        src/sink/registry.rs: jsonl,"#]].assert_eq(&lines);
 }
 
 #[test]
 fn a_source_touches_its_module_its_settings_and_one_row_of_the_table() {
     let names = ["UrlSource", "UrlHandle", "url_config", "Url"];
     let lines = uses("src/source/url/", &names).into_iter().collect::<Vec<_>>().join("\n");
-    expect![[""]].assert_eq(&lines);
+    expect![[r#"
+        src/agent/sources.rs: Source { name: SourceName::Url, is_configured: |settings| settings.url.is_some(), start: url },
+        src/agent/sources.rs: let (source, handle) = UrlSource::new(settings.url.clone()?, parts.preparation(), parts.channel);
+        src/agent/sources.rs: url::UrlSource,
+        src/cli/get/pods.rs: if source == SourceName::Url.annotation() && !is_posted { SourceName::Url.as_str() } else { source }
+        src/cli/validate/mod.rs: SourceArg::Url => SourceName::Url,
+        src/cli/validate/mod.rs: Url,
+        src/client/error.rs: Self::Url { url: shown(url) }
+        src/client/error.rs: Url {
+        src/pod/update.rs: Self::Url => "http",
+        src/pod/update.rs: Self::Url => "url",
+        src/pod/update.rs: Url,
+        src/pod/update.rs: pub const ALL: [Self; 4] = [Self::File, Self::Http, Self::Url, Self::Api];
+        src/settings/combine.rs: pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<url::Config>, SettingsError> {
+        src/settings/flags.rs: #[arg(long, value_name = "URL", value_parser = url, value_hint = ValueHint::Url, help_heading = "Sources")]
+        src/settings/mod.rs: combine::{api_config, distinct, server_config, url_config},
+        src/settings/mod.rs: url: url_config(&mut flags, &layers)?,"#]].assert_eq(&lines);
 }

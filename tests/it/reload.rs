@@ -99,16 +99,16 @@ fn a_bad_configuration_is_refused_as_a_whole() {
     fs::write(agent.at("other"), "other-token").unwrap();
     // The other token is good, and is not taken: it stands in a bad file.
     agent.configure("tokenFile: '@/other'\nshutdownGrace: never");
-    let line = agent.reload("the settings cannot be used; those from before stay");
+    let line = agent.reload("reload failed: invalid settings; the previous ones stay in effect");
     assert!(line.contains("ERROR") && line.contains("config.yaml:6:1: shutdownGrace"), "{line}");
     agent.knows("first-token", "other-token");
     // The files that are in use are read all the same.
     fs::write(agent.at("token"), "second-token").unwrap();
-    agent.reload("the settings cannot be used; those from before stay");
+    agent.reload("reload failed: invalid settings; the previous ones stay in effect");
     agent.knows("second-token", "first-token");
     // And mended, all of it is taken.
     agent.configure("tokenFile: '@/other'\nshutdownGrace: 9s");
-    agent.reload("the settings are read");
+    agent.reload("settings reloaded");
     agent.knows("other-token", "second-token");
     let log = agent.ends();
     assert_eq!(log.matches("cannot be used").count(), 2, "once for each reload:\n{log}");
@@ -122,13 +122,13 @@ fn a_bad_token_beside_a_good_configuration_leaves_the_old_one() {
     agent.configure("tokenFile: '@/token'\nverbose: 1");
     agent.reload("the server's token and certificates cannot be used; those from before stay");
     assert_eq!(agent.asks("first-token"), 200);
-    agent.process.logs("a file that the settings name is of no use");
+    agent.process.logs("reload incomplete: a file that the settings name is invalid");
     wait_for(|| {
         let metrics = agent.answer("/metrics", "first-token");
         metrics.contains("podmux_config_last_reload_successful 0\n").then_some(())
     });
     let log = agent.ends();
-    assert!(log.contains("the settings are read") && log.contains("DEBUG"), "the rest is taken:\n{log}");
+    assert!(log.contains("settings reloaded") && log.contains("DEBUG"), "the rest is taken:\n{log}");
 }
 
 /// What was made with a token is not left open to everybody by a line that was deleted.
@@ -153,7 +153,7 @@ async fn the_urls_certificates_may_come_to_stand_elsewhere() {
     let agent = Agent::start(&settings(old.ca_file.to_str().unwrap()));
     agent.process.logs("the manifests cannot be fetched");
     agent.configure(&settings(new.ca_file.to_str().unwrap()));
-    agent.reload("the settings are read");
+    agent.reload("settings reloaded");
     agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
     // A file that cannot be read costs nothing but a line.
     web.say(Reply::ok(pod("other", "i:1")));

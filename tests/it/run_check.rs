@@ -111,7 +111,7 @@ fn a_warning_is_no_refusal() {
     assert_eq!(output.status.code(), Some(0));
     let said = String::from_utf8(output.stderr).unwrap();
     expect![[r#"
-        podmux: no settings of this version, ignored: PODMUX_LISTENS
+        podmux: unknown variables, ignored: PODMUX_LISTENS
     "#]]
     .assert_eq(&said);
 }

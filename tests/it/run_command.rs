@@ -173,14 +173,14 @@ fn sighup_reads_the_settings_anew_and_refuses_bad_ones() {
 
     write("shutdownGrace: never");
     agent.signal(Signal::HUP);
-    let refused = agent.logs("the settings cannot be used; those from before stay");
+    let refused = agent.logs("reload failed: invalid settings; the previous ones stay in effect");
     assert!(refused.contains("shutdownGrace") && refused.contains("never"), "{refused}");
 
     write("shutdownGrace: 8s\nverbose: 1\nsink: [jsonl=/elsewhere]");
     agent.signal(Signal::HUP);
     let ignored = agent.logs("takes effect only after a restart");
     assert!(ignored.contains("setting=\"sink\""), "{ignored}");
-    agent.logs("the settings are read");
+    agent.logs("settings reloaded");
     let log = stop(agent);
     assert!(log.contains("DEBUG"), "the log says more from now on:\n{log}");
 }
@@ -199,7 +199,7 @@ fn sighup_changes_how_invalid_manifests_are_treated() {
     fs::write(manifests.path().join("web.yaml"), "kind: [").unwrap();
     agent.logs("the manifest was refused");
     agent.signal(Signal::HUP);
-    agent.logs("the settings are read");
+    agent.logs("settings reloaded");
     write("onInvalidManifest: remove");
     agent.signal(Signal::HUP);
     let held = agent.holds("no web", |held| held.pods.is_empty() && held.seq > 1);

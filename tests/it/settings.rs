@@ -387,7 +387,7 @@ fn variables_that_no_setting_reads_are_one_warning() {
         ("HOME", "/"),
     ]);
     let settings = load(&flags(&[("pod-manifest-path", "a")]), &said).unwrap();
-    assert_eq!(settings.warnings, ["no settings of this version, ignored: PODMUX_PORT, PODMUX_SINKS"]);
+    assert_eq!(settings.warnings, ["unknown variables, ignored: PODMUX_PORT, PODMUX_SINKS"]);
 }
 
 #[test]
@@ -451,50 +451,50 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
         --file-check-frequency: "0" is out of bounds: 100ms to 24h
         --shutdown-grace: "1h0m1s" is out of bounds: 0s to 1h
         0s: accepted
-        --sink: "exec=/bin/true" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
-        --sink: "webhook=http://localhost" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
-        --sink: "podman" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
+        --sink: unknown sink "exec=/bin/true"; the sinks are jsonl, jsonl=PATH
+        --sink: unknown sink "webhook=http://localhost"; the sinks are jsonl, jsonl=PATH
+        --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
-        --sink: "" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
-        --sink: "jsonl" is given twice
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: the URL does not begin with http:// or https://: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url-header: header 1: a header is written 'NAME: VALUE', and this one has no colon
-        --manifest-url-header: header 1: a header is written 'NAME: VALUE', and this one has no colon
-        --manifest-url-header: header 1: before its colon there is no header's name
-        --manifest-url-header: header 1: before its colon there is no header's name
-        --manifest-url-header: header 1: the value of x-a has characters that no header may have
-        --manifest-url-header: header 2: before its colon there is no header's name
-        --manifest-url-sha256: "" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --manifest-url-sha256: "é11111111111111111111111111111111111111111111111111111111111111" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111g" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --listen: "" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "80" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "host" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "example.org:80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
-        --listen: ":80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
-        --listen: "127.0.0.1" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "127.0.0.1:65536" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "::1:80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH
+        --sink: jsonl is given twice
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: the URL does not begin with http:// or https://: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url-header: a header is written 'NAME: VALUE', this one has no colon
+        --manifest-url-header: a header is written 'NAME: VALUE', this one has no colon
+        --manifest-url-header: the text before the colon is not a header name
+        --manifest-url-header: the text before the colon is not a header name
+        --manifest-url-header: the value of x-a has characters that are not allowed in a header
+        --manifest-url-header: value 2: the text before the colon is not a header name
+        --manifest-url-sha256: "" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --manifest-url-sha256: "é11111111111111111111111111111111111111111111111111111111111111" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111g" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --listen: "" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "80" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "host" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "example.org:80": the host must be an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --listen: ":80": the host must be an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --listen: "127.0.0.1" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "127.0.0.1:65536" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "::1:80": the host must be an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
         --listen: "unix:": unix:PATH needs a path
         --listen: "unix:/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": unix:PATH needs a path of at most 107 bytes
-        --listen: none stands alone: it says that there is no address
-        --listen: none stands alone: it says that there is no address
+        --listen: none means no address: give it alone
+        --listen: none means no address: give it alone
         --listen: 127.0.0.1:1 is given twice
         --listen: unix:a is given twice
-        --state-dir: a path is needed, and it is empty
-        --token-file: a path is needed, and it is empty
+        --state-dir: the path is empty
+        --token-file: the path is empty
         --node-name: "my_host" cannot be a node name: up to 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit
-        --pod-manifest-path: a path is needed, and it is empty
+        --pod-manifest-path: the path is empty
         --on-invalid-manifest: "Keep" is not one of keep, remove
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
         --log-format: "xml" is not one of text, json
-        --verbose: "true" is not a level: 0, 1, 2 or 3 is
+        --verbose: "true" is not a level: use 0, 1, 2 or 3
     "#]].assert_eq(&told);
 }
 
@@ -502,7 +502,7 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
 fn without_a_source_nothing_starts() {
     let said = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none")]);
     let error = load(&said, &Environment::new()).unwrap_err();
-    expect!["no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"].assert_eq(&error.to_string());
+    expect!["no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or leave --listen none out"].assert_eq(&error.to_string());
     for key in ["pod-manifest-path", "manifest-url", "kubeconfig"] {
         let value = if key == "manifest-url" { "http://localhost/pods" } else { "/m" };
         let said = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none"), (key, value)]);
@@ -575,9 +575,9 @@ verbose: 1
             tlsCertFile: DIR/tls.pem
             tlsPrivateKeyFile: /tls.key
             clientCaFile: DIR/clients.pem
-            stateDir: DIR/state
             sink: jsonl+jsonl=DIR/updates.jsonl
             notify: Snapshot
+            stateDir: DIR/state
             shutdownGrace: 3s
             logFormat: Json
             verbose: 1
@@ -595,9 +595,9 @@ fn a_config_file_may_be_json_and_leave_its_kind_away() {
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
-            stateDir: /state
             sink: jsonl=/s
             notify: Incremental
+            stateDir: /state
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
@@ -770,13 +770,13 @@ fn a_real_kubelet_configuration_gives_its_manifests_and_one_line_about_the_rest(
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
-            stateDir: /state
             sink: jsonl
             notify: Incremental
+            stateDir: /state
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
-            warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the rest, 24 fields here, is ignored
+            warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the other 24 fields are ignored
         "#]],
     );
 }
@@ -803,9 +803,9 @@ fileCheckFrequency: 5s
             httpCheckFrequency: 60s
             nodeName: node
             listen: 127.0.0.1:10240
-            stateDir: /state
             sink: jsonl
             notify: Incremental
+            stateDir: /state
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
@@ -970,21 +970,21 @@ fn what_has_no_meaning_without_another_setting_is_refused() {
         told += &refusal(&[(key, "/f")]);
     }
     expect![[r#"
-        --manifest-url-header: it needs a URL to be about: give --manifest-url URL
+        --manifest-url-header: it has no effect without a URL: give --manifest-url URL
         accepted
-        --manifest-url-ca-file: it needs a URL to be about: give --manifest-url URL
+        --manifest-url-ca-file: it has no effect without a URL: give --manifest-url URL
         accepted
-        --manifest-url-client-cert-file: a certificate and its key go together: give --manifest-url-client-key-file FILE, too
-        --manifest-url-client-cert-file: a certificate and its key go together: give --manifest-url-client-key-file FILE, too
-        --manifest-url-client-key-file: a certificate and its key go together: give --manifest-url-client-cert-file FILE, too
-        --manifest-url-client-key-file: a certificate and its key go together: give --manifest-url-client-cert-file FILE, too
-        --manifest-url-sha256: it needs a URL to be about: give --manifest-url URL
+        --manifest-url-client-cert-file: a certificate and its key need each other: give --manifest-url-client-key-file FILE, too
+        --manifest-url-client-cert-file: a certificate and its key need each other: give --manifest-url-client-key-file FILE, too
+        --manifest-url-client-key-file: a certificate and its key need each other: give --manifest-url-client-cert-file FILE, too
+        --manifest-url-client-key-file: a certificate and its key need each other: give --manifest-url-client-cert-file FILE, too
+        --manifest-url-sha256: it has no effect without a URL: give --manifest-url URL
         accepted
         accepted
         accepted
-        --tls-cert-file: a certificate and its key go together: give --tls-private-key-file FILE, too
-        --tls-private-key-file: a certificate and its key go together: give --tls-cert-file FILE, too
-        --client-ca-file: clients show certificates over TLS only: give --tls-cert-file and --tls-private-key-file, too
+        --tls-cert-file: a certificate and its key need each other: give --tls-private-key-file FILE, too
+        --tls-private-key-file: a certificate and its key need each other: give --tls-cert-file FILE, too
+        --client-ca-file: client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too
         accepted
     "#]].assert_eq(&told);
 }
@@ -1004,12 +1004,12 @@ fn beyond_loopback_there_is_neither_plain_text_nor_a_stranger() {
         told += &refusal(&[("listen", address)]);
     }
     expect![[r#"
-        --listen: 0.0.0.0:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: [::]:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: 192.168.0.1:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: [::ffff:10.0.0.1]:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: 0.0.0.0:1 can be reached from elsewhere and needs TLS: give --tls-cert-file and --tls-private-key-file; or listen on 127.0.0.1
-        --listen: 0.0.0.0:1 can be reached from elsewhere and needs a way to know its clients: give --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach 0.0.0.0:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach [::]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach 192.168.0.1:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach [::ffff:10.0.0.1]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach 0.0.0.0:1: it needs TLS: give --tls-cert-file and --tls-private-key-file; or listen on 127.0.0.1
+        --listen: other machines can reach 0.0.0.0:1: it needs authentication: give --token-file or --client-ca-file; or listen on 127.0.0.1
         accepted
         accepted
         accepted
@@ -1076,12 +1076,12 @@ fn the_word_in_cluster_is_what_a_pod_is_told_and_a_path_with_a_slash_is_a_path()
     let pods = Kubeconfig::InCluster(InCluster::new("10.0.0.1".to_owned(), 443));
     assert_eq!(load("in-cluster", &told), Ok(pods.clone()));
     assert_eq!(load("./in-cluster", &told), Ok(Kubeconfig::File("./in-cluster".into())));
-    let expected = "--kubeconfig: in-cluster needs KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets in a pod; give the path of a kubeconfig elsewhere (a file of that name is ./in-cluster)";
+    let expected = "--kubeconfig: in-cluster needs KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets in a pod; elsewhere give the path of a kubeconfig (a file of that name is ./in-cluster)";
     for said in [&told[..1], &told[1..], &[]] {
         assert_eq!(load("in-cluster", said), Err(expected.to_owned()));
     }
     let bad = [told[0], ("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443")];
-    assert_eq!(load("in-cluster", &bad), Err("--kubeconfig: KUBERNETES_SERVICE_PORT is no port".to_owned()));
+    assert_eq!(load("in-cluster", &bad), Err("--kubeconfig: KUBERNETES_SERVICE_PORT is not a port".to_owned()));
     // In a config file it is the same word, and every other text a path from there.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");

@@ -60,7 +60,7 @@ fn timely_shutdown_sink_hung() {
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("did not end in time; it is cut off task=\"sink jsonl\""), "{log}");
-    assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
+    assert!(log.ends_with("stopped: the shutdown grace is over"), "{log}");
     let mut cut = String::new();
     stdout.read_to_string(&mut cut).unwrap();
     assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "the line in hand was not finished");
@@ -96,7 +96,7 @@ fn timely_shutdown_sink_failing() {
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     assert_eq!(log.matches("No space left on device").count(), 1, "loud once, then quiet:\n{log}");
-    assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
+    assert!(log.ends_with("stopped: the shutdown grace is over"), "{log}");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_second_signal_ends_it_at_once() {
     agent.signal(Signal::INT);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert!(log.contains("stopped at once: asked a second time signal=\"SIGINT\""), "{log}");
+    assert!(log.contains("stopped at once: second signal signal=\"SIGINT\""), "{log}");
 }
 
 #[test]
@@ -131,11 +131,11 @@ fn a_failing_stop_that_is_cut_off_has_failed() {
     drop(reader);
     manager.hears("STOPPING=1");
     agent.signal(Signal::TERM);
-    agent.logs("stopping already, after a failure");
+    agent.logs("already stopping after a failure");
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 1, "{log}");
-    assert!(log.contains("stopped at once: asked a second time"), "{log}");
+    assert!(log.contains("stopped at once: second signal"), "{log}");
 }
 
 #[test]

@@ -106,7 +106,7 @@ async fn a_manifest_that_is_refused_is_not_quoted() {
     let mut command = podmux_run(dir.path(), &["--manifest-url", &web.url]);
     let agent = Process::start(manager.starts(&mut command));
     let ready = manager.hears("READY=1");
-    assert!(ready.ends_with("Z: what it was given cannot be used; podmux get sources says why\n"), "{ready}");
+    assert!(ready.ends_with("Z: its input is invalid; podmux get sources shows why\n"), "{ready}");
     ends_well(agent);
     assert!(!manager.all().concat().contains("4711"));
 }
@@ -197,7 +197,7 @@ fn a_stop_is_told_with_what_it_waits_for_and_how_long_it_may_take() {
     }
     drop(unread);
     let (_, log) = agent.ends();
-    assert!(log.contains("stopping: the sinks take what is pending"), "{log}");
+    assert!(log.contains("stopping: pending updates are delivered"), "{log}");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_reload_is_told_good_or_bad() {
     agent.signal(Signal::HUP);
     manager.hears("RELOADING=1");
     let ready = manager.hears("READY=1");
-    let refused = "STATUS=0 pods; the new settings were refused, the old ones stay: ";
+    let refused = "STATUS=0 pods; reload failed, the previous settings stay in effect: ";
     assert!(ready.contains(refused) && ready.contains("shutdownGrace"), "{ready}");
 
     fs::write(&config, "shutdownGrace: 6s\n").unwrap();
@@ -250,9 +250,9 @@ fn a_reload_whose_files_are_of_no_use_says_so() {
     agent.signal(Signal::HUP);
     manager.hears("RELOADING=1");
     let ready = manager.hears("READY=1");
-    assert!(ready.contains("; the new settings were read, but token file "), "{ready}");
+    assert!(ready.contains("; settings reloaded, but token file "), "{ready}");
     assert!(!ready.contains("s3cret"), "{ready}");
-    agent.logs("a file that the settings name is of no use");
+    agent.logs("reload incomplete: a file that the settings name is invalid");
 
     fs::write(&token, "s3cret").unwrap();
     agent.signal(Signal::HUP);
@@ -283,7 +283,7 @@ fn requests_in_hand_are_told_and_a_reader_that_goes_meanwhile_is_no_failure() {
 
     agent.signal(Signal::TERM);
     let stopping = manager.hears("STOPPING=1");
-    assert!(stopping.contains("\nSTATUS=stopping: requests in hand are answered; 0 pods; "), "{stopping}");
+    assert!(stopping.contains("\nSTATUS=stopping: pending requests are answered; 0 pods; "), "{stopping}");
     drop(reader);
     request.write_all(b"x").unwrap();
     line.clear();
@@ -386,7 +386,7 @@ fn a_manager_that_reads_nothing_or_is_gone_harms_nobody() {
     let agent = Process::start(full.starts(command.env("WATCHDOG_USEC", WATCHDOG_USEC)));
     agent.holds("the pod", |held| held.pods.contains_key("default/a-node1"));
     agent.signal(Signal::HUP);
-    agent.logs("SIGHUP: the settings are read");
+    agent.logs("settings reloaded");
     put(dir.path(), "b");
     agent.holds("the other pod", |held| held.pods.contains_key("default/b-node1"));
     // It hears of it all once it reads again.
@@ -565,7 +565,7 @@ fn a_merge_loop_that_does_not_turn_gets_no_sign_of_life() {
         assert!(manager.all().is_empty());
         let said = log.lines_with("ERROR");
         assert!(
-            said.len() == 1 && said[0].contains("has not turned for 7.5s") && said[0].contains("mux"),
+            said.len() == 1 && said[0].contains("does not run for 7.5s") && said[0].contains("mux"),
             "{said:?}"
         );
         upstream.turn();
@@ -608,7 +608,7 @@ fn a_delivery_that_holds_its_thread_gets_no_sign_of_life() {
             () = feeding => unreachable!("it feeds for ever"),
             said = blocked => said,
         };
-        assert!(said.contains("sink double") && said.contains("has not turned"), "{said}");
+        assert!(said.contains("sink double") && said.contains("does not run"), "{said}");
         let before = manager.all().len();
         drop(release);
         let again = watchdog(&watched, &upstream.mux, &upstream.pulses);

@@ -243,12 +243,12 @@ fn a_passed_socket_for_all_addresses_serves_ours_too_and_only_with_tls_and_a_tok
         let told = refusal(&unit, activated(&unit.command(args), [fd()]));
         told.replace(&address.port().to_string(), "PORT")
     };
-    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
+    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
         .assert_eq(&told(&["--listen", &ours]));
     let authority = Authority::new(unit.dir.path(), "ca");
     let (cert, key) = authority.server_files("localhost");
     let tls = ["--tls-cert-file", cert.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
-    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which can be reached from elsewhere and needs a way to know its clients: give --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
+    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs authentication: give --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
         .assert_eq(&told(&[&tls[..], &["--listen", "none"]].concat()));
     fs::write(unit.at("token"), "a-token-that-is-long-enough").unwrap();
     let token = unit.at("token");
@@ -265,16 +265,16 @@ fn what_is_no_stream_socket_that_listens_is_refused() {
     let unit = Unit::new();
     let told = |fd: OwnedFd| refusal(&unit, activated(&unit.command(&[]), [fd]));
     let datagrams = UnixDatagram::bind(unit.at("datagrams")).unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a socket for datagrams: write ListenStream= in the .socket unit, and no other Listen…="]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a datagram socket: write ListenStream= in the .socket unit, and no other Listen…="]
         .assert_eq(&told(datagrams.into()));
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    assert!(told(udp.into()).contains("which is a socket for datagrams: write ListenStream="));
+    assert!(told(udp.into()).contains("which is a datagram socket: write ListenStream="));
     let (pipe, _writer) = io::pipe().unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is no stream socket: write ListenStream= in the .socket unit, and no other Listen…="]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is not a stream socket: write ListenStream= in the .socket unit, and no other Listen…="]
         .assert_eq(&told(pipe.into()));
-    assert!(told(fs::File::open("/dev/null").unwrap().into()).contains("is no stream socket"));
+    assert!(told(fs::File::open("/dev/null").unwrap().into()).contains("is not a stream socket"));
     let (connection, _other) = UnixStream::pair().unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a connection and no socket that listens: write Accept=no in the .socket unit"]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a connection, not a listening socket: write Accept=no in the .socket unit"]
         .assert_eq(&told(connection.into()));
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let connection = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
@@ -282,12 +282,12 @@ fn what_is_no_stream_socket_that_listens_is_refused() {
     let name = unit.at("abstract");
     let name = SocketAddr::from_abstract_name(name.to_str().unwrap()).unwrap();
     let without_file = UnixListener::bind_addr(&name).unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is an abstract socket, which has no owner and no mode, so that anybody could use it: write a path in ListenStream= of the .socket unit"]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is an abstract socket: it has no owner and no mode, so every user of this machine could connect; write a path in ListenStream= of the .socket unit"]
         .assert_eq(&told(without_file.into()));
     // The second of two is found, too.
     let (pipe, _writer) = io::pipe().unwrap();
     let both = refusal(&unit, activated(&unit.command(&[]), [unit.fd(), pipe.into()]));
-    assert!(both.contains("systemd passed fd 4 (podmux.socket), which is no stream socket"), "{both}");
+    assert!(both.contains("systemd passed fd 4 (podmux.socket), which is not a stream socket"), "{both}");
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_reload_leaves_passed_sockets_as_they_are() {
     let unit = Unit::new();
     let agent = unit.start_watched(&[]);
     agent.signal(Signal::HUP);
-    agent.logs("SIGHUP: the settings are read");
+    agent.logs("settings reloaded");
     assert_eq!(ask(&unit.path(), "GET", "/livez").0, 200);
     assert_eq!(own(&unit, "GET", "/livez").0, 200);
     agent.signal(Signal::TERM);
@@ -513,7 +513,7 @@ fn a_request_that_does_not_end_is_waited_for_only_so_long() {
     slow.write_all(&request[..request.len() - 10]).unwrap();
     unit.has_connections(1);
     agent.signal(Signal::TERM);
-    agent.logs("not all requests could be answered before the sources stop");
+    agent.logs("requests unfinished when the sources stop");
     assert_eq!(agent.ends().0, 0);
 }
 

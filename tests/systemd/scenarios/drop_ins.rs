@@ -176,7 +176,7 @@ fn the_output_file_is_rotated_and_goes_on_in_a_new_one() {
     // The next line goes into the new one.
     machine.wait_for("the agent was told", || {
         let journal = machine.journal("--output=cat");
-        if journal.contains("SIGHUP: the settings are read") { Ok(()) } else { Err(journal) }
+        if journal.contains("settings reloaded") { Ok(()) } else { Err(journal) }
     });
     machine.post(&pod("after"));
     machine.wait_for("the pod is told in the new file", || has("/var/log/podmux/updates.jsonl", "after"));

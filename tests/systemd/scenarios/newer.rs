@@ -30,7 +30,7 @@ fn a_reload_is_over_when_the_agent_says_so() {
     machine.ok("systemctl reload podmux.service");
     // No waiting here: that is what the drop-in is for.
     let journal = machine.journal("--output=cat");
-    assert!(journal.contains("SIGHUP: the settings are read"), "{journal}");
+    assert!(journal.contains("settings reloaded"), "{journal}");
     assert_eq!(machine.agent(), agent);
     machine.settings("fileCheckFrequency: often");
     assert_ne!(machine.run("systemctl reload podmux.service").code, 0);

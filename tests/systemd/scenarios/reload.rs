@@ -38,7 +38,7 @@ fn a_reload_takes_a_new_token_and_new_settings() {
     assert_eq!(code(&machine, Some("the-first-token-of-this-test")), 401);
     machine.wait_for("the log says so", || {
         let journal = machine.journal("--output=cat");
-        if journal.contains("SIGHUP: the settings are read") { Ok(()) } else { Err(journal) }
+        if journal.contains("settings reloaded") { Ok(()) } else { Err(journal) }
     });
     assert_eq!(machine.agent(), agent, "the process is the same");
     assert_eq!(machine.is_active(), Ok(()));

@@ -289,7 +289,7 @@ impl Machine {
         self.ok("systemctl reload podmux.service");
         self.wait_for("the agent has read them", || {
             let journal = self.journal("--output=cat");
-            if journal.contains("SIGHUP: the settings are read") { Ok(()) } else { Err(journal) }
+            if journal.contains("settings reloaded") { Ok(()) } else { Err(journal) }
         });
         let good = self.read("/etc/podmux/config.yaml");
         self.settings("fileCheckFrequency: often");
