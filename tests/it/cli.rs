@@ -48,64 +48,64 @@ fn help_says_what_there_is_with_defaults_and_variables() {
     check(
         &["-h"],
         &expect![[r#"
-        Pods from every source of a node, as one ordered stream of updates
+            Pods from every source of a node, as one ordered stream of updates
 
-        Usage: podmux <COMMAND>
+            Usage: podmux <COMMAND>
 
-        Commands:
-          run         Run the agent: read manifests, tell every change in order
-          validate    Check manifests as the agent would take them
-          get         Show pods, sources or updates of a running agent
-          apply       Create or replace pods on a running agent
-          delete      Delete pods of a running agent
-          completion  Print completions for a shell
+            Commands:
+              run         Run the agent: read pod manifests and publish every change as one ordered stream
+              validate    Check manifests as the agent would take them
+              get         Show pods, sources or updates of a running agent
+              apply       Create or replace pods on a running agent
+              delete      Delete pods of a running agent
+              completion  Print completions for a shell
 
-        Options:
-          -h, --help     Print help (see more with '--help')
-          -V, --version  Print version
-        exit 0
-    "#]],
+            Options:
+              -h, --help     Print help (see more with '--help')
+              -V, --version  Print version
+            exit 0
+        "#]],
     );
     check(
         &["--help"],
         &expect![[r#"
-        Pods from every source of a node, as one ordered stream of updates
+            Pods from every source of a node, as one ordered stream of updates
 
-        podmux does what the kubelet's config layer does, alone: it reads pod manifests, settles who has
-        which name, and tells every change once, in order, as JSON lines.
+            podmux does what the kubelet's config layer does, alone: it reads pod manifests, settles who has
+            which name, and tells every change once, in order, as JSON lines.
 
-        Usage: podmux <COMMAND>
+            Usage: podmux <COMMAND>
 
-        Commands:
-          run         Run the agent: read manifests, tell every change in order
-          validate    Check manifests as the agent would take them
-          get         Show pods, sources or updates of a running agent
-          apply       Create or replace pods on a running agent
-          delete      Delete pods of a running agent
-          completion  Print completions for a shell
+            Commands:
+              run         Run the agent: read pod manifests and publish every change as one ordered stream
+              validate    Check manifests as the agent would take them
+              get         Show pods, sources or updates of a running agent
+              apply       Create or replace pods on a running agent
+              delete      Delete pods of a running agent
+              completion  Print completions for a shell
 
-        Options:
-          -h, --help
-                  Print help (see a summary with '-h')
+            Options:
+              -h, --help
+                      Print help (see a summary with '-h')
 
-          -V, --version
-                  Print version
+              -V, --version
+                      Print version
 
-        Examples:
-          podmux run --pod-manifest-path /etc/kubernetes/manifests
-          podmux validate /etc/kubernetes/manifests
-          podmux apply -f web.yaml
-          podmux get pods -A --watch
-          podmux completion bash > /etc/bash_completion.d/podmux
+            Examples:
+              podmux run --pod-manifest-path /etc/kubernetes/manifests
+              podmux validate /etc/kubernetes/manifests
+              podmux apply -f web.yaml
+              podmux get pods -A --watch
+              podmux completion bash > /etc/bash_completion.d/podmux
 
-        Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.
-        exit 0
-    "#]],
+            Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.
+            exit 0
+        "#]],
     );
     check(
         &["run", "-h"],
         &expect![[r#"
-            Run the agent: read manifests, tell every change in order
+            Run the agent: read pod manifests and publish every change as one ordered stream
 
             Usage: podmux run [OPTIONS]
 
@@ -117,99 +117,106 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                       File or directory of pod manifests; it is watched
                       [env: PODMUX_POD_MANIFEST_PATH]
                   --file-check-frequency <DURATION>
-                      How often all manifests are read again, whatever the watch says
+                      Time between two complete scans of the manifests, in addition to watching
                       [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]
-                  --on-invalid-manifest <keep|remove>
-                      What becomes of a manifest's pods when it turns bad: keep the last good ones, or remove
-                      them
-                      [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]
+                  --on-invalid-manifest <POLICY>
+                      What happens to the pods of a manifest that becomes invalid: keep the last valid ones, or
+                      remove them
+                      [default: keep] [env: PODMUX_ON_INVALID_MANIFEST] [possible values: keep, remove]
                   --manifest-url <URL>
                       URL of pod manifests; it is polled
                       [env: PODMUX_MANIFEST_URL]
                   --manifest-url-header <NAME: VALUE>
-                      A header for each request of the URL; may be repeated. Others can see flags: a secret is
-                      better kept in --config FILE
+                      A header for each request of the URL; may be repeated. Other users of this machine can
+                      read flags: put a secret in --config FILE
                       [env: PODMUX_MANIFEST_URL_HEADER]
                   --manifest-url-ca-file <FILE>
-                      The certificate authorities (PEM) that the URL's server is checked with, instead of the
-                      system's
+                      The certificate authorities (PEM) that verify the URL's server, instead of the system's
                       [env: PODMUX_MANIFEST_URL_CA_FILE]
                   --manifest-url-client-cert-file <FILE>
-                      The certificate (PEM) that is shown to the URL's server
+                      The client certificate (PEM) for the URL's server
                       [env: PODMUX_MANIFEST_URL_CLIENT_CERT_FILE]
                   --manifest-url-client-key-file <FILE>
-                      The key (PEM) of that certificate
+                      The private key (PEM) of that certificate
                       [env: PODMUX_MANIFEST_URL_CLIENT_KEY_FILE]
                   --manifest-url-sha256 <HEX>
-                      The SHA-256 that what the URL gives must have
+                      Reject content of the URL whose SHA-256 differs from this
                       [env: PODMUX_MANIFEST_URL_SHA256]
                   --http-check-frequency <DURATION>
-                      How often the URL is polled
+                      Time between two polls of the URL
                       [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]
                   --kubeconfig <FILE|in-cluster>
-                      The kubeconfig with which the API server is asked for the pods that are bound to this
-                      node, or in-cluster, for what a pod of the cluster finds in its place
+                      The kubeconfig of the API server whose pods for this node are read, or in-cluster for the
+                      service account of a pod
                       [env: PODMUX_KUBECONFIG]
                   --node-name <NAME>
-                      This node's name, a part of every static pod's name
+                      The name of this node, a part of every static pod's name
                       [default: the host name] [env: PODMUX_NODE_NAME] [alias: --hostname-override]
 
             Server:
-                  --listen <ADDRESS>             Where pods are posted and looked at over HTTP: HOST:PORT,
-                                                 unix:PATH or none; may be repeated. Sockets that systemd passes
-                                                 are served in any case. Beyond loopback it needs TLS, and a
-                                                 token or client certificates
-                                                 [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
-                  --token-file <FILE>            The file with the token that clients over TCP must bear
-                                                 [env: PODMUX_TOKEN_FILE]
-                  --tls-cert-file <FILE>         The server's certificate (PEM, with its chain); it turns TLS on
-                                                 [env: PODMUX_TLS_CERT_FILE]
-                  --tls-private-key-file <FILE>  The key (PEM) of that certificate
-                                                 [env: PODMUX_TLS_PRIVATE_KEY_FILE]
-                  --client-ca-file <FILE>        The certificate authorities (PEM) that sign clients'
-                                                 certificates
-                                                 [env: PODMUX_CLIENT_CA_FILE]
+                  --listen <HOST:PORT|unix:PATH|none>
+                      Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in
+                      addition. An address that other machines can reach needs TLS, and a token or client
+                      certificates
+                      [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
+                  --token-file <FILE>
+                      The file with the token that TCP clients must send
+                      [env: PODMUX_TOKEN_FILE]
+                  --tls-cert-file <FILE>
+                      The server's certificate (PEM, with its chain); it enables TLS
+                      [env: PODMUX_TLS_CERT_FILE]
+                  --tls-private-key-file <FILE>
+                      The private key (PEM) of that certificate
+                      [env: PODMUX_TLS_PRIVATE_KEY_FILE]
+                  --client-ca-file <FILE>
+                      The certificate authorities (PEM) that sign client certificates
+                      [env: PODMUX_CLIENT_CA_FILE]
 
             Sinks:
-                  --sink <SINK>    Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
-                                   [default: jsonl] [env: PODMUX_SINK]
-                  --notify <MODE>  How sinks are told: incremental (each change), snapshot (everything on any
-                                   change) or snapshot-and-updates (everything when pods come or go, else the
-                                   change)
-                                   [default: incremental] [env: PODMUX_NOTIFY]
+                  --sink <jsonl|jsonl=PATH>  Where updates go: jsonl writes JSON lines to standard output or a
+                                             file; may be repeated
+                                             [default: jsonl] [env: PODMUX_SINK]
+                  --notify <MODE>            What sinks receive: each change (incremental), all pods at each
+                                             change (snapshot), or all pods when pods are added or removed and
+                                             each change otherwise (snapshot-and-updates)
+                                             [default: incremental] [env: PODMUX_NOTIFY] [possible values:
+                                             incremental, snapshot, snapshot-and-updates]
 
             Process:
-                  --state-dir <DIR>            Where posted pods and the last good manifests are kept; none
-                                               keeps nothing
+                  --state-dir <DIR|none>       Directory for posted pods and last-known-good manifests; none
+                                               stores nothing
                                                [default: /var/lib/podmux for root, else the user's state
                                                directory] [env: PODMUX_STATE_DIR]
-                  --shutdown-grace <DURATION>  How long stopping may take
+                  --shutdown-grace <DURATION>  Time limit for shutting down
                                                [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]
-                  --log-format <text|json>     The form of the log on standard error: text or json
-                                               [default: text] [env: PODMUX_LOG_FORMAT]
-              -v, --verbose...                 Log more; -vv and -vvv more still
+                  --log-format <FORMAT>        Format of the log on standard error
+                                               [default: text] [env: PODMUX_LOG_FORMAT] [possible values: text,
+                                               json]
+              -v, --verbose...                 Log more: -v debug events, -vv traces, -vvv also those of the
+                                               libraries
                                                [env: PODMUX_VERBOSE]
-                  --config <FILE>              Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
+                  --config <FILE>              Settings in YAML or JSON: podmux's own format, or a
+                                               KubeletConfiguration
                                                [env: PODMUX_CONFIG]
-                  --check                      Start nothing: read the settings and the files that they name,
-                                               say what is wrong with them, and end with 0 if a start or a
-                                               reload would take them, else with 2. Addresses, sockets that
-                                               systemd passes and the state directory are not tried
+                  --check                      Check the settings and the files that they name, print all
+                                               errors, and exit without starting: 0 if a start or a reload would
+                                               accept them, else 2. Addresses, sockets from systemd and the
+                                               state directory are not checked
             exit 0
         "#]],
     );
     check(
         &["run", "--help"],
         &expect![[r#"
-            Run the agent: read manifests, tell every change in order
+            Run the agent: read pod manifests and publish every change as one ordered stream
 
-            Every flag can also be given in the environment (--sink is PODMUX_SINK, a comma between several;
-            PODMUX_MANIFEST_URL_HEADER has a line for each header) and as a field of --config FILE
-            (--file-check-frequency is fileCheckFrequency). A flag has precedence over the environment, the
-            environment over the file.
+            Every flag can also be given in the environment (--sink is PODMUX_SINK, with commas between several
+            values; PODMUX_MANIFEST_URL_HEADER has one header per line) and as a field of --config FILE
+            (--file-check-frequency is fileCheckFrequency). A flag takes precedence over the environment, and
+            the environment over the file.
 
-            SIGTERM and SIGINT stop it. SIGHUP reads settings, certificates, tokens and manifests anew; --check
-            says beforehand whether they can be used.
+            SIGTERM and SIGINT stop the agent. SIGHUP reloads settings, certificates, tokens and manifests;
+            check the settings with --check before.
 
             Usage: podmux run [OPTIONS]
 
@@ -223,117 +230,122 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                       [env: PODMUX_POD_MANIFEST_PATH]
 
                   --file-check-frequency <DURATION>
-                      How often all manifests are read again, whatever the watch says
+                      Time between two complete scans of the manifests, in addition to watching
                       [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]
 
-                  --on-invalid-manifest <keep|remove>
-                      What becomes of a manifest's pods when it turns bad: keep the last good ones, or remove
-                      them
+                  --on-invalid-manifest <POLICY>
+                      What happens to the pods of a manifest that becomes invalid: keep the last valid ones, or
+                      remove them
                       [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]
+
+                      [possible values: keep, remove]
 
                   --manifest-url <URL>
                       URL of pod manifests; it is polled
                       [env: PODMUX_MANIFEST_URL]
 
                   --manifest-url-header <NAME: VALUE>
-                      A header for each request of the URL; may be repeated. Others can see flags: a secret is
-                      better kept in --config FILE
+                      A header for each request of the URL; may be repeated. Other users of this machine can
+                      read flags: put a secret in --config FILE
                       [env: PODMUX_MANIFEST_URL_HEADER]
 
                   --manifest-url-ca-file <FILE>
-                      The certificate authorities (PEM) that the URL's server is checked with, instead of the
-                      system's
+                      The certificate authorities (PEM) that verify the URL's server, instead of the system's
                       [env: PODMUX_MANIFEST_URL_CA_FILE]
 
                   --manifest-url-client-cert-file <FILE>
-                      The certificate (PEM) that is shown to the URL's server
+                      The client certificate (PEM) for the URL's server
                       [env: PODMUX_MANIFEST_URL_CLIENT_CERT_FILE]
 
                   --manifest-url-client-key-file <FILE>
-                      The key (PEM) of that certificate
+                      The private key (PEM) of that certificate
                       [env: PODMUX_MANIFEST_URL_CLIENT_KEY_FILE]
 
                   --manifest-url-sha256 <HEX>
-                      The SHA-256 that what the URL gives must have
+                      Reject content of the URL whose SHA-256 differs from this
                       [env: PODMUX_MANIFEST_URL_SHA256]
 
                   --http-check-frequency <DURATION>
-                      How often the URL is polled
+                      Time between two polls of the URL
                       [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]
 
                   --kubeconfig <FILE|in-cluster>
-                      The kubeconfig with which the API server is asked for the pods that are bound to this
-                      node, or in-cluster, for what a pod of the cluster finds in its place
+                      The kubeconfig of the API server whose pods for this node are read, or in-cluster for the
+                      service account of a pod
                       [env: PODMUX_KUBECONFIG]
 
                   --node-name <NAME>
-                      This node's name, a part of every static pod's name
+                      The name of this node, a part of every static pod's name
                       [default: the host name] [env: PODMUX_NODE_NAME]
 
                       [alias: --hostname-override]
 
             Server:
-                  --listen <ADDRESS>
-                      Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be
-                      repeated. Sockets that systemd passes are served in any case. Beyond loopback it needs
-                      TLS, and a token or client certificates
+                  --listen <HOST:PORT|unix:PATH|none>
+                      Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in
+                      addition. An address that other machines can reach needs TLS, and a token or client
+                      certificates
                       [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]
 
                   --token-file <FILE>
-                      The file with the token that clients over TCP must bear
+                      The file with the token that TCP clients must send
                       [env: PODMUX_TOKEN_FILE]
 
                   --tls-cert-file <FILE>
-                      The server's certificate (PEM, with its chain); it turns TLS on
+                      The server's certificate (PEM, with its chain); it enables TLS
                       [env: PODMUX_TLS_CERT_FILE]
 
                   --tls-private-key-file <FILE>
-                      The key (PEM) of that certificate
+                      The private key (PEM) of that certificate
                       [env: PODMUX_TLS_PRIVATE_KEY_FILE]
 
                   --client-ca-file <FILE>
-                      The certificate authorities (PEM) that sign clients' certificates
+                      The certificate authorities (PEM) that sign client certificates
                       [env: PODMUX_CLIENT_CA_FILE]
 
             Sinks:
-                  --sink <SINK>
-                      Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated
+                  --sink <jsonl|jsonl=PATH>
+                      Where updates go: jsonl writes JSON lines to standard output or a file; may be repeated
                       [default: jsonl] [env: PODMUX_SINK]
 
                   --notify <MODE>
-                      How sinks are told: incremental (each change), snapshot (everything on any change) or
-                      snapshot-and-updates (everything when pods come or go, else the change)
+                      What sinks receive: each change (incremental), all pods at each change (snapshot), or all
+                      pods when pods are added or removed and each change otherwise (snapshot-and-updates)
                       [default: incremental] [env: PODMUX_NOTIFY]
 
+                      [possible values: incremental, snapshot, snapshot-and-updates]
+
             Process:
-                  --state-dir <DIR>
-                      Where posted pods and the last good manifests are kept; none keeps nothing
+                  --state-dir <DIR|none>
+                      Directory for posted pods and last-known-good manifests; none stores nothing
                       [default: /var/lib/podmux for root, else the user's state directory] [env:
                       PODMUX_STATE_DIR]
 
                   --shutdown-grace <DURATION>
-                      How long stopping may take
+                      Time limit for shutting down
                       [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]
 
-                  --log-format <text|json>
-                      The form of the log on standard error: text or json
+                  --log-format <FORMAT>
+                      Format of the log on standard error
                       [default: text] [env: PODMUX_LOG_FORMAT]
 
+                      [possible values: text, json]
+
               -v, --verbose...
-                      Log more; -vv and -vvv more still
+                      Log more: -v debug events, -vv traces, -vvv also those of the libraries
                       [env: PODMUX_VERBOSE]
 
                   --config <FILE>
-                      Settings in YAML or JSON: podmux's own, or a KubeletConfiguration
+                      Settings in YAML or JSON: podmux's own format, or a KubeletConfiguration
                       [env: PODMUX_CONFIG]
 
                   --check
-                      Start nothing: read the settings and the files that they name, say what is wrong with
-                      them, and end with 0 if a start or a reload would take them, else with 2. Addresses,
-                      sockets that systemd passes and the state directory are not tried
+                      Check the settings and the files that they name, print all errors, and exit without
+                      starting: 0 if a start or a reload would accept them, else 2. Addresses, sockets from
+                      systemd and the state directory are not checked
 
             Examples:
-              Follow a directory, one JSON object a line on standard output:
+              Watch a directory, and print one JSON object per line:
                 podmux run --pod-manifest-path /etc/kubernetes/manifests
 
               Use the kubelet's own configuration, and append to a file:
@@ -363,8 +375,7 @@ fn help_says_what_there_is_with_defaults_and_variables() {
                   --source <SOURCE>   The source whose rules hold [default: file] [possible values: file, http,
                                       url]
                   --node-name <NAME>  This node's name, a part of every static pod's name
-                                      [default: the host name] [env: PODMUX_NODE_NAME] [alias:
-                                      --hostname-override]
+                                      [env: PODMUX_NODE_NAME] [alias: --hostname-override]
               -o, --output <FORM>     The form of the output; json prints an object a line for each manifest
                                       [default: text] [possible values: text, json]
               -v, --verbose           Name what is good and what is skipped, too
@@ -403,7 +414,7 @@ fn help_says_what_there_is_with_defaults_and_variables() {
 
                   --node-name <NAME>
                       This node's name, a part of every static pod's name
-                      [default: the host name] [env: PODMUX_NODE_NAME]
+                      [env: PODMUX_NODE_NAME]
 
                       [alias: --hostname-override]
 
@@ -474,23 +485,23 @@ fn without_a_command_there_is_help_and_a_refusal() {
     check(
         &[],
         &expect![[r#"
-        ! Pods from every source of a node, as one ordered stream of updates
-        ! 
-        ! Usage: podmux <COMMAND>
-        ! 
-        ! Commands:
-        !   run         Run the agent: read manifests, tell every change in order
-        !   validate    Check manifests as the agent would take them
-        !   get         Show pods, sources or updates of a running agent
-        !   apply       Create or replace pods on a running agent
-        !   delete      Delete pods of a running agent
-        !   completion  Print completions for a shell
-        ! 
-        ! Options:
-        !   -h, --help     Print help (see more with '--help')
-        !   -V, --version  Print version
-        exit 2
-    "#]],
+            ! Pods from every source of a node, as one ordered stream of updates
+            ! 
+            ! Usage: podmux <COMMAND>
+            ! 
+            ! Commands:
+            !   run         Run the agent: read pod manifests and publish every change as one ordered stream
+            !   validate    Check manifests as the agent would take them
+            !   get         Show pods, sources or updates of a running agent
+            !   apply       Create or replace pods on a running agent
+            !   delete      Delete pods of a running agent
+            !   completion  Print completions for a shell
+            ! 
+            ! Options:
+            !   -h, --help     Print help (see more with '--help')
+            !   -V, --version  Print version
+            exit 2
+        "#]],
     );
 }
 
@@ -520,9 +531,9 @@ fn a_call_that_makes_no_sense_is_refused_in_one_line() {
     check(
         &["run", "--node-name"],
         &expect![[r#"
-        ! podmux: a value is required for '--node-name <NAME>' but none was supplied; see podmux run --help
-        exit 2
-    "#]],
+            ! podmux: --node-name: "" is not one of
+            exit 2
+        "#]],
     );
     check(
         &["run", "manifests"],
@@ -566,16 +577,16 @@ fn settings_that_cannot_be_used_are_refused_in_one_line() {
     check(
         &["run", "--listen", "none"],
         &expect![[r#"
-            ! podmux: no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none
+            ! podmux: no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or leave --listen none out
             exit 2
         "#]],
     );
     check(
         &["run", "--pod-manifest-path", "a", "--sink", "podman"],
         &expect![[r#"
-        ! podmux: --sink: "podman" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
-        exit 2
-    "#]],
+            ! podmux: --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH
+            exit 2
+        "#]],
     );
     check(
         &["run", "--pod-manifest-path", "a", "--config", "missing.yaml"],
@@ -706,5 +717,5 @@ staticPodPath: manifests
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert_eq!(log.matches("the rest, 2 fields here, is ignored").count(), 1, "{log}");
+    assert_eq!(log.matches("the other 2 fields are ignored").count(), 1, "{log}");
 }

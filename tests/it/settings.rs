@@ -1,8 +1,8 @@
-//! Settings: which layer has the word, what a config file may say, and what is refused in which words.
+//! Settings: the precedence of the layers, config files, and the errors of invalid values.
 #![allow(
     clippy::needless_raw_string_hashes,
     clippy::too_many_lines,
-    reason = "golden texts are written by expect-test, and are as long as what a person sees"
+    reason = "golden texts are written by expect-test, and are as long as the output that they show"
 )]
 
 use std::{
@@ -324,13 +324,13 @@ fn every_setting_has_the_same_name_in_all_layers() {
 }
 
 #[test]
-fn a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_default() {
+fn a_flag_precedes_the_environment_the_environment_the_file_and_the_file_the_default() {
     let dir = tempfile::tempdir().unwrap();
     let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
     for key in keys().iter().map(String::as_str) {
         let Row { flag: _, variable, field, given: [by_flag, by_variable, by_file, by_default] } = row(key);
         let path = dir.path().join("config.yaml");
-        // Every layer below the one that is meant to win speaks, too.
+        // Every layer below the expected one has a value, too.
         for winner in 0..4 {
             let mut flags = flags(&[(key, by_flag.0)][..usize::from(winner == 0)]);
             let mut environment = environment(&[(variable, by_variable.0)][..usize::from(winner <= 1)]);
@@ -338,7 +338,7 @@ fn a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_d
                 fs::write(&path, format!("{field}: {}\n", by_file.0)).unwrap();
                 flags = flags.with("config", path.to_str().unwrap());
             }
-            // Half a pair cannot do without the other half, and not with it.
+            // A certificate needs its key, and the key alone is an error.
             let needs = needs(key).iter().filter(|(name, _)| winner < 3 || !name.ends_with("_FILE"));
             environment.extend(self::environment(&needs.copied().collect::<Vec<_>>()));
             environment.insert("STATE_DIRECTORY".to_owned(), "/state:/other".to_owned());
@@ -350,7 +350,7 @@ fn a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_d
 }
 
 #[test]
-fn the_defaults_are_those_of_the_documentation() {
+fn the_defaults_are_as_documented() {
     let settings = load(
         &flags(&[("pod-manifest-path", "manifests"), ("node-name", "node")]),
         &environment(&[("STATE_DIRECTORY", "/state")]),
@@ -370,73 +370,74 @@ fn the_defaults_are_those_of_the_documentation() {
 }
 
 #[test]
-fn a_variable_that_is_empty_says_nothing() {
-    let said = environment(&[("PODMUX_FILE_CHECK_FREQUENCY", ""), ("PODMUX_CONFIG", ""), ("HOME", "/h")]);
-    let settings = load(&flags(&[("pod-manifest-path", "a")]), &said).unwrap();
+fn an_empty_variable_counts_as_not_set() {
+    let given = environment(&[("PODMUX_FILE_CHECK_FREQUENCY", ""), ("PODMUX_CONFIG", ""), ("HOME", "/h")]);
+    let settings = load(&flags(&[("pod-manifest-path", "a")]), &given).unwrap();
     assert_eq!(settings.file.unwrap().check_frequency, Duration::from_secs(20));
 }
 
 #[test]
-fn variables_that_no_setting_reads_are_one_warning() {
-    let said = environment(&[
+fn unknown_variables_are_one_warning() {
+    let given = environment(&[
         ("PODMUX_SINKS", "jsonl"),
         ("PODMUX_NODE_NAME", "a"),
         ("PODMUX_PORT", ""),
-        // For the commands that ask an agent.
+        // For the client commands.
         ("PODMUX_SERVER", "unix:/s"),
         ("HOME", "/"),
     ]);
-    let settings = load(&flags(&[("pod-manifest-path", "a")]), &said).unwrap();
+    let settings = load(&flags(&[("pod-manifest-path", "a")]), &given).unwrap();
     assert_eq!(settings.warnings, ["unknown variables, ignored: PODMUX_PORT, PODMUX_SINKS"]);
 }
 
 #[test]
-fn values_that_cannot_be_used_say_what_is_accepted() {
+fn errors_of_invalid_values_name_the_accepted_ones() {
     let check = |key: &str, value: &str| {
-        let mut said = vec![("node-name", "node"), ("pod-manifest-path", "manifests"), ("state-dir", "none")];
-        said.retain(|(other, _)| *other != key);
-        said.extend(value.split('|').map(|value| (key, value)));
-        match load(&flags(&said), &Environment::new()) {
+        let mut given =
+            vec![("node-name", "node"), ("pod-manifest-path", "manifests"), ("state-dir", "none")];
+        given.retain(|(other, _)| *other != key);
+        given.extend(value.split('|').map(|value| (key, value)));
+        match load(&flags(&given), &Environment::new()) {
             Ok(_) => format!("{value}: accepted\n"),
             Err(error) => format!("{error}\n"),
         }
     };
-    let mut told = String::new();
+    let mut shown = String::new();
     for value in ["20", "", "abc", "20 s", "-5s", "99ms", "24h1s", "9999999999999h", "1x", ".s", "0"] {
-        told += &check("file-check-frequency", value);
+        shown += &check("file-check-frequency", value);
     }
     for value in ["1h0m1s", "0s"] {
-        told += &check("shutdown-grace", value);
+        shown += &check("shutdown-grace", value);
     }
     for value in ["exec=/bin/true", "webhook=http://localhost", "podman", "jsonl=", "", "jsonl|jsonl"] {
-        told += &check("sink", value);
+        shown += &check("sink", value);
     }
     for value in ["", "example.org/pods", "ftp://u:secret@h/", "http://", "http://h h/", "https://"] {
-        told += &check("manifest-url", value);
+        shown += &check("manifest-url", value);
     }
     for value in ["", "secret", "a b: secret", ": secret", "X-A: sec\u{1}ret", "X-A: ok|sec ret: x"] {
-        told += &check("manifest-url-header", value);
+        shown += &check("manifest-url-header", value);
     }
     let odd = "1".repeat(63);
     for value in ["", &odd, &odd.replacen('1', "é", 1), &(odd.clone() + "g")] {
-        told += &check("manifest-url-sha256", value);
+        shown += &check("manifest-url-sha256", value);
     }
     for value in ["", "80", "host", "example.org:80", ":80", "127.0.0.1", "127.0.0.1:65536", "::1:80"] {
-        told += &check("listen", value);
+        shown += &check("listen", value);
     }
     let long = format!("unix:/{}", "a".repeat(107));
     for value in ["unix:", &long, "none|127.0.0.1:1", "none|none", "127.0.0.1:1|localhost:1", "unix:a|unix:a"]
     {
-        told += &check("listen", value);
+        shown += &check("listen", value);
     }
-    told += &check("state-dir", "");
-    told += &check("token-file", "");
-    told += &check("node-name", "my_host");
-    told += &check("pod-manifest-path", "");
-    told += &check("on-invalid-manifest", "Keep");
-    told += &check("notify", "all");
-    told += &check("log-format", "xml");
-    told += &check("verbose", "true");
+    shown += &check("state-dir", "");
+    shown += &check("token-file", "");
+    shown += &check("node-name", "my_host");
+    shown += &check("pod-manifest-path", "");
+    shown += &check("on-invalid-manifest", "Keep");
+    shown += &check("notify", "all");
+    shown += &check("log-format", "xml");
+    shown += &check("verbose", "true");
     expect![[r#"
         --file-check-frequency: "20" has no unit: write 20s for seconds, or use ms, m or h
         --file-check-frequency: "" is not a duration: write it like 20s, 1m30s, 500ms or 1h
@@ -495,24 +496,24 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
         --log-format: "xml" is not one of text, json
         --verbose: "true" is not a level: use 0, 1, 2 or 3
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&shown);
 }
 
 #[test]
-fn without_a_source_nothing_starts() {
-    let said = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none")]);
-    let error = load(&said, &Environment::new()).unwrap_err();
+fn settings_without_a_source_are_an_error() {
+    let given = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none")]);
+    let error = load(&given, &Environment::new()).unwrap_err();
     expect!["no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or leave --listen none out"].assert_eq(&error.to_string());
     for key in ["pod-manifest-path", "manifest-url", "kubeconfig"] {
         let value = if key == "manifest-url" { "http://localhost/pods" } else { "/m" };
-        let said = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none"), (key, value)]);
-        assert!(load(&said, &Environment::new()).is_ok(), "{key}");
+        let given = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none"), (key, value)]);
+        assert!(load(&given, &Environment::new()).is_ok(), "{key}");
     }
 }
 
 fn check_config(text: &str, expected: &Expect) {
     let dir = tempfile::tempdir().unwrap();
-    let told = match config(dir.path(), text) {
+    let shown = match config(dir.path(), text) {
         Err(error) => error,
         Ok(settings) => {
             let values = podmux::settings::settings().into_iter();
@@ -523,11 +524,11 @@ fn check_config(text: &str, expected: &Expect) {
             values.chain(warnings).collect()
         }
     };
-    expected.assert_eq(&told.replace(dir.path().to_str().unwrap(), "DIR"));
+    expected.assert_eq(&shown.replace(dir.path().to_str().unwrap(), "DIR"));
 }
 
 #[test]
-fn a_config_file_of_our_own_sets_everything_and_its_paths_are_relative_to_it() {
+fn a_config_file_has_all_settings_and_its_paths_are_relative_to_it() {
     let text = "\
 apiVersion: podmux/v1
 kind: PodmuxConfiguration
@@ -586,7 +587,7 @@ verbose: 1
 }
 
 #[test]
-fn a_config_file_may_be_json_and_leave_its_kind_away() {
+fn a_config_file_may_be_json_without_a_kind() {
     check_config(
         r#"{"podManifestPath": "/m", "sink": "jsonl=/s"}"#,
         &expect![[r#"
@@ -606,7 +607,7 @@ fn a_config_file_may_be_json_and_leave_its_kind_away() {
 }
 
 #[test]
-fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
+fn an_invalid_field_is_reported_with_line_and_column() {
     for (text, expected) in [
         (
             "podManifestPath: /m\nnodename: a\n",
@@ -615,13 +616,13 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
             "staticPodPath: /m\n",
             expect![
-                "DIR/config.yaml:1:1: staticPodPath: belongs to a kubelet's configuration: say kind: KubeletConfiguration, or podManifestPath and manifestUrl"
+                "DIR/config.yaml:1:1: staticPodPath: a field of a kubelet's configuration: add kind: KubeletConfiguration, or use podManifestPath and manifestUrl"
             ],
         ),
         (
@@ -630,18 +631,16 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\nnodeName: yes\n",
-            expect![
-                "DIR/config.yaml:2:1: nodeName: a text is expected, and this is a boolean; put it in quotes"
-            ],
+            expect!["DIR/config.yaml:2:1: nodeName: expected a string, found a boolean; put it in quotes"],
         ),
         (
             "podManifestPath: /m\nnodeName: [a]\n",
-            expect!["DIR/config.yaml:2:1: nodeName: a text is expected, and this is a list"],
+            expect!["DIR/config.yaml:2:1: nodeName: expected a string, found a list"],
         ),
         (
             "podManifestPath: /m\nsink: [1]\n",
             expect![
-                "DIR/config.yaml:2:1: sink: a list of texts is expected, and this is a number; put it in quotes"
+                "DIR/config.yaml:2:1: sink: expected a list of strings, found a number; put it in quotes"
             ],
         ),
         (
@@ -652,13 +651,11 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\nsink: exec=a\n",
-            expect![[
-                r#"DIR/config.yaml:2:1: sink: "exec=a" is not a sink of this version: jsonl (standard output) and jsonl=PATH are"#
-            ]],
+            expect![[r#"DIR/config.yaml:2:1: sink: unknown sink "exec=a"; the sinks are jsonl, jsonl=PATH"#]],
         ),
         (
             "podManifestPath: /m\npodManifestPath: /n\n",
-            expect!["DIR/config.yaml:2:1: podManifestPath: said before, in line 1"],
+            expect!["DIR/config.yaml:2:1: podManifestPath: given twice, first in line 1"],
         ),
         (
             "kind: Pod\n",
@@ -682,25 +679,25 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         (
             "listen: none\n",
             expect![[
-                r#"no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"#
+                r#"no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or leave --listen none out"#
             ]],
         ),
         (
             "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodURL: u\n",
             expect![[
-                r#"DIR/config.yaml:3:1: staticPodURL: the URL does not begin with http:// or https://: it is written like https://HOST:PORT/PATH"#
+                r#"DIR/config.yaml:3:1: staticPodURL: the URL does not begin with http:// or https://: write it like https://HOST:PORT/PATH"#
             ]],
         ),
         (
             "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodURLHeader: {a: b}\n",
             expect![[
-                r#"DIR/config.yaml:3:1: staticPodURLHeader: a map of headers to lists of texts is expected, and this is a text"#
+                r#"DIR/config.yaml:3:1: staticPodURLHeader: expected a map of headers to lists of strings, found a string"#
             ]],
         ),
         (
             "manifestUrlHeader: 1\n",
             expect![[
-                r#"DIR/config.yaml:1:1: manifestUrlHeader: a text or a list of texts is expected, and this is a number; put it in quotes"#
+                r#"DIR/config.yaml:1:1: manifestUrlHeader: expected a string or a list of strings, found a number; put it in quotes"#
             ]],
         ),
     ] {
@@ -761,7 +758,7 @@ volumeStatsAggPeriod: 0s
 ";
 
 #[test]
-fn a_real_kubelet_configuration_gives_its_manifests_and_one_line_about_the_rest() {
+fn the_manifests_of_a_real_kubelet_configuration_are_used_with_one_warning_about_other_fields() {
     check_config(
         KUBEADM,
         &expect![[r#"
@@ -782,7 +779,7 @@ fn a_real_kubelet_configuration_gives_its_manifests_and_one_line_about_the_rest(
 }
 
 #[test]
-fn a_kubelet_configuration_gives_its_url_with_the_headers() {
+fn the_url_and_its_headers_of_a_kubelet_configuration_are_used() {
     let text = "\
 kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -814,21 +811,21 @@ fileCheckFrequency: 5s
 }
 
 #[test]
-fn a_config_file_that_cannot_be_read_is_refused() {
+fn an_unreadable_config_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing.yaml");
     let missing = flags(&[("config", missing.to_str().unwrap())]);
     let error = load(&missing, &Environment::new()).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap();
-    let told = format!("{error}: {cause}").replace(dir.path().to_str().unwrap(), "DIR");
+    let shown = format!("{error}: {cause}").replace(dir.path().to_str().unwrap(), "DIR");
     expect!["--config DIR/missing.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)"]
-        .assert_eq(&told);
+        .assert_eq(&shown);
 }
 
 #[test]
-fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
-    let load = |said: &[(&str, &str)]| {
-        super::settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
+    let load = |given: &[(&str, &str)]| {
+        super::settings::load(&flags(given), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
     };
     let before = load(&[
         ("pod-manifest-path", "/a"),
@@ -892,11 +889,11 @@ fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
     assert_eq!((same, stuck), (before, Vec::new()));
 }
 
-/// The port that was opened because there was a token is not left without one.
+/// The port was accepted because of the token.
 #[test]
-fn a_reload_takes_no_protection_off() {
-    let load = |said: &[(&str, &str)]| {
-        super::settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+fn a_reload_removes_no_protection() {
+    let load = |given: &[(&str, &str)]| {
+        super::settings::load(&flags(given), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
     };
     let protections = [
         ("token-file", "/a"),
@@ -904,13 +901,13 @@ fn a_reload_takes_no_protection_off() {
         ("tls-private-key-file", "/a"),
         ("client-ca-file", "/a"),
     ];
-    let mut said = vec![("listen", "0.0.0.0:1")];
-    said.extend(protections);
-    let (before, bare) = (load(&said), load(&[("listen", "127.0.0.1:1")]));
+    let mut given = vec![("listen", "0.0.0.0:1")];
+    given.extend(protections);
+    let (before, bare) = (load(&given), load(&[("listen", "127.0.0.1:1")]));
     let (after, stuck) = before.reloaded(bare.clone());
     assert_eq!(after, before);
     assert_eq!(stuck, ["listen", "token-file", "tls-cert-file", "client-ca-file"]);
-    // To put one on is another thing.
+    // Adding one is possible.
     let (after, stuck) = bare.reloaded(load(&protections));
     assert_eq!(
         (&after.server.token_file, &after.server.tls),
@@ -920,9 +917,9 @@ fn a_reload_takes_no_protection_off() {
 }
 
 #[test]
-fn a_source_that_comes_or_goes_needs_a_restart() {
-    let load = |said: &[(&str, &str)]| {
-        super::settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+fn adding_or_removing_a_source_needs_a_restart() {
+    let load = |given: &[(&str, &str)]| {
+        super::settings::load(&flags(given), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
     };
     let file = load(&[("pod-manifest-path", "/a")]);
     let url = load(&[("manifest-url", "http://a")]);
@@ -937,9 +934,9 @@ fn a_source_that_comes_or_goes_needs_a_restart() {
     }
 }
 
-/// What combinations of flags are refused with.
-fn refusal(said: &[(&str, &str)]) -> String {
-    let flags = flags(said).with("node-name", "node").with("state-dir", "none");
+/// The error of a combination of flags.
+fn refusal(given: &[(&str, &str)]) -> String {
+    let flags = flags(given).with("node-name", "node").with("state-dir", "none");
     match load(&flags, &Environment::new()) {
         Ok(_) => "accepted\n".to_owned(),
         Err(error) => format!("{error}\n"),
@@ -947,8 +944,8 @@ fn refusal(said: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn what_has_no_meaning_without_another_setting_is_refused() {
-    let mut told = String::new();
+fn a_setting_that_needs_another_one_is_an_error_without_it() {
+    let mut shown = String::new();
     for key in [
         "manifest-url-header",
         "manifest-url-ca-file",
@@ -963,11 +960,11 @@ fn what_has_no_meaning_without_another_setting_is_refused() {
             "http-check-frequency" => "1s",
             _ => "/f",
         };
-        told += &refusal(&[(key, value)]);
-        told += &refusal(&[("manifest-url", "http://u"), (key, value)]);
+        shown += &refusal(&[(key, value)]);
+        shown += &refusal(&[("manifest-url", "http://u"), (key, value)]);
     }
     for key in ["tls-cert-file", "tls-private-key-file", "client-ca-file", "token-file"] {
-        told += &refusal(&[(key, "/f")]);
+        shown += &refusal(&[(key, "/f")]);
     }
     expect![[r#"
         --manifest-url-header: it has no effect without a URL: give --manifest-url URL
@@ -986,22 +983,22 @@ fn what_has_no_meaning_without_another_setting_is_refused() {
         --tls-private-key-file: a certificate and its key need each other: give --tls-cert-file FILE, too
         --client-ca-file: client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too
         accepted
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&shown);
 }
 
 #[test]
-fn beyond_loopback_there_is_neither_plain_text_nor_a_stranger() {
-    let mut told = String::new();
+fn addresses_that_other_machines_reach_need_tls_and_authentication() {
+    let mut shown = String::new();
     let (cert, key) = (("tls-cert-file", "/c"), ("tls-private-key-file", "/k"));
     let (token, ca) = (("token-file", "/t"), ("client-ca-file", "/ca"));
     for address in ["0.0.0.0:1", "[::]:1", "192.168.0.1:1", "[::ffff:10.0.0.1]:1"] {
-        told += &refusal(&[("listen", "127.0.0.1:1"), ("listen", address)]);
+        shown += &refusal(&[("listen", "127.0.0.1:1"), ("listen", address)]);
     }
     for more in [&[token][..], &[cert, key], &[cert, key, token], &[cert, key, ca], &[cert, key, token, ca]] {
-        told += &refusal(&[&[("listen", "0.0.0.0:1")], more].concat());
+        shown += &refusal(&[&[("listen", "0.0.0.0:1")], more].concat());
     }
     for address in ["127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/run/p.sock"] {
-        told += &refusal(&[("listen", address)]);
+        shown += &refusal(&[("listen", address)]);
     }
     expect![[r#"
         --listen: other machines can reach 0.0.0.0:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
@@ -1018,27 +1015,27 @@ fn beyond_loopback_there_is_neither_plain_text_nor_a_stranger() {
         accepted
         accepted
         accepted
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&shown);
 }
 
 #[test]
-fn the_urls_secrets_are_never_printed() {
-    let said = flags(&[
+fn secrets_of_the_url_are_never_printed() {
+    let given = flags(&[
         ("manifest-url", "https://user:secret@example.org:8443/pods?token=secret"),
         ("manifest-url-header", "Authorization: Bearer secret"),
         ("state-dir", "none"),
     ]);
-    let settings = load(&said, &Environment::new()).unwrap();
+    let settings = load(&given, &Environment::new()).unwrap();
     let url = settings.url.as_ref().unwrap();
     assert!(format!("{url:?}").contains("https://example.org:8443/pods"), "{url:?}");
     assert_eq!(url.headers["authorization"], "Bearer secret");
-    for printed in [format!("{settings:?}"), format!("{said:?}")] {
+    for printed in [format!("{settings:?}"), format!("{given:?}")] {
         assert!(!printed.contains("secret"), "{printed}");
     }
 }
 
 #[test]
-fn state_is_kept_where_systemd_says_else_where_its_owner_has_state() {
+fn the_default_state_directory_is_systemds_or_the_users() {
     let dir = |root: bool, variables: &[(&str, &str)]| {
         default_state_dir(&environment(variables), root)
             .map_or_else(|| "-".to_owned(), |path| path.display().to_string())
@@ -1050,53 +1047,56 @@ fn state_is_kept_where_systemd_says_else_where_its_owner_has_state() {
     assert_eq!(dir(true, &[home, xdg]), "/var/lib/podmux");
     assert_eq!(dir(false, &[home, xdg]), "/home/a/s/podmux");
     assert_eq!(dir(false, &[home]), "/home/a/.local/state/podmux");
-    // The specification has it that what is not absolute is to be ignored.
+    // The XDG specification ignores relative paths.
     assert_eq!(dir(false, &[home, ("XDG_STATE_HOME", "s")]), "/home/a/.local/state/podmux");
     assert_eq!(dir(false, &[]), "-");
 }
 
 #[test]
-fn without_a_place_for_state_there_is_a_way_to_say_so() {
+fn without_a_default_state_directory_the_error_names_the_flag() {
     expect![
-        "nowhere to keep state: HOME is not set; give --state-dir DIR, or --state-dir none to keep nothing"
+        "no state directory: HOME is not set; give --state-dir DIR, or --state-dir none to store nothing"
     ]
     .assert_eq(&SettingsError::NoStateDir.to_string());
 }
 
 #[test]
-fn the_word_in_cluster_is_what_a_pod_is_told_and_a_path_with_a_slash_is_a_path() {
-    let told = [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
-    let load = |said: &str, variables: &[(&str, &str)]| {
+fn in_cluster_is_the_service_account_of_a_pod_and_a_path_with_a_slash_is_a_path() {
+    let shown = [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+    let load = |given: &str, variables: &[(&str, &str)]| {
         let settings = super::settings::load(
-            &flags(&[("node-name", "node"), ("state-dir", "none"), ("kubeconfig", said)]),
+            &flags(&[("node-name", "node"), ("state-dir", "none"), ("kubeconfig", given)]),
             &environment(variables),
         );
         settings.map(|settings| settings.api.unwrap().kubeconfig).map_err(|error| error.to_string())
     };
     let pods = Kubeconfig::InCluster(InCluster::new("10.0.0.1".to_owned(), 443));
-    assert_eq!(load("in-cluster", &told), Ok(pods.clone()));
-    assert_eq!(load("./in-cluster", &told), Ok(Kubeconfig::File("./in-cluster".into())));
+    assert_eq!(load("in-cluster", &shown), Ok(pods.clone()));
+    assert_eq!(load("./in-cluster", &shown), Ok(Kubeconfig::File("./in-cluster".into())));
     let expected = "--kubeconfig: in-cluster needs KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets in a pod; elsewhere give the path of a kubeconfig (a file of that name is ./in-cluster)";
-    for said in [&told[..1], &told[1..], &[]] {
-        assert_eq!(load("in-cluster", said), Err(expected.to_owned()));
+    for given in [&shown[..1], &shown[1..], &[]] {
+        assert_eq!(load("in-cluster", given), Err(expected.to_owned()));
     }
-    let bad = [told[0], ("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443")];
-    assert_eq!(load("in-cluster", &bad), Err("--kubeconfig: KUBERNETES_SERVICE_PORT is not a port".to_owned()));
-    // In a config file it is the same word, and every other text a path from there.
+    let bad = [shown[0], ("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443")];
+    assert_eq!(
+        load("in-cluster", &bad),
+        Err("--kubeconfig: KUBERNETES_SERVICE_PORT is not a port".to_owned())
+    );
+    // In a config file other values are paths relative to the file.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
-    for (said, expected) in
+    for (given, expected) in
         [("in-cluster", pods), ("node.conf", Kubeconfig::File(dir.path().join("node.conf")))]
     {
-        fs::write(&path, format!("kubeconfig: {said}\nnodeName: node\nstateDir: none\n")).unwrap();
+        fs::write(&path, format!("kubeconfig: {given}\nnodeName: node\nstateDir: none\n")).unwrap();
         let flags = flags(&[("config", path.to_str().unwrap())]);
-        let settings = super::settings::load(&flags, &environment(&told)).unwrap();
+        let settings = super::settings::load(&flags, &environment(&shown)).unwrap();
         assert_eq!(settings.api.unwrap().kubeconfig, expected);
     }
 }
 
 #[test]
-fn proxies_are_what_go_programs_take_from_the_environment_and_are_not_printed() {
+fn proxies_are_read_from_the_environment_as_in_go_and_are_not_printed() {
     let load = |variables: &[(&str, &str)]| {
         let flags = flags(&[("node-name", "node"), ("state-dir", "none"), ("kubeconfig", "/k")]);
         super::settings::load(&flags, &environment(variables)).unwrap()
