@@ -122,7 +122,7 @@ struct Wiring<'a> {
     handles: Handles,
     /// Held by the history and all deliveries, so that the server ends after them.
     delivering: mpsc::Sender<Infallible>,
-    delivered: mpsc::Receiver<Infallible>,
+    delivered: Option<mpsc::Receiver<Infallible>>,
 }
 
 impl<'a> Wiring<'a> {
@@ -158,7 +158,7 @@ impl<'a> Wiring<'a> {
             metrics: None,
             handles: Handles { parts: Vec::new(), reload, finished: None, clock },
             delivering,
-            delivered,
+            delivered: Some(delivered),
         })
     }
 
@@ -242,11 +242,12 @@ impl<'a> Wiring<'a> {
         // It answers while the other tasks end: /readyz shows that the agent is stopping.
         let ended = CancellationToken::new();
         let (last, finish) = (ended.clone(), self.shutdown.finish.clone());
-        let (_, none) = mpsc::channel(1);
-        let mut delivered = std::mem::replace(&mut self.delivered, none);
+        let delivered = self.delivered.take();
         self.crew.spawn("server", async move {
             let idle = async {
-                delivered.recv().await;
+                if let Some(mut delivered) = delivered {
+                    delivered.recv().await;
+                }
                 last.cancel();
             };
             tokio::join!(server.run(router, finish, ended), idle);

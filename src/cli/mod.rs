@@ -138,7 +138,7 @@ fn work(args: &[OsString], environment: &Environment, unusable: Option<Failure>)
     };
     match cli.command {
         Command::Run(args) => {
-            let matches = matches.subcommand().map(|(_, matches)| matches).unwrap_or(&matches);
+            let matches = matches.subcommand().map_or(&matches, |(_, matches)| matches);
             run::run(&args, matches, environment)
         }
         Command::Validate(args) => validate::run(&args, environment),

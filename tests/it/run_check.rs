@@ -123,7 +123,7 @@ fn where_a_socket_may_be_passed_it_cannot_be_known_that_there_is_no_source() {
     let output = podmux(&[&args[..], &["--check"]].concat()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     expect![[r#"
-        podmux: no source of pods, unless systemd passes a socket to which they are posted
+        podmux: no source of pods, unless systemd passes a socket to which pods are posted
     "#]]
     .assert_eq(&said);
     assert_eq!(output.status.code(), Some(0));

@@ -14,7 +14,7 @@ mod manifests;
 mod watch;
 mod worker;
 
-use std::{mem, panic, path, sync::Arc, time::Duration};
+use std::{fmt::Write as _, mem, panic, path, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch as level,
@@ -265,11 +265,12 @@ impl FileSource {
         let mut detail = format!("{noticing}; {files} manifests");
         for (count, what) in [(rejected, "rejected"), (waiting, "pending")] {
             if count > 0 {
-                detail += &format!(", {count} {what}");
+                // Writing to memory cannot fail.
+                let _ = write!(detail, ", {count} {what}");
             }
         }
         if let Some(why) = self.good.trouble() {
-            detail += &format!("; not stored for the next start: {why}");
+            let _ = write!(detail, "; not stored for the next start: {why}");
         }
         detail
     }
