@@ -1,27 +1,26 @@
-//! What systemd does for a service that has a socket unit: it keeps the socket and starts the agent with it.
+//! Starts the agent as systemd does for a service with a socket unit: with the sockets that it holds.
 
 use std::{
     os::fd::OwnedFd,
     process::{Command, Stdio},
 };
 
-/// The name by which the sockets are passed.
+/// The name of the passed sockets.
 pub const UNIT: &str = "podmux.socket";
 
 /// A command as systemd would start it with these sockets, from fd 3 on.
 ///
-/// A shell moves them there, and says for whom they are: itself, and so the
-/// program in its place. With two, standard output is the second's way in, and
-/// goes nowhere afterwards.
+/// A shell moves them there and sets `LISTEN_PID` to itself, so to the program that replaces
+/// it. A second socket enters as standard output, which is then discarded.
 pub fn activated(command: &Command, sockets: impl IntoIterator<Item = OwnedFd>) -> Command {
     activated_for(command, "$$", sockets)
 }
 
-/// The same, said to be for another process.
+/// The same with another `LISTEN_PID`.
 pub fn activated_for(command: &Command, whom: &str, sockets: impl IntoIterator<Item = OwnedFd>) -> Command {
     let mut sockets = sockets.into_iter();
     let (first, second) = (sockets.next().expect("a socket"), sockets.next());
-    assert!(sockets.next().is_none(), "there is no way in for a third");
+    assert!(sockets.next().is_none(), "a third socket cannot be passed");
     let (moves, count) = match &second {
         None => ("3<&0 </dev/null", 1),
         Some(_) => ("3<&0 4<&1 </dev/null >/dev/null", 2),
