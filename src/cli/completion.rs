@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What makes a shell complete podmux's command line.
+/// The script that completes podmux's command line in a shell.
 #[must_use]
 pub fn script(shell: Shell) -> String {
     let mut command = super::command();
@@ -38,8 +38,8 @@ pub fn script(shell: Shell) -> String {
     script
 }
 
-/// The words that a subcommand's arguments take, in place of files: `clap_complete` tells fish
-/// only about those of flags.
+/// The possible values of a subcommand's arguments: for fish `clap_complete` writes only those of
+/// flags.
 fn words_for_fish(subcommand: &clap::Command) -> String {
     let words: Vec<_> = subcommand.get_positionals().flat_map(clap::Arg::get_possible_values).collect();
     if words.is_empty() {

@@ -1,4 +1,4 @@
-//! The command line: its grammar, its errors in one line each, and one file for each subcommand.
+//! The command line: its definition, its errors of one line each, and one file for each subcommand.
 
 use std::{
     ffi::OsString,
@@ -30,9 +30,8 @@ pub mod yaml;
 
 /// Pods from every source of a node, as one ordered stream of updates
 ///
-/// podmux does what the kubelet's config layer does, alone: it reads pod
-/// manifests, settles who has which name, and tells every change once, in
-/// order, as JSON lines.
+/// podmux collects the pod manifests for one node from files, HTTP, a URL and an API
+/// server, merges them, and publishes every change once, in order, as JSON lines.
 #[derive(clap::Parser)]
 #[command(name = "podmux", version, after_long_help = EXAMPLES, max_term_width = 100)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
@@ -49,7 +48,7 @@ Examples:
   podmux get pods -A --watch
   podmux completion bash > /etc/bash_completion.d/podmux
 
-Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.";
+Exit codes: 0 done, or stopped on request; 1 failed; 2 invalid call or settings, with a line that says why.";
 
 #[derive(clap::Subcommand)]
 enum Command {
@@ -61,12 +60,12 @@ enum Command {
     Completion(completion::Args),
 }
 
-/// Why the program does not end with 0, and what it has to say about it.
+/// Why the exit code is not 0.
 #[derive(Debug)]
 pub enum Failure {
-    /// Refused before it began: exit code 2.
+    /// The command was not run: exit code 2.
     Refused(anyhow::Error),
-    /// Failed while it ran: exit code 1.
+    /// The command failed: exit code 1.
     Failed(anyhow::Error),
 }
 
@@ -82,7 +81,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// The system's number for what went wrong, if it was the system that refused.
+    /// The number of the system's error, if there is one.
     fn errno(&self) -> Option<i32> {
         let (Self::Refused(error) | Self::Failed(error)) = self;
         error.chain().find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())
@@ -103,8 +102,8 @@ fn one_line(error: &anyhow::Error) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// The program: arguments (with its own name first) and environment in, exit
-/// code out. Why it is not 0 is said on standard error, in one line.
+/// Runs the program with its arguments (its own name first) and environment, and returns the exit
+/// code. An error is printed on standard error in one line.
 pub fn main(
     args: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -217,10 +216,10 @@ fn explanation(error: &clap::Error) -> String {
     line
 }
 
-/// Standard output until its reader goes away; from then on nobody.
+/// Standard output until its reader closes it.
 ///
-/// Whoever closes the pipe has read enough (`| head`), but the exit code still
-/// has to tell the truth, so the work goes on.
+/// A closed pipe is not an error (`| head`), but the exit code must still be right, so the
+/// command continues.
 struct Output {
     out: Option<io::BufWriter<io::StdoutLock<'static>>>,
 }
@@ -246,7 +245,7 @@ impl Output {
         match write(out) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                // What is still buffered must not be tried again when it is dropped.
+                // Without its buffer, which would be written again when it is dropped.
                 self.out.take().map(io::BufWriter::into_parts);
                 Ok(())
             }

@@ -286,7 +286,8 @@ fn the_documented_table_of_settings_is_generated_from_the_flags() {
     for Setting { flag, variable, field, value, default_text, help, .. } in settings() {
         let default = default_text.map(|text| cell(&text)).unwrap_or_default();
         let (value, help) = (cell(&value), cell(&help));
-        table += &format!("| `--{flag} {value}` | `{variable}` | `{field}` | {default} | {help} |\n");
+        let row = format!("| `--{flag} {value}` | `{variable}` | `{field}` | {default} | {help} |\n");
+        table += &row;
     }
     let path = "docs/configuration.md";
     let text = fs::read_to_string(repository(path)).unwrap_or_default();
@@ -313,8 +314,8 @@ fn uses(module: &str, names: &[&str]) -> String {
             }
             let text = fs::read_to_string(&path).unwrap();
             let code = text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
-            let used = code.filter(|line| names.iter().any(|name| line.contains(name)));
-            uses.extend(used.map(|line| format!("{file}: {line}\n")));
+            let found = code.filter(|line| names.iter().any(|name| line.contains(name)));
+            uses.extend(found.map(|line| format!("{file}: {line}\n")));
         }
     }
     uses.into_iter().collect()
