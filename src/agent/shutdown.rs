@@ -87,16 +87,18 @@ impl Shutdown {
                     return Ok(());
                 }
                 signal = signals.next() => {
+                    // Before it is logged, so that what follows the log line sees it.
+                    let was_stopping = self.finish.is_cancelled();
+                    self.finish.cancel();
                     if is_requested {
                         warn!(signal, "stopped at once: second signal");
                         self.abort.cancel();
-                    } else if self.finish.is_cancelled() {
+                    } else if was_stopping {
                         info!(signal, "already stopping after a failure; a second signal stops at once");
                     } else {
                         info!(signal, "stopping: pending updates are delivered");
                     }
                     is_requested = true;
-                    self.finish.cancel();
                 }
             }
         }

@@ -71,8 +71,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
         &expect![[r#"
             Pods from every source of a node, as one ordered stream of updates
 
-            podmux does what the kubelet's config layer does, alone: it reads pod manifests, settles who has
-            which name, and tells every change once, in order, as JSON lines.
+            podmux collects the pod manifests for one node from files, HTTP, a URL and an API server, merges
+            them, and publishes every change once, in order, as JSON lines.
 
             Usage: podmux <COMMAND>
 
@@ -98,7 +98,8 @@ fn help_says_what_there_is_with_defaults_and_variables() {
               podmux get pods -A --watch
               podmux completion bash > /etc/bash_completion.d/podmux
 
-            Exit codes: 0 done, or stopped as asked; 1 failed; 2 refused, with a line that says why.
+            Exit codes: 0 done, or stopped on request; 1 failed; 2 invalid call or settings, with a line that
+            says why.
             exit 0
         "#]],
     );
