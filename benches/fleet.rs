@@ -42,8 +42,8 @@ use podmux::{
     pod::{NodeName, PodKey, SourceName},
     source::{
         SourceStatus,
-        api::{ApiHandle, ApiSettings, ApiSource, Kubeconfig},
-        url::{UrlHandle, UrlSettings, UrlSource},
+        api::{self, ApiHandle, ApiSource, Kubeconfig, Proxies},
+        url::{self, UrlHandle, UrlSource},
     },
     storage::Merged,
 };
@@ -273,7 +273,8 @@ impl Fleet {
             let kubeconfig = Kubeconfig::File(cluster.kubeconfig().into());
             let node = NodeName::new(&cluster.node(number)).unwrap();
             let channel = mux.channel(SourceName::Api).unwrap();
-            let (source, handle) = ApiSource::new(ApiSettings { kubeconfig, node }, channel);
+            let (source, handle) =
+                ApiSource::new(api::Config { kubeconfig, proxies: Proxies::default() }, node, channel);
             tokio::spawn(turning.run());
             tokio::spawn(source.run(stop.clone()));
             Agent { handle, merged: mux.merged() }
@@ -300,7 +301,7 @@ impl Fleet {
             for kind in ["connect", "http", "broken", "error-event", "silent"] {
                 all.errors += metrics.errors.get_or_create(&[("kind", kind.to_owned())]).get();
             }
-            let SourceStatus { failing, reflector, .. } = agent.handle.status();
+            let SourceStatus { failing, reflector, .. } = agent.handle.status().borrow().clone();
             all.healthy +=
                 usize::from(failing.is_none() && reflector.is_some_and(|at| at.phase == "watching"));
         }
@@ -513,9 +514,8 @@ fn poller(
     let (mux, turning) = Mux::new(&[SourceName::Url]);
     let node = NodeName::new(&format!("node-{number:05}")).unwrap();
     let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
-    let settings =
-        UrlSettings { check_frequency: frequency, ..UrlSettings::new(url.parse().unwrap(), preparation) };
-    let (source, handle) = UrlSource::new(settings, mux.channel(SourceName::Url).unwrap());
+    let config = url::Config { check_frequency: frequency, ..url::Config::new(url.parse().unwrap()) };
+    let (source, handle) = UrlSource::new(config, preparation, mux.channel(SourceName::Url).unwrap());
     tokio::spawn(turning.run());
     tokio::spawn(source.run(stop.clone()));
     Agent { handle, merged: mux.merged() }

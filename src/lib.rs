@@ -133,6 +133,8 @@ pub mod age;
 pub mod agent;
 mod backoff;
 #[cfg(feature = "agent")]
+pub mod certificate_files;
+#[cfg(feature = "agent")]
 #[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "agent")]
@@ -156,6 +158,7 @@ pub mod host;
 pub mod manifest;
 pub mod mux;
 mod outage;
+#[cfg(feature = "agent")]
 mod pem;
 pub mod pod;
 #[cfg(feature = "agent")]

@@ -1,4 +1,4 @@
-//! Text in, exit code out.
+//! The program `podmux`.
 
 use std::{env, process::ExitCode};
 

@@ -10,6 +10,7 @@
 //! after its level, so that the journal stores plain JSON.
 
 use std::{
+    collections::BTreeMap,
     io::{self, IsTerminal as _, Write},
     sync::{
         Arc,
@@ -25,7 +26,27 @@ use tracing_subscriber::{
     Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
 };
 
-use crate::settings::{Environment, LogFormat, LogSettings};
+/// The settings of the log, which is always written to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The format of its lines.
+    pub format: Format,
+    /// 0 logs what an operator must know, 1 also debug events, 2 also traces, 3 also those
+    /// of the libraries.
+    pub verbosity: u8,
+}
+
+/// The format of the log's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A line of text for each event.
+    Text,
+    /// A JSON object for each event.
+    Json,
+}
+
+/// The environment variables by name.
+type Environment = BTreeMap<String, String>;
 
 /// The length of the queue to stderr, about 200 kB; further lines are counted and dropped.
 const QUEUED_LINES: usize = 1024;
@@ -55,7 +76,7 @@ pub struct Log {
 pub struct Level(reload::Handle<Targets, Registry>);
 
 impl Level {
-    /// Changes the verbosity: see [`LogSettings::verbosity`].
+    /// Changes the verbosity: see [`Config::verbosity`].
     pub fn set(&self, verbosity: u8) {
         // It fails only after the end of the log.
         let _ = self.0.reload(targets(verbosity));
@@ -67,18 +88,18 @@ impl Log {
     ///
     /// # Errors
     /// If it is set up already, or its thread cannot be started.
-    pub fn start(settings: &LogSettings, environment: &Environment) -> Result<Self, LogError> {
+    pub fn start(config: &Config, environment: &Environment) -> Result<Self, LogError> {
         let journal = stderr_is_the_journal(environment);
         let lines = Lines::to(io::stderr(), journal).map_err(LogError::Thread)?;
-        let (level, handle) = reload::Layer::new(targets(settings.verbosity));
+        let (level, handle) = reload::Layer::new(targets(config.verbosity));
         let form = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
-        let set = match settings.format {
-            LogFormat::Json => {
+        let set = match config.format {
+            Format::Json => {
                 let form = form.json().flatten_event(true).with_span_list(false).with_current_span(false);
                 tracing::subscriber::set_global_default(Registry::default().with(level).with(form))
             }
-            LogFormat::Text => {
-                let form = form.with_ansi(colour(environment)).with_target(settings.verbosity > 0);
+            Format::Text => {
+                let form = form.with_ansi(colour(environment)).with_target(config.verbosity > 0);
                 let registry = Registry::default().with(level);
                 if journal {
                     let form = form.without_time().with_level(false);

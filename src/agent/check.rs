@@ -1,38 +1,26 @@
-//! `run --check`: whether a start or a reload would take what the settings name, with nothing touched.
+//! `run --check`: whether the files that the settings name are valid, without touching anything.
 
 use anyhow::Error;
 
-use super::wiring;
-use crate::{
-    client, server,
-    settings::{Settings, SinkSetting},
-    sink::Jsonl,
-    source::api::Connector,
-};
+use crate::{client, server, settings::Settings, source::api::Connector};
 
-/// Everything that is wrong with the files that the settings name: token,
-/// certificates and keys, the kubeconfig and what it names, the sinks' files.
+/// All errors in the files that the settings name: token, certificates and keys, the
+/// kubeconfig and its files, the files of the sinks.
 ///
-/// They are looked at as the agent does it, by whoever calls, and that is all:
-/// nothing is listened on, connected to, locked, made or written, so it can be
-/// asked beside an agent that runs. Manifests are no settings, and the state
-/// directory is the running agent's. It blocks.
+/// It only reads. It listens on nothing, connects to nothing, locks, creates and writes
+/// nothing, so it can run beside an agent. Manifests and the state directory are not checked.
+/// It blocks.
 #[must_use]
 pub fn check(settings: &Settings) -> Vec<Error> {
     let mut problems: Vec<Error> = server::check(&settings.server).into_iter().map(Error::from).collect();
     if let Some(url) = &settings.url {
-        let checked = client::check(url.ca_file.as_deref(), wiring::identity(url).as_ref());
+        let checked = client::check(url.ca_file.as_deref(), url.client_certificate.as_ref());
         problems.extend(checked.err().map(|error| Error::from(error).context("--manifest-url")));
     }
-    if let Some(kubeconfig) = &settings.kubeconfig {
-        let connector = Connector::new(wiring::kubeconfig(kubeconfig));
-        let connector = connector.with_proxies(wiring::proxies(&settings.proxies));
+    if let Some(api) = settings.api.clone() {
+        let connector = Connector::new(api.kubeconfig).with_proxies(api.proxies);
         problems.extend(connector.check().err().map(Error::from));
     }
-    for sink in &settings.sinks {
-        if let SinkSetting::File(path) = sink {
-            problems.extend(Jsonl::check(path).err().map(Error::from));
-        }
-    }
+    problems.extend(settings.sinks.iter().filter_map(|sink| sink.check().err()).map(Error::from));
     problems
 }

@@ -1,85 +1,87 @@
-//! SIGHUP: the settings are read anew, and whom they concern is told.
+//! SIGHUP: reads the settings again and applies them.
 
 use std::{sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use tokio::{signal::unix::Signal, sync::watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{
-    Reload, check,
-    service::{ReloadTeller, Trouble},
-    time_to_stop,
+    check::check,
+    reloads::{ReloadFailure, ReloadReporter},
+    shutdown::shutdown_time,
     wiring::Handles,
 };
-use crate::{settings::Settings, supervise::BoxError, telemetry::Level};
+use crate::{host::Host, settings::Settings, supervise::BoxError, telemetry::Level};
 
-/// Reads the settings anew at each SIGHUP and tells whom they concern.
+/// Reads the settings again, from the same flags and environment as at the start.
+pub type Reload = dyn Fn() -> anyhow::Result<Settings> + Send + Sync;
+
+/// The task that reloads at each SIGHUP.
 pub(super) struct Reloader {
     pub(super) reload: Arc<Reload>,
     pub(super) settings: Settings,
     pub(super) handles: Handles,
     pub(super) grace: watch::Sender<Duration>,
     pub(super) level: Level,
-    pub(super) teller: ReloadTeller,
+    pub(super) reporter: ReloadReporter,
+    pub(super) host: Host,
 }
 
 impl Reloader {
     pub(super) async fn run(mut self, mut hangups: Signal, stop: CancellationToken) -> Result<(), BoxError> {
         while stop.run_until_cancelled(hangups.recv()).await.is_some() {
-            self.teller.begun();
+            self.reporter.begun();
             let reload = self.reload.clone();
-            // The config file may stand on a network that hangs.
-            let reading = tokio::task::spawn_blocking(move || {
+            // The config file may be on a network file system that hangs.
+            let reading = self.host.threads.blocking(move || {
                 let settings = reload()?;
                 let problem = check(&settings).into_iter().next();
                 Ok((settings, problem))
             });
             let Some(read) = stop.run_until_cancelled(reading).await else { break };
-            // Whoever panics over new settings has not touched the old ones.
-            let read =
-                read.unwrap_or_else(|panic| Err(anyhow::Error::new(panic).context("reading them broke off")));
-            let trouble = self.settle(read);
-            self.handles.reloaded(trouble.is_none());
-            // Whatever became of the settings, everything is scanned.
+            // A panic while loading leaves the previous settings in effect.
+            let failure = self.apply(read.context("reading the settings failed").flatten());
+            self.handles.reloaded(failure.is_none());
+            // A reload rescans all sources, even if the settings are invalid.
             self.handles.retune(&self.settings);
-            self.teller.ended(trouble);
+            self.reporter.ended(failure);
         }
         Ok(())
     }
 
-    /// Takes settings that can be taken, and says what was wrong.
-    fn settle(&mut self, read: anyhow::Result<(Settings, Option<anyhow::Error>)>) -> Option<Trouble> {
+    /// Applies valid settings. Returns what was invalid.
+    fn apply(&mut self, read: anyhow::Result<(Settings, Option<anyhow::Error>)>) -> Option<ReloadFailure> {
         match read {
             Ok((settings, problem)) => {
-                self.take(settings);
+                self.adopt(settings);
                 let error = format!("{:#}", problem?);
                 error!(
                     error,
-                    "SIGHUP: a file that the settings name is of no use; what was read before stays"
+                    "reload incomplete: a file that the settings name is invalid; its previous content stays in effect"
                 );
-                Some(Trouble::Unusable(error))
+                Some(ReloadFailure::File(error))
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                error!(error, "SIGHUP: the settings cannot be used; those from before stay");
-                Some(Trouble::Refused(error))
+                error!(error, "reload failed: invalid settings; the previous ones stay in effect");
+                Some(ReloadFailure::Settings(error))
             }
         }
     }
 
-    /// Takes over what may change while the agent runs, and says what may not.
-    fn take(&mut self, new: Settings) {
+    fn adopt(&mut self, new: Settings) {
         for warning in &new.warnings {
             warn!("{warning}");
         }
         let (settings, stuck) = self.settings.reloaded(new);
-        for key in stuck {
-            warn!(setting = key.flag(), "SIGHUP: another value takes effect only after a restart");
+        for setting in stuck {
+            warn!(setting, "a changed setting takes effect only after a restart");
         }
         self.level.set(settings.log.verbosity);
-        self.grace.send_replace(time_to_stop(&settings));
+        self.grace.send_replace(shutdown_time(&settings));
         self.settings = settings;
-        info!("SIGHUP: the settings are read");
+        info!("settings reloaded");
     }
 }

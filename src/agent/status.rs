@@ -1,116 +1,182 @@
-//! How all is, in the one line that `systemctl status` shows.
+//! The state of the agent, and the one line about it that `systemctl status` shows.
+
+use std::{
+    future::{pending, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 
-use super::{levels::Levels, service::Trouble};
-use crate::{pod::SourceName, server::SinkStatus, source::SourceFailing, storage::SourceState};
+use super::reloads::ReloadFailure;
+use crate::{
+    pod::SourceName,
+    sink::SinkStatus,
+    source::{SourceFailing, SourceStatus},
+    storage::{Merged, SourceState},
+};
 
-/// How many characters of an error are told, so that the line has room for several.
+/// The longest part of an error in the line, in characters, so that several fit in.
 const LONGEST_ERROR: usize = 240;
+/// The text for an error that may contain values of pods: every user of the machine can read the status.
+const CONFIDENTIAL: &str = "its input is invalid; podmux get sources shows why";
 
-/// What is told of an error that may have values of pods in it.
-const QUOTES: &str = "what it was given cannot be used; podmux get sources says why";
+type Change<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// How all is at one moment.
-pub(super) struct Standing {
-    pods: usize,
-    sources: Vec<SourceStanding>,
-    sinks: Vec<SinkStanding>,
+/// A watch channel whose end counts as one change.
+struct Watched<T> {
+    receiver: watch::Receiver<T>,
+    end_seen: bool,
 }
 
-struct SourceStanding {
+impl<T: Clone> Watched<T> {
+    fn new(receiver: watch::Receiver<T>) -> Self {
+        Self { receiver, end_seen: false }
+    }
+
+    /// The value, and whether its sender has ended.
+    fn look(&mut self) -> (T, bool) {
+        let value = self.receiver.borrow_and_update().clone();
+        (value, self.receiver.has_changed().is_err())
+    }
+
+    fn changed(&mut self) -> Change<'_> {
+        Box::pin(async {
+            if self.end_seen {
+                pending::<()>().await;
+            }
+            self.end_seen = self.receiver.changed().await.is_err();
+        })
+    }
+}
+
+/// The merged pods and the status of all sources and sinks.
+pub(super) struct AgentState {
+    merged: Watched<Merged>,
+    sources: Vec<(SourceName, Watched<SourceStatus>)>,
+    sinks: Vec<Watched<SinkStatus>>,
+}
+
+impl AgentState {
+    pub(super) fn new(
+        merged: watch::Receiver<Merged>,
+        sources: &[(SourceName, watch::Receiver<SourceStatus>)],
+        sinks: &[watch::Receiver<SinkStatus>],
+    ) -> Self {
+        Self {
+            merged: Watched::new(merged),
+            sources: sources.iter().map(|(name, source)| (*name, Watched::new(source.clone()))).collect(),
+            sinks: sinks.iter().cloned().map(Watched::new).collect(),
+        }
+    }
+
+    /// Waits until something has changed or ended since the last snapshot. Cancel-safe.
+    pub(super) async fn changed(&mut self) {
+        let Self { merged, sources, sinks } = self;
+        let mut changes = vec![merged.changed()];
+        changes.extend(sources.iter_mut().map(|(_, source)| source.changed()));
+        changes.extend(sinks.iter_mut().map(Watched::changed));
+        poll_fn(|context| {
+            // Every channel is polled, so that each of them wakes this task.
+            let ready = changes
+                .iter_mut()
+                .filter_map(|change| change.as_mut().poll(context).is_ready().then_some(()));
+            if ready.count() > 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        let (merged, _) = self.merged.look();
+        let sources = self.sources.iter_mut().map(|(name, source)| {
+            let (status, ended) = source.look();
+            let known = merged.state(*name).is_some_and(|state| state != SourceState::Waiting);
+            Source { name: *name, known, failing: status.failing, ended }
+        });
+        let sources = sources.collect();
+        let sinks = self.sinks.iter_mut().map(Watched::look).collect();
+        Snapshot { pods: merged.len(), sources, sinks }
+    }
+}
+
+/// The state of the agent at one moment.
+pub(super) struct Snapshot {
+    pods: usize,
+    sources: Vec<Source>,
+    /// Each sink, and whether its delivery has ended.
+    sinks: Vec<(SinkStatus, bool)>,
+}
+
+struct Source {
     name: SourceName,
-    /// Whether it has been seen or restored.
-    heard: bool,
+    /// Whether it is synced or restored.
+    known: bool,
     failing: Option<SourceFailing>,
     ended: bool,
 }
 
-struct SinkStanding {
-    status: SinkStatus,
-    ended: bool,
-}
-
-/// What the agent is about.
+/// The phases of the agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Starting,
     Running,
-    /// Requests that have begun are answered; the sources are still there.
+    /// Pending requests are answered; the sources still run.
     Finishing,
     Stopping,
 }
 
-impl Standing {
-    pub(super) fn of(levels: &mut Levels) -> Self {
-        let merged = levels.merged.now();
-        let sources = levels.sources.iter_mut().map(|(name, level)| SourceStanding {
-            name: *name,
-            heard: merged.state(*name).is_some_and(|state| state != SourceState::Waiting),
-            failing: level.now().failing,
-            ended: level.has_ended(),
-        });
-        let sinks = levels
-            .sinks
-            .iter_mut()
-            .map(|level| SinkStanding { status: level.now(), ended: level.has_ended() });
-        Self { pods: merged.len(), sources: sources.collect(), sinks: sinks.collect() }
+impl Snapshot {
+    /// Whether every source is synced, restored, or known to fail.
+    pub(super) fn is_started(&self) -> bool {
+        self.sources.iter().all(|source| source.known || source.failing.is_some())
     }
 
-    /// Whether every source has been seen, restored, or is known to fail.
-    pub(super) fn is_settled(&self) -> bool {
-        self.sources.iter().all(|source| source.heard || source.failing.is_some())
-    }
-
-    /// When the line will be another one though nothing changes: a sink begins to count as stuck.
+    /// The time until the line changes by itself: a sink begins to count as stuck.
     pub(super) fn stuck_in(&self, now: Timestamp) -> Option<SignedDuration> {
-        let waits = self.sinks.iter().filter_map(|sink| {
-            let busy = now.duration_since(sink.status.busy_since?);
+        let waits = self.sinks.iter().filter_map(|(sink, _)| {
+            let busy = now.duration_since(sink.busy_since?);
             (busy < SinkStatus::STUCK_AFTER).then(|| SinkStatus::STUCK_AFTER - busy)
         });
         waits.min()
     }
 
-    /// The line, with what was wrong with the last reload.
-    pub(super) fn line(&self, phase: Phase, trouble: Option<&Trouble>, now: Timestamp) -> String {
+    /// The line, with the failure of the last reload.
+    pub(super) fn line(&self, phase: Phase, failure: Option<&ReloadFailure>, now: Timestamp) -> String {
         let mut parts = Vec::new();
         match phase {
-            Phase::Starting => parts.push(format!("starting: waiting for {}", self.unheard())),
-            Phase::Finishing => parts.push("stopping: requests in hand are answered".to_owned()),
-            Phase::Stopping => parts.push(format!("stopping: waiting for {}", self.laggards())),
+            Phase::Starting => parts.push(format!("starting: waiting for {}", self.unknown())),
+            Phase::Finishing => parts.push("stopping: pending requests are answered".to_owned()),
+            Phase::Stopping => parts.push(format!("stopping: waiting for {}", self.unfinished())),
             Phase::Running => {}
         }
         parts.push(format!("{} pod{}", self.pods, if self.pods == 1 { "" } else { "s" }));
-        match trouble {
-            None => {}
-            Some(Trouble::Refused(why)) => {
-                parts.push(format!("the new settings were refused, the old ones stay: {}", clip(why)));
+        parts.extend(failure.map(|failure| match failure {
+            ReloadFailure::Settings(why) => {
+                format!("reload failed, the previous settings stay in effect: {}", clip(why))
             }
-            Some(Trouble::Unusable(why)) => {
-                parts.push(format!("the new settings were read, but {}", clip(why)));
-            }
-        }
+            ReloadFailure::File(why) => format!("settings reloaded, but {}", clip(why)),
+        }));
         for source in &self.sources {
             if let Some(SourceFailing { since, error, quotes, .. }) = &source.failing {
-                // Everybody on this machine can read the status.
-                let why = if *quotes { QUOTES.to_owned() } else { clip(error) };
+                let why = if *quotes { CONFIDENTIAL.to_owned() } else { clip(error) };
                 parts.push(format!("{} failing since {since:.0}: {why}", source.name));
             }
         }
-        parts.extend(self.sinks.iter().filter_map(|sink| ailment(&sink.status, now)));
+        parts.extend(self.sinks.iter().filter_map(|(sink, _)| sink_problem(sink, now)));
         parts.join("; ")
     }
 
-    fn unheard(&self) -> String {
-        let waiting = self.sources.iter().filter(|source| !source.heard && source.failing.is_none());
+    fn unknown(&self) -> String {
+        let waiting = self.sources.iter().filter(|source| !source.known && source.failing.is_none());
         list(waiting.map(|source| format!("source {}", source.name)))
     }
 
-    fn laggards(&self) -> String {
+    fn unfinished(&self) -> String {
         let sources = self.sources.iter().filter(|source| !source.ended);
-        let sinks = self.sinks.iter().filter(|sink| !sink.ended);
+        let sinks = self.sinks.iter().filter(|(_, ended)| !ended);
         let sources = sources.map(|source| format!("source {}", source.name));
-        list(sources.chain(sinks.map(|sink| format!("sink {}", sink.status.name))))
+        list(sources.chain(sinks.map(|(sink, _)| format!("sink {}", sink.name))))
     }
 }
 
@@ -119,8 +185,7 @@ fn list(names: impl Iterator<Item = String>) -> String {
     if names.is_empty() { "the rest".to_owned() } else { names.join(", ") }
 }
 
-/// What is wrong with a sink, if anything.
-fn ailment(sink: &SinkStatus, now: Timestamp) -> Option<String> {
+fn sink_problem(sink: &SinkStatus, now: Timestamp) -> Option<String> {
     let name = &sink.name;
     if let Some(failing) = &sink.failing {
         return Some(format!("sink {name} failing since {:.0}: {}", failing.since, clip(&failing.error)));

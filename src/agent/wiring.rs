@@ -1,262 +1,195 @@
-//! Who talks to whom: every task of the agent, made from the settings and given to the crew.
+//! Makes all tasks from the settings, connects and starts them.
 //!
-//! The end begins with what the server has in hand: only when that is finished are
-//! the others told. Their order follows from who holds what: the stop token ends the
-//! sources, they drop their channels, so the mux ends, so the deliveries and the
-//! history end. The database ends when nobody who writes to it is left, and the
-//! server when nobody is left who hands updates over.
+//! The shutdown begins with the pending requests of the server. Then the order follows from who
+//! holds what: the stop token ends the sources, they drop their channels, so the mux ends, so the
+//! deliveries and the history end. The database ends when nothing that writes to it is left, and
+//! the server when no delivery is left.
 
 use std::{convert::Infallible, sync::Arc};
 
 use anyhow::Context as _;
-use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Ends,
-    levels::{Level, Levels},
+    shutdown::Shutdown,
+    sources::{Parts, Retune, SOURCES, Started},
+    status::AgentState,
 };
 use crate::{
-    client::Identity,
-    clock,
     db::{self, Db, Sequence, Stored},
     history::{Bounds, History, HistoryReader},
-    host::Host,
-    manifest::Preparation,
+    host::{Clock, Host},
     mux::{Mux, Notify},
     pod::SourceName,
-    server::{
-        self, ConnectionStats, CredentialReload, LastReload, Limits, Probe, Server, SinkFailing, SinkStatus,
-        View,
-    },
-    settings::{self, FileSettings, Kubeconfig, PassedSocket, ProxySettings, Settings, SinkSetting},
-    sink::{Acknowledged, Delivery, DeliveryStatus, Jsonl, Reopen},
+    server::{self, LastReload, Limits, PassedSocket, Server, View},
+    settings::Settings,
+    sink::{Acknowledged, SinkStatus},
     source::{
-        SourceFailing, SourceStatus,
-        api::{self, ApiHandle, ApiSource},
-        file::{self, FileHandle, FileSource, FileStatus, Noticing},
+        SourceStatus,
+        api::ReflectorMetrics,
         http::{HttpSource, Posts},
         last_good::LastGood,
-        url::{self, Tuning, UrlHandle, UrlSource},
     },
     supervise::Tasks,
 };
 
-/// The stream of `/updates` among those that have durable numbers.
+/// The name of the stream of `/updates`, whose numbers are durable.
 const UPDATES: &str = "/updates";
 
-/// Those who can be told something while the agent runs.
+/// What a reload reaches.
 pub(super) struct Handles {
-    file: Option<FileHandle>,
-    url: Option<UrlHandle>,
-    api: Option<ApiHandle>,
-    /// The server, if there is one.
-    server: Option<ServerHandle>,
-    /// What the server shows of the last reload.
+    /// Sources, sinks and server.
+    parts: Vec<Retune>,
+    /// The result of the last reload, for the server.
     reload: watch::Sender<LastReload>,
-    /// The files of updates.
-    updates: Vec<Reopen>,
-}
-
-/// What can be done with the server while it runs.
-struct ServerHandle {
-    /// Reads token and certificates again.
-    reread: CredentialReload,
-    /// Cancelled when it has finished what was in hand.
-    finished: CancellationToken,
+    /// Cancelled when the server has finished the requests that were pending at the shutdown.
+    finished: Option<CancellationToken>,
+    clock: Clock,
 }
 
 impl Handles {
-    /// Notes that the settings have been read, and whether they could be used.
+    /// Notes the result of a reload.
     pub(super) fn reloaded(&self, successful: bool) {
-        self.reload.send_modify(|last| last.note(successful, clock::now()));
+        self.reload.send_modify(|last| last.note(successful, self.clock.now()));
     }
 
-    /// Tells everybody what the settings say now. Everything is looked at anew.
+    /// Applies settings. All sources are rescanned.
     pub(super) fn retune(&self, settings: &Settings) {
-        if let (Some(file), Some(settings)) = (&self.file, &settings.file) {
-            file.retune(settings.check_frequency, on_invalid(settings));
-        }
-        if let (Some(url), Some(settings)) = (&self.url, &settings.url) {
-            url.retune(Tuning {
-                check_frequency: settings.check_frequency,
-                headers: settings.headers.clone(),
-                ca_file: settings.ca_file.clone(),
-                identity: identity(settings),
-                sha256: settings.sha256,
-            });
-        }
-        if let (Some(api), Some(given)) = (&self.api, &settings.kubeconfig) {
-            api.retune(kubeconfig(given));
-        }
-        for file in &self.updates {
-            file.now();
-        }
-        if let Some(server) = &self.server {
-            server.reread.now(&settings.server);
-        }
+        self.parts.iter().for_each(|part| part(settings));
     }
 
-    /// Cancelled when the server has finished what was in hand when it was asked to.
+    /// Cancelled when the server has finished the requests that were pending at the shutdown.
     pub(super) fn finished(&self) -> Option<CancellationToken> {
-        self.server.as_ref().map(|server| server.finished.clone())
+        self.finished.clone()
     }
 }
 
-/// What was made: those who can be told something, and those who can be looked at.
+/// The agent, ready to run.
 pub(super) struct Wired {
     pub(super) handles: Handles,
-    pub(super) levels: Levels,
+    pub(super) state: AgentState,
     pub(super) mux: Mux,
 }
 
-/// Makes everything and starts it, in a process that was `started` then.
-///
-/// # Errors
-/// If something cannot be used as it was given; nothing has been delivered then.
+/// Makes and starts all tasks.
 pub(super) async fn wire(
     settings: &Settings,
     passed: Vec<PassedSocket>,
-    started: Timestamp,
-    ends: &Ends,
-    crew: &mut Tasks,
+    host: &Host,
+    shutdown: &Shutdown,
+    tasks: &mut Tasks,
 ) -> anyhow::Result<Wired> {
-    // What is refused here leaves the state untouched; who connects already waits in the kernel.
+    // First of all: a start that fails here leaves the state untouched. A client that connects
+    // now waits in the kernel.
     let server = if settings.server.listens() {
         let node = settings.node_name.clone();
         Some(Server::bind(&settings.server, passed, node, Limits::default()).await?)
     } else {
         None
     };
-    let (mux, turning) = Mux::new(&configured(settings));
-    let mut wiring = Wiring::new(settings, ends, crew, mux).await?;
-    let updates = wiring.sinks()?;
-    let file = wiring.file().await?;
-    let url = wiring.url().await?;
-    let api = wiring.api().await?;
-    let reload = watch::Sender::new(LastReload::at_start(started));
-    let handles = Handles { file, url, api, server: None, reload, updates };
-    let server = server.map(|server| wiring.http(&handles, server)).transpose()?;
-    wiring.crew.spawn("mux", async {
-        turning.run().await;
+    let sources = SOURCES.iter().filter(|source| (source.is_configured)(settings));
+    let http = server.as_ref().map(|_| SourceName::Http);
+    let names: Vec<_> = sources.map(|source| source.name).chain(http).collect();
+    let (mux, merging) = Mux::new(&names);
+    let mut wiring = Wiring::new(settings, host, shutdown, tasks, mux).await?;
+    wiring.sinks()?;
+    wiring.sources().await?;
+    if let Some(server) = server {
+        wiring.server(server)?;
+    }
+    wiring.tasks.spawn("mux", async {
+        merging.run().await;
         Ok(())
     });
-    let Wiring { mux, levels, .. } = wiring;
-    Ok(Wired { handles: Handles { server, ..handles }, levels, mux })
+    let Wiring { mux, sources, sinks, handles, .. } = wiring;
+    Ok(Wired { state: AgentState::new(mux.merged(), &sources, &sinks), handles, mux })
 }
 
-/// Which sources there are. What can be posted to is a source.
-fn configured(settings: &Settings) -> Vec<SourceName> {
-    let sources = [
-        (SourceName::File, settings.file.is_some()),
-        (SourceName::Http, settings.server.listens()),
-        (SourceName::Url, settings.url.is_some()),
-        (SourceName::Api, settings.kubeconfig.is_some()),
-    ];
-    sources.into_iter().filter_map(|(source, configured)| configured.then_some(source)).collect()
-}
-
-/// Everything that the tasks are made of.
+/// The agent while it is made.
 struct Wiring<'a> {
     settings: &'a Settings,
-    stop: &'a CancellationToken,
-    finish: &'a CancellationToken,
-    crew: &'a mut Tasks,
+    host: &'a Host,
+    shutdown: &'a Shutdown,
+    tasks: &'a mut Tasks,
     mux: Mux,
     db: Option<Db>,
     stored: Stored,
     acknowledged: Acknowledged,
-    sinks: Vec<Probe<SinkStatus>>,
-    levels: Levels,
-    /// Held by all who hand updates over; nobody ever sends.
-    busy: mpsc::Sender<Infallible>,
-    idle: Option<mpsc::Receiver<Infallible>>,
+    sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
+    sinks: Vec<watch::Receiver<SinkStatus>>,
+    metrics: Option<ReflectorMetrics>,
+    handles: Handles,
+    /// Held by the history and all deliveries, so that the server ends after them.
+    delivering: mpsc::Sender<Infallible>,
+    delivered: Option<mpsc::Receiver<Infallible>>,
 }
 
 impl<'a> Wiring<'a> {
     async fn new(
         settings: &'a Settings,
-        Ends { finish, stop }: &'a Ends,
-        crew: &'a mut Tasks,
+        host: &'a Host,
+        shutdown: &'a Shutdown,
+        tasks: &'a mut Tasks,
         mux: Mux,
     ) -> anyhow::Result<Self> {
         let (mut db, mut stored) = (None, Stored::default());
-        if let Some(dir) = &settings.state_dir {
-            // The check of all that is in it may take its time; meanwhile more of it is asked for.
-            let dir = dir.clone();
-            let (way, writer, found) =
-                tokio::task::spawn_blocking(move || db::open(&Host::default(), &dir)).await??;
-            // A plain thread for blocking work: the disk may take its time.
-            crew.spawn("db", async { Ok(tokio::task::spawn_blocking(|| writer.run()).await?) });
-            (db, stored) = (Some(way), found);
+        if let Some(dir) = settings.state_dir.clone() {
+            // The check of the whole file may take long.
+            let machine = host.clone();
+            let opening = host.threads.blocking(move || db::open(&machine, &dir));
+            let (handle, writer, found) = opening.await??;
+            let threads = host.threads;
+            tasks.spawn("db", async move { Ok(threads.blocking(|| writer.run()).await?) });
+            (db, stored) = (Some(handle), found);
         }
-        let (busy, idle) = mpsc::channel(1);
-        let (acknowledged, sinks) = (Arc::new(watch::Sender::default()), Vec::new());
-        let levels =
-            Levels { merged: Level::new(mux.merged(), Clone::clone), sources: Vec::new(), sinks: Vec::new() };
+        let clock = host.clock.clone();
+        let reload = watch::Sender::new(LastReload::at_start(clock.now()));
+        let (delivering, delivered) = mpsc::channel(1);
         Ok(Self {
             settings,
-            stop,
-            finish,
-            crew,
+            host,
+            shutdown,
+            tasks,
             mux,
             db,
             stored,
-            acknowledged,
-            sinks,
-            levels,
-            busy,
-            idle: Some(idle),
+            acknowledged: Arc::new(watch::Sender::default()),
+            sources: Vec::new(),
+            sinks: Vec::new(),
+            metrics: None,
+            handles: Handles { parts: Vec::new(), reload, finished: None, clock },
+            delivering,
+            delivered: Some(delivered),
         })
     }
 
-    /// The numbers of a stream: they go on from the last run if there is state.
+    /// The numbers of a stream. With state they continue those of the last run.
     fn numbers(&self, stream: &str) -> Sequence {
         self.db
             .as_ref()
             .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
     }
 
-    fn sinks(&mut self) -> anyhow::Result<Vec<Reopen>> {
-        let mut files = Vec::new();
+    fn sinks(&mut self) -> anyhow::Result<()> {
         for sink in &self.settings.sinks {
-            let (name, jsonl, numbers) = match sink {
-                // Its reader starts from nothing each time, and so does it.
-                SinkSetting::Stdout => ("jsonl".to_owned(), Jsonl::stdout()?, Sequence::fleeting()),
-                SinkSetting::File(path) => {
-                    let name = format!("jsonl={}", path.display());
-                    let numbers = self.numbers(&name);
-                    (name, Jsonl::file(path)?, numbers)
-                }
-            };
+            let name = sink.to_string();
             let updates = self.mux.updates(self.settings.notify);
-            files.push(jsonl.reopen());
-            let (delivery, status) = Delivery::new(&name, jsonl, updates);
-            let delivery = delivery.numbered(numbers).reporting(&self.acknowledged);
-            // From the first step on, a reader that goes away is no failure.
-            let (stop, busy) = (self.finish.clone(), self.busy.clone());
-            self.levels.sinks.push(Level::new(status.clone(), {
-                let name = name.clone();
-                move |status| sink_status(&name, status)
-            }));
-            self.sinks.push(Arc::new({
-                let name = name.clone();
-                move || sink_status(&name, &status.borrow())
-            }));
-            self.crew.spawn_with_heartbeat(format!("sink {name}"), async move {
-                let _busy = busy;
-                Ok(delivery.run(stop).await?)
+            let open = sink.open(updates, self.numbers(&name), &self.acknowledged)?;
+            self.sinks.push(open.status);
+            self.handles.parts.push(Box::new(move |_| (open.reload)()));
+            // Once the shutdown has begun, a reader that goes away is not a failure.
+            let delivery = (open.run)(self.shutdown.finish.clone());
+            let delivering = self.delivering.clone();
+            self.tasks.spawn_with_heartbeat(format!("sink {name}"), async move {
+                let _delivering = delivering;
+                Ok(delivery.await?)
             });
         }
-        Ok(files)
+        Ok(())
     }
 
-    fn preparation(&self, source: SourceName) -> Preparation {
-        Preparation { source, node: self.settings.node_name.clone(), generate: None, namespace: None }
-    }
-
-    /// What a source gave when all was well with it.
+    /// The last-known-good pods of a source.
     fn last_good(&mut self, source: SourceName) -> LastGood {
         let node = self.settings.node_name.clone();
         match &self.db {
@@ -265,220 +198,96 @@ impl<'a> Wiring<'a> {
         }
     }
 
-    /// What a source left that is not configured any more is not to come back
-    /// when it is configured again.
-    async fn forget(&mut self, source: SourceName) {
-        let mut good = self.last_good(source);
-        good.clear();
-        good.finish().await;
+    async fn sources(&mut self) -> anyhow::Result<()> {
+        for source in &SOURCES {
+            let mut last_good = self.last_good(source.name);
+            if !(source.is_configured)(self.settings) {
+                // The pods of a source that is configured again later are outdated then.
+                last_good.clear();
+                last_good.finish().await;
+                continue;
+            }
+            let (node, stop) = (self.settings.node_name.clone(), self.shutdown.stop.clone());
+            let channel = self.mux.channel(source.name).context("the channel of a source is in use")?;
+            let host = self.host.clone();
+            let parts = Parts { node, channel, last_good, stop, host };
+            let started = (source.start)(self.settings, parts);
+            let Started { run, status, retune, metrics } = started.context("a source is not configured")?;
+            self.sources.push((source.name, status));
+            self.handles.parts.push(retune);
+            self.metrics = metrics.or(self.metrics.take());
+            self.tasks.spawn(format!("source {}", source.name), async {
+                run.await;
+                Ok(())
+            });
+        }
+        Ok(())
     }
 
-    async fn file(&mut self) -> anyhow::Result<Option<FileHandle>> {
-        let Some(given) = &self.settings.file else {
-            self.forget(SourceName::File).await;
-            return Ok(None);
-        };
-        let channel = self.mux.channel(SourceName::File).context("the file source has its channel")?;
-        let settings = file::FileSettings {
-            check_frequency: given.check_frequency,
-            on_invalid: on_invalid(given),
-            ..file::FileSettings::new(&given.path, self.preparation(SourceName::File))
-        };
-        let (source, handle) = FileSource::new(settings, channel);
-        let source = source.with_last_good(self.last_good(SourceName::File));
-        let path = given.path.display().to_string();
-        let level = Level::new(handle.status(), move |status| file_status(&path, status));
-        self.levels.sources.push((SourceName::File, level));
-        let stop = self.stop.clone();
-        self.crew.spawn("source file", async {
-            source.run(stop).await;
-            Ok(())
-        });
-        Ok(Some(handle))
-    }
-
-    async fn url(&mut self) -> anyhow::Result<Option<UrlHandle>> {
-        let Some(given) = &self.settings.url else {
-            self.forget(SourceName::Url).await;
-            return Ok(None);
-        };
-        let channel = self.mux.channel(SourceName::Url).context("the url source has its channel")?;
-        let settings = url::UrlSettings {
-            headers: given.headers.clone(),
-            ca_file: given.ca_file.clone(),
-            identity: identity(given),
-            sha256: given.sha256,
-            check_frequency: given.check_frequency,
-            ..url::UrlSettings::new(given.url.uri().clone(), self.preparation(SourceName::Url))
-        };
-        let (source, handle) = UrlSource::new(settings, channel);
-        let source = source.with_last_good(self.last_good(SourceName::Url));
-        self.levels.sources.push((SourceName::Url, Level::new(handle.watch(), Clone::clone)));
-        let stop = self.stop.clone();
-        self.crew.spawn("source url", async {
-            source.run(stop).await;
-            Ok(())
-        });
-        Ok(Some(handle))
-    }
-
-    async fn api(&mut self) -> anyhow::Result<Option<ApiHandle>> {
-        let Some(given) = &self.settings.kubeconfig else {
-            self.forget(SourceName::Api).await;
-            return Ok(None);
-        };
-        let channel = self.mux.channel(SourceName::Api).context("the api source has its channel")?;
-        let settings =
-            api::ApiSettings { kubeconfig: kubeconfig(given), node: self.settings.node_name.clone() };
-        let (source, handle) = ApiSource::new(settings, channel);
-        let source = source.with_proxies(proxies(&self.settings.proxies));
-        let source = source.with_last_good(self.last_good(SourceName::Api));
-        self.levels.sources.push((SourceName::Api, Level::new(handle.watch(), Clone::clone)));
-        let stop = self.stop.clone();
-        self.crew.spawn("source api", async {
-            source.run(stop).await;
-            Ok(())
-        });
-        Ok(Some(handle))
-    }
-
-    /// The posted set, the history of updates and the server, which listens already.
-    fn http(&mut self, handles: &Handles, server: Server) -> anyhow::Result<ServerHandle> {
-        let channel = self.mux.channel(SourceName::Http).context("the http source has its channel")?;
+    /// The http source, the history of updates and the server, which already listens.
+    fn server(&mut self, server: Server) -> anyhow::Result<()> {
+        let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
         let node = &self.settings.node_name;
         let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
-        let stop = self.stop.clone();
-        self.crew.spawn("source http", async {
+        let stop = self.shutdown.stop.clone();
+        self.tasks.spawn("source http", async {
             source.run(stop).await;
             Ok(())
         });
-        self.levels.sources.push((SourceName::Http, Level::new(posts.watch(), Clone::clone)));
-        let handle = ServerHandle { reread: server.credential_reload(), finished: server.drained() };
-        let view = View { connections: server.stats(), ..self.view(posts, handles) };
-        let router = server::router(view);
-        // It goes on answering while the others end: /readyz says that it is stopping.
+        self.sources.push((SourceName::Http, posts.status()));
+        self.sources.sort_by_key(|(name, _)| *name);
+        let reread = server.credential_reload();
+        self.handles.parts.push(Box::new(move |settings| reread.now(&settings.server)));
+        self.handles.finished = Some(server.drained());
+        let router = server::router(self.view(posts, &server));
+        // It answers while the other tasks end: /readyz shows that the agent is stopping.
         let ended = CancellationToken::new();
-        let (idle, last, finish) = (self.idle.take(), ended.clone(), self.finish.clone());
-        self.crew.spawn("server", async move {
+        let (last, finish) = (ended.clone(), self.shutdown.finish.clone());
+        let delivered = self.delivered.take();
+        self.tasks.spawn("server", async move {
             let idle = async {
-                if let Some(mut idle) = idle {
-                    idle.recv().await;
+                if let Some(mut delivered) = delivered {
+                    delivered.recv().await;
                 }
                 last.cancel();
             };
             tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(handle)
+        Ok(())
     }
 
-    fn view(&mut self, posts: Posts, handles: &Handles) -> View {
-        let mut sources: Vec<(SourceName, Probe<SourceStatus>)> = Vec::new();
-        if let (Some(handle), Some(given)) = (&handles.file, &self.settings.file) {
-            let (status, path) = (handle.status(), given.path.display().to_string());
-            sources.push((SourceName::File, Arc::new(move || file_status(&path, &status.borrow()))));
-        }
-        let stored = posts.clone();
-        sources.push((SourceName::Http, Arc::new(move || stored.status())));
-        if let Some(url) = handles.url.clone() {
-            sources.push((SourceName::Url, Arc::new(move || url.status())));
-        }
-        if let Some(api) = handles.api.clone() {
-            sources.push((SourceName::Api, Arc::new(move || api.status())));
-        }
+    fn view(&mut self, posts: Posts, server: &Server) -> View {
         let mux = self.mux.clone();
         View {
             node: self.settings.node_name.clone(),
             merged: self.mux.merged(),
             posts,
             history: self.history(),
-            sources: sources.into(),
-            reflector: handles.api.as_ref().map(ApiHandle::metrics),
-            sinks: std::mem::take(&mut self.sinks).into(),
+            sources: self.sources.clone().into(),
+            reflector: self.metrics.clone(),
+            sinks: self.sinks.clone().into(),
             turns: Arc::new(move || {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })
             }),
-            stopping: self.finish.clone(),
-            started: handles.reload.borrow().succeeded,
-            reload: handles.reload.subscribe(),
-            connections: ConnectionStats::default(),
-            host: crate::host::Host::default(),
+            stopping: self.shutdown.finish.clone(),
+            started: self.handles.reload.borrow().succeeded,
+            reload: self.handles.reload.subscribe(),
+            connections: server.stats(),
+            host: self.host.clone(),
         }
     }
 
     fn history(&mut self) -> HistoryReader {
         let updates = self.mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
-        let busy = self.busy.clone();
-        self.crew.spawn_with_heartbeat("history", async move {
-            let _busy = busy;
+        let delivering = self.delivering.clone();
+        self.tasks.spawn_with_heartbeat("history", async move {
+            let _delivering = delivering;
             Ok(history.run().await?)
         });
         reader
     }
-}
-
-fn sink_status(name: &str, delivery: &DeliveryStatus) -> SinkStatus {
-    SinkStatus {
-        name: name.to_owned(),
-        acknowledged: delivery.acknowledged,
-        busy_since: delivery.busy_since,
-        failing: delivery.failing.as_ref().map(|failing| SinkFailing {
-            since: failing.since,
-            attempts: failing.attempts,
-            next_attempt: failing.next_attempt,
-            error: failing.error.clone(),
-        }),
-    }
-}
-
-fn file_status(path: &str, status: &FileStatus) -> SourceStatus {
-    let noticing = match &status.noticing {
-        Noticing::Starting => "the first scan is under way".to_owned(),
-        Noticing::Watching => "watching".to_owned(),
-        Noticing::Polling { why } => format!("scanning each second: {why}"),
-    };
-    let unkept = status.unkept.as_ref().map(|why| format!("; not kept for the next start: {why}"));
-    SourceStatus {
-        target: path.to_owned(),
-        detail: format!("{noticing}; {} manifests{}", status.files, unkept.unwrap_or_default()),
-        last_success: status.last_scan.filter(|_| status.error.is_none()),
-        failing: status.error.clone().zip(status.failing_since).map(|(error, since)| SourceFailing {
-            since,
-            attempts: 1,
-            error,
-            // What is wrong with manifests is in the listing.
-            quotes: false,
-        }),
-        ..SourceStatus::default()
-    }
-}
-
-/// What the file source calls what the settings say.
-fn on_invalid(given: &FileSettings) -> file::OnInvalid {
-    match given.on_invalid {
-        settings::OnInvalid::Keep => file::OnInvalid::Keep,
-        settings::OnInvalid::Remove => file::OnInvalid::Remove,
-    }
-}
-
-/// Who this node is to the URL's server.
-pub(super) fn identity(given: &settings::UrlSettings) -> Option<Identity> {
-    let files = given.client_certificate.as_ref()?;
-    Some(Identity { cert_file: files.certificate.clone(), key_file: files.key.clone() })
-}
-
-/// What the apiserver source calls what the settings say.
-pub(super) fn kubeconfig(given: &Kubeconfig) -> api::Kubeconfig {
-    match given.clone() {
-        Kubeconfig::File(path) => api::Kubeconfig::File(path),
-        Kubeconfig::InCluster { host, port } => api::Kubeconfig::InCluster(api::InCluster::new(host, port)),
-    }
-}
-
-pub(super) fn proxies(given: &ProxySettings) -> api::Proxies {
-    let ProxySettings { https, http, no } = given.clone();
-    api::Proxies { https, http, no }
 }

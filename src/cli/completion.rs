@@ -37,8 +37,8 @@ pub fn script(shell: Shell, mut command: clap::Command) -> String {
     script
 }
 
-/// The words that a subcommand's arguments take, in place of files: `clap_complete` tells fish
-/// only about those of flags.
+/// The possible values of a subcommand's arguments: for fish `clap_complete` writes only those of
+/// flags.
 fn words_for_fish(subcommand: &clap::Command) -> String {
     let words: Vec<_> = subcommand.get_positionals().flat_map(clap::Arg::get_possible_values).collect();
     if words.is_empty() {

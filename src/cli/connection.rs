@@ -25,7 +25,8 @@ use super::{
     terminal::{Escaped, YELLOW, colours, print_error, styled},
 };
 use crate::{
-    client::{Body, Client, ClientSettings, Identity, Lines, escaped},
+    certificate_files::CertificateFiles,
+    client::{Body, Client, ClientSettings, Lines, escaped},
     host::Disk,
     settings::{Environment, SERVER_VARIABLE},
 };
@@ -170,7 +171,7 @@ impl Connection {
         let identity = args.client_cert.clone().zip(args.client_key.clone());
         let client = Client::new(ClientSettings {
             ca_file: args.ca_file.clone(),
-            identity: identity.map(|(cert_file, key_file)| Identity { cert_file, key_file }),
+            identity: identity.map(|(certificate, key)| CertificateFiles { certificate, key }),
             socket: address.socket,
             timeout: TIMEOUT,
             ..ClientSettings::default()

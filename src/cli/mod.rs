@@ -1,17 +1,13 @@
-//! The command line: the dispatch to one module per subcommand, and errors on one line.
+//! The command line: its definition, its one-line errors, and one module for each subcommand.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 use anyhow::anyhow;
-use clap::{
-    CommandFactory as _, FromArgMatches as _,
-    builder::{PossibleValue, StringValueParser, TypedValueParser},
-    error::ErrorKind,
-};
+use clap::{CommandFactory as _, FromArgMatches as _, error::ErrorKind};
 
 use self::failure::Failure;
 use crate::{
-    settings::{CONFIG_VARIABLE, Environment, Key},
+    settings::{self, Environment, InvalidValue},
     systemd::Manager,
     telemetry,
 };
@@ -36,7 +32,7 @@ pub mod yaml;
 ///
 /// podmux collects the pod manifests for one node from files, a URL, HTTP requests and an API server,
 /// merges them, and publishes every change in order as JSON lines.
-#[derive(Debug, clap::Parser)]
+#[derive(clap::Parser)]
 #[command(name = "podmux", version, after_long_help = EXAMPLES, max_term_width = 100)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 struct Cli {
@@ -54,7 +50,7 @@ Examples:
 
 Exit codes: 0 success, or stopped by a signal; 1 failed; 2 invalid arguments or settings.";
 
-#[derive(Debug, clap::Subcommand)]
+#[derive(clap::Subcommand)]
 enum Command {
     Run(Box<run::Args>),
     Validate(validate::Args),
@@ -80,9 +76,10 @@ pub fn main(
 
 /// Parses the arguments and runs the subcommand. An invalid environment still allows `--help`.
 fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failure>) -> Result<u8, Failure> {
-    let parsed = command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match (parsed, unusable) {
-        (Ok(cli), None) => cli,
+    let parsed = command().try_get_matches_from(args);
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match (parsed, unusable) {
+        (Ok(parsed), None) => parsed,
         (parsed, unusable) => {
             let answer = match parsed {
                 Err(error) => help_or_refusal(&error, args),
@@ -91,14 +88,17 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
             if let Err(failure) = &answer
                 && args.get(1).is_some_and(|command| command == "run")
             {
-                // A flag or a variable in the unit that is wrong is a start that is refused.
+                // systemd shows why a unit with an invalid flag or variable does not start.
                 run::tell_failure(&Manager::from_environment(environment), failure);
             }
             return answer;
         }
     };
     match cli.command {
-        Command::Run(args) => run::run(*args, environment),
+        Command::Run(args) => {
+            let matches = matches.subcommand().map_or(&matches, |(_, matches)| matches);
+            run::run(&args, matches, environment)
+        }
         Command::Validate(args) => validate::run(&args, environment),
         Command::Get(args) => get::run(&args, environment),
         Command::Apply(args) => apply::run(&args, environment),
@@ -107,55 +107,15 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
     }
 }
 
-/// The grammar, with each setting's default and variable in its help.
+/// The definition of the command line, with each setting's default and variable in its help.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
-        .mut_subcommand("run", |run| run.mut_args(explain))
-        .mut_subcommand("validate", |validate| validate.mut_arg("node_name", explain))
+        .mut_subcommand("run", |run| run.mut_args(settings::explain))
+        .mut_subcommand("validate", |validate| validate.mut_arg("node_name", settings::explain))
 }
 
-/// Adds to a flag's help what holds if it is absent.
-fn explain(arg: clap::Arg) -> clap::Arg {
-    let help = arg.get_help().cloned().unwrap_or_default();
-    let Some(key) = Key::ALL.into_iter().find(|key| Some(key.flag()) == arg.get_long()) else {
-        let config = arg.get_long() == Some("config");
-        return if config { arg.help(format!("{help}\n[env: {CONFIG_VARIABLE}]")) } else { arg };
-    };
-    let default = match key {
-        Key::NodeName => "[default: the host name] ".to_owned(),
-        Key::StateDir => "[default: /var/lib/podmux for root, else the user's state directory] ".to_owned(),
-        Key::Verbose => String::new(),
-        _ => key.default().map(|default| format!("[default: {default}] ")).unwrap_or_default(),
-    };
-    let words = key.words();
-    let arg = if words.is_empty() { arg } else { arg.value_parser(Words(words)).hide_possible_values(true) };
-    arg.help(format!("{help}\n{default}[env: {}]", key.variable()))
-}
-
-/// Tells the shells which words a flag takes; the settings judge the value, as
-/// they judge it wherever it was said.
-#[derive(Clone)]
-struct Words(Vec<&'static str>);
-
-impl TypedValueParser for Words {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<String, clap::Error> {
-        StringValueParser::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.0.iter().map(|word| PossibleValue::new(*word))))
-    }
-}
-
-/// The variables that are UTF-8, and an error if a `PODMUX_` variable is not.
+/// The variables that are text. A setting that is not UTF-8 is an error, other variables are ignored.
 fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> (Environment, Option<Failure>) {
     let (mut environment, mut invalid) = (Environment::new(), None);
     for (name, value) in variables {
@@ -188,6 +148,12 @@ fn help_or_refusal(error: &clap::Error, args: &[OsString]) -> Result<u8, Failure
             let subcommand = subcommand.filter(|name| command().find_subcommand(name).is_some());
             let help = subcommand.map(|name| format!("{name} --help"));
             let help = help.as_deref().unwrap_or("--help");
+            if let (Some("run"), Some(InvalidValue { flag, problem, .. })) =
+                (subcommand, InvalidValue::of(error))
+            {
+                // The same words as for a value of the environment or the config file.
+                return Err(Failure::Refused(anyhow!("--{flag}: {problem}")));
+            }
             Err(Failure::Refused(anyhow!("{}; see podmux {help}", explanation(error))))
         }
     }

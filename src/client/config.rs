@@ -2,13 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::certificate_files::CertificateFiles;
+
 /// How a client connects, whom it trusts, and how long it waits.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
     /// The trusted CAs, as PEM; the system's without.
     pub ca_file: Option<PathBuf>,
     /// The client certificate, for servers that ask for one.
-    pub identity: Option<Identity>,
+    pub identity: Option<CertificateFiles>,
     /// The Unix socket that every request goes to, whatever the host of its URL is,
     /// as with `curl --unix-socket`. Plain HTTP only.
     pub socket: Option<PathBuf>,
@@ -34,13 +36,4 @@ impl Default for ClientSettings {
             follow_redirects: false,
         }
     }
-}
-
-/// A client certificate, in two PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The certificate and what leads from it to a CA.
-    pub cert_file: PathBuf,
-    /// Its private key.
-    pub key_file: PathBuf,
 }

@@ -29,7 +29,7 @@ use tokio::{
 use self::{body::Deadline, connection::Pool, tls::TlsFiles, unix_socket::UnixConnector};
 pub use self::{
     body::{Body, Lines},
-    config::{ClientSettings, Identity},
+    config::ClientSettings,
     error::ClientError,
     url::{escaped, shown},
 };
@@ -37,8 +37,8 @@ pub(crate) use self::{
     connection::{pool, tcp},
     tls::{TlsError, config as tls_config},
 };
-use crate::host::Host;
 pub use crate::pem::PemError;
+use crate::{certificate_files::CertificateFiles, host::Host};
 
 /// How many redirects of one request are followed, as with Go's `http.Client`.
 const MAX_REDIRECTS: usize = 10;
@@ -68,7 +68,7 @@ struct Network {
 ///
 /// # Errors
 /// If a file cannot be read or used.
-pub fn check(ca_file: Option<&Path>, identity: Option<&Identity>) -> Result<(), ClientError> {
+pub fn check(ca_file: Option<&Path>, identity: Option<&CertificateFiles>) -> Result<(), ClientError> {
     let tls = TlsFiles::read(&Host::default().disk, ca_file, identity)?;
     // Without files only the system's CAs are left, which take time and are seldom broken.
     if ca_file.is_some() || identity.is_some() { tls.config().map(drop) } else { Ok(()) }

@@ -9,8 +9,9 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer},
 };
 
-use super::{config::Identity, error::ClientError};
+use super::error::ClientError;
 use crate::{
+    certificate_files::CertificateFiles,
     host::Disk,
     pem::{self, PemError},
 };
@@ -29,14 +30,14 @@ pub(super) struct TlsFiles {
 struct LoadedIdentity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    files: Identity,
+    files: CertificateFiles,
 }
 
 impl TlsFiles {
     pub(super) fn read(
         disk: &Disk,
         ca_file: Option<&Path>,
-        identity: Option<&Identity>,
+        identity: Option<&CertificateFiles>,
     ) -> Result<Self, ClientError> {
         let roots = ca_file.map(|path| {
             let mut roots = RootCertStore::empty();
@@ -46,8 +47,8 @@ impl TlsFiles {
             Ok(roots)
         });
         let identity = identity.map(|files| {
-            let chain = read(disk, &files.cert_file, pem::certificates)?;
-            let key = read(disk, &files.key_file, pem::private_key)?;
+            let chain = read(disk, &files.certificate, pem::certificates)?;
+            let key = read(disk, &files.key, pem::private_key)?;
             Ok(LoadedIdentity { chain, key, files: files.clone() })
         });
         Ok(Self { roots: roots.transpose()?, identity: identity.transpose()? })
@@ -58,7 +59,7 @@ impl TlsFiles {
         let identity = self.identity.as_ref().map(|loaded| (loaded.chain.clone(), loaded.key.clone_key()));
         config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
             (TlsError::Identity(error), Some(LoadedIdentity { files, .. })) => {
-                let Identity { cert_file, key_file } = files.clone();
+                let CertificateFiles { certificate: cert_file, key: key_file } = files.clone();
                 ClientError::Identity { cert_file, key_file, error }
             }
             (TlsError::Identity(error), None) => ClientError::Roots(io::Error::other(error)),

@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{SinkStatus, stats::ConnectionStats};
+use super::stats::ConnectionStats;
 use crate::{
     history::HistoryReader,
     host::Host,
     pod::{NodeName, SourceName},
+    sink::SinkStatus,
     source::{SourceStatus, api::ReflectorMetrics, http::Posts},
     storage::Merged,
 };
@@ -26,12 +27,12 @@ pub struct View {
     pub posts: Posts,
     /// The update stream.
     pub history: HistoryReader,
-    /// The current status of each configured source.
-    pub sources: Arc<[(SourceName, Probe<SourceStatus>)]>,
+    /// The status of each configured source.
+    pub sources: Arc<[(SourceName, watch::Receiver<SourceStatus>)]>,
     /// The reflector's metrics, if there is an api source.
     pub reflector: Option<ReflectorMetrics>,
-    /// The current status of each sink.
-    pub sinks: Arc<[Probe<SinkStatus>]>,
+    /// The status of each sink.
+    pub sinks: Arc<[watch::Receiver<SinkStatus>]>,
     /// Waits until the merge loop has run once more; false if it has ended.
     pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
     /// Cancelled when the agent begins to shut down.
@@ -45,9 +46,6 @@ pub struct View {
     /// The clock, random numbers and threads.
     pub host: Host,
 }
-
-/// Returns a current status.
-pub type Probe<T> = Arc<dyn Fn() -> T + Send + Sync>;
 
 /// The result of the last reload of the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

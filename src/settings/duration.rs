@@ -14,10 +14,10 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a duration and holds it to its bounds.
+/// Reads a duration within bounds.
 ///
 /// # Errors
-/// What is wrong with it, in words that follow the place where it was said.
+/// What is wrong with it, without the place where it was given.
 pub(crate) fn read(text: &str, bounds: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let Some(duration) = parse(text) else {
         let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -34,7 +34,7 @@ pub(crate) fn read(text: &str, bounds: &RangeInclusive<Duration>) -> Result<Dura
     }
 }
 
-/// Go's `time.ParseDuration` without a sign; `None` if it is no duration or too long to count.
+/// Go's `time.ParseDuration` without a sign; `None` if it is not a duration or too long for 64 bits.
 fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -53,7 +53,7 @@ fn parse(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::from_nanos(nanos))
 }
 
-/// A decimal number of units in nanoseconds; what is below one nanosecond is cut off.
+/// A decimal number of units in nanoseconds, rounded down.
 fn count(number: &str, size: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() {
@@ -70,7 +70,7 @@ fn count(number: &str, size: u64) -> Option<u64> {
     Some(nanos)
 }
 
-/// A duration for reading, in the largest unit that leaves no rest.
+/// Shows a duration in the largest unit that needs no fraction.
 pub(super) struct Short(pub(super) Duration);
 
 impl fmt::Display for Short {

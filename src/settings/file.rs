@@ -1,16 +1,18 @@
-//! The `--config` file: podmux's own form, or the kubelet's of which a little is used.
+//! The `--config` file: podmux's own format, or a KubeletConfiguration of which some fields are used.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::Value;
 
-use super::{Key, Place, SettingsError, api::IN_CLUSTER};
-use crate::manifest::yaml::{self, RootField};
+use super::{
+    error::SettingsError,
+    flags::{Setting, settings},
+    layers::Given,
+};
+use crate::{
+    host::Disk,
+    manifest::yaml::{self, RootField},
+};
 
 /// The largest config file that is read, in bytes: a thousand times a usual one.
 const MAX: u64 = 1024 * 1024;
@@ -19,197 +21,205 @@ const OWN_KIND: &str = "PodmuxConfiguration";
 const OWN_VERSION: &str = "podmux/v1";
 const KUBELET_KIND: &str = "KubeletConfiguration";
 const KUBELET_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+/// The fields of a KubeletConfiguration that are used, with the flags that they set.
+const KUBELET_FIELDS: [(&str, &str); 5] = [
+    ("staticPodPath", "pod-manifest-path"),
+    ("staticPodURL", "manifest-url"),
+    ("staticPodURLHeader", "manifest-url-header"),
+    ("fileCheckFrequency", "file-check-frequency"),
+    ("httpCheckFrequency", "http-check-frequency"),
+];
 
-/// What a config file says.
+/// The values of a config file.
 #[derive(Debug, Default)]
 pub(super) struct ConfigFile {
-    pub(super) said: BTreeMap<Key, (Place, Vec<String>)>,
+    /// The values by flag.
+    pub(super) given: BTreeMap<String, Given>,
     pub(super) warnings: Vec<String>,
 }
 
 /// Reads a config file.
 ///
 /// # Errors
-/// If it cannot be read, is no YAML or JSON, or says what cannot be used.
-pub(super) fn read(path: &Path) -> Result<ConfigFile, SettingsError> {
-    let failed = |error| SettingsError::Config { path: path.to_owned(), error };
-    let mut text = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX + 1).read_to_end(&mut text)).map_err(failed)?;
-    if text.len() as u64 > MAX {
-        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
-    }
-    parse(path, &text)
+/// If it cannot be read, is not YAML or JSON, or has an invalid field.
+pub(super) fn read(path: &Path, disk: &Disk) -> Result<ConfigFile, SettingsError> {
+    let text = disk.read(path, MAX);
+    let text = text.map_err(|error| SettingsError::Config { path: path.to_owned(), error })?;
+    let file = File { path, settings: settings() };
+    let text = std::str::from_utf8(&text).map_err(|_| file.invalid(None, None, "not UTF-8 text"))?;
+    file.parse(text)
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<ConfigFile, SettingsError> {
-    let text =
-        std::str::from_utf8(text).map_err(|_| refuse(path, None, None, "not UTF-8 text".to_owned()))?;
-    let fields =
-        yaml::fields(text).map_err(|problem| refuse(path, problem.position, None, problem.detail))?;
-    let find = |name: &str| fields.iter().find(|field| field.name == name);
-    let text_of = |name: &str| find(name).and_then(|field| field.value.as_str());
-    let fault = |name: &str, problem: String| {
-        refuse(path, find(name).map(|field| field.position), Some(name), problem)
-    };
-    let (version, form): (_, fn(&Path, &[RootField]) -> _) = match text_of("kind") {
-        Some(KUBELET_KIND) => (KUBELET_VERSION, kubelet),
-        Some(OWN_KIND) => (OWN_VERSION, own),
-        None if find("kind").is_none() => (OWN_VERSION, own),
-        _ => return Err(fault("kind", format!("expected {OWN_KIND} (or no kind at all) or {KUBELET_KIND}"))),
-    };
-    let optional = version == OWN_VERSION && find("apiVersion").is_none();
-    if !optional && text_of("apiVersion") != Some(version) {
-        return Err(fault("apiVersion", format!("expected {version}")));
-    }
-    form(path, &fields)
+/// A config file that is being read.
+struct File<'a> {
+    path: &'a Path,
+    settings: Vec<Setting>,
 }
 
-/// podmux's own form: every field is a setting.
-fn own(path: &Path, fields: &[RootField]) -> Result<ConfigFile, SettingsError> {
-    let mut file = ConfigFile::default();
-    for field in fields {
-        if let Some((line, _)) = field.earlier {
-            return Err(refuse(
-                path,
-                Some(field.position),
-                Some(&field.name),
-                format!("said before, in line {line}"),
-            ));
-        }
-        if matches!(field.name.as_str(), "kind" | "apiVersion") {
-            continue;
-        }
-        let Some(key) = Key::ALL.into_iter().find(|key| key.field() == field.name) else {
-            return Err(refuse(path, Some(field.position), Some(&field.name), unknown(&field.name)));
+impl File<'_> {
+    fn parse(&self, text: &str) -> Result<ConfigFile, SettingsError> {
+        let fields =
+            yaml::fields(text).map_err(|problem| self.invalid(problem.position, None, problem.detail))?;
+        let find = |name: &str| fields.iter().find(|field| field.name == name);
+        let text_of = |name: &str| find(name).and_then(|field| field.value.as_str());
+        let unexpected = |name: &str, expected: String| {
+            Err(self.invalid(find(name).map(|field| field.position), Some(name), expected))
         };
-        if let Some(values) = values(path, key, field)? {
-            file.said.insert(key, (place(path, field), values));
+        let is_own = match text_of("kind") {
+            Some(KUBELET_KIND) => false,
+            Some(OWN_KIND) => true,
+            None if find("kind").is_none() => true,
+            _ => {
+                let kinds = format!("expected {OWN_KIND} (or no kind at all) or {KUBELET_KIND}");
+                return unexpected("kind", kinds);
+            }
+        };
+        let version = if is_own { OWN_VERSION } else { KUBELET_VERSION };
+        let is_optional = is_own && find("apiVersion").is_none();
+        if !is_optional && text_of("apiVersion") != Some(version) {
+            return unexpected("apiVersion", format!("expected {version}"));
+        }
+        let fields = fields.iter().filter(|field| !matches!(&*field.name, "kind" | "apiVersion"));
+        if is_own { self.own(fields) } else { self.kubelet(fields) }
+    }
+
+    /// podmux's own format: each field is a setting.
+    fn own<'f>(&self, fields: impl Iterator<Item = &'f RootField>) -> Result<ConfigFile, SettingsError> {
+        let mut file = ConfigFile::default();
+        for field in fields {
+            if let Some((line, _)) = field.earlier {
+                return Err(self.about(field, format!("given twice, first in line {line}")));
+            }
+            let Some(setting) = self.settings.iter().find(|setting| setting.field == field.name) else {
+                return Err(self.about(field, self.unknown(&field.name)));
+            };
+            if let Some(given) = self.given(setting, field)? {
+                file.given.insert(setting.flag.clone(), given);
+            }
+        }
+        Ok(file)
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        if matches!(name, "staticPodPath" | "staticPodURL") {
+            return format!(
+                "a field of a kubelet's configuration: add kind: {KUBELET_KIND}, or use podManifestPath and manifestUrl"
+            );
+        }
+        let mut fields = self.settings.iter().map(|setting| &*setting.field);
+        match fields.clone().find(|field| field.eq_ignore_ascii_case(name)) {
+            Some(field) => format!("unknown field; it is spelled {field}"),
+            None => format!("unknown field; the fields are {}", {
+                let first = fields.next().unwrap_or_default().to_owned();
+                fields.fold(first, |all, field| all + ", " + field)
+            }),
         }
     }
-    Ok(file)
-}
 
-fn unknown(name: &str) -> String {
-    if matches!(name, "staticPodPath" | "staticPodURL") {
-        return format!(
-            "belongs to a kubelet's configuration: say kind: {KUBELET_KIND}, or podManifestPath and manifestUrl"
-        );
-    }
-    let fields = Key::ALL.map(Key::field);
-    match fields.iter().find(|field| field.eq_ignore_ascii_case(name)) {
-        Some(field) => format!("unknown field; it is spelled {field}"),
-        None => format!("unknown field; the fields are {}", fields.join(", ")),
-    }
-}
-
-/// The kubelet's form: what concerns its pod config is used, the rest is another program's business.
-fn kubelet(path: &Path, fields: &[RootField]) -> Result<ConfigFile, SettingsError> {
-    let mut file = ConfigFile::default();
-    let mut ignored: usize = 0;
-    for field in fields {
-        let key = match field.name.as_str() {
-            "staticPodPath" => Key::PodManifestPath,
-            "fileCheckFrequency" => Key::FileCheckFrequency,
-            "staticPodURL" => Key::ManifestUrl,
-            "staticPodURLHeader" => Key::ManifestUrlHeader,
-            "httpCheckFrequency" => Key::HttpCheckFrequency,
-            "apiVersion" | "kind" => continue,
-            _ => {
+    /// The kubelet's format: the fields for its pod manifests are used.
+    fn kubelet<'f>(&self, fields: impl Iterator<Item = &'f RootField>) -> Result<ConfigFile, SettingsError> {
+        let mut file = ConfigFile::default();
+        let mut ignored: usize = 0;
+        for field in fields {
+            let flag = KUBELET_FIELDS.iter().find(|(name, _)| *name == field.name).map(|(_, flag)| flag);
+            let Some(setting) = self.settings.iter().find(|setting| Some(&&*setting.flag) == flag) else {
                 ignored += 1;
                 continue;
+            };
+            // The zero value means the default in the kubelet's API.
+            let given = self.given(setting, field)?;
+            if let Some(given) = given.filter(|given| !matches!(&*given.texts.concat(), "" | "0" | "0s")) {
+                file.given.insert(setting.flag.clone(), given);
             }
+        }
+        if ignored > 0 {
+            let path = self.path.display();
+            file.warnings.push(format!(
+                "{path}: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the other {ignored} fields are ignored"
+            ));
+        }
+        Ok(file)
+    }
+
+    /// The values of a field; `None` if it is null or an empty list.
+    fn given(&self, setting: &Setting, field: &RootField) -> Result<Option<Given>, SettingsError> {
+        let wrong = |expected: &str, found: &Value| {
+            let found = match found {
+                Value::Null => "null",
+                Value::Bool(_) => "a boolean; put it in quotes",
+                Value::Number(_) => "a number; put it in quotes",
+                Value::String(_) => "a string",
+                Value::Array(_) => "a list",
+                Value::Object(_) => "a map",
+            };
+            self.about(field, format!("expected {expected}, found {found}"))
         };
-        // The zero value is how the kubelet says that its default holds.
-        let values =
-            values(path, key, field)?.filter(|values| !matches!(values.concat().as_str(), "" | "0" | "0s"));
-        if let Some(values) = values {
-            file.said.insert(key, (place(path, field), values));
+        let texts = |items: &[Value], expected: &str| {
+            let text = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(|| wrong(expected, item));
+            items.iter().map(text).collect::<Result<Vec<_>, _>>()
+        };
+        let texts = match &field.value {
+            Value::Null => return Ok(None),
+            Value::String(text) => vec![text.clone()],
+            // The parser's error about a number without a unit is clearer than one about its type.
+            Value::Number(number) if matches!(&*setting.value, "DURATION" | "LEVEL") => {
+                vec![number.to_string()]
+            }
+            // As in the kubelet's configuration: each header with its values.
+            Value::Object(headers) if setting.value.contains(": ") => {
+                let expected = "a map of headers to lists of strings";
+                let mut lines = Vec::new();
+                for (name, values) in headers {
+                    let Value::Array(values) = values else { return Err(wrong(expected, values)) };
+                    lines.extend(texts(values, expected)?.iter().map(|value| format!("{name}: {value}")));
+                }
+                lines
+            }
+            Value::Array(items) if setting.separator.is_some() => texts(items, "a list of strings")?,
+            other if setting.separator.is_some() => {
+                return Err(wrong("a string or a list of strings", other));
+            }
+            other if setting.value == "LEVEL" => return Err(wrong("a number", other)),
+            other => return Err(wrong("a string", other)),
+        };
+        let texts: Vec<_> = texts.into_iter().map(|text| self.anchored(setting, text)).collect();
+        Ok((!texts.is_empty())
+            .then(|| Given { place: self.place(Some(field.position), Some(&field.name)), texts }))
+    }
+
+    /// A path in a config file is relative to the file's directory, as in the kubelet's.
+    fn anchored(&self, setting: &Setting, text: String) -> String {
+        let forms = || setting.value.split('|');
+        let Some(directory) = self.path.parent().filter(|_| forms().all(|form| form != text)) else {
+            return text;
+        };
+        let path = forms().find_map(|form| {
+            let prefix = ["PATH", "FILE", "DIR"].iter().find_map(|end| form.strip_suffix(end))?;
+            text.strip_prefix(prefix).filter(|path| !path.is_empty()).map(|path| (prefix, path))
+        });
+        match path {
+            Some((prefix, path)) => format!("{prefix}{}", directory.join(path).to_string_lossy()),
+            None => text,
         }
     }
-    if ignored > 0 {
-        let path = path.display();
-        file.warnings.push(format!(
-            "{path}: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the rest, {ignored} fields here, is ignored"
-        ));
+
+    fn about(&self, field: &RootField, problem: String) -> SettingsError {
+        self.invalid(Some(field.position), Some(&field.name), problem)
     }
-    Ok(file)
-}
 
-/// The values of a field as text; `None` if it is null.
-fn values(path: &Path, key: Key, field: &RootField) -> Result<Option<Vec<String>>, SettingsError> {
-    let wrong = |expected: &str, found: &Value| {
-        let found = match found {
-            Value::Null => "null",
-            Value::Bool(_) => "a boolean; put it in quotes",
-            Value::Number(_) => "a number; put it in quotes",
-            Value::String(_) => "a text",
-            Value::Array(_) => "a list",
-            Value::Object(_) => "a mapping",
-        };
-        refuse(
-            path,
-            Some(field.position),
-            Some(&field.name),
-            format!("{expected} is expected, and this is {found}"),
-        )
-    };
-    let texts = |items: &[Value], expected: &str| {
-        let text = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(|| wrong(expected, item));
-        items.iter().map(text).collect::<Result<Vec<_>, _>>()
-    };
-    let values = match (&field.value, key) {
-        (Value::Null, _) => return Ok(None),
-        (Value::String(text), _) => vec![text.clone()],
-        // What the reader says about a number without a unit is clearer than its type.
-        (
-            Value::Number(number),
-            Key::Verbose | Key::FileCheckFrequency | Key::HttpCheckFrequency | Key::ShutdownGrace,
-        ) => vec![number.to_string()],
-        // As the kubelet has headers: each name with its values.
-        (Value::Object(headers), Key::ManifestUrlHeader) => {
-            let expected = "a map of headers to lists of texts";
-            let mut lines = Vec::new();
-            for (name, values) in headers {
-                let Value::Array(values) = values else { return Err(wrong(expected, values)) };
-                lines.extend(texts(values, expected)?.iter().map(|value| format!("{name}: {value}")));
-            }
-            lines
-        }
-        (Value::Array(items), key) if key.separator().is_some() => texts(items, "a list of texts")?,
-        (other, key) if key.separator().is_some() => return Err(wrong("a text or a list of texts", other)),
-        (other, Key::Verbose) => return Err(wrong("a number", other)),
-        (other, _) => return Err(wrong("a text", other)),
-    };
-    // An empty list says as little as null.
-    let values: Vec<_> = values.into_iter().map(|text| anchored(path, key, text)).collect();
-    Ok(Some(values).filter(|values| !values.is_empty()))
-}
-
-/// A path in a config file is relative to the file's directory, as the kubelet has it.
-fn anchored(file: &Path, key: Key, text: String) -> String {
-    let Some(base) = file.parent() else { return text };
-    let join = |path: &str| base.join(path).to_string_lossy().into_owned();
-    match key {
-        key if key.is_path() && !text.is_empty() => join(&text),
-        Key::Kubeconfig if !matches!(text.as_str(), "" | IN_CLUSTER) => join(&text),
-        Key::StateDir if !matches!(text.as_str(), "" | "none") => join(&text),
-        Key::Listen => match text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            Some(path) => format!("unix:{}", join(path)),
-            None => text,
-        },
-        Key::Sink => match text.strip_prefix("jsonl=").filter(|path| !path.is_empty()) {
-            Some(path) => format!("jsonl={}", join(path)),
-            None => text,
-        },
-        _ => text,
+    fn invalid(
+        &self,
+        position: Option<(u32, u32)>,
+        field: Option<&str>,
+        problem: impl Into<String>,
+    ) -> SettingsError {
+        SettingsError::Value { place: self.place(position, field), problem: problem.into() }
     }
-}
 
-fn place(path: &Path, field: &RootField) -> Place {
-    Place::File { path: path.to_owned(), position: Some(field.position), field: Some(field.name.clone()) }
-}
-
-fn refuse(path: &Path, position: Option<(u32, u32)>, field: Option<&str>, problem: String) -> SettingsError {
-    let place = Place::File { path: path.to_owned(), position, field: field.map(str::to_owned) };
-    SettingsError::Value { place, problem }
+    /// `FILE:LINE:COLUMN: field`, without the parts that are not known.
+    fn place(&self, position: Option<(u32, u32)>, field: Option<&str>) -> String {
+        let position = position.map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default();
+        let field = field.map(|field| format!(": {field}")).unwrap_or_default();
+        format!("{}{position}{field}", self.path.display())
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -10,6 +9,7 @@ use tracing::{debug, info, warn};
 use super::{
     contract::{Sink, SinkError},
     numbers::{Counter, Numbers},
+    status::{SinkFailing, SinkStatus},
 };
 use crate::{
     backoff::Backoff, error_chain::chain, host::Host, mux::Updates, outage::Outage, pod::SequencedUpdate,
@@ -23,34 +23,7 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 /// The delay after a failure to reserve numbers.
 const RESERVE_DELAY: Duration = Duration::from_secs(1);
 /// A sink that needs longer for one update is logged as stuck.
-const STUCK_AFTER: Duration = Duration::from_secs(30);
-
-/// How the delivery to one sink stands.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeliveryStatus {
-    /// The `seq` of the last update that the sink has acknowledged.
-    pub acknowledged: Option<u64>,
-    /// Since when the sink has been busy with the update in hand; `None` while
-    /// there is nothing to deliver or a retry is waited for.
-    pub busy_since: Option<Timestamp>,
-    /// How it fails, if it does.
-    pub failing: Option<Failing>,
-}
-
-/// How a sink fails.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Failing {
-    /// The `seq` of the update that it does not take.
-    pub seq: u64,
-    /// Since when.
-    pub since: Timestamp,
-    /// How often the update was tried.
-    pub attempts: u64,
-    /// When it will be tried again.
-    pub next_attempt: Timestamp,
-    /// The last error, with its causes.
-    pub error: Arc<str>,
-}
+const STUCK_AFTER: Duration = SinkStatus::STUCK_AFTER.unsigned_abs();
 
 /// Why a delivery ended before the mux did.
 #[derive(Debug, thiserror::Error)]
@@ -80,20 +53,17 @@ pub struct Delivery<S, N = Counter> {
     numbers: N,
     host: Host,
     outage: Outage,
-    status: watch::Sender<DeliveryStatus>,
+    status: watch::Sender<SinkStatus>,
     acknowledged: Option<(Acknowledged, usize)>,
 }
 
 impl<S: Sink> Delivery<S> {
     /// A delivery of these updates to this sink, and its status. Their `seq` starts at 1.
-    pub fn new(
-        name: impl Into<String>,
-        sink: S,
-        updates: Updates,
-    ) -> (Self, watch::Receiver<DeliveryStatus>) {
-        let (status, seen) = watch::channel(DeliveryStatus::default());
+    pub fn new(name: impl Into<String>, sink: S, updates: Updates) -> (Self, watch::Receiver<SinkStatus>) {
+        let name = name.into();
+        let (status, seen) = watch::channel(SinkStatus { name: name.clone(), ..SinkStatus::default() });
         let delivery = Self {
-            name: name.into(),
+            name,
             sink,
             updates,
             numbers: Counter::default(),
@@ -233,7 +203,8 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         if let Some((acknowledged, index)) = &self.acknowledged {
             acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
         }
-        self.status.send_replace(DeliveryStatus { acknowledged: Some(seq), ..Default::default() });
+        let name = self.name.clone();
+        self.status.send_replace(SinkStatus { name, acknowledged: Some(seq), ..SinkStatus::default() });
         let since = self.outage.since();
         if let (Some(attempts), Some(since)) = (self.outage.recovered(), since) {
             info!(sink = self.name, seq, attempts, %since, "sink recovered");
@@ -248,7 +219,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         } else {
             debug!(sink, seq, error, "sink delivery failed; next retry in {delay:.1?}");
         }
-        let failing = Failing {
+        let failing = SinkFailing {
             seq,
             since: self.outage.since().unwrap_or(now),
             attempts: self.outage.attempts(),

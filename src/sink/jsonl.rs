@@ -15,30 +15,39 @@ use rustix::{
 use tokio::{io::Interest, net::unix::pipe, sync::watch};
 use tracing::{info, warn};
 
-use super::contract::{Sink, SinkError};
+use super::{
+    contract::{Sink, SinkError},
+    kind::{Kind, OpenError, OpenSink, Opening},
+};
 use crate::{
     error_chain::chain,
     host::{Cancelled, Host},
     pod::SequencedUpdate,
 };
 
+/// The entry of this sink in the registry.
+pub(super) const KIND: Kind = Kind {
+    name: "jsonl",
+    syntax: "jsonl|jsonl=PATH",
+    accepts: |target| match target {
+        Some("") => Err("jsonl=PATH needs a path; jsonl alone writes to standard output".to_owned()),
+        _ => Ok(()),
+    },
+    check: |target| target.map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
+    open: start,
+};
+
+fn start(target: Option<&str>, opening: Opening) -> Result<OpenSink, OpenError> {
+    let jsonl = target.map_or_else(Jsonl::stdout, |path| Jsonl::file(Path::new(path)))?;
+    let reopen = jsonl.reopen();
+    let reload = move || reopen.now();
+    // The reader of standard output starts from nothing with each run.
+    Ok(if target.is_some() { opening.continued(jsonl, reload) } else { opening.fresh(jsonl, reload) })
+}
+
 /// The size of the blocks in which a line is written. A line of 100,000 pods is 300 MB and
 /// is never in memory as a whole.
 const BLOCK: usize = 64 * 1024;
-
-/// Why the output cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The file cannot be opened for appending.
-    #[error("cannot write updates to {} (choose a file that can be created or appended to)", .0.display())]
-    File(PathBuf, #[source] io::Error),
-    /// The path is a named pipe without a reader.
-    #[error("the named pipe {} has no reader (start its reader first)", .0.display())]
-    NoReader(PathBuf),
-    /// Stdout cannot be used.
-    #[error("cannot write updates to stdout")]
-    Stdout(#[source] io::Error),
-}
 
 /// Why a line was not written.
 #[derive(Debug, thiserror::Error)]

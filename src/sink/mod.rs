@@ -54,13 +54,23 @@ mod delivery;
 mod durable;
 #[cfg(feature = "agent")]
 mod jsonl;
-mod numbers;
-
 #[cfg(feature = "agent")]
-pub use self::jsonl::{Jsonl, OpenError, Reopen};
+mod kind;
+mod numbers;
+#[cfg(feature = "agent")]
+mod registry;
+mod status;
+
 pub use self::{
     contract::{Sink, SinkError},
-    delivery::{Acknowledged, Delivery, DeliveryError, DeliveryStatus, Failing},
+    delivery::{Acknowledged, Delivery, DeliveryError},
     numbers::{Counter, Numbers},
+    status::{SinkFailing, SinkStatus},
+};
+#[cfg(feature = "agent")]
+pub use self::{
+    jsonl::{Jsonl, Reopen},
+    kind::{OpenError, OpenSink},
+    registry::Config,
 };
 pub use crate::pod::SequencedUpdate;

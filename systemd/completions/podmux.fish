@@ -92,34 +92,34 @@ complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-foun
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l pod-manifest-path -d 'File or directory of pod manifests; it is watched [env: PODMUX_POD_MANIFEST_PATH]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l file-check-frequency -d 'How often all manifests are read again, whatever the watch says [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l on-invalid-manifest -d 'What becomes of a manifest\'s pods when it turns bad: keep the last good ones, or remove them [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]' -r -f -a "keep\t''
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l file-check-frequency -d 'Time between two complete scans of the manifests, in addition to watching [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l on-invalid-manifest -d 'What happens to the pods of a manifest that becomes invalid: keep the last valid ones, or remove them [default: keep] [env: PODMUX_ON_INVALID_MANIFEST]' -r -f -a "keep\t''
 remove\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url -d 'URL of pod manifests; it is polled [env: PODMUX_MANIFEST_URL]' -r -f
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-header -d 'A header for each request of the URL; may be repeated. Others can see flags: a secret is better kept in --config FILE [env: PODMUX_MANIFEST_URL_HEADER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-ca-file -d 'The certificate authorities (PEM) that the URL\'s server is checked with, instead of the system\'s [env: PODMUX_MANIFEST_URL_CA_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-client-cert-file -d 'The certificate (PEM) that is shown to the URL\'s server [env: PODMUX_MANIFEST_URL_CLIENT_CERT_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-client-key-file -d 'The key (PEM) of that certificate [env: PODMUX_MANIFEST_URL_CLIENT_KEY_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-sha256 -d 'The SHA-256 that what the URL gives must have [env: PODMUX_MANIFEST_URL_SHA256]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l http-check-frequency -d 'How often the URL is polled [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l kubeconfig -d 'The kubeconfig with which the API server is asked for the pods that are bound to this node, or in-cluster, for what a pod of the cluster finds in its place [env: PODMUX_KUBECONFIG]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l node-name -l hostname-override -d 'This node\'s name, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Where pods are posted and looked at over HTTP: HOST:PORT, unix:PATH or none; may be repeated. Sockets that systemd passes are served in any case. Beyond loopback it needs TLS, and a token or client certificates [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The file with the token that clients over TCP must bear [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d 'The server\'s certificate (PEM, with its chain); it turns TLS on [env: PODMUX_TLS_CERT_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-private-key-file -d 'The key (PEM) of that certificate [env: PODMUX_TLS_PRIVATE_KEY_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l client-ca-file -d 'The certificate authorities (PEM) that sign clients\' certificates [env: PODMUX_CLIENT_CA_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink -d 'Where updates go: jsonl (standard output) or jsonl=PATH; may be repeated [default: jsonl] [env: PODMUX_SINK]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l notify -d 'How sinks are told: incremental (each change), snapshot (everything on any change) or snapshot-and-updates (everything when pods come or go, else the change) [default: incremental] [env: PODMUX_NOTIFY]' -r -f -a "incremental\t''
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-header -d 'A header for each request of the URL; may be repeated. Other users of this machine can read flags: put a secret in --config FILE [env: PODMUX_MANIFEST_URL_HEADER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-ca-file -d 'The certificate authorities (PEM) that verify the URL\'s server, instead of the system\'s [env: PODMUX_MANIFEST_URL_CA_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-client-cert-file -d 'The client certificate (PEM) for the URL\'s server [env: PODMUX_MANIFEST_URL_CLIENT_CERT_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-client-key-file -d 'The private key (PEM) of that certificate [env: PODMUX_MANIFEST_URL_CLIENT_KEY_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-sha256 -d 'Reject content of the URL whose SHA-256 differs from this [env: PODMUX_MANIFEST_URL_SHA256]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l http-check-frequency -d 'Time between two polls of the URL [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l kubeconfig -d 'The kubeconfig of the API server whose pods for this node are read, or in-cluster for the service account of a pod [env: PODMUX_KUBECONFIG]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. An address that other machines can reach needs TLS, and a token or client certificates [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The file with the token that TCP clients must send [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d 'The server\'s certificate (PEM, with its chain); it enables TLS [env: PODMUX_TLS_CERT_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-private-key-file -d 'The private key (PEM) of that certificate [env: PODMUX_TLS_PRIVATE_KEY_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l client-ca-file -d 'The certificate authorities (PEM) that sign client certificates [env: PODMUX_CLIENT_CA_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink -d 'Where updates go: jsonl writes JSON lines to standard output or a file; may be repeated [default: jsonl] [env: PODMUX_SINK]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l notify -d 'What sinks receive: each change (incremental), all pods at each change (snapshot), or all pods when pods are added or removed and each change otherwise (snapshot-and-updates) [default: incremental] [env: PODMUX_NOTIFY]' -r -f -a "incremental\t''
 snapshot\t''
 snapshot-and-updates\t''"
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l state-dir -d 'Where posted pods and the last good manifests are kept; none keeps nothing [default: /var/lib/podmux for root, else the user\'s state directory] [env: PODMUX_STATE_DIR]' -r -f -a "(__fish_complete_directories)"
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l shutdown-grace -d 'How long stopping may take [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'The form of the log on standard error: text or json [default: text] [env: PODMUX_LOG_FORMAT]' -r -f -a "text\t''
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l state-dir -d 'Directory for posted pods and last-known-good manifests; none stores nothing [default: /var/lib/podmux for root, else the user\'s state directory] [env: PODMUX_STATE_DIR]' -r -f -a "(__fish_complete_directories)"
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l shutdown-grace -d 'Time limit for shutting down [default: 10s] [env: PODMUX_SHUTDOWN_GRACE]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l log-format -d 'Format of the log on standard error [default: text] [env: PODMUX_LOG_FORMAT]' -r -f -a "text\t''
 json\t''"
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more; -vv and -vvv more still [env: PODMUX_VERBOSE]'
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Start nothing: read the settings and the files that they name, say what is wrong with them, and end with 0 if a start or a reload would take them, else with 2. Addresses, sockets that systemd passes and the state directory are not tried'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l config -d 'Settings in YAML or JSON: podmux\'s own format, or a KubeletConfiguration [env: PODMUX_CONFIG]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -s v -l verbose -d 'Log more: -v debug events, -vv traces, -vvv also those of the libraries [env: PODMUX_VERBOSE]'
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l check -d 'Check the settings and the files that they name, print all errors, and exit without starting: 0 if a start or a reload would accept them, else 2. Addresses, sockets from systemd and the state directory are not checked'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules apply' -r -f -a "file\t'Manifests in a directory'
 http\t'Manifests that are posted over HTTP'

@@ -1,4 +1,4 @@
-//! The agent whole, as its users have it: the real binary with its socket, its state and its stream.
+//! The whole agent: the real binary with its socket, its state and its stream.
 
 use std::{fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use crate::support::{
     process::{Process, full_pipe, podmux, wait_for},
 };
 
-/// A place for an agent: its manifests, its state and its socket.
+/// The manifests, state and socket of an agent.
 struct Place {
     dir: TempDir,
 }
@@ -81,7 +81,7 @@ fn end(agent: Process) -> String {
 }
 
 #[test]
-fn what_is_posted_is_told_and_there_again_after_a_restart() {
+fn a_posted_pod_is_published_and_restored_after_a_restart() {
     let place = Place::new();
     let (agent, mut connection) = place.start();
     let (code, answer) = ask(&mut connection, "POST", "/pods", &pod("web"));
@@ -99,7 +99,7 @@ fn what_is_posted_is_told_and_there_again_after_a_restart() {
 }
 
 #[test]
-fn a_file_wins_a_posted_name_and_gives_it_back() {
+fn a_file_takes_a_posted_name_until_it_is_removed() {
     let place = Place::new();
     let (agent, mut connection) = place.start();
     ask(&mut connection, "POST", "/pods", &pod("web-node1"));
@@ -122,7 +122,7 @@ fn a_file_wins_a_posted_name_and_gives_it_back() {
 }
 
 #[test]
-fn the_update_stream_goes_on_where_it_stopped() {
+fn the_numbers_of_updates_continue_after_a_restart() {
     let place = Place::new();
     let (agent, mut connection) = place.start();
     ask(&mut connection, "POST", "/pods", &pod("a"));
@@ -154,7 +154,7 @@ fn the_update_stream_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_directory_that_is_missing_at_boot_kills_nothing() {
+fn a_missing_directory_at_the_start_removes_no_pod() {
     let place = Place::new();
     place.write("web.json", &pod("web"));
     let (agent, _) = place.start();
@@ -179,7 +179,7 @@ fn a_directory_that_is_missing_at_boot_kills_nothing() {
 }
 
 #[test]
-fn a_file_that_is_gone_at_boot_is_removed_from_the_view() {
+fn a_file_that_was_removed_before_the_start_loses_its_pods() {
     let place = Place::new();
     place.write("web.json", &pod("web"));
     place.write("db.json", &pod("db"));
@@ -196,7 +196,7 @@ fn a_file_that_is_gone_at_boot_is_removed_from_the_view() {
 }
 
 #[test]
-fn what_cannot_be_used_refuses_the_start_in_one_line() {
+fn a_failed_start_logs_one_line() {
     let refused = |command: &mut std::process::Command, say: &[&str]| {
         let (code, log) = Process::start(command).ends();
         assert_eq!((code, log.lines().count()), (2, 1), "{log}");
@@ -226,7 +226,7 @@ fn what_cannot_be_used_refuses_the_start_in_one_line() {
 }
 
 #[test]
-fn it_answers_while_a_sink_drains_and_says_that_it_is_stopping() {
+fn the_server_answers_while_a_sink_drains_and_reports_that_the_agent_stops() {
     let place = Place::new();
     let (reader, writer) = full_pipe();
     let agent = Process::start(place.command(&["--shutdown-grace", "5m"]).stdout(writer));

@@ -686,7 +686,7 @@ fn a_half_open_connection_is_noticed_within_a_minute() {
         let all_notice = async {
             for source in &sources {
                 let phase = |status: &SourceStatus| status.reflector.as_ref().unwrap().phase;
-                source.handle.watch().wait_for(|status| phase(status) != "watching").await.unwrap();
+                source.handle.status().wait_for(|status| phase(status) != "watching").await.unwrap();
             }
         };
         timeout(60 * SECOND, all_notice).await.expect("it is noticed");

@@ -1,4 +1,4 @@
-//! Starts that cannot be: one line that says what, where and how to mend it, exit 2, and nothing lost.
+//! Starts that fail: one line with the problem, its place and the next step, exit code 2, and no data lost.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ use crate::support::{
     web::Authority,
 };
 
-/// A directory with manifests, and beside them room for what else a start needs.
+/// A directory with manifests, a state directory and a socket.
 struct Node {
     directory: TempDir,
 }
@@ -36,7 +36,7 @@ impl Node {
         Self { directory }
     }
 
-    /// One that ran, with a pod that was posted.
+    /// A node whose state has a posted pod.
     fn with_state() -> Self {
         let node = Self::new();
         node.run_once(Signal::TERM);
@@ -65,7 +65,7 @@ impl Node {
         agent
     }
 
-    /// Lets a pod be posted, and ends.
+    /// Runs the agent, posts a pod, and ends the agent.
     fn run_once(&self, end: Signal) {
         let agent = self.start(&[]);
         assert_eq!(self.post("posted"), 201);
@@ -91,7 +91,7 @@ impl Node {
         self.ask("POST", "/pods", &pod.to_string())
     }
 
-    /// The names of the pods that the agent shows.
+    /// The names of the agent's pods.
     fn pods(&self) -> Vec<String> {
         let (code, text) = self.ask("GET", "/pods", "");
         assert_eq!(code, 200, "{text}");
@@ -100,7 +100,7 @@ impl Node {
         list["items"].as_array().unwrap().iter().map(name).collect()
     }
 
-    /// A start that is refused with this one line, in which `@` is this directory.
+    /// Asserts that a start fails with this one line, in which `@` is this directory.
     fn refused(&self, args: &[&str], expected: &Expect) {
         let kept = fs::read(self.state()).ok();
         let (code, log) = Process::start(&mut self.command(args)).ends();
@@ -109,7 +109,7 @@ impl Node {
         assert!(fs::read(self.state()).ok() == kept, "the state is as it was, byte for byte");
     }
 
-    /// Starts again, and has everything.
+    /// Asserts that the next start has all pods.
     fn is_whole(&self) {
         let agent = self.start(&[]);
         assert_eq!(self.pods(), ["posted"]);
@@ -118,7 +118,7 @@ impl Node {
         assert_eq!(code, 0, "{log}");
     }
 
-    /// Gives the state a file system of its own, of this size.
+    /// Mounts a file system of this size for the state.
     fn mount(&self, size: &str) {
         fs::create_dir(self.at("state")).unwrap();
         mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"], &self.at("state"));
@@ -128,7 +128,7 @@ impl Node {
         mount(&["-o", &format!("remount,{options}")], &self.at("state"));
     }
 
-    /// Fills the state's file system to the last byte.
+    /// Fills the file system of the state.
     fn fill(&self) {
         let mut file = fs::File::create(self.at("state").join("others")).unwrap();
         let error = loop {
@@ -149,7 +149,7 @@ fn mount(args: &[&str], at: &Path) {
 }
 
 #[tokio::test]
-async fn a_state_of_a_newer_version_is_left_to_it() {
+async fn a_state_of_a_newer_version_is_an_error() {
     let disk = Disk::default();
     let state = State::open_with(&disk, &[|_| Vec::new()]).unwrap();
     state.put(Table::Posted, "a", "1").await;
@@ -163,7 +163,7 @@ async fn a_state_of_a_newer_version_is_left_to_it() {
 }
 
 #[test]
-fn a_state_that_is_none_is_left_alone() {
+fn a_file_that_is_not_a_valid_state_is_not_changed() {
     let node = Node::new();
     fs::create_dir(node.at("state")).unwrap();
     fs::write(node.state(), "what somebody else keeps here").unwrap();
@@ -181,7 +181,7 @@ fn a_state_that_is_none_is_left_alone() {
 }
 
 #[test]
-fn a_state_that_another_agent_has_is_left_to_it() {
+fn a_state_directory_of_a_running_agent_is_an_error() {
     let node = Node::with_state();
     let agent = node.start(&[]);
     let (code, log) = Process::start(node.command(&[]).env("PODMUX_LISTEN", "none")).ends();
@@ -196,8 +196,8 @@ fn a_state_that_another_agent_has_is_left_to_it() {
 }
 
 #[test]
-fn a_state_directory_of_somebody_else_is_refused() {
-    if !inside("-U", "bad_starts::a_state_directory_of_somebody_else_is_refused") {
+fn a_state_directory_of_another_user_is_an_error() {
+    if !inside("-U", "bad_starts::a_state_directory_of_another_user_is_an_error") {
         return;
     }
     let node = Node::with_state();
@@ -216,8 +216,8 @@ fn a_state_directory_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn a_file_system_that_is_read_only_is_refused() {
-    if !inside("-Urm", "bad_starts::a_file_system_that_is_read_only_is_refused") {
+fn a_read_only_file_system_is_an_error() {
+    if !inside("-Urm", "bad_starts::a_read_only_file_system_is_an_error") {
         return;
     }
     let node = Node::new();
@@ -237,8 +237,8 @@ fn a_file_system_that_is_read_only_is_refused() {
 }
 
 #[test]
-fn a_full_disk_without_state_is_refused() {
-    if !inside("-Urm", "bad_starts::a_full_disk_without_state_is_refused") {
+fn a_full_disk_without_state_is_an_error() {
+    if !inside("-Urm", "bad_starts::a_full_disk_without_state_is_an_error") {
         return;
     }
     let node = Node::new();
@@ -252,10 +252,9 @@ fn a_full_disk_without_state_is_refused() {
     node.is_whole();
 }
 
-/// What an edge node needs most when its disk is full is its pods.
 #[test]
-fn a_full_disk_with_state_leaves_the_node_its_pods() {
-    if !inside("-Urm", "bad_starts::a_full_disk_with_state_leaves_the_node_its_pods") {
+fn with_a_full_disk_all_stored_pods_are_still_published() {
+    if !inside("-Urm", "bad_starts::with_a_full_disk_all_stored_pods_are_still_published") {
         return;
     }
     for end in [Signal::TERM, Signal::KILL] {
@@ -268,7 +267,7 @@ fn a_full_disk_with_state_leaves_the_node_its_pods() {
         let sink = format!("jsonl={}", out.display());
         let agent = node.start(&["--sink", "jsonl", "--sink", &sink]);
         agent.holds("both pods", |held| held.pods.len() == 2);
-        // A sink with numbers of its own hears of them, too: there is room for those.
+        // A sink with durable numbers receives them too: the disk has space for the numbers.
         let both = |text: &String| Replica::of(text).pods.len() == 2;
         wait_for(|| fs::read_to_string(&out).ok().filter(|text| text.ends_with('\n')).filter(both));
         assert_eq!(node.pods(), ["posted", "web-node1"]);
@@ -286,7 +285,7 @@ fn a_full_disk_with_state_leaves_the_node_its_pods() {
         agent.signal(Signal::KILL);
         agent.ends();
 
-        // Once more from there, without a byte of room: what was acknowledged is there.
+        // After a restart with a full disk all acknowledged pods are present.
         let agent = node.start(&[]);
         assert_eq!(node.pods().len(), 2 + stored);
         agent.signal(Signal::TERM);
@@ -304,7 +303,7 @@ fn a_full_disk_with_state_leaves_the_node_its_pods() {
 }
 
 #[test]
-fn a_port_in_use_is_refused() {
+fn a_port_in_use_is_an_error() {
     let node = Node::with_state();
     let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = other.local_addr().unwrap().to_string();
@@ -314,11 +313,11 @@ fn a_port_in_use_is_refused() {
     node.is_whole();
 }
 
-/// Exit code 2 would keep systemd from trying again.
+/// systemd does not restart after exit code 2.
 #[test]
-fn what_may_still_come_is_not_refused_for_good() {
+fn a_missing_address_or_reader_ends_with_exit_code_1() {
     let node = Node::with_state();
-    // An address for documentation: no machine has it.
+    // An address for documentation, which no machine has.
     let (certificate, key) = Authority::new(node.directory.path(), "ca").server_files("localhost");
     let token = node.at("token");
     fs::write(&token, "s3cret-token").unwrap();
@@ -340,8 +339,8 @@ fn what_may_still_come_is_not_refused_for_good() {
 }
 
 #[test]
-fn a_token_that_cannot_be_read_is_refused() {
-    if !inside("-U", "bad_starts::a_token_that_cannot_be_read_is_refused") {
+fn an_unreadable_token_is_an_error() {
+    if !inside("-U", "bad_starts::an_unreadable_token_is_an_error") {
         return;
     }
     let node = Node::with_state();
@@ -364,8 +363,8 @@ fn a_token_that_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn a_certificate_without_its_key_is_refused() {
-    if !inside("-U", "bad_starts::a_certificate_without_its_key_is_refused") {
+fn a_certificate_without_its_key_is_an_error() {
+    if !inside("-U", "bad_starts::a_certificate_without_its_key_is_an_error") {
         return;
     }
     let node = Node::with_state();
@@ -385,7 +384,7 @@ fn a_certificate_without_its_key_is_refused() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_is_refused() {
+fn an_invalid_configuration_is_an_error() {
     let node = Node::with_state();
     let config = node.at("config.yaml");
     let args = ["--config", config.to_str().unwrap()];
@@ -397,7 +396,7 @@ fn a_configuration_that_cannot_be_used_is_refused() {
     );
     fs::write(&config, "podManifestPaths: /etc\n").unwrap();
     node.refused(&args, &expect![[r#"
-        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose
+        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose
     "#]]);
     node.is_whole();
 }

@@ -4,7 +4,10 @@ use std::{error::Error as _, fs, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use podmux::client::{Body, Client, ClientError, ClientSettings, Identity, shown};
+use podmux::{
+    certificate_files::CertificateFiles,
+    client::{Body, Client, ClientError, ClientSettings, shown},
+};
 use rustix::process::geteuid;
 use tokio::net::TcpListener;
 
@@ -392,7 +395,7 @@ async fn tls_with_a_private_ca_and_a_client_certificate() {
     let error = fails(&Client::new(settings(&ours)).unwrap(), get(&strict.url)).await.to_string();
     assert!(error.contains("rejected the client certificate (CertificateRequired)"), "{error}");
     let with = |(cert_file, key_file)| {
-        let identity = Some(Identity { cert_file, key_file });
+        let identity = Some(CertificateFiles { certificate: cert_file, key: key_file });
         Client::new(ClientSettings { identity, ..settings(&ours) })
     };
     let known = with(ours.client("known")).unwrap();
@@ -456,7 +459,7 @@ fn the_files_of_the_settings_are_read_by_new() {
     assert!(ca(&missing).starts_with(&format!("cannot read {}: ", missing.display())));
     assert_eq!(ca(&empty), format!("cannot use {}: {NO_CERTIFICATE}", empty.display()));
     let (cert_file, _) = ours.client("one");
-    let identity = Some(Identity { cert_file: cert_file.clone(), key_file: cert_file.clone() });
+    let identity = Some(CertificateFiles { certificate: cert_file.clone(), key: cert_file.clone() });
     let error = Client::new(ClientSettings { identity, ..ClientSettings::default() }).unwrap_err();
     assert_eq!(with_cause(&error), format!("cannot use {}: {NO_KEY}", cert_file.display()));
 }

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, SourceName},
-    sink::{Delivery, DeliveryError, DeliveryStatus},
+    sink::{Delivery, DeliveryError, SinkStatus},
 };
 use tokio::{
     runtime::Builder,
@@ -32,7 +32,7 @@ struct Upstream {
 /// A running delivery and what it shows.
 struct Running {
     received: watch::Receiver<Received>,
-    status: watch::Receiver<DeliveryStatus>,
+    status: watch::Receiver<SinkStatus>,
     task: JoinHandle<Result<(), DeliveryError>>,
 }
 
@@ -69,7 +69,7 @@ impl Running {
         soon(self.received.wait_for(wanted)).await.unwrap().clone()
     }
 
-    async fn status(&mut self, wanted: impl FnMut(&DeliveryStatus) -> bool) -> DeliveryStatus {
+    async fn status(&mut self, wanted: impl FnMut(&SinkStatus) -> bool) -> SinkStatus {
         soon(self.status.wait_for(wanted)).await.unwrap().clone()
     }
 }

@@ -32,8 +32,8 @@ async fn a_missing_path_is_synced() {
     let place = Place::missing();
     let mut source = place.start();
     source.receives("ADD:").await;
-    let status = source.status(|status| status.last_scan.is_some()).await;
-    assert!(status.error.unwrap().contains("does not exist"));
+    let status = source.status(|status| status.failing.is_some()).await;
+    assert!(status.failing.unwrap().error.contains("does not exist"));
 }
 
 // TestReadPodsFromFileExistAlready

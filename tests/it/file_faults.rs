@@ -11,7 +11,7 @@ use podmux::{
     manifest::MAX_MANIFEST,
     mux::{Mux, Notify},
     pod::SourceName,
-    source::file::{FileSource, Noticing, OnInvalid},
+    source::file::OnInvalid,
 };
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use tokio::task::spawn_blocking;
@@ -79,7 +79,7 @@ async fn removing_a_rejected_manifest_removes_its_pods() {
     let mut source = place.start();
     source.receives("ADD: web=i:1").await;
     place.write("web.yaml", "{");
-    source.status(|status| status.rejected == 1).await;
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
     fs::remove_file(place.at("web.yaml")).unwrap();
     source.receives("REMOVE: web=i:1").await;
     assert_eq!(source.rejections(), [""; 0]);
@@ -93,7 +93,7 @@ async fn a_manifest_that_fails_validation_keeps_its_pods() {
     let mut source = place.start();
     source.receives("ADD: web=i:1").await;
     place.write("web.yaml", &pod("web", "i:2").replace("name: c", "name: C"));
-    source.status(|status| status.rejected == 1).await;
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
     source.receives_nothing().await;
     let rejections = source.rejections();
     assert!(rejections[0].contains("spec.containers[0].name: Invalid value"), "{rejections:?}");
@@ -188,7 +188,7 @@ async fn a_manifest_that_becomes_a_loop_of_links_keeps_its_pods() {
     let mut source = place.start();
     source.receives("ADD: web=i:1").await;
     place.sh("ln -s web.yaml tmp; mv -T tmp manifests/web.yaml").await;
-    source.status(|status| status.rejected == 1).await;
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
     source.receives_nothing().await;
     assert!(source.rejections()[0].contains("web.yaml: Too many levels of symbolic links"));
     fs::remove_file(place.at("web.yaml")).unwrap();
@@ -210,7 +210,7 @@ fn an_unreadable_manifest_keeps_its_pods() {
         place
             .sh("cp manifests/web.yaml new; sed -i s/i:1/i:2/ new; chmod 0 new; mv new manifests/web.yaml")
             .await;
-        source.status(|status| status.rejected == 1).await;
+        source.status(|status| status.detail.contains(" 1 rejected")).await;
         source.receives_nothing().await;
         let logged = log.lines_with("manifest rejected");
         assert_eq!(logged.len(), 1, "{logged:?}");
@@ -232,12 +232,12 @@ fn an_unreadable_directory_keeps_its_pods() {
         let mut source = place.start_with(|settings| settings.missing_grace = Duration::ZERO);
         source.receives("ADD: web=i:1").await;
         place.sh("chmod 0 manifests").await;
-        let status = source.status(|status| status.error.is_some()).await;
-        assert!(status.error.unwrap().contains("Permission denied"));
+        let status = source.status(|status| status.failing.is_some()).await;
+        assert!(status.failing.unwrap().error.contains("Permission denied"));
         assert!(soon(source.handle.rescanned()).await);
         assert_eq!(source.mux.merged().borrow().len(), 1);
         place.sh("chmod 700 manifests").await;
-        source.status(|status| status.error.is_none()).await;
+        source.status(|status| status.failing.is_none()).await;
         source.receives_nothing().await;
         assert_eq!(log.lines_with("Permission denied").len(), 1);
     });
@@ -333,8 +333,9 @@ fn without_watches_the_source_scans_every_second_until_they_recover() {
             let mut source =
                 place.start_with(|settings| settings.check_frequency = Duration::from_millis(2500));
             source.receives("ADD: web=i:1").await;
-            let status = source.status(|status| status.noticing != Noticing::Starting).await;
-            let Noticing::Polling { why } = status.noticing else { panic!("{status:?}") };
+            let status = source.status(|status| !status.detail.starts_with("the first scan")).await;
+            let why =
+                status.detail.strip_prefix("scanning every second: ").unwrap_or_else(|| panic!("{status:?}"));
             assert!(why.contains("raise fs.inotify.max_user_"), "{why}");
             place.write("web.yaml", &pod("web", "i:2"));
             source.receives("UPDATE: web=i:2").await;
@@ -344,7 +345,7 @@ fn without_watches_the_source_scans_every_second_until_they_recover() {
             assert_eq!(log.lines_with("watch failed").len(), 1);
 
             fs::write(&limit, usual).unwrap();
-            source.status(|status| status.noticing == Noticing::Watching).await;
+            source.status(|status| status.detail.starts_with("watching")).await;
             assert_eq!(log.lines_with("watch recovered").len(), 1);
             source.receives_nothing().await;
             source.end().await;
@@ -376,7 +377,7 @@ async fn it_stops_during_a_scan_and_publishes_no_partial_listing() {
     let (mux, turn) = Mux::new(&[SourceName::File]);
     let turn = tokio::spawn(turn.run());
     let settings = settings(&place.path());
-    let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
+    let (source, handle) = settings.source(mux.channel(SourceName::File).unwrap());
     let stop = CancellationToken::new();
     let source = tokio::spawn(source.run(stop.clone()));
     // The scan starts with the source, on another thread.
@@ -411,7 +412,7 @@ async fn it_runs_without_its_handle() {
     let place = Place::directory();
     let (mux, turn) = Mux::new(&[SourceName::File]);
     tokio::spawn(turn.run());
-    let (source, handle) = FileSource::new(settings(&place.path()), mux.channel(SourceName::File).unwrap());
+    let (source, handle) = settings(&place.path()).source(mux.channel(SourceName::File).unwrap());
     drop(handle);
     let stop = CancellationToken::new();
     let source = tokio::spawn(source.run(stop.clone()));

@@ -26,8 +26,8 @@ async fn a_missing_directory_is_read_when_it_appears() {
     fs::create_dir(place.path()).unwrap();
     place.write("a.yaml", &pod("a", "i:1"));
     source.receives("ADD: a=i:1").await;
-    let status = source.status(|status| status.error.is_none()).await;
-    assert_eq!(status.files, 1);
+    let status = source.status(|status| status.failing.is_none()).await;
+    assert!(status.detail.contains("; 1 manifests"), "{}", status.detail);
 }
 
 #[tokio::test]
@@ -59,11 +59,11 @@ async fn a_directory_recreated_within_the_grace_keeps_its_pods() {
     let place = Place::missing();
     let mut source = two(&place, Duration::from_mins(1)).await;
     place.sh("rm -r manifests").await;
-    let status = source.status(|status| status.error.is_some()).await;
-    assert!(status.error.unwrap().contains("the path no longer exists"));
+    let status = source.status(|status| status.failing.is_some()).await;
+    assert!(status.failing.unwrap().error.contains("the path no longer exists"));
     assert_eq!(source.mux.merged().borrow().len(), 2);
     place.sh("mkdir manifests").await;
-    source.status(|status| status.error.is_none()).await;
+    source.status(|status| status.failing.is_none()).await;
     place.write("a.yaml", &pod("a", "i:1"));
     place.write("b.yaml", &pod("b", "i:2"));
     source.receives("UPDATE: b=i:2").await;
@@ -160,7 +160,7 @@ async fn vim_saves_a_single_file() {
     place.sh("mv manifests manifests~; cat new > manifests; rm manifests~").await;
     source.receives("UPDATE: a=i:2").await;
     assert!(source.handle.rescanned().await);
-    source.status(|status| status.waiting == 0).await;
+    source.status(|status| !status.detail.contains("pending")).await;
     fs::write(place.path(), pod("a", "i:3")).unwrap();
     source.receives("UPDATE: a=i:3").await;
 }

@@ -218,7 +218,7 @@ async fn a_slow_writer_that_started_before_the_source() {
 async fn truncated_then_written() {
     let (place, mut source) = web().await;
     place.write("web.yaml", "");
-    source.status(|status| status.rejected == 1).await;
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
     place.write("web.yaml", &pod("web", "i:2"));
     source.receives("UPDATE: web=i:2").await;
     source.receives_nothing().await;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, future::Future, process::Command, sync::Arc
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, Op, Origin, Pod, Prepared, SourceName},
-    sink::{Delivery, DeliveryStatus, SequencedUpdate, Sink, SinkError},
+    sink::{Delivery, SequencedUpdate, Sink, SinkError, SinkStatus},
     supervise::{BoxError, Tasks},
 };
 use serde_json::json;
@@ -32,16 +32,13 @@ impl Upstream {
         Self { mux, channel, wanted: ListingBuilder::new(SourceName::File) }
     }
 
-    fn deliver<S: Sink + 'static>(&self, name: &str, sink: S) -> watch::Receiver<DeliveryStatus> {
+    fn deliver<S: Sink + 'static>(&self, name: &str, sink: S) -> watch::Receiver<SinkStatus> {
         let (delivery, status) = Delivery::new(name, sink, self.mux.updates(Notify::Incremental));
         tokio::spawn(delivery.run(CancellationToken::new()));
         status
     }
 
-    fn deliver_to(
-        &self,
-        behaviour: Behaviour,
-    ) -> (watch::Receiver<Received>, watch::Receiver<DeliveryStatus>) {
+    fn deliver_to(&self, behaviour: Behaviour) -> (watch::Receiver<Received>, watch::Receiver<SinkStatus>) {
         let (double, received) = SinkDouble::new(behaviour);
         (received, self.deliver("double", double))
     }

@@ -5,15 +5,12 @@ use std::{fs, time::Duration};
 use podmux::{
     db::Table,
     pod::{NodeName, SourceName},
-    source::{
-        file::{FileSettings, OnInvalid},
-        last_good::LastGood,
-    },
+    source::{file::OnInvalid, last_good::LastGood},
 };
 use rustix::process::Signal;
 
 use crate::support::{
-    files::{Place, Running, pod, settings, soon},
+    files::{FileSettings, Place, Running, pod, settings, soon},
     logs::logged,
     namespace::inside,
     process::{Process, podmux},
@@ -68,7 +65,7 @@ impl Node {
         settings.missing_grace = Duration::from_hours(1);
         (self.change)(&mut settings);
         let mut state = State::open_on(&self.disk).unwrap();
-        let node = settings.preparation.node.clone();
+        let node = settings.node.clone();
         let good = LastGood::new(SourceName::File, node, state.db.clone(), &mut state.stored);
         Run { source: Running::hold(settings, |source| source.with_last_good(good)), state }
     }
@@ -108,8 +105,8 @@ async fn a_directory_missing_at_the_start_keeps_its_pods_for_the_grace() {
     fs::rename(node.place.path(), node.place.beside("away")).unwrap();
     let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
-    let status = run.source.status(|status| status.waiting == 3).await;
-    assert!(status.error.unwrap().contains("the path no longer exists; its pods are kept for 3600s"));
+    let status = run.source.status(|status| status.detail.contains(" 3 pending")).await;
+    assert!(status.failing.unwrap().error.contains("the path no longer exists; its pods are kept for 3600s"));
 
     // The directory returns with one change.
     fs::write(node.place.beside("away").join("b.yaml"), pod("b", "i:2")).unwrap();
@@ -170,8 +167,8 @@ async fn a_half_written_manifest_at_the_start_keeps_its_pods() {
     node.place.write("c.yaml", "");
     let run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
     assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
-    let status = run.source.status(|status| status.rejected == 2).await;
-    assert_eq!(status.waiting, 0);
+    let status = run.source.status(|status| status.detail.contains(" 2 rejected")).await;
+    assert!(!status.detail.contains("pending"), "{}", status.detail);
     assert_eq!(run.source.rejections().len(), 2);
     run.end().await;
     // Also if it is still invalid at the next start.
@@ -206,15 +203,15 @@ fn unreadable_files_at_the_start_keep_their_pods() {
         node.place.sh("chmod 0 manifests/b.yaml").await;
         let run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
         assert_eq!(run.source.merged_pods().await, "a=i:1 b=i:1 c=i:1");
-        run.source.status(|status| status.rejected == 1).await;
+        run.source.status(|status| status.detail.contains(" 1 rejected")).await;
         run.end().await;
 
         node.place.sh("chmod 0 manifests").await;
         let mut run = node.restore("ADD: a=i:1 b=i:1 c=i:1").await;
-        let status = run.source.status(|status| status.error.is_some()).await;
-        assert!(status.error.unwrap().contains("Permission denied"));
+        let status = run.source.status(|status| status.failing.is_some()).await;
+        assert!(status.failing.unwrap().error.contains("Permission denied"));
         node.place.sh("chmod 700 manifests; chmod 600 manifests/b.yaml").await;
-        run.source.status(|status| status.error.is_none()).await;
+        run.source.status(|status| status.failing.is_none()).await;
         run.source.is_idle().await;
         run.source.receives("ADD:").await;
         run.source.receives_nothing().await;
@@ -255,7 +252,7 @@ async fn only_changes_are_written() {
 #[tokio::test]
 async fn the_pods_of_another_node_name_are_not_restored() {
     let mut node = Node::that_ran().await;
-    node.change = |settings| settings.preparation.node = NodeName::new("other").unwrap();
+    node.change = |settings| settings.node = NodeName::new("other").unwrap();
     fs::remove_file(node.place.at("c.yaml")).unwrap();
     let mut run = node.start();
     run.source.receives("ADD: a-other=i:1 b-other=i:1").await;
@@ -296,9 +293,9 @@ fn a_full_disk_delays_no_update_and_saving_is_retried() {
         node.disk.platter().fault = Some(fault);
         node.place.write("b.yaml", &pod("b", "i:2"));
         run.receives(&["UPDATE: b=i:2"]).await;
-        let status = run.source.status(|status| status.unkept.is_some()).await;
-        let unkept = status.unkept.unwrap();
-        assert_eq!(&*unkept, "no space left for the state: No space left on device (os error 28)");
+        let status = run.source.status(|status| status.detail.contains("cannot be saved")).await;
+        let error = "; last-known-good pods cannot be saved: no space left for the state: No space left on device (os error 28)";
+        assert!(status.detail.ends_with(error), "{}", status.detail);
         node.place.write("a.yaml", &pod("a", "i:2"));
         run.source.receives("UPDATE: a=i:2").await;
         assert_eq!(log.lines_with("saving last-known-good pods failed").len(), 1);
@@ -306,7 +303,7 @@ fn a_full_disk_delays_no_update_and_saving_is_retried() {
         node.disk.platter().fault = None;
         node.place.write("c.yaml", &pod("c", "i:2"));
         run.source.receives("UPDATE: c=i:2").await;
-        run.source.status(|status| status.unkept.is_none()).await;
+        run.source.status(|status| !status.detail.contains("cannot be saved")).await;
         assert_eq!(log.lines_with("saving last-known-good pods recovered").len(), 1);
         run.end().await;
         fs::rename(node.place.path(), node.place.beside("away")).unwrap();

@@ -1,7 +1,7 @@
-//! What is packaged says what the program says: man pages, completions, settings, units.
+//! The packaged files agree with the program: man pages, completions, settings, units, documented flags.
 //!
 //! Man pages and completions are files of the repository, so that `cargo deb` works on a fresh
-//! clone; `UPDATE_EXPECT=1 cargo test --test it packaged::` writes them anew.
+//! clone; `UPDATE_EXPECT=1 cargo test --test it packaged::` writes them again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,11 +10,12 @@ use std::{
 };
 
 use clap_complete::Shell;
-use expect_test::expect_file;
+use expect_test::{expect, expect_file};
 use podmux::{
     cli,
+    host::Disk,
     manifest::yaml,
-    settings::{Environment, Flags, Key, Settings},
+    settings::{CommandLine, Environment, Setting, Settings, settings},
 };
 
 use crate::support::man;
@@ -28,7 +29,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn man_pages_are_those_of_help() {
+fn man_pages_agree_with_the_help() {
     let pages = man::pages(&cli::command());
     for (name, page) in &pages {
         expect_file![repository(&format!("systemd/man/{name}"))].assert_eq(page);
@@ -40,7 +41,7 @@ fn man_pages_are_those_of_help() {
 }
 
 #[test]
-fn completions_are_those_that_the_program_prints() {
+fn completions_agree_with_those_of_the_program() {
     for (shell, file) in [(Shell::Bash, "podmux.bash"), (Shell::Zsh, "_podmux"), (Shell::Fish, "podmux.fish")]
     {
         let script = cli::completion::script(shell, cli::command());
@@ -48,8 +49,8 @@ fn completions_are_those_that_the_program_prints() {
     }
 }
 
-/// A file of explained settings with all of them said: those that are commented out have no blank
-/// behind their `#`.
+/// A file of explained settings with all of them set: no blank follows the `#` of those that are
+/// commented out.
 fn uncommented(text: &str) -> String {
     let said = text.lines().filter_map(|line| match line.strip_prefix('#') {
         None => Some(line),
@@ -65,36 +66,41 @@ fn variables(text: &str) -> Environment {
     pairs.map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned())).collect()
 }
 
-/// What stands in the files where the agent has no default of its own.
-const DEFAULTS_OF_THE_SERVICE: [(Key, &str); 1] = [(Key::StateDir, "/var/lib/podmux")];
+/// The defaults as they are written in the files; the service has one that the agent finds by itself.
+fn defaults() -> Vec<(Setting, String)> {
+    let of_the_service = |flag: &str| (flag == "state-dir").then(|| "/var/lib/podmux".to_owned());
+    let default = |setting: Setting| {
+        let default = setting.default.clone().or_else(|| of_the_service(&setting.flag))?;
+        Some((setting, default))
+    };
+    settings().into_iter().filter_map(default).collect()
+}
 
 #[test]
-fn the_variables_are_all_there_and_their_defaults_are_true() {
+fn the_packaged_environment_has_all_settings_with_their_defaults() {
     let variables = variables(&uncommented(&read("systemd/podmux.default")));
     let names: BTreeSet<_> = variables.keys().cloned().collect();
-    assert_eq!(names, Key::ALL.map(Key::variable).into_iter().collect());
-    let defaults = Key::ALL.into_iter().filter_map(|key| Some((key, key.default()?)));
-    for (key, default) in defaults.chain(DEFAULTS_OF_THE_SERVICE) {
-        assert_eq!(variables[&key.variable()], default);
+    assert_eq!(names, settings().into_iter().map(|setting| setting.variable).collect());
+    for (setting, default) in defaults() {
+        assert_eq!(variables[&setting.variable], default);
     }
-    let settings = Settings::load(&Flags::default(), &variables).unwrap();
+    let settings = Settings::load(&CommandLine::default(), &variables, &Disk::default()).unwrap();
     assert_eq!(settings.warnings, Vec::<String>::new());
     assert_eq!(settings.url.unwrap().headers.len(), 1);
 }
 
 #[test]
-fn the_configuration_has_all_settings_and_their_defaults_are_true() {
+fn the_packaged_configuration_has_all_settings_with_their_defaults() {
     let text = uncommented(&read("systemd/config.yaml"));
     let fields: BTreeMap<_, _> =
         yaml::fields(&text).unwrap().into_iter().map(|field| (field.name, field.value)).collect();
     let names: BTreeSet<_> =
         fields.keys().filter(|name| !matches!(name.as_str(), "kind" | "apiVersion")).cloned().collect();
-    assert_eq!(names, Key::ALL.map(Key::field).into_iter().collect());
-    let defaults = Key::ALL.into_iter().filter_map(|key| Some((key, key.default()?)));
-    for (key, default) in defaults.chain(DEFAULTS_OF_THE_SERVICE) {
-        let value = &fields[&key.field()];
+    assert_eq!(names, settings().into_iter().map(|setting| setting.field).collect());
+    for (Setting { field, .. }, default) in defaults() {
+        let value = &fields[&field];
         let value = value.as_array().map_or(value, |items| &items[0]);
-        assert_eq!(value.as_str().map_or(value.to_string(), str::to_owned), default, "{}", key.field());
+        assert_eq!(value.as_str().map_or(value.to_string(), str::to_owned), default, "{field}");
     }
     let settings = load(&text);
     assert_eq!(settings.warnings, Vec::<String>::new());
@@ -102,10 +108,10 @@ fn the_configuration_has_all_settings_and_their_defaults_are_true() {
 }
 
 #[test]
-fn as_installed_only_the_place_of_manifests_is_said() {
+fn the_package_sets_only_the_directory_of_manifests() {
     let installed = Settings { config: None, ..load(&read("systemd/config.yaml")) };
-    let said = [(Key::PodManifestPath, vec!["/etc/podmux/manifests".to_owned()])].into();
-    assert_eq!(installed, Settings::load(&Flags { said, ..Flags::default() }, &home()).unwrap());
+    let flags = CommandLine::default().with("pod-manifest-path", "/etc/podmux/manifests");
+    assert_eq!(installed, Settings::load(&flags, &home(), &Disk::default()).unwrap());
     let nothing = |line: &str| line.is_empty() || line.starts_with('#');
     assert!(read("systemd/podmux.default").lines().all(nothing));
 }
@@ -114,11 +120,11 @@ fn as_installed_only_the_place_of_manifests_is_said() {
 fn load(text: &str) -> Settings {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, text).unwrap();
-    let flags = Flags { config: Some(file.path().to_owned()), ..Flags::default() };
-    Settings::load(&flags, &home()).unwrap()
+    let flags = CommandLine::default().with("config", file.path().to_str().unwrap());
+    Settings::load(&flags, &home(), &Disk::default()).unwrap()
 }
 
-/// The least environment that settings can do with.
+/// The smallest environment that settings need.
 fn home() -> Environment {
     [("HOME".to_owned(), "/nonexistent".to_owned())].into()
 }
@@ -133,7 +139,7 @@ fn assets() -> Vec<(String, String)> {
     lines.map(quoted).map(|fields| (fields[0].clone(), fields[1].clone())).collect()
 }
 
-/// Where a file of the repository is once it is installed, without the `/`.
+/// The installed path of a file of the repository, without the first `/`.
 fn installed(path: &str) -> Option<String> {
     let (folder, name) = path.rsplit_once('/').unwrap();
     assets().into_iter().find_map(|(pattern, target)| {
@@ -170,7 +176,7 @@ fn every_file_is_packaged_and_every_asset_is_a_file() {
     }
 }
 
-/// The lines of a unit or a drop-in that say something, and also those that wait to be said.
+/// The directives of a unit or a drop-in, also those that are commented out.
 fn directives(unit: &str) -> Vec<(String, String)> {
     let text = read(unit);
     let lines = text.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
@@ -186,7 +192,7 @@ fn units() -> Vec<String> {
 }
 
 #[test]
-fn units_call_the_program_as_it_can_be_called() {
+fn units_call_the_program_with_valid_flags() {
     let mut calls = 0;
     for unit in units() {
         for (_, command) in directives(&unit).iter().filter(|(name, _)| name.starts_with("Exec")) {
@@ -202,8 +208,8 @@ fn units_call_the_program_as_it_can_be_called() {
 }
 
 #[test]
-fn units_say_variables_that_are_settings() {
-    let known: BTreeSet<_> = Key::ALL.map(Key::variable).into_iter().collect();
+fn variables_of_units_are_settings() {
+    let known: BTreeSet<_> = settings().into_iter().map(|setting| setting.variable).collect();
     let mut said = 0;
     for unit in units() {
         for (_, value) in directives(&unit).iter().filter(|(name, _)| name == "Environment") {
@@ -218,7 +224,7 @@ fn units_say_variables_that_are_settings() {
 }
 
 #[test]
-fn what_is_pointed_at_is_installed() {
+fn files_that_are_referred_to_are_installed() {
     let all = ["podmux.default", "config.yaml", "README.md"].map(|name| format!("systemd/{name}"));
     let mut texts: BTreeMap<_, _> = units().into_iter().chain(all).map(|file| (read(&file), file)).collect();
     texts.extend(files("systemd/man").into_iter().map(|file| (read(&file), file)));
@@ -248,7 +254,7 @@ fn what_is_pointed_at_is_installed() {
 }
 
 #[test]
-fn each_drop_in_says_what_it_is_for_and_what_it_opens_and_is_in_the_readme() {
+fn each_drop_in_states_its_purpose_and_what_it_opens_and_is_in_the_readme() {
     let readme = read("systemd/README.md");
     for file in files("systemd/drop-ins") {
         let text = read(&file);
@@ -266,4 +272,92 @@ fn the_package_and_the_program_have_one_version() {
     let changelog = read("systemd/debian/changelog");
     let newest = changelog.lines().next().unwrap();
     assert!(newest.starts_with(concat!("podmux (", env!("CARGO_PKG_VERSION"), "-")), "{newest}");
+}
+
+/// `UPDATE_EXPECT=1 cargo test --test it packaged::` writes the table.
+#[test]
+fn the_documented_table_of_settings_is_generated_from_the_flags() {
+    const BEGIN: &str = "<!-- flags: generated -->\n";
+    const END: &str = "<!-- end of flags -->\n";
+    let mut table =
+        "\n| flag | environment | config file field | default | meaning |\n|---|---|---|---|---|\n"
+            .to_owned();
+    let cell = |text: &str| text.replace('|', "\\|").replace('<', "&lt;");
+    for Setting { flag, variable, field, value, default_text, help, .. } in settings() {
+        let default = default_text.map(|text| cell(&text)).unwrap_or_default();
+        let (value, help) = (cell(&value), cell(&help));
+        let row = format!("| `--{flag} {value}` | `{variable}` | `{field}` | {default} | {help} |\n");
+        table += &row;
+    }
+    let path = "docs/configuration.md";
+    let text = fs::read_to_string(repository(path)).unwrap_or_default();
+    let (before, rest) = text.split_once(BEGIN).unwrap_or_else(|| panic!("{path} has no {BEGIN}"));
+    let (_, after) = rest.split_once(END).unwrap_or_else(|| panic!("{path} has no {END}"));
+    expect_file![repository(path)].assert_eq(&format!("{before}{BEGIN}{table}\n{END}{after}"));
+}
+
+/// The lines of `src/` that use one of these names outside of the module itself and of the client
+/// commands.
+fn uses(module: &str, names: &[&str]) -> String {
+    let mut folders = vec![repository("src")];
+    let mut uses = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let file = path.strip_prefix(repository("")).unwrap().to_str().unwrap().to_owned();
+            if file.starts_with(module) || file.starts_with("src/cli") {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+            let found = code.filter(|line| names.iter().any(|name| line.contains(name)));
+            uses.extend(found.map(|line| format!("{file}: {line}\n")));
+        }
+    }
+    uses.into_iter().collect()
+}
+
+/// CONTRIBUTING.md lists what a new sink touches. The default value of --sink and the re-export for
+/// library users are this sink's own.
+#[test]
+fn a_sink_touches_its_file_and_one_row_of_the_registry() {
+    expect![[r#"
+        src/settings/flags.rs: #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
+        src/sink/mod.rs: mod jsonl;
+        src/sink/mod.rs: pub use jsonl::{Jsonl, Reopen};
+        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND];
+        src/sink/registry.rs: jsonl,
+    "#]].assert_eq(&uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]));
+}
+
+/// CONTRIBUTING.md lists what a new source touches.
+#[test]
+fn a_source_touches_its_module_its_name_its_settings_and_one_row_of_the_table() {
+    let names = [
+        "UrlSource",
+        "url::Config",
+        "url_config",
+        "SourceName::Url",
+        "Self::Url =>",
+        "Self::Url, ",
+        "pub mod url",
+    ];
+    expect![[r#"
+        src/agent/sources.rs: Source { name: SourceName::Url, is_configured: |settings| settings.url.is_some(), start: url },
+        src/agent/sources.rs: let (source, handle) = UrlSource::new(settings.url.clone()?, parts.preparation(), parts.channel);
+        src/agent/sources.rs: url::UrlSource,
+        src/pod/update.rs: Self::Url => "http",
+        src/pod/update.rs: Self::Url => "url",
+        src/pod/update.rs: pub const ALL: [Self; 4] = [Self::File, Self::Http, Self::Url, Self::Api];
+        src/settings/combine.rs: Ok(Some(url::Config {
+        src/settings/combine.rs: pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<url::Config>, SettingsError> {
+        src/settings/mod.rs: combine::{api_config, distinct, server_config, url_config},
+        src/settings/mod.rs: pub url: Option<source::url::Config>,
+        src/settings/mod.rs: url: url_config(&mut flags, &layers)?,
+        src/source/mod.rs: pub mod url;
+    "#]].assert_eq(&uses("src/source/url/", &names));
 }

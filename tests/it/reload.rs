@@ -1,4 +1,4 @@
-//! SIGHUP on the real binary: what is good is taken over, what is bad is said and leaves the old.
+//! SIGHUP on the real binary: valid settings take effect, invalid ones are logged and change nothing.
 
 use std::{
     fs,
@@ -16,11 +16,11 @@ use crate::support::{
     web::{Authority, Reply, Web},
 };
 
-/// An agent whose settings stand in a file.
+/// An agent with a config file.
 struct Agent {
     directory: TempDir,
     process: Process,
-    /// Where it serves over TCP.
+    /// Its TCP address.
     address: String,
 }
 
@@ -30,7 +30,7 @@ impl Agent {
         fs::create_dir(directory.path().join("manifests")).unwrap();
         fs::write(directory.path().join("token"), "first-token").unwrap();
         let config = directory.path().join("config.yaml");
-        fs::write(&config, told(&directory, settings)).unwrap();
+        fs::write(&config, expanded(&directory, settings)).unwrap();
         let process = Process::start(&mut podmux(&["run", "--config", config.to_str().unwrap()]));
         let line = process.logs("listening");
         let address = line.split_once("address=").unwrap().1.split(' ').next().unwrap().to_owned();
@@ -42,10 +42,10 @@ impl Agent {
     }
 
     fn configure(&self, settings: &str) {
-        fs::write(self.at("config.yaml"), told(&self.directory, settings)).unwrap();
+        fs::write(self.at("config.yaml"), expanded(&self.directory, settings)).unwrap();
     }
 
-    /// Reloads, and waits for the line that tells how it went.
+    /// Reloads, and waits for a line of the log.
     fn reload(&self, says: &str) -> String {
         let before = self.process.stderr.text().lines().count();
         self.process.signal(Signal::HUP);
@@ -54,7 +54,7 @@ impl Agent {
             .wait_for(says, |lines| lines.iter().skip(before).find(|line| line.contains(says)).cloned())
     }
 
-    /// The status with which a request with this token is answered.
+    /// The status code of a request with this token.
     fn asks(&self, token: &str) -> u16 {
         self.answer("/pods", token).split(' ').nth(1).unwrap().parse().unwrap()
     }
@@ -71,7 +71,7 @@ impl Agent {
         answer
     }
 
-    /// Waits until this token, and not the other, is the one.
+    /// Waits until this token is valid, and asserts that the other one is not.
     fn knows(&self, token: &str, other: &str) {
         wait_for(|| (self.asks(token) == 200).then_some(()));
         assert_eq!(self.asks(other), 401);
@@ -86,7 +86,7 @@ impl Agent {
 }
 
 /// Settings, in which `@` is the directory.
-fn told(directory: &TempDir, settings: &str) -> String {
+fn expanded(directory: &TempDir, settings: &str) -> String {
     let all = format!(
         "nodeName: node1\npodManifestPath: '@/manifests'\nstateDir: none\nlisten: ['127.0.0.1:0']\n{settings}\n"
     );
@@ -94,46 +94,49 @@ fn told(directory: &TempDir, settings: &str) -> String {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_as_a_whole() {
+fn an_invalid_configuration_changes_nothing() {
     let agent = Agent::start("tokenFile: '@/token'");
     fs::write(agent.at("other"), "other-token").unwrap();
-    // The other token is good, and is not taken: it stands in a bad file.
+    // The other token file is valid, but the configuration is not.
     agent.configure("tokenFile: '@/other'\nshutdownGrace: never");
-    let line = agent.reload("the settings cannot be used; those from before stay");
+    let line = agent.reload("reload failed: invalid settings; the previous ones stay in effect");
     assert!(line.contains("ERROR") && line.contains("config.yaml:6:1: shutdownGrace"), "{line}");
     agent.knows("first-token", "other-token");
-    // The files that are in use are read all the same.
+    // The files that are in use are read again.
     fs::write(agent.at("token"), "second-token").unwrap();
-    agent.reload("the settings cannot be used; those from before stay");
+    agent.reload("reload failed: invalid settings; the previous ones stay in effect");
     agent.knows("second-token", "first-token");
-    // And mended, all of it is taken.
+    // A corrected configuration takes effect as a whole.
     agent.configure("tokenFile: '@/other'\nshutdownGrace: 9s");
-    agent.reload("the settings are read");
+    agent.reload("settings reloaded");
     agent.knows("other-token", "second-token");
     let log = agent.ends();
-    assert_eq!(log.matches("cannot be used").count(), 2, "once for each reload:\n{log}");
+    assert_eq!(log.matches("invalid settings").count(), 2, "once for each reload:\n{log}");
     assert!(!log.contains("-token"), "{log}");
 }
 
 #[test]
-fn a_bad_token_beside_a_good_configuration_leaves_the_old_one() {
+fn with_a_valid_configuration_and_an_invalid_token_the_old_token_stays_valid() {
     let agent = Agent::start("tokenFile: '@/token'\nverbose: 0");
     fs::write(agent.at("token"), "two tokens").unwrap();
     agent.configure("tokenFile: '@/token'\nverbose: 1");
     agent.reload("server credentials rejected, the previous ones stay in effect");
     assert_eq!(agent.asks("first-token"), 200);
-    agent.process.logs("a file that the settings name is of no use");
+    agent.process.logs("reload incomplete: a file that the settings name is invalid");
     wait_for(|| {
         let metrics = agent.answer("/metrics", "first-token");
         metrics.contains("podmux_config_last_reload_successful 0\n").then_some(())
     });
     let log = agent.ends();
-    assert!(log.contains("the settings are read") && log.contains("DEBUG"), "the rest is taken:\n{log}");
+    assert!(
+        log.contains("settings reloaded") && log.contains("DEBUG"),
+        "the other settings take effect:\n{log}"
+    );
 }
 
-/// What was made with a token is not left open to everybody by a line that was deleted.
+/// A deleted line must not open the server to all clients.
 #[test]
-fn a_token_is_not_taken_away_while_it_runs() {
+fn a_reload_does_not_remove_the_token() {
     let agent = Agent::start("tokenFile: '@/token'");
     agent.configure("");
     let line = agent.reload("takes effect only after a restart");
@@ -143,7 +146,7 @@ fn a_token_is_not_taken_away_while_it_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_urls_certificates_may_come_to_stand_elsewhere() {
+async fn a_reload_can_change_the_file_of_the_urls_certificates() {
     let directory = tempfile::tempdir().unwrap();
     let (old, new) = (Authority::new(directory.path(), "old"), Authority::new(directory.path(), "new"));
     let web = Web::start_tls(new.server("localhost", None), Reply::ok(pod("web", "i:1"))).await;
@@ -153,9 +156,9 @@ async fn the_urls_certificates_may_come_to_stand_elsewhere() {
     let agent = Agent::start(&settings(old.ca_file.to_str().unwrap()));
     agent.process.logs("source failed");
     agent.configure(&settings(new.ca_file.to_str().unwrap()));
-    agent.reload("the settings are read");
+    agent.reload("settings reloaded");
     agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
-    // A file that cannot be read costs nothing but a line.
+    // An unreadable file is logged, and the previous certificates are used.
     web.say(Reply::ok(pod("other", "i:1")));
     agent.configure(&settings("/no/such/file"));
     let line = agent.reload("certificates not reloaded");

@@ -1,4 +1,4 @@
-//! `podmux run --check`: whether a start or a reload would take the settings, with nothing touched.
+//! `podmux run --check`: whether a start or a reload would accept the settings, without changing anything.
 
 use std::{
     fs,
@@ -52,7 +52,7 @@ impl Place {
         self.directory.path().join(name)
     }
 
-    /// Writes the configuration, with more at its end.
+    /// Writes the configuration, with more lines at its end.
     fn configure(&self, more: &str) {
         let at = self.directory.path().display();
         let text = format!(
@@ -69,7 +69,7 @@ impl Place {
         podmux(&["run", "--check", "--config", self.config.to_str().unwrap()]).output().unwrap()
     }
 
-    /// What is said, with this place's path as `@`.
+    /// Asserts the output, with the path of this place as `@`.
     fn says(&self, code: i32, expected: &Expect) {
         let output = self.check();
         assert_eq!(output.stdout, b"");
@@ -78,7 +78,7 @@ impl Place {
         assert_eq!(output.status.code(), Some(code));
     }
 
-    /// The names of everything in it, and how each file was written last.
+    /// The names, sizes and times of all files.
     fn everything(&self) -> Vec<String> {
         let mut all: Vec<_> = fs::read_dir(self.directory.path())
             .unwrap()
@@ -94,7 +94,7 @@ impl Place {
 }
 
 #[test]
-fn what_would_be_taken_is_passed_without_a_word_and_without_a_trace() {
+fn valid_settings_are_accepted_without_output_and_without_a_change() {
     let place = Place::new();
     let before = place.everything();
     place.says(0, &expect![""]);
@@ -102,7 +102,7 @@ fn what_would_be_taken_is_passed_without_a_word_and_without_a_trace() {
 }
 
 #[test]
-fn a_warning_is_no_refusal() {
+fn a_warning_is_not_an_error() {
     let place = Place::new();
     let output = podmux(&["run", "--check", "--config", place.config.to_str().unwrap()])
         .env("PODMUX_LISTENS", "127.0.0.1:1")
@@ -111,19 +111,19 @@ fn a_warning_is_no_refusal() {
     assert_eq!(output.status.code(), Some(0));
     let said = String::from_utf8(output.stderr).unwrap();
     expect![[r#"
-        podmux: no settings of this version, ignored: PODMUX_LISTENS
+        podmux: unknown variables, ignored: PODMUX_LISTENS
     "#]]
     .assert_eq(&said);
 }
 
-/// The sockets that systemd passes are the agent's.
+/// systemd passes sockets to the agent only.
 #[test]
-fn where_a_socket_may_be_passed_it_cannot_be_known_that_there_is_no_source() {
+fn a_missing_source_is_a_warning_because_systemd_may_pass_a_socket() {
     let args = ["run", "--listen", "none", "--state-dir", "none"];
     let output = podmux(&[&args[..], &["--check"]].concat()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     expect![[r#"
-        podmux: no source of pods, unless systemd passes a socket to which they are posted
+        podmux: no source of pods, unless systemd passes a socket to which pods are posted
     "#]]
     .assert_eq(&said);
     assert_eq!(output.status.code(), Some(0));
@@ -132,7 +132,7 @@ fn where_a_socket_may_be_passed_it_cannot_be_known_that_there_is_no_source() {
 }
 
 #[test]
-fn a_bad_setting_is_said_as_a_start_says_it() {
+fn the_error_of_an_invalid_setting_is_that_of_a_start() {
     let place = Place::new();
     place.configure("shutdownGrace: never");
     place.says(2, &expect![[r#"
@@ -143,7 +143,7 @@ fn a_bad_setting_is_said_as_a_start_says_it() {
 }
 
 #[test]
-fn every_file_that_cannot_be_used_has_its_line() {
+fn every_invalid_file_has_its_line() {
     let place = Place::new();
     fs::write(place.at("token"), "").unwrap();
     fs::write(place.at("tls.key"), "no key").unwrap();
@@ -168,7 +168,7 @@ fn every_file_that_cannot_be_used_has_its_line() {
 }
 
 #[test]
-fn a_certificate_needs_its_own_key_everywhere() {
+fn each_certificate_must_match_its_key() {
     let place = Place::new();
     let other = place.at("other");
     fs::create_dir(&other).unwrap();
@@ -183,7 +183,7 @@ fn a_certificate_needs_its_own_key_everywhere() {
 }
 
 #[test]
-fn a_file_for_updates_needs_a_directory_that_can_be_written() {
+fn an_output_file_needs_a_writable_directory() {
     let place = Place::new();
     let with = |path: &Path| {
         let sink = format!("jsonl={}", path.display());
@@ -199,7 +199,7 @@ fn a_file_for_updates_needs_a_directory_that_can_be_written() {
 }
 
 #[test]
-fn a_running_agent_is_left_alone() {
+fn a_check_does_not_disturb_a_running_agent() {
     let place = Place::new();
     fs::create_dir(place.at("manifests")).unwrap();
     let socket = place.at("podmux.sock");

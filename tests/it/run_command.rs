@@ -1,4 +1,4 @@
-//! `podmux run`, as a user runs it.
+//! `podmux run` as a user runs it.
 
 use std::{
     fs::{self, File},
@@ -20,7 +20,7 @@ fn write_pod(directory: &Path, name: &str, image: &str) {
     let pod = format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: c\n    image: {image}\n"
     );
-    // Moved into its place, as whoever cares does it.
+    // Renamed into the directory, so that the file is complete.
     let temporary = directory.join(format!(".{name}.tmp"));
     fs::write(&temporary, pod).unwrap();
     fs::rename(temporary, directory.join(format!("{name}.yaml"))).unwrap();
@@ -34,7 +34,7 @@ fn stop(agent: Process) -> String {
 }
 
 #[test]
-fn every_change_in_the_directory_comes_out_in_order() {
+fn every_change_in_the_directory_is_printed_in_order() {
     let manifests = tempfile::tempdir().unwrap();
     write_pod(manifests.path(), "web", "web:1");
     let agent = Process::start(&mut podmux_run(manifests.path(), &[]));
@@ -52,7 +52,7 @@ fn every_change_in_the_directory_comes_out_in_order() {
 }
 
 #[test]
-fn an_empty_directory_is_told_as_seen() {
+fn an_empty_directory_gives_an_empty_add() {
     let manifests = tempfile::tempdir().unwrap();
     let agent = Process::start(&mut podmux_run(manifests.path(), &[]));
     assert_eq!(agent.holds("anything", |held| held.seq > 0).heard, ["1 ADD file 0"]);
@@ -60,7 +60,7 @@ fn an_empty_directory_is_told_as_seen() {
 }
 
 #[test]
-fn several_sinks_hear_the_same_each_with_its_own_seq() {
+fn several_sinks_receive_the_same_updates_each_with_its_own_seq() {
     let manifests = tempfile::tempdir().unwrap();
     let out = tempfile::tempdir().unwrap();
     let path = out.path().join("updates.jsonl");
@@ -73,7 +73,7 @@ fn several_sinks_hear_the_same_each_with_its_own_seq() {
 }
 
 #[test]
-fn a_snapshot_consumer_hears_sets() {
+fn a_snapshot_sink_receives_sets() {
     let manifests = tempfile::tempdir().unwrap();
     write_pod(manifests.path(), "web", "web:1");
     let agent = Process::start(&mut podmux_run(manifests.path(), &["--notify", "snapshot"]));
@@ -85,7 +85,7 @@ fn a_snapshot_consumer_hears_sets() {
 }
 
 #[test]
-fn a_reader_that_leaves_a_quiet_stream_ends_it_with_1() {
+fn a_reader_that_closes_a_quiet_stream_ends_the_agent_with_1() {
     let manifests = tempfile::tempdir().unwrap();
     write_pod(manifests.path(), "web", "web:1");
     let (reader, writer) = std::io::pipe().unwrap();
@@ -104,7 +104,7 @@ fn a_reader_that_leaves_a_quiet_stream_ends_it_with_1() {
 }
 
 #[test]
-fn a_reader_that_left_before_the_first_line_ends_it_with_1() {
+fn a_reader_that_closes_before_the_first_line_ends_the_agent_with_1() {
     let manifests = tempfile::tempdir().unwrap();
     write_pod(manifests.path(), "web", "web:1");
     let (reader, writer) = std::io::pipe().unwrap();
@@ -117,7 +117,7 @@ fn a_reader_that_left_before_the_first_line_ends_it_with_1() {
 }
 
 #[test]
-fn a_sink_that_cannot_be_opened_refuses_the_start() {
+fn a_sink_that_cannot_be_opened_is_an_error_at_the_start() {
     let manifests = tempfile::tempdir().unwrap();
     let agent = Process::start(&mut podmux_run(manifests.path(), &["--sink", "jsonl=/no/such/directory/x"]));
     let (code, log) = agent.ends();
@@ -126,10 +126,9 @@ fn a_sink_that_cannot_be_opened_refuses_the_start() {
     assert!(log.contains("/no/such/directory/x") && log.contains("No such file or directory"), "{log}");
 }
 
-/// A limit on the size of files is a full disk for everybody: writes come up
-/// short, then fail.
+/// A limit on the size of files acts like a full disk: writes are short, then fail.
 #[test]
-fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
+fn a_line_cut_off_by_a_full_disk_is_completed_when_there_is_space() {
     let manifests = tempfile::tempdir().unwrap();
     let out = tempfile::tempdir().unwrap();
     let path = out.path().join("updates.jsonl");
@@ -153,7 +152,7 @@ fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
         fs::read_to_string(&path).ok().filter(|text| text.contains("last-node1") && text.ends_with('\n'))
     });
     let log = stop(agent);
-    assert_eq!(log.matches("File too large").count(), 1, "loud once, then quiet:\n{log}");
+    assert_eq!(log.matches("File too large").count(), 1, "a warning once:\n{log}");
     assert!(text.starts_with(&cut));
     let replica = Replica::of(&text);
     assert_eq!(replica.pods.len(), 41);
@@ -161,7 +160,7 @@ fn a_line_cut_off_by_a_full_disk_is_finished_when_there_is_space() {
 }
 
 #[test]
-fn sighup_reads_the_settings_anew_and_refuses_bad_ones() {
+fn sighup_reloads_the_settings_and_rejects_invalid_ones() {
     let manifests = tempfile::tempdir().unwrap();
     let config = tempfile::NamedTempFile::new().unwrap();
     let write =
@@ -173,20 +172,20 @@ fn sighup_reads_the_settings_anew_and_refuses_bad_ones() {
 
     write("shutdownGrace: never");
     agent.signal(Signal::HUP);
-    let refused = agent.logs("the settings cannot be used; those from before stay");
-    assert!(refused.contains("shutdownGrace") && refused.contains("never"), "{refused}");
+    let failed = agent.logs("reload failed: invalid settings; the previous ones stay in effect");
+    assert!(failed.contains("shutdownGrace") && failed.contains("never"), "{failed}");
 
     write("shutdownGrace: 8s\nverbose: 1\nsink: [jsonl=/elsewhere]");
     agent.signal(Signal::HUP);
     let ignored = agent.logs("takes effect only after a restart");
     assert!(ignored.contains("setting=\"sink\""), "{ignored}");
-    agent.logs("the settings are read");
+    agent.logs("settings reloaded");
     let log = stop(agent);
     assert!(log.contains("DEBUG"), "the log says more from now on:\n{log}");
 }
 
 #[test]
-fn sighup_changes_how_invalid_manifests_are_treated() {
+fn sighup_applies_the_policy_for_invalid_manifests() {
     let manifests = tempfile::tempdir().unwrap();
     let config = tempfile::NamedTempFile::new().unwrap();
     let write =
@@ -199,7 +198,7 @@ fn sighup_changes_how_invalid_manifests_are_treated() {
     fs::write(manifests.path().join("web.yaml"), "kind: [").unwrap();
     agent.logs("manifest rejected");
     agent.signal(Signal::HUP);
-    agent.logs("the settings are read");
+    agent.logs("settings reloaded");
     write("onInvalidManifest: remove");
     agent.signal(Signal::HUP);
     let held = agent.holds("no web", |held| held.pods.is_empty() && held.seq > 1);
@@ -208,13 +207,13 @@ fn sighup_changes_how_invalid_manifests_are_treated() {
 }
 
 #[test]
-fn sighup_scans_everything() {
+fn sighup_rescans_all_manifests() {
     let manifests = tempfile::tempdir().unwrap();
     write_pod(manifests.path(), "web", "web:1");
     let path = manifests.path().join("web.yaml");
     let agent = Process::start(&mut podmux_run(manifests.path(), &["--file-check-frequency", "1h"]));
     agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
-    // Nobody is told of a write to a file that stays open.
+    // A write to a file that stays open causes no event.
     let text = fs::read_to_string(&path).unwrap().replace("web:1", "web:2");
     let mut file = File::options().write(true).open(&path).unwrap();
     file.write_all(text.as_bytes()).unwrap();
@@ -225,7 +224,7 @@ fn sighup_scans_everything() {
 }
 
 #[test]
-fn the_log_is_json_if_asked_for() {
+fn the_log_is_json_with_log_format_json() {
     let manifests = tempfile::tempdir().unwrap();
     fs::write(manifests.path().join("bad.yaml"), "kind: [").unwrap();
     let agent = Process::start(&mut podmux_run(manifests.path(), &["--log-format", "json"]));
@@ -242,8 +241,8 @@ fn the_log_is_json_if_asked_for() {
     assert_eq!((bad["source"].as_str(), bad["error"].is_string()), (Some("file"), true), "{bad}");
 }
 
-/// What an agent says when the journal has its stderr, or is said to have it.
-fn told_to_the_journal(args: &[&str], really: bool) -> String {
+/// The log of an agent whose stderr is the journal, or only claims to be.
+fn logged_to_the_journal(args: &[&str], really: bool) -> String {
     let manifests = tempfile::tempdir().unwrap();
     fs::write(manifests.path().join("bad.yaml"), "kind: [").unwrap();
     let logs = tempfile::NamedTempFile::new().unwrap();
@@ -258,28 +257,28 @@ fn told_to_the_journal(args: &[&str], really: bool) -> String {
     log.replace(manifests.path().to_str().unwrap(), "@")
 }
 
-/// The level as sd-daemon(3) has it; time, level and program are the journal's own business.
+/// The level as in sd-daemon(3). The journal adds time and program by itself.
 #[test]
-fn the_journal_is_told_levels_and_notes_the_time_by_itself() {
-    let log = told_to_the_journal(&["-v"], true);
+fn lines_for_the_journal_begin_with_the_level_and_have_no_time() {
+    let log = logged_to_the_journal(&["-v"], true);
     let lines: Vec<&str> = log.lines().collect();
     let begins = |text: &str| lines.iter().any(|line| line.starts_with(text));
     assert!(begins("<6>podmux::agent: started version="), "{log}");
     assert!(begins("<4>podmux::source::file::worker: manifest rejected"), "{log}");
-    assert!(begins("<6>podmux::agent: stopped"), "{log}");
+    assert!(begins("<6>podmux::agent::shutdown: stopped"), "{log}");
     for line in lines {
         assert!(line.starts_with('<') && line.as_bytes()[2] == b'>', "{line}");
         for word in ["INFO", "WARN", "DEBUG", "\u{1b}"] {
             assert!(!line.contains(word), "{line}");
         }
     }
-    let log = told_to_the_journal(&[], false);
+    let log = logged_to_the_journal(&[], false);
     assert!(log.starts_with("20") && log.contains("INFO started") && !log.contains('\u{1b}'), "{log}");
 }
 
 #[test]
-fn the_journal_gets_json_whole_behind_its_level() {
-    let log = told_to_the_journal(&["--log-format", "json"], true);
+fn json_lines_for_the_journal_follow_their_level() {
+    let log = logged_to_the_journal(&["--log-format", "json"], true);
     let mut warned = false;
     for line in log.lines() {
         let (priority, json) = line.split_at(3);
@@ -291,7 +290,7 @@ fn the_journal_gets_json_whole_behind_its_level() {
 }
 
 #[test]
-fn the_journal_is_told_why_a_start_was_refused() {
+fn the_error_of_a_failed_start_has_its_level_in_the_journal() {
     let logs = tempfile::NamedTempFile::new().unwrap();
     let stream = logs.as_file().metadata().unwrap();
     for args in [&["run", "--notify", "never"][..], &["run", "--check", "--notify", "never"]] {

@@ -9,10 +9,7 @@ use http::Request;
 use http_body_util::{Full, StreamBody};
 use hyper::{body::Frame, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use podmux::{
-    server::Limits,
-    settings::{Listen, PassedListener, PassedSocket},
-};
+use podmux::server::{Limits, Listen, PassedListener, PassedSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 use tokio::{

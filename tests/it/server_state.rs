@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use podmux::{
     clock,
     pod::{InvalidManifest, ListingBuilder, Origin, Prepared, Problem, RejectionReason, Stage},
-    server::{SinkFailing, SinkStatus},
+    sink::{SinkFailing, SinkStatus},
     source::{ReflectorStatus, SourceFailing, SourceStatus, api::ReflectorMetrics},
 };
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ async fn an_agent_with_an_unsynced_source_is_not_ready() {
     .await;
     let failing =
         SourceFailing { since: long_ago(), attempts: 3, error: "permission denied".into(), quotes: false };
-    server.file_status.lock().unwrap().failing = Some(failing);
+    server.file_status.send_modify(|status| status.failing = Some(failing));
     check(
         &server,
         "/readyz",
@@ -100,7 +100,7 @@ async fn an_agent_with_an_unsynced_source_is_not_ready() {
 #[tokio::test]
 async fn an_agent_with_a_stuck_sink_is_not_ready() {
     let server = TestServer::start().await;
-    let set = |edit: &dyn Fn(&mut SinkStatus)| edit(&mut server.sink_status.lock().unwrap());
+    let set = |edit: &dyn Fn(&mut SinkStatus)| server.sink_status.send_modify(edit);
     set(&|sink| sink.busy_since = Some(clock::now()));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.busy_since = Some(long_ago()));
@@ -108,8 +108,13 @@ async fn an_agent_with_a_stuck_sink_is_not_ready() {
     assert_eq!(reply.code, 503);
     assert!(reply.text().contains("[-]sink-test failed: processing one update since 2"), "{}", reply.text());
     set(&|sink| sink.busy_since = None);
-    let failing =
-        |since| SinkFailing { since, attempts: 5, next_attempt: clock::now(), error: "disk full".into() };
+    let failing = |since| SinkFailing {
+        seq: 1,
+        since,
+        attempts: 5,
+        next_attempt: clock::now(),
+        error: "disk full".into(),
+    };
     set(&|sink| sink.failing = Some(failing(clock::now())));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.failing = Some(failing(long_ago())));
@@ -178,12 +183,11 @@ async fn sources_show_rejections_and_conflicts() {
     server
         .file_rejects("/etc/podmux/secret.yaml", RejectionReason::Unreadable("permission denied".into()))
         .await;
-    {
-        let mut status = server.file_status.lock().unwrap();
+    server.file_status.send_modify(|status| {
         "/etc/podmux".clone_into(&mut status.target);
         "watching".clone_into(&mut status.detail);
         status.last_success = Some("2026-11-21T09:00:00Z".parse().unwrap());
-    }
+    });
     let sources = server.get("/sources").await;
     expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sources.txt")]
         .assert_eq(&sources.golden());
@@ -193,7 +197,7 @@ async fn sources_show_rejections_and_conflicts() {
         error: "gone".into(),
         quotes: false,
     };
-    server.file_status.lock().unwrap().failing = Some(failing);
+    server.file_status.send_modify(|status| status.failing = Some(failing));
     let source = server.get("/sources").await.json()["items"][0].clone();
     assert_eq!(source["state"], "failing");
     expect![[r#"
@@ -253,7 +257,7 @@ async fn metrics_have_the_openmetrics_format() {
     server.ask("FROB /pods", &[], "").await;
     server.file_pod("web.yaml", pod("web")).await;
     server.file_rejects("bad.yaml", RejectionReason::Unreadable("no".into())).await;
-    server.sink_status.lock().unwrap().acknowledged = Some(7);
+    server.sink_status.send_modify(|status| status.acknowledged = Some(7));
     let reply = server.get("/metrics").await;
     assert_eq!(reply.header("content-type"), ["application/openmetrics-text; version=1.0.0; charset=utf-8"]);
     let mut lines: Vec<&str> = reply.text().lines().collect();
@@ -333,7 +337,7 @@ async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored()
     assert!(unsynced.text().contains("[-]source-api failed: not synced yet\n"), "{}", unsynced.text());
 
     server.api_restored(|api| put(api, "web")).await;
-    *server.api_status.lock().unwrap() = restored(Duration::from_secs(3 * 3600 + 20));
+    server.api_status.send_replace(restored(Duration::from_secs(3 * 3600 + 20)));
     check(&server, "/readyz", &expect!["200 text/plain; charset=utf-8\nok"]).await;
     let verbose = expect![[r#"
         200 text/plain; charset=utf-8
@@ -347,7 +351,7 @@ async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored()
     check(&server, "/readyz?verbose", &verbose).await;
     // A failure does not hide that they are restored.
     let api = async || server.get("/sources").await.json()["items"][2].clone();
-    let of = server.api_status.lock().unwrap().restored.unwrap().to_string();
+    let of = server.api_status.borrow().restored.unwrap().to_string();
     let source = api().await;
     assert_eq!((&source["state"], &source["restored"]), (&"restored".into(), &of.into()));
     let restored_of =
@@ -356,11 +360,11 @@ async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored()
     assert_eq!((&source["pods"], &source["failing"]["attempts"]), (&1.into(), &3.into()));
 
     // Without a known age.
-    server.api_status.lock().unwrap().restored = None;
+    server.api_status.send_modify(|status| status.restored = None);
     assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok: restored\n"));
 
     // After a sync with the same pods they are live, and the failure shows.
-    *server.api_status.lock().unwrap() = restored(Duration::from_mins(1));
+    server.api_status.send_replace(restored(Duration::from_mins(1)));
     server.api(|api| put(api, "web")).await;
     let source = api().await;
     assert_eq!((&source["state"], source.get("restored")), (&"failing".into(), None));
@@ -373,7 +377,9 @@ async fn a_reflector_shows_its_phase() {
     let server = TestServer::with(with_api()).await;
     let reflector = async || server.get("/sources").await.json()["items"][2]["reflector"].clone();
     assert_eq!(reflector().await, Value::Null);
-    let set = |status: ReflectorStatus| server.api_status.lock().unwrap().reflector = Some(status);
+    let set = |reflector: ReflectorStatus| {
+        server.api_status.send_modify(|status| status.reflector = Some(reflector));
+    };
     let status =
         ReflectorStatus { phase: "connecting", resource_version: None, last_event: None, next_attempt: None };
     set(status.clone());
@@ -409,7 +415,7 @@ async fn the_reflectors_metrics_have_client_gos_names() {
         last_event: Some("2026-11-21T09:00:00Z".parse().unwrap()),
         next_attempt: None,
     };
-    server.api_status.lock().unwrap().reflector = Some(status.clone());
+    server.api_status.send_modify(|shown| shown.reflector = Some(status.clone()));
     let scraped = async || {
         let reply = server.get("/metrics").await;
         assert_eq!(reply.code, 200, "{}", reply.text());
@@ -423,11 +429,11 @@ async fn the_reflectors_metrics_have_client_gos_names() {
     // A version is opaque: it may be no number, or a large one.
     for version in ["a7", "-1", "1.5", "", "18446744073709551615", "9".repeat(100).as_str()] {
         let status = ReflectorStatus { resource_version: Some(version.into()), ..status.clone() };
-        server.api_status.lock().unwrap().reflector = Some(status);
+        server.api_status.send_modify(|shown| shown.reflector = Some(status));
         let scraped = scraped().await;
         assert!(!scraped.contains("last_resource_version") && scraped.contains("last_event"), "{version}");
     }
-    server.api_status.lock().unwrap().reflector = None;
+    server.api_status.send_modify(|status| status.reflector = None);
     assert!(!scraped().await.contains("_last_"));
 }
 

@@ -6,10 +6,7 @@ use bytes::Bytes;
 use expect_test::expect;
 use http::{Request, header::AUTHORIZATION};
 use http_body_util::Full;
-use podmux::{
-    server::{Limits, RejectReason},
-    settings::{Listen, ServerSettings},
-};
+use podmux::server::{Config, Limits, Listen, RejectReason};
 use tokio::net::UnixStream;
 
 use crate::support::{
@@ -19,8 +16,8 @@ use crate::support::{
     },
 };
 
-fn with_token(path: &Path) -> ServerSettings {
-    ServerSettings { token_file: Some(path.to_owned()), ..loopback() }
+fn with_token(path: &Path) -> Config {
+    Config { token_file: Some(path.to_owned()), ..loopback() }
 }
 
 fn with_authorization(value: &str) -> Request<Full<Bytes>> {
@@ -96,7 +93,7 @@ async fn a_unix_socket_needs_no_token_and_no_host() {
     let dir = tempfile::tempdir().unwrap();
     let (file, path) = (dir.path().join("token"), dir.path().join("podmux.sock"));
     fs::write(&file, "s3cret-token").unwrap();
-    let settings = ServerSettings { token_file: Some(file), ..unix(&path) };
+    let settings = Config { token_file: Some(file), ..unix(&path) };
     let served = Served::start(&settings, Limits::default()).await;
     for host in ["Host: anything\r\n", "Host: \r\n", ""] {
         let text = format!("GET /who HTTP/1.1\r\n{host}Connection: close\r\n\r\n");

@@ -10,16 +10,13 @@ use std::{
 };
 
 use expect_test::expect;
-use podmux::{
-    server::Limits,
-    settings::{Listen, ServerSettings},
-};
+use podmux::server::{Config, Limits, Listen};
 use rustix::fs::{FlockOperation, flock};
 use tokio::net::{TcpListener, UnixStream};
 
 use crate::support::served::{Served, ask, bind, chain, get_of, loopback, unix};
 
-async fn bind_error(settings: &ServerSettings) -> String {
+async fn bind_error(settings: &Config) -> String {
     chain(&bind(settings, Limits::default()).await.unwrap_err())
 }
 
@@ -56,7 +53,7 @@ async fn a_port_in_use_is_an_error_and_no_other_address_is_bound() {
 #[tokio::test]
 async fn an_address_of_another_machine_is_an_error() {
     let listen = vec![Listen::Tcp("192.0.2.1:10240".parse().unwrap())];
-    let error = bind_error(&ServerSettings { listen, ..ServerSettings::default() }).await;
+    let error = bind_error(&Config { listen, ..Config::default() }).await;
     expect!["cannot listen on 192.0.2.1:10240: no interface of this machine has this address (choose another with --listen)"].assert_eq(&error);
 }
 

@@ -9,8 +9,8 @@ use std::{
 use expect_test::expect;
 use http::header::AUTHORIZATION;
 use podmux::{
-    server::{Limits, RejectReason},
-    settings::{CertificateFiles, ServerSettings},
+    certificate_files::CertificateFiles,
+    server::{Config, Limits, RejectReason},
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -65,7 +65,7 @@ async fn tls_is_served_with_both_versions_of_http() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Authority::new(dir.path(), "ca");
     let tls = install(dir.path(), ca.server_files("podmux.example"));
-    let served = Served::start(&ServerSettings { tls: Some(tls), ..loopback() }, Limits::default()).await;
+    let served = Served::start(&Config { tls: Some(tls), ..loopback() }, Limits::default()).await;
     let stream = connect(&served, &client(&ca, None, &[])).await.unwrap();
     assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Anonymous");
     let stream = connect(&served, &client(&ca, None, &["h2", "http/1.1"])).await.unwrap();
@@ -88,7 +88,7 @@ async fn whoever_does_not_speak_tls_gets_nothing() {
     let ca = Authority::new(dir.path(), "ca");
     let tls = install(dir.path(), ca.server_files("podmux.example"));
     let limits = Limits { headers: SOON, ..Limits::default() };
-    let served = Served::start(&ServerSettings { tls: Some(tls), ..loopback() }, limits).await;
+    let served = Served::start(&Config { tls: Some(tls), ..loopback() }, limits).await;
     let answer = raw(served.connect().await, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(!answer.contains("hello"), "{answer}");
     served.rejected(RejectReason::Handshake, 1).await;
@@ -115,13 +115,13 @@ async fn a_client_is_authenticated_by_its_certificate() {
     );
     let token = dir.path().join("token");
     fs::write(&token, "s3cret-token").unwrap();
-    let settings = ServerSettings {
+    let settings = Config {
         tls: Some(install(dir.path(), ca.server_files("podmux.example"))),
         client_ca_file: Some(clients.ca_file.clone()),
         token_file: Some(token),
         ..loopback()
     };
-    for settings in [ServerSettings { token_file: None, ..settings.clone() }, settings] {
+    for settings in [Config { token_file: None, ..settings.clone() }, settings] {
         let served = Served::start(&settings, Limits::default()).await;
         let known = client(&ca, Some(&clients.client("alice")), &[]);
         let stream = connect(&served, &known).await.unwrap();
@@ -157,7 +157,7 @@ fn a_new_certificate_is_used_when_both_files_are_replaced() {
         let (old, new) = (Authority::new(dir.path(), "old"), Authority::new(dir.path(), "new"));
         let tls = install(dir.path(), old.server_files("podmux.example"));
         let limits = Limits { reload: SOON / 10, ..Limits::default() };
-        let served = Served::start(&ServerSettings { tls: Some(tls.clone()), ..loopback() }, limits).await;
+        let served = Served::start(&Config { tls: Some(tls.clone()), ..loopback() }, limits).await;
         let (trusts_old, trusts_new) = (client(&old, None, &[]), client(&new, None, &[]));
         let kept = connect(&served, &trusts_old).await.unwrap();
         assert!(connect(&served, &trusts_new).await.is_err());
@@ -205,7 +205,7 @@ async fn invalid_certificates_are_errors_at_the_start() {
         (pair(&certificate, &key), Some(missing.clone())),
         (pair(&certificate, &key), Some(empty.clone())),
     ] {
-        let settings = ServerSettings { tls, client_ca_file, ..loopback() };
+        let settings = Config { tls, client_ca_file, ..loopback() };
         let error = bind(&settings, Limits::default()).await.unwrap_err();
         errors += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
         errors += "\n";

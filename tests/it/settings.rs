@@ -1,8 +1,8 @@
-//! Settings: which layer has the word, what a config file may say, and what is refused in which words.
+//! Settings: the precedence of the layers, config files, and the errors of invalid values.
 #![allow(
     clippy::needless_raw_string_hashes,
     clippy::too_many_lines,
-    reason = "golden texts are written by expect-test, and are as long as what a person sees"
+    reason = "golden texts are written by expect-test, and are as long as the output that they show"
 )]
 
 use std::{
@@ -14,50 +14,56 @@ use std::{
 use expect_test::{Expect, expect};
 use http::{HeaderName, HeaderValue};
 use podmux::{
+    host::Disk,
     mux::Notify,
-    settings::{
-        Environment, FileSettings, Flags, Key, Kubeconfig, Listen, LogFormat, OnInvalid, ProxySettings,
-        ServerSettings, Settings, SettingsError, SinkSetting, UrlSettings, default_state_dir,
+    server::{self, Listen},
+    settings::{CommandLine, Environment, Setting, Settings, SettingsError, default_state_dir, settings},
+    sink,
+    source::{
+        api::{InCluster, Kubeconfig, Proxies},
+        file::{self, OnInvalid},
+        url,
     },
+    telemetry::Format,
 };
 
-/// What a setting is, for a row of the table: its text in each layer, and a
-/// look at its value. The match is exhaustive, so a new setting has a row.
+/// A row of the table of settings: the names of a setting, and a value for each layer. A setting
+/// without a row fails the tests.
 struct Row {
     flag: &'static str,
     variable: &'static str,
     field: &'static str,
-    /// A value for each layer as it is written there, and what comes of it: flag, environment, file, default.
-    said: [(&'static str, &'static str); 4],
+    /// The text in each layer and the resulting value: flag, environment, file, default.
+    given: [(&'static str, &'static str); 4],
 }
 
-fn row(key: Key) -> Row {
-    let (flag, variable, field, said) = match key {
-        Key::PodManifestPath => (
+fn row(key: &str) -> Row {
+    let (flag, variable, field, given) = match key {
+        "pod-manifest-path" => (
             "pod-manifest-path",
             "PODMUX_POD_MANIFEST_PATH",
             "podManifestPath",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::Kubeconfig => (
+        "kubeconfig" => (
             "kubeconfig",
             "PODMUX_KUBECONFIG",
             "kubeconfig",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::FileCheckFrequency => (
+        "file-check-frequency" => (
             "file-check-frequency",
             "PODMUX_FILE_CHECK_FREQUENCY",
             "fileCheckFrequency",
             [("1m30s", "90s"), ("500ms", "500ms"), ("1h", "3600s"), ("", "20s")],
         ),
-        Key::OnInvalidManifest => (
+        "on-invalid-manifest" => (
             "on-invalid-manifest",
             "PODMUX_ON_INVALID_MANIFEST",
             "onInvalidManifest",
             [("keep", "Keep"), ("remove", "Remove"), ("remove", "Remove"), ("", "Keep")],
         ),
-        Key::ManifestUrl => (
+        "manifest-url" => (
             "manifest-url",
             "PODMUX_MANIFEST_URL",
             "manifestUrl",
@@ -68,7 +74,7 @@ fn row(key: Key) -> Row {
                 ("", "-"),
             ],
         ),
-        Key::ManifestUrlHeader => (
+        "manifest-url-header" => (
             "manifest-url-header",
             "PODMUX_MANIFEST_URL_HEADER",
             "manifestUrlHeader",
@@ -79,19 +85,19 @@ fn row(key: Key) -> Row {
                 ("", "-"),
             ],
         ),
-        Key::ManifestUrlSha256 => (
+        "manifest-url-sha256" => (
             "manifest-url-sha256",
             "PODMUX_MANIFEST_URL_SHA256",
             "manifestUrlSha256",
             [(SUM, SUM), (OTHER_SUM, OTHER_SUM), (SUM, SUM), ("", "-")],
         ),
-        Key::HttpCheckFrequency => (
+        "http-check-frequency" => (
             "http-check-frequency",
             "PODMUX_HTTP_CHECK_FREQUENCY",
             "httpCheckFrequency",
             [("1m30s", "90s"), ("500ms", "500ms"), ("1h", "3600s"), ("", "20s")],
         ),
-        Key::Listen => (
+        "listen" => (
             "listen",
             "PODMUX_LISTEN",
             "listen",
@@ -102,72 +108,72 @@ fn row(key: Key) -> Row {
                 ("", "127.0.0.1:10240"),
             ],
         ),
-        Key::StateDir => (
+        "state-dir" => (
             "state-dir",
             "PODMUX_STATE_DIR",
             "stateDir",
             [("none", "-"), ("/env", "/env"), ("/file", "/file"), ("", "/state")],
         ),
-        Key::ManifestUrlCaFile => (
+        "manifest-url-ca-file" => (
             "manifest-url-ca-file",
             "PODMUX_MANIFEST_URL_CA_FILE",
             "manifestUrlCaFile",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::ManifestUrlClientCertFile => (
+        "manifest-url-client-cert-file" => (
             "manifest-url-client-cert-file",
             "PODMUX_MANIFEST_URL_CLIENT_CERT_FILE",
             "manifestUrlClientCertFile",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::ManifestUrlClientKeyFile => (
+        "manifest-url-client-key-file" => (
             "manifest-url-client-key-file",
             "PODMUX_MANIFEST_URL_CLIENT_KEY_FILE",
             "manifestUrlClientKeyFile",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::TokenFile => (
+        "token-file" => (
             "token-file",
             "PODMUX_TOKEN_FILE",
             "tokenFile",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::TlsCertFile => (
+        "tls-cert-file" => (
             "tls-cert-file",
             "PODMUX_TLS_CERT_FILE",
             "tlsCertFile",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::TlsPrivateKeyFile => (
+        "tls-private-key-file" => (
             "tls-private-key-file",
             "PODMUX_TLS_PRIVATE_KEY_FILE",
             "tlsPrivateKeyFile",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::ClientCaFile => (
+        "client-ca-file" => (
             "client-ca-file",
             "PODMUX_CLIENT_CA_FILE",
             "clientCaFile",
             [("/flag", "/flag"), ("/env", "/env"), ("/file", "/file"), ("", "-")],
         ),
-        Key::NodeName => (
+        "node-name" => (
             "node-name",
             "PODMUX_NODE_NAME",
             "nodeName",
             [("Flag", "flag"), ("env.example", "env.example"), ("file", "file"), ("", "HOST")],
         ),
-        Key::Sink => (
+        "sink" => (
             "sink",
             "PODMUX_SINK",
             "sink",
             [
-                ("jsonl=/flag", "File(/flag)"),
-                ("jsonl, jsonl=/env", "Stdout+File(/env)"),
-                ("[jsonl=/a, jsonl=/b]", "File(/a)+File(/b)"),
-                ("", "Stdout"),
+                ("jsonl=/flag", "jsonl=/flag"),
+                ("jsonl, jsonl=/env", "jsonl+jsonl=/env"),
+                ("[jsonl=/a, jsonl=/b]", "jsonl=/a+jsonl=/b"),
+                ("", "jsonl"),
             ],
         ),
-        Key::Notify => (
+        "notify" => (
             "notify",
             "PODMUX_NOTIFY",
             "notify",
@@ -178,30 +184,31 @@ fn row(key: Key) -> Row {
                 ("", "Incremental"),
             ],
         ),
-        Key::ShutdownGrace => (
+        "shutdown-grace" => (
             "shutdown-grace",
             "PODMUX_SHUTDOWN_GRACE",
             "shutdownGrace",
             [("0", "0ns"), ("1.5s", "1.5s"), ("2m", "120s"), ("", "10s")],
         ),
-        Key::LogFormat => (
+        "log-format" => (
             "log-format",
             "PODMUX_LOG_FORMAT",
             "logFormat",
             [("text", "Text"), ("json", "Json"), ("json", "Json"), ("", "Text")],
         ),
-        Key::Verbose => {
+        "verbose" => {
             ("verbose", "PODMUX_VERBOSE", "verbose", [("2", "2"), ("1", "1"), ("3", "3"), ("", "0")])
         }
+        _ => panic!("the setting {key} has no row"),
     };
-    Row { flag, variable, field, said }
+    Row { flag, variable, field, given }
 }
 
 const SUM: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
 const OTHER_SUM: &str = "b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2";
 
-/// What a setting cannot be without.
-fn needs(key: Key) -> &'static [(&'static str, &'static str)] {
+/// The settings that a setting needs.
+fn needs(key: &str) -> &'static [(&'static str, &'static str)] {
     const MANIFESTS: (&str, &str) = ("PODMUX_POD_MANIFEST_PATH", "/needed");
     const URL: (&str, &str) = ("PODMUX_MANIFEST_URL", "http://needed");
     const URL_CERT: (&str, &str) = ("PODMUX_MANIFEST_URL_CLIENT_CERT_FILE", "/needed");
@@ -209,102 +216,100 @@ fn needs(key: Key) -> &'static [(&'static str, &'static str)] {
     const CERT: (&str, &str) = ("PODMUX_TLS_CERT_FILE", "/needed");
     const KEY: (&str, &str) = ("PODMUX_TLS_PRIVATE_KEY_FILE", "/needed");
     match key {
-        Key::FileCheckFrequency | Key::OnInvalidManifest | Key::Listen => &[MANIFESTS],
-        Key::ManifestUrlHeader
-        | Key::ManifestUrlCaFile
-        | Key::ManifestUrlSha256
-        | Key::HttpCheckFrequency => &[URL],
-        Key::ManifestUrlClientCertFile => &[URL, URL_KEY],
-        Key::ManifestUrlClientKeyFile => &[URL, URL_CERT],
-        Key::TlsCertFile => &[KEY],
-        Key::TlsPrivateKeyFile => &[CERT],
-        Key::ClientCaFile => &[CERT, KEY],
+        "file-check-frequency" | "on-invalid-manifest" | "listen" => &[MANIFESTS],
+        "manifest-url-header" | "manifest-url-ca-file" | "manifest-url-sha256" | "http-check-frequency" => {
+            &[URL]
+        }
+        "manifest-url-client-cert-file" => &[URL, URL_KEY],
+        "manifest-url-client-key-file" => &[URL, URL_CERT],
+        "tls-cert-file" => &[KEY],
+        "tls-private-key-file" => &[CERT],
+        "client-ca-file" => &[CERT, KEY],
         _ => &[],
     }
 }
 
-fn value(settings: &Settings, key: Key) -> String {
-    let file = |show: fn(&FileSettings) -> String| settings.file.as_ref().map(show);
-    let url = |show: fn(&UrlSettings) -> Option<String>| settings.url.as_ref().and_then(show);
+fn value(settings: &Settings, key: &str) -> String {
+    let file = |show: fn(&file::Config) -> String| settings.file.as_ref().map(show);
+    let url = |show: fn(&url::Config) -> Option<String>| settings.url.as_ref().and_then(show);
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let server = &settings.server;
     let shown = match key {
-        Key::PodManifestPath => file(|file| file.path.display().to_string()),
-        Key::FileCheckFrequency => file(|file| format!("{:?}", file.check_frequency)),
-        Key::OnInvalidManifest => file(|file| format!("{:?}", file.on_invalid)),
-        Key::ManifestUrl => url(|url| Some(url.url.uri().to_string())),
-        Key::ManifestUrlHeader => url(|url| {
+        "pod-manifest-path" => file(|file| file.path.display().to_string()),
+        "file-check-frequency" => file(|file| format!("{:?}", file.check_frequency)),
+        "on-invalid-manifest" => file(|file| format!("{:?}", file.on_invalid)),
+        "manifest-url" => url(|url| Some(url.url.to_string())),
+        "manifest-url-header" => url(|url| {
             let header = |(name, value): (&HeaderName, &HeaderValue)| {
                 assert!(value.is_sensitive());
                 format!("{name}={}", value.to_str().unwrap())
             };
             Some(url.headers.iter().map(header).collect::<Vec<_>>().join("+"))
         }),
-        Key::ManifestUrlCaFile => url(|url| Some(url.ca_file.as_ref()?.display().to_string())),
-        Key::ManifestUrlClientCertFile => {
+        "manifest-url-ca-file" => url(|url| Some(url.ca_file.as_ref()?.display().to_string())),
+        "manifest-url-client-cert-file" => {
             url(|url| Some(url.client_certificate.as_ref()?.certificate.display().to_string()))
         }
-        Key::ManifestUrlClientKeyFile => {
+        "manifest-url-client-key-file" => {
             url(|url| Some(url.client_certificate.as_ref()?.key.display().to_string()))
         }
-        Key::ManifestUrlSha256 => {
+        "manifest-url-sha256" => {
             url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()))
         }
-        Key::HttpCheckFrequency => url(|url| Some(format!("{:?}", url.check_frequency))),
-        Key::Listen => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
-        Key::Kubeconfig => path(&settings.kubeconfig.as_ref().map(|kubeconfig| match kubeconfig {
+        "http-check-frequency" => url(|url| Some(format!("{:?}", url.check_frequency))),
+        "listen" => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
+        "kubeconfig" => path(&settings.api.as_ref().map(|api| match &api.kubeconfig {
             Kubeconfig::File(path) => path.clone(),
-            Kubeconfig::InCluster { host, port } => format!("{host}:{port}").into(),
+            Kubeconfig::InCluster(InCluster { host, port, .. }) => format!("{host}:{port}").into(),
         })),
-        Key::TokenFile => path(&server.token_file),
-        Key::TlsCertFile => path(&server.tls.as_ref().map(|tls| tls.certificate.clone())),
-        Key::TlsPrivateKeyFile => path(&server.tls.as_ref().map(|tls| tls.key.clone())),
-        Key::ClientCaFile => path(&server.client_ca_file),
-        Key::StateDir => path(&settings.state_dir),
+        "token-file" => path(&server.token_file),
+        "tls-cert-file" => path(&server.tls.as_ref().map(|tls| tls.certificate.clone())),
+        "tls-private-key-file" => path(&server.tls.as_ref().map(|tls| tls.key.clone())),
+        "client-ca-file" => path(&server.client_ca_file),
+        "state-dir" => path(&settings.state_dir),
         _ => Some(general_value(settings, key)),
     };
     shown.filter(|shown| !shown.is_empty()).unwrap_or_else(|| "-".to_owned())
 }
 
-fn general_value(settings: &Settings, key: Key) -> String {
+fn general_value(settings: &Settings, key: &str) -> String {
     match key {
-        Key::NodeName => settings.node_name.to_string(),
-        Key::Sink => {
-            let show = |sink: &SinkSetting| match sink {
-                SinkSetting::Stdout => "Stdout".to_owned(),
-                SinkSetting::File(path) => format!("File({})", path.display()),
-            };
-            settings.sinks.iter().map(show).collect::<Vec<_>>().join("+")
-        }
-        Key::Notify => format!("{:?}", settings.notify),
-        Key::ShutdownGrace => format!("{:?}", settings.shutdown_grace),
-        Key::LogFormat => format!("{:?}", settings.log.format),
-        Key::Verbose => settings.log.verbosity.to_string(),
-        _ => unreachable!("{key:?} is shown by value()"),
+        "node-name" => settings.node_name.to_string(),
+        "sink" => settings.sinks.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
+        "notify" => format!("{:?}", settings.notify),
+        "shutdown-grace" => format!("{:?}", settings.shutdown_grace),
+        "log-format" => format!("{:?}", settings.log.format),
+        "verbose" => settings.log.verbosity.to_string(),
+        _ => unreachable!("{key} is shown by value()"),
     }
 }
 
-/// Flags and environment from texts like `node-name=a`.
-fn flags(said: &[(Key, &str)]) -> Flags {
-    let mut flags = Flags::default();
-    for (key, value) in said {
-        flags.said.entry(*key).or_default().push((*value).to_owned());
-    }
-    flags
+/// A command line with these flags.
+fn flags(given: &[(&str, &str)]) -> CommandLine {
+    given.iter().fold(CommandLine::default(), |flags, (flag, value)| flags.with(flag, value))
+}
+
+fn load(command_line: &CommandLine, environment: &Environment) -> Result<Settings, SettingsError> {
+    Settings::load(command_line, environment, &Disk::default())
+}
+
+/// The names of all settings.
+fn keys() -> Vec<String> {
+    settings().into_iter().map(|setting| setting.flag).collect()
 }
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// The settings that a config file of this text gives, with nothing else said.
+/// The settings of a config file with this text and nothing else.
 fn config(dir: &Path, text: &str) -> Result<Settings, String> {
     let path = dir.join("config.yaml");
     fs::write(&path, text).unwrap();
-    let flags = Flags { config: Some(path), ..Flags::default() };
+    let flags = flags(&[("config", path.to_str().unwrap())]);
     let shown = |text: String| text.replace(dir.to_str().unwrap(), "DIR");
     let environment = environment(&[("PODMUX_NODE_NAME", "node"), ("STATE_DIRECTORY", "/state")]);
-    Settings::load(&flags, &environment).map_err(|error| {
+    load(&flags, &environment).map_err(|error| {
         let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
         shown(format!("{error}{cause}"))
     })
@@ -312,127 +317,127 @@ fn config(dir: &Path, text: &str) -> Result<Settings, String> {
 
 #[test]
 fn every_setting_has_the_same_name_in_all_layers() {
-    for key in Key::ALL {
-        let row = row(key);
-        assert_eq!((row.flag, row.variable, row.field), (key.flag(), &*key.variable(), &*key.field()));
+    for Setting { flag, variable, field, .. } in settings() {
+        let row = row(&flag);
+        assert_eq!((row.flag, row.variable, row.field), (&*flag, &*variable, &*field));
     }
 }
 
 #[test]
-fn a_flag_goes_before_the_environment_that_before_the_file_and_that_before_the_default() {
+fn a_flag_precedes_the_environment_the_environment_the_file_and_the_file_the_default() {
     let dir = tempfile::tempdir().unwrap();
     let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
-    for key in Key::ALL {
-        let Row { flag: _, variable, field, said: [by_flag, by_variable, by_file, by_default] } = row(key);
+    for key in keys().iter().map(String::as_str) {
+        let Row { flag: _, variable, field, given: [by_flag, by_variable, by_file, by_default] } = row(key);
         let path = dir.path().join("config.yaml");
-        // Every layer below the one that is meant to win speaks, too.
+        // Every layer below the expected one has a value, too.
         for winner in 0..4 {
             let mut flags = flags(&[(key, by_flag.0)][..usize::from(winner == 0)]);
             let mut environment = environment(&[(variable, by_variable.0)][..usize::from(winner <= 1)]);
             if winner <= 2 {
                 fs::write(&path, format!("{field}: {}\n", by_file.0)).unwrap();
-                flags.config = Some(path.clone());
+                flags = flags.with("config", path.to_str().unwrap());
             }
-            // Half a pair cannot do without the other half, and not with it.
+            // A certificate needs its key, and the key alone is an error.
             let needs = needs(key).iter().filter(|(name, _)| winner < 3 || !name.ends_with("_FILE"));
             environment.extend(self::environment(&needs.copied().collect::<Vec<_>>()));
             environment.insert("STATE_DIRECTORY".to_owned(), "/state:/other".to_owned());
-            let got = Settings::load(&flags, &environment).map(|settings| value(&settings, key));
+            let got = load(&flags, &environment).map(|settings| value(&settings, key));
             let expected = [by_flag, by_variable, by_file, by_default][winner].1.replace("HOST", &host);
-            assert_eq!(got.map_err(|error| error.to_string()), Ok(expected), "{key:?}, layer {winner}");
+            assert_eq!(got.map_err(|error| error.to_string()), Ok(expected), "{key}, layer {winner}");
         }
     }
 }
 
 #[test]
-fn the_defaults_are_those_of_the_documentation() {
-    let settings = Settings::load(
-        &flags(&[(Key::PodManifestPath, "manifests"), (Key::NodeName, "node")]),
+fn the_defaults_are_as_documented() {
+    let settings = load(
+        &flags(&[("pod-manifest-path", "manifests"), ("node-name", "node")]),
         &environment(&[("STATE_DIRECTORY", "/state")]),
     )
     .unwrap();
     let file = settings.file.unwrap();
     assert_eq!(file.check_frequency, Duration::from_secs(20));
     assert_eq!(file.on_invalid, OnInvalid::Keep);
-    assert_eq!(settings.sinks, [SinkSetting::Stdout]);
+    assert_eq!(settings.sinks, [sink::Config::parse("jsonl").unwrap()]);
     assert_eq!(settings.notify, Notify::Incremental);
     assert_eq!(settings.shutdown_grace, Duration::from_secs(10));
-    assert_eq!((settings.log.format, settings.log.verbosity), (LogFormat::Text, 0));
+    assert_eq!((settings.log.format, settings.log.verbosity), (Format::Text, 0));
     assert_eq!((settings.config, settings.warnings), (None, Vec::<String>::new()));
     assert_eq!((settings.url, settings.state_dir), (None, Some("/state".into())));
     let listen = vec![Listen::Tcp(([127, 0, 0, 1], 10240).into())];
-    assert_eq!(settings.server, ServerSettings { listen, ..ServerSettings::default() });
+    assert_eq!(settings.server, server::Config { listen, ..server::Config::default() });
 }
 
 #[test]
-fn a_variable_that_is_empty_says_nothing() {
-    let said = environment(&[("PODMUX_FILE_CHECK_FREQUENCY", ""), ("PODMUX_CONFIG", ""), ("HOME", "/h")]);
-    let settings = Settings::load(&flags(&[(Key::PodManifestPath, "a")]), &said).unwrap();
+fn an_empty_variable_counts_as_not_set() {
+    let given = environment(&[("PODMUX_FILE_CHECK_FREQUENCY", ""), ("PODMUX_CONFIG", ""), ("HOME", "/h")]);
+    let settings = load(&flags(&[("pod-manifest-path", "a")]), &given).unwrap();
     assert_eq!(settings.file.unwrap().check_frequency, Duration::from_secs(20));
 }
 
 #[test]
-fn variables_that_no_setting_reads_are_one_warning() {
-    let said = environment(&[
+fn unknown_variables_are_one_warning() {
+    let given = environment(&[
         ("PODMUX_SINKS", "jsonl"),
         ("PODMUX_NODE_NAME", "a"),
         ("PODMUX_PORT", ""),
-        // For the commands that ask an agent.
+        // For the client commands.
         ("PODMUX_SERVER", "unix:/s"),
         ("HOME", "/"),
     ]);
-    let settings = Settings::load(&flags(&[(Key::PodManifestPath, "a")]), &said).unwrap();
-    assert_eq!(settings.warnings, ["no settings of this version, ignored: PODMUX_PORT, PODMUX_SINKS"]);
+    let settings = load(&flags(&[("pod-manifest-path", "a")]), &given).unwrap();
+    assert_eq!(settings.warnings, ["unknown variables, ignored: PODMUX_PORT, PODMUX_SINKS"]);
 }
 
 #[test]
-fn values_that_cannot_be_used_say_what_is_accepted() {
-    let check = |key: Key, value: &str| {
-        let mut said =
-            vec![(Key::NodeName, "node"), (Key::PodManifestPath, "manifests"), (Key::StateDir, "none")];
-        said.retain(|(other, _)| *other != key);
-        said.extend(value.split('|').map(|value| (key, value)));
-        match Settings::load(&flags(&said), &Environment::new()) {
+fn errors_of_invalid_values_name_the_accepted_ones() {
+    let check = |key: &str, value: &str| {
+        let mut given =
+            vec![("node-name", "node"), ("pod-manifest-path", "manifests"), ("state-dir", "none")];
+        given.retain(|(other, _)| *other != key);
+        given.extend(value.split('|').map(|value| (key, value)));
+        match load(&flags(&given), &Environment::new()) {
             Ok(_) => format!("{value}: accepted\n"),
             Err(error) => format!("{error}\n"),
         }
     };
-    let mut told = String::new();
+    let mut shown = String::new();
     for value in ["20", "", "abc", "20 s", "-5s", "99ms", "24h1s", "9999999999999h", "1x", ".s", "0"] {
-        told += &check(Key::FileCheckFrequency, value);
+        shown += &check("file-check-frequency", value);
     }
     for value in ["1h0m1s", "0s"] {
-        told += &check(Key::ShutdownGrace, value);
+        shown += &check("shutdown-grace", value);
     }
     for value in ["exec=/bin/true", "webhook=http://localhost", "podman", "jsonl=", "", "jsonl|jsonl"] {
-        told += &check(Key::Sink, value);
+        shown += &check("sink", value);
     }
     for value in ["", "example.org/pods", "ftp://u:secret@h/", "http://", "http://h h/", "https://"] {
-        told += &check(Key::ManifestUrl, value);
+        shown += &check("manifest-url", value);
     }
     for value in ["", "secret", "a b: secret", ": secret", "X-A: sec\u{1}ret", "X-A: ok|sec ret: x"] {
-        told += &check(Key::ManifestUrlHeader, value);
+        shown += &check("manifest-url-header", value);
     }
     let odd = "1".repeat(63);
     for value in ["", &odd, &odd.replacen('1', "é", 1), &(odd.clone() + "g")] {
-        told += &check(Key::ManifestUrlSha256, value);
+        shown += &check("manifest-url-sha256", value);
     }
     for value in ["", "80", "host", "example.org:80", ":80", "127.0.0.1", "127.0.0.1:65536", "::1:80"] {
-        told += &check(Key::Listen, value);
+        shown += &check("listen", value);
     }
     let long = format!("unix:/{}", "a".repeat(107));
     for value in ["unix:", &long, "none|127.0.0.1:1", "none|none", "127.0.0.1:1|localhost:1", "unix:a|unix:a"]
     {
-        told += &check(Key::Listen, value);
+        shown += &check("listen", value);
     }
-    told += &check(Key::StateDir, "");
-    told += &check(Key::TokenFile, "");
-    told += &check(Key::NodeName, "my_host");
-    told += &check(Key::PodManifestPath, "");
-    told += &check(Key::OnInvalidManifest, "Keep");
-    told += &check(Key::Notify, "all");
-    told += &check(Key::LogFormat, "xml");
-    told += &check(Key::Verbose, "true");
+    shown += &check("state-dir", "");
+    shown += &check("token-file", "");
+    shown += &check("node-name", "my_host");
+    shown += &check("pod-manifest-path", "");
+    shown += &check("on-invalid-manifest", "Keep");
+    shown += &check("notify", "all");
+    shown += &check("log-format", "xml");
+    shown += &check("verbose", "true");
     expect![[r#"
         --file-check-frequency: "20" has no unit: write 20s for seconds, or use ms, m or h
         --file-check-frequency: "" is not a duration: write it like 20s, 1m30s, 500ms or 1h
@@ -447,83 +452,83 @@ fn values_that_cannot_be_used_say_what_is_accepted() {
         --file-check-frequency: "0" is out of bounds: 100ms to 24h
         --shutdown-grace: "1h0m1s" is out of bounds: 0s to 1h
         0s: accepted
-        --sink: "exec=/bin/true" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
-        --sink: "webhook=http://localhost" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
-        --sink: "podman" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
+        --sink: unknown sink "exec=/bin/true"; the sinks are jsonl, jsonl=PATH
+        --sink: unknown sink "webhook=http://localhost"; the sinks are jsonl, jsonl=PATH
+        --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
-        --sink: "" is not a sink of this version: jsonl (standard output) and jsonl=PATH are
-        --sink: "jsonl" is given twice
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: the URL does not begin with http:// or https://: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url: this is no URL: it is written like https://HOST:PORT/PATH
-        --manifest-url-header: header 1: a header is written 'NAME: VALUE', and this one has no colon
-        --manifest-url-header: header 1: a header is written 'NAME: VALUE', and this one has no colon
-        --manifest-url-header: header 1: before its colon there is no header's name
-        --manifest-url-header: header 1: before its colon there is no header's name
-        --manifest-url-header: header 1: the value of x-a has characters that no header may have
-        --manifest-url-header: header 2: before its colon there is no header's name
-        --manifest-url-sha256: "" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --manifest-url-sha256: "é11111111111111111111111111111111111111111111111111111111111111" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111g" is no SHA-256: 64 hexadecimal digits are, as sha256sum prints them
-        --listen: "" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "80" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "host" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "example.org:80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
-        --listen: ":80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
-        --listen: "127.0.0.1" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "127.0.0.1:65536" is no address: HOST:PORT, unix:PATH or none is
-        --listen: "::1:80": the host is an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH
+        --sink: jsonl is given twice
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: the URL does not begin with http:// or https://: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
+        --manifest-url-header: a header is written 'NAME: VALUE', this one has no colon
+        --manifest-url-header: a header is written 'NAME: VALUE', this one has no colon
+        --manifest-url-header: the text before the colon is not a header name
+        --manifest-url-header: the text before the colon is not a header name
+        --manifest-url-header: the value of x-a has characters that are not allowed in a header
+        --manifest-url-header: value 2: the text before the colon is not a header name
+        --manifest-url-sha256: "" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --manifest-url-sha256: "é11111111111111111111111111111111111111111111111111111111111111" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --manifest-url-sha256: "111111111111111111111111111111111111111111111111111111111111111g" is not a SHA-256: write 64 hexadecimal digits, as sha256sum prints them
+        --listen: "" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "80" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "host" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "example.org:80": the host must be an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --listen: ":80": the host must be an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
+        --listen: "127.0.0.1" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "127.0.0.1:65536" is not an address: write HOST:PORT, unix:PATH or none
+        --listen: "::1:80": the host must be an IP address or localhost: 127.0.0.1:80, [::1]:80, 0.0.0.0:80
         --listen: "unix:": unix:PATH needs a path
         --listen: "unix:/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": unix:PATH needs a path of at most 107 bytes
-        --listen: none stands alone: it says that there is no address
-        --listen: none stands alone: it says that there is no address
+        --listen: none means no address: give it alone
+        --listen: none means no address: give it alone
         --listen: 127.0.0.1:1 is given twice
         --listen: unix:a is given twice
-        --state-dir: a path is needed, and it is empty
-        --token-file: a path is needed, and it is empty
+        --state-dir: the path is empty
+        --token-file: the path is empty
         --node-name: "my_host" is not a valid node name: use up to 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit
-        --pod-manifest-path: a path is needed, and it is empty
+        --pod-manifest-path: the path is empty
         --on-invalid-manifest: "Keep" is not one of keep, remove
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
         --log-format: "xml" is not one of text, json
-        --verbose: "true" is not a level: 0, 1, 2 or 3 is
-    "#]].assert_eq(&told);
+        --verbose: "true" is not a level: use 0, 1, 2 or 3
+    "#]].assert_eq(&shown);
 }
 
 #[test]
-fn without_a_source_nothing_starts() {
-    let said = flags(&[(Key::NodeName, "node"), (Key::Listen, "none"), (Key::StateDir, "none")]);
-    let error = Settings::load(&said, &Environment::new()).unwrap_err();
-    expect!["no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"].assert_eq(&error.to_string());
-    for key in [Key::PodManifestPath, Key::ManifestUrl, Key::Kubeconfig] {
-        let value = if key == Key::ManifestUrl { "http://localhost/pods" } else { "/m" };
-        let said =
-            flags(&[(Key::NodeName, "node"), (Key::Listen, "none"), (Key::StateDir, "none"), (key, value)]);
-        assert!(Settings::load(&said, &Environment::new()).is_ok(), "{key:?}");
+fn settings_without_a_source_are_an_error() {
+    let given = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none")]);
+    let error = load(&given, &Environment::new()).unwrap_err();
+    expect!["no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or leave --listen none out"].assert_eq(&error.to_string());
+    for key in ["pod-manifest-path", "manifest-url", "kubeconfig"] {
+        let value = if key == "manifest-url" { "http://localhost/pods" } else { "/m" };
+        let given = flags(&[("node-name", "node"), ("listen", "none"), ("state-dir", "none"), (key, value)]);
+        assert!(load(&given, &Environment::new()).is_ok(), "{key}");
     }
 }
 
 fn check_config(text: &str, expected: &Expect) {
     let dir = tempfile::tempdir().unwrap();
-    let told = match config(dir.path(), text) {
+    let shown = match config(dir.path(), text) {
         Err(error) => error,
         Ok(settings) => {
-            let values = Key::ALL.map(|key| (key, value(&settings, key)));
-            let set = values.into_iter().filter(|(_, value)| value != "-");
-            let values = set.map(|(key, value)| format!("{}: {value}\n", key.field()));
+            let values = podmux::settings::settings().into_iter();
+            let values = values.map(|setting| (value(&settings, &setting.flag), setting.field));
+            let set = values.filter(|(value, _)| value != "-");
+            let values = set.map(|(value, field)| format!("{field}: {value}\n"));
             let warnings = settings.warnings.iter().map(|warning| format!("warning: {warning}\n"));
             values.chain(warnings).collect()
         }
     };
-    expected.assert_eq(&told.replace(dir.path().to_str().unwrap(), "DIR"));
+    expected.assert_eq(&shown.replace(dir.path().to_str().unwrap(), "DIR"));
 }
 
 #[test]
-fn a_config_file_of_our_own_sets_everything_and_its_paths_are_relative_to_it() {
+fn a_config_file_has_all_settings_and_its_paths_are_relative_to_it() {
     let text = "\
 apiVersion: podmux/v1
 kind: PodmuxConfiguration
@@ -571,9 +576,9 @@ verbose: 1
             tlsCertFile: DIR/tls.pem
             tlsPrivateKeyFile: /tls.key
             clientCaFile: DIR/clients.pem
-            stateDir: DIR/state
-            sink: Stdout+File(DIR/updates.jsonl)
+            sink: jsonl+jsonl=DIR/updates.jsonl
             notify: Snapshot
+            stateDir: DIR/state
             shutdownGrace: 3s
             logFormat: Json
             verbose: 1
@@ -582,7 +587,7 @@ verbose: 1
 }
 
 #[test]
-fn a_config_file_may_be_json_and_leave_its_kind_away() {
+fn a_config_file_may_be_json_without_a_kind() {
     check_config(
         r#"{"podManifestPath": "/m", "sink": "jsonl=/s"}"#,
         &expect![[r#"
@@ -591,9 +596,9 @@ fn a_config_file_may_be_json_and_leave_its_kind_away() {
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
-            stateDir: /state
-            sink: File(/s)
+            sink: jsonl=/s
             notify: Incremental
+            stateDir: /state
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
@@ -602,7 +607,7 @@ fn a_config_file_may_be_json_and_leave_its_kind_away() {
 }
 
 #[test]
-fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
+fn an_invalid_field_is_reported_with_line_and_column() {
     for (text, expected) in [
         (
             "podManifestPath: /m\nnodename: a\n",
@@ -611,13 +616,13 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, stateDir, sink, notify, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
             "staticPodPath: /m\n",
             expect![
-                "DIR/config.yaml:1:1: staticPodPath: belongs to a kubelet's configuration: say kind: KubeletConfiguration, or podManifestPath and manifestUrl"
+                "DIR/config.yaml:1:1: staticPodPath: a field of a kubelet's configuration: add kind: KubeletConfiguration, or use podManifestPath and manifestUrl"
             ],
         ),
         (
@@ -626,18 +631,16 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\nnodeName: yes\n",
-            expect![
-                "DIR/config.yaml:2:1: nodeName: a text is expected, and this is a boolean; put it in quotes"
-            ],
+            expect!["DIR/config.yaml:2:1: nodeName: expected a string, found a boolean; put it in quotes"],
         ),
         (
             "podManifestPath: /m\nnodeName: [a]\n",
-            expect!["DIR/config.yaml:2:1: nodeName: a text is expected, and this is a list"],
+            expect!["DIR/config.yaml:2:1: nodeName: expected a string, found a list"],
         ),
         (
             "podManifestPath: /m\nsink: [1]\n",
             expect![
-                "DIR/config.yaml:2:1: sink: a list of texts is expected, and this is a number; put it in quotes"
+                "DIR/config.yaml:2:1: sink: expected a list of strings, found a number; put it in quotes"
             ],
         ),
         (
@@ -648,13 +651,11 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\nsink: exec=a\n",
-            expect![[
-                r#"DIR/config.yaml:2:1: sink: "exec=a" is not a sink of this version: jsonl (standard output) and jsonl=PATH are"#
-            ]],
+            expect![[r#"DIR/config.yaml:2:1: sink: unknown sink "exec=a"; the sinks are jsonl, jsonl=PATH"#]],
         ),
         (
             "podManifestPath: /m\npodManifestPath: /n\n",
-            expect!["DIR/config.yaml:2:1: podManifestPath: said before, in line 1"],
+            expect!["DIR/config.yaml:2:1: podManifestPath: given twice, first in line 1"],
         ),
         (
             "kind: Pod\n",
@@ -678,25 +679,25 @@ fn what_a_config_file_must_not_say_is_named_with_line_and_column() {
         (
             "listen: none\n",
             expect![[
-                r#"no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or do not say --listen none"#
+                r#"no source of pods: give --pod-manifest-path PATH, --manifest-url URL or --kubeconfig FILE (or PODMUX_POD_MANIFEST_PATH, or podManifestPath in --config FILE), or leave --listen none out"#
             ]],
         ),
         (
             "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodURL: u\n",
             expect![[
-                r#"DIR/config.yaml:3:1: staticPodURL: the URL does not begin with http:// or https://: it is written like https://HOST:PORT/PATH"#
+                r#"DIR/config.yaml:3:1: staticPodURL: the URL does not begin with http:// or https://: write it like https://HOST:PORT/PATH"#
             ]],
         ),
         (
             "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodURLHeader: {a: b}\n",
             expect![[
-                r#"DIR/config.yaml:3:1: staticPodURLHeader: a map of headers to lists of texts is expected, and this is a text"#
+                r#"DIR/config.yaml:3:1: staticPodURLHeader: expected a map of headers to lists of strings, found a string"#
             ]],
         ),
         (
             "manifestUrlHeader: 1\n",
             expect![[
-                r#"DIR/config.yaml:1:1: manifestUrlHeader: a text or a list of texts is expected, and this is a number; put it in quotes"#
+                r#"DIR/config.yaml:1:1: manifestUrlHeader: expected a string or a list of strings, found a number; put it in quotes"#
             ]],
         ),
     ] {
@@ -757,7 +758,7 @@ volumeStatsAggPeriod: 0s
 ";
 
 #[test]
-fn a_real_kubelet_configuration_gives_its_manifests_and_one_line_about_the_rest() {
+fn the_manifests_of_a_real_kubelet_configuration_are_used_with_one_warning_about_other_fields() {
     check_config(
         KUBEADM,
         &expect![[r#"
@@ -766,19 +767,19 @@ fn a_real_kubelet_configuration_gives_its_manifests_and_one_line_about_the_rest(
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
-            stateDir: /state
-            sink: Stdout
+            sink: jsonl
             notify: Incremental
+            stateDir: /state
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
-            warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the rest, 24 fields here, is ignored
+            warning: DIR/config.yaml: of a KubeletConfiguration staticPodPath, staticPodURL, staticPodURLHeader, fileCheckFrequency and httpCheckFrequency are used; the other 24 fields are ignored
         "#]],
     );
 }
 
 #[test]
-fn a_kubelet_configuration_gives_its_url_with_the_headers() {
+fn the_url_and_its_headers_of_a_kubelet_configuration_are_used() {
     let text = "\
 kind: KubeletConfiguration
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -799,9 +800,9 @@ fileCheckFrequency: 5s
             httpCheckFrequency: 60s
             nodeName: node
             listen: 127.0.0.1:10240
-            stateDir: /state
-            sink: Stdout
+            sink: jsonl
             notify: Incremental
+            stateDir: /state
             shutdownGrace: 10s
             logFormat: Text
             verbose: 0
@@ -810,202 +811,202 @@ fileCheckFrequency: 5s
 }
 
 #[test]
-fn a_config_file_that_cannot_be_read_is_refused() {
+fn an_unreadable_config_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let missing = Flags { config: Some(dir.path().join("missing.yaml")), ..Flags::default() };
-    let error = Settings::load(&missing, &Environment::new()).unwrap_err();
+    let missing = dir.path().join("missing.yaml");
+    let missing = flags(&[("config", missing.to_str().unwrap())]);
+    let error = load(&missing, &Environment::new()).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap();
-    let told = format!("{error}: {cause}").replace(dir.path().to_str().unwrap(), "DIR");
+    let shown = format!("{error}: {cause}").replace(dir.path().to_str().unwrap(), "DIR");
     expect!["--config DIR/missing.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)"]
-        .assert_eq(&told);
+        .assert_eq(&shown);
 }
 
 #[test]
-fn a_reload_takes_what_can_change_and_names_what_needs_a_restart() {
-    let load = |said: &[(Key, &str)]| {
-        Settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
+    let load = |given: &[(&str, &str)]| {
+        super::settings::load(&flags(given), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
     };
     let before = load(&[
-        (Key::PodManifestPath, "/a"),
-        (Key::NodeName, "a"),
-        (Key::ManifestUrl, "http://a"),
-        (Key::ManifestUrlHeader, "X-A: a"),
-        (Key::Kubeconfig, "/a"),
-        (Key::TokenFile, "/a"),
+        ("pod-manifest-path", "/a"),
+        ("node-name", "a"),
+        ("manifest-url", "http://a"),
+        ("manifest-url-header", "X-A: a"),
+        ("kubeconfig", "/a"),
+        ("token-file", "/a"),
     ]);
     let fresh = load(&[
-        (Key::PodManifestPath, "/b"),
-        (Key::ManifestUrl, "http://b"),
-        (Key::ManifestUrlHeader, "X-A: b"),
-        (Key::ManifestUrlCaFile, "/b"),
-        (Key::ManifestUrlClientCertFile, "/b"),
-        (Key::ManifestUrlClientKeyFile, "/b"),
-        (Key::ManifestUrlSha256, SUM),
-        (Key::HttpCheckFrequency, "1s"),
-        (Key::Kubeconfig, "/b"),
-        (Key::Listen, "none"),
-        (Key::TokenFile, "/b"),
-        (Key::TlsCertFile, "/b"),
-        (Key::TlsPrivateKeyFile, "/b"),
-        (Key::ClientCaFile, "/b"),
-        (Key::StateDir, "/b"),
-        (Key::FileCheckFrequency, "1s"),
-        (Key::OnInvalidManifest, "remove"),
-        (Key::NodeName, "b"),
-        (Key::Sink, "jsonl=/s"),
-        (Key::Notify, "snapshot"),
-        (Key::ShutdownGrace, "1s"),
-        (Key::LogFormat, "json"),
-        (Key::Verbose, "3"),
+        ("pod-manifest-path", "/b"),
+        ("manifest-url", "http://b"),
+        ("manifest-url-header", "X-A: b"),
+        ("manifest-url-ca-file", "/b"),
+        ("manifest-url-client-cert-file", "/b"),
+        ("manifest-url-client-key-file", "/b"),
+        ("manifest-url-sha256", SUM),
+        ("http-check-frequency", "1s"),
+        ("kubeconfig", "/b"),
+        ("listen", "none"),
+        ("token-file", "/b"),
+        ("tls-cert-file", "/b"),
+        ("tls-private-key-file", "/b"),
+        ("client-ca-file", "/b"),
+        ("state-dir", "/b"),
+        ("file-check-frequency", "1s"),
+        ("on-invalid-manifest", "remove"),
+        ("node-name", "b"),
+        ("sink", "jsonl=/s"),
+        ("notify", "snapshot"),
+        ("shutdown-grace", "1s"),
+        ("log-format", "json"),
+        ("verbose", "3"),
     ]);
     let (after, stuck) = before.reloaded(fresh.clone());
     let reloads = [
-        Key::FileCheckFrequency,
-        Key::OnInvalidManifest,
-        Key::ManifestUrlHeader,
-        Key::ManifestUrlCaFile,
-        Key::ManifestUrlClientCertFile,
-        Key::ManifestUrlClientKeyFile,
-        Key::ManifestUrlSha256,
-        Key::HttpCheckFrequency,
-        Key::Kubeconfig,
-        Key::TokenFile,
-        Key::TlsCertFile,
-        Key::TlsPrivateKeyFile,
-        Key::ClientCaFile,
-        Key::ShutdownGrace,
-        Key::Verbose,
+        "file-check-frequency",
+        "on-invalid-manifest",
+        "manifest-url-header",
+        "manifest-url-ca-file",
+        "manifest-url-client-cert-file",
+        "manifest-url-client-key-file",
+        "manifest-url-sha256",
+        "http-check-frequency",
+        "kubeconfig",
+        "token-file",
+        "tls-cert-file",
+        "tls-private-key-file",
+        "client-ca-file",
+        "shutdown-grace",
+        "verbose",
     ];
-    let named = |key: &Key| !reloads.contains(key);
-    assert_eq!(stuck, Key::ALL.into_iter().filter(named).collect::<Vec<_>>());
-    for key in Key::ALL {
+    let keys = keys();
+    let keys = || keys.iter().map(String::as_str);
+    assert_eq!(stuck, keys().filter(|key| !reloads.contains(key)).collect::<Vec<_>>());
+    for key in keys() {
         let from = if reloads.contains(&key) { &fresh } else { &before };
-        assert_eq!(value(&after, key), value(from, key), "{key:?}");
+        assert_eq!(value(&after, key), value(from, key), "{key}");
     }
     let (same, stuck) = before.reloaded(before.clone());
     assert_eq!((same, stuck), (before, Vec::new()));
 }
 
-/// The port that was opened because there was a token is not left without one.
+/// The port was accepted because of the token.
 #[test]
-fn a_reload_takes_no_protection_off() {
-    let load = |said: &[(Key, &str)]| {
-        Settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+fn a_reload_removes_no_protection() {
+    let load = |given: &[(&str, &str)]| {
+        super::settings::load(&flags(given), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
     };
     let protections = [
-        (Key::TokenFile, "/a"),
-        (Key::TlsCertFile, "/a"),
-        (Key::TlsPrivateKeyFile, "/a"),
-        (Key::ClientCaFile, "/a"),
+        ("token-file", "/a"),
+        ("tls-cert-file", "/a"),
+        ("tls-private-key-file", "/a"),
+        ("client-ca-file", "/a"),
     ];
-    let mut said = vec![(Key::Listen, "0.0.0.0:1")];
-    said.extend(protections);
-    let (before, bare) = (load(&said), load(&[(Key::Listen, "127.0.0.1:1")]));
+    let mut given = vec![("listen", "0.0.0.0:1")];
+    given.extend(protections);
+    let (before, bare) = (load(&given), load(&[("listen", "127.0.0.1:1")]));
     let (after, stuck) = before.reloaded(bare.clone());
     assert_eq!(after, before);
-    assert_eq!(stuck, [Key::Listen, Key::TokenFile, Key::TlsCertFile, Key::ClientCaFile]);
-    // To put one on is another thing.
+    assert_eq!(stuck, ["listen", "token-file", "tls-cert-file", "client-ca-file"]);
+    // Adding one is possible.
     let (after, stuck) = bare.reloaded(load(&protections));
     assert_eq!(
         (&after.server.token_file, &after.server.tls),
         (&before.server.token_file, &before.server.tls)
     );
-    assert_eq!(stuck, [Key::Listen]);
+    assert_eq!(stuck, ["listen"]);
 }
 
 #[test]
-fn a_source_that_comes_or_goes_needs_a_restart() {
-    let load = |said: &[(Key, &str)]| {
-        Settings::load(&flags(said), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
+fn adding_or_removing_a_source_needs_a_restart() {
+    let load = |given: &[(&str, &str)]| {
+        super::settings::load(&flags(given), &environment(&[("STATE_DIRECTORY", "/state")])).unwrap()
     };
-    let file = load(&[(Key::PodManifestPath, "/a")]);
-    let url = load(&[(Key::ManifestUrl, "http://a")]);
+    let file = load(&[("pod-manifest-path", "/a")]);
+    let url = load(&[("manifest-url", "http://a")]);
     for (before, fresh) in [(&file, &url), (&url, &file)] {
         let (after, stuck) = before.reloaded(fresh.clone());
-        assert_eq!((&after, stuck), (before, vec![Key::PodManifestPath, Key::ManifestUrl]));
+        assert_eq!((&after, stuck), (before, vec!["pod-manifest-path", "manifest-url"]));
     }
-    let api = load(&[(Key::PodManifestPath, "/a"), (Key::Kubeconfig, "/a")]);
+    let api = load(&[("pod-manifest-path", "/a"), ("kubeconfig", "/a")]);
     for (before, fresh) in [(&file, &api), (&api, &file)] {
         let (after, stuck) = before.reloaded(fresh.clone());
-        assert_eq!((&after, stuck), (before, vec![Key::Kubeconfig]));
+        assert_eq!((&after, stuck), (before, vec!["kubeconfig"]));
     }
 }
 
-/// What combinations of flags are refused with.
-fn refusal(said: &[(Key, &str)]) -> String {
-    let mut flags = flags(said);
-    flags.said.entry(Key::NodeName).or_insert_with(|| vec!["node".to_owned()]);
-    flags.said.entry(Key::StateDir).or_insert_with(|| vec!["none".to_owned()]);
-    match Settings::load(&flags, &Environment::new()) {
+/// The error of a combination of flags.
+fn refusal(given: &[(&str, &str)]) -> String {
+    let flags = flags(given).with("node-name", "node").with("state-dir", "none");
+    match load(&flags, &Environment::new()) {
         Ok(_) => "accepted\n".to_owned(),
         Err(error) => format!("{error}\n"),
     }
 }
 
 #[test]
-fn what_has_no_meaning_without_another_setting_is_refused() {
-    let mut told = String::new();
+fn a_setting_that_needs_another_one_is_an_error_without_it() {
+    let mut shown = String::new();
     for key in [
-        Key::ManifestUrlHeader,
-        Key::ManifestUrlCaFile,
-        Key::ManifestUrlClientCertFile,
-        Key::ManifestUrlClientKeyFile,
-        Key::ManifestUrlSha256,
-        Key::HttpCheckFrequency,
+        "manifest-url-header",
+        "manifest-url-ca-file",
+        "manifest-url-client-cert-file",
+        "manifest-url-client-key-file",
+        "manifest-url-sha256",
+        "http-check-frequency",
     ] {
         let value = match key {
-            Key::ManifestUrlHeader => "X-Token: secret",
-            Key::ManifestUrlSha256 => SUM,
-            Key::HttpCheckFrequency => "1s",
+            "manifest-url-header" => "X-Token: secret",
+            "manifest-url-sha256" => SUM,
+            "http-check-frequency" => "1s",
             _ => "/f",
         };
-        told += &refusal(&[(key, value)]);
-        told += &refusal(&[(Key::ManifestUrl, "http://u"), (key, value)]);
+        shown += &refusal(&[(key, value)]);
+        shown += &refusal(&[("manifest-url", "http://u"), (key, value)]);
     }
-    for key in [Key::TlsCertFile, Key::TlsPrivateKeyFile, Key::ClientCaFile, Key::TokenFile] {
-        told += &refusal(&[(key, "/f")]);
+    for key in ["tls-cert-file", "tls-private-key-file", "client-ca-file", "token-file"] {
+        shown += &refusal(&[(key, "/f")]);
     }
     expect![[r#"
-        --manifest-url-header: it needs a URL to be about: give --manifest-url URL
+        --manifest-url-header: it has no effect without a URL: give --manifest-url URL
         accepted
-        --manifest-url-ca-file: it needs a URL to be about: give --manifest-url URL
+        --manifest-url-ca-file: it has no effect without a URL: give --manifest-url URL
         accepted
-        --manifest-url-client-cert-file: a certificate and its key go together: give --manifest-url-client-key-file FILE, too
-        --manifest-url-client-cert-file: a certificate and its key go together: give --manifest-url-client-key-file FILE, too
-        --manifest-url-client-key-file: a certificate and its key go together: give --manifest-url-client-cert-file FILE, too
-        --manifest-url-client-key-file: a certificate and its key go together: give --manifest-url-client-cert-file FILE, too
-        --manifest-url-sha256: it needs a URL to be about: give --manifest-url URL
+        --manifest-url-client-cert-file: a certificate and its key need each other: give --manifest-url-client-key-file FILE, too
+        --manifest-url-client-cert-file: a certificate and its key need each other: give --manifest-url-client-key-file FILE, too
+        --manifest-url-client-key-file: a certificate and its key need each other: give --manifest-url-client-cert-file FILE, too
+        --manifest-url-client-key-file: a certificate and its key need each other: give --manifest-url-client-cert-file FILE, too
+        --manifest-url-sha256: it has no effect without a URL: give --manifest-url URL
         accepted
         accepted
         accepted
-        --tls-cert-file: a certificate and its key go together: give --tls-private-key-file FILE, too
-        --tls-private-key-file: a certificate and its key go together: give --tls-cert-file FILE, too
-        --client-ca-file: clients show certificates over TLS only: give --tls-cert-file and --tls-private-key-file, too
+        --tls-cert-file: a certificate and its key need each other: give --tls-private-key-file FILE, too
+        --tls-private-key-file: a certificate and its key need each other: give --tls-cert-file FILE, too
+        --client-ca-file: client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too
         accepted
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&shown);
 }
 
 #[test]
-fn beyond_loopback_there_is_neither_plain_text_nor_a_stranger() {
-    let mut told = String::new();
-    let (cert, key) = ((Key::TlsCertFile, "/c"), (Key::TlsPrivateKeyFile, "/k"));
-    let (token, ca) = ((Key::TokenFile, "/t"), (Key::ClientCaFile, "/ca"));
+fn addresses_that_other_machines_reach_need_tls_and_authentication() {
+    let mut shown = String::new();
+    let (cert, key) = (("tls-cert-file", "/c"), ("tls-private-key-file", "/k"));
+    let (token, ca) = (("token-file", "/t"), ("client-ca-file", "/ca"));
     for address in ["0.0.0.0:1", "[::]:1", "192.168.0.1:1", "[::ffff:10.0.0.1]:1"] {
-        told += &refusal(&[(Key::Listen, "127.0.0.1:1"), (Key::Listen, address)]);
+        shown += &refusal(&[("listen", "127.0.0.1:1"), ("listen", address)]);
     }
     for more in [&[token][..], &[cert, key], &[cert, key, token], &[cert, key, ca], &[cert, key, token, ca]] {
-        told += &refusal(&[&[(Key::Listen, "0.0.0.0:1")], more].concat());
+        shown += &refusal(&[&[("listen", "0.0.0.0:1")], more].concat());
     }
     for address in ["127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/run/p.sock"] {
-        told += &refusal(&[(Key::Listen, address)]);
+        shown += &refusal(&[("listen", address)]);
     }
     expect![[r#"
-        --listen: 0.0.0.0:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: [::]:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: 192.168.0.1:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: [::ffff:10.0.0.1]:1 can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: 0.0.0.0:1 can be reached from elsewhere and needs TLS: give --tls-cert-file and --tls-private-key-file; or listen on 127.0.0.1
-        --listen: 0.0.0.0:1 can be reached from elsewhere and needs a way to know its clients: give --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach 0.0.0.0:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach [::]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach 192.168.0.1:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach [::ffff:10.0.0.1]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: other machines can reach 0.0.0.0:1: it needs TLS: give --tls-cert-file and --tls-private-key-file; or listen on 127.0.0.1
+        --listen: other machines can reach 0.0.0.0:1: it needs authentication: give --token-file or --client-ca-file; or listen on 127.0.0.1
         accepted
         accepted
         accepted
@@ -1014,27 +1015,27 @@ fn beyond_loopback_there_is_neither_plain_text_nor_a_stranger() {
         accepted
         accepted
         accepted
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&shown);
 }
 
 #[test]
-fn the_urls_secrets_are_never_printed() {
-    let said = flags(&[
-        (Key::ManifestUrl, "https://user:secret@example.org:8443/pods?token=secret"),
-        (Key::ManifestUrlHeader, "Authorization: Bearer secret"),
-        (Key::StateDir, "none"),
+fn secrets_of_the_url_are_never_printed() {
+    let given = flags(&[
+        ("manifest-url", "https://user:secret@example.org:8443/pods?token=secret"),
+        ("manifest-url-header", "Authorization: Bearer secret"),
+        ("state-dir", "none"),
     ]);
-    let settings = Settings::load(&said, &Environment::new()).unwrap();
+    let settings = load(&given, &Environment::new()).unwrap();
     let url = settings.url.as_ref().unwrap();
-    assert_eq!(url.url.to_string(), "https://***@example.org:8443/pods?***");
+    assert!(format!("{url:?}").contains("https://example.org:8443/pods"), "{url:?}");
     assert_eq!(url.headers["authorization"], "Bearer secret");
-    for printed in [format!("{settings:?}"), format!("{said:?}")] {
+    for printed in [format!("{settings:?}"), format!("{given:?}")] {
         assert!(!printed.contains("secret"), "{printed}");
     }
 }
 
 #[test]
-fn state_is_kept_where_systemd_says_else_where_its_owner_has_state() {
+fn the_default_state_directory_is_systemds_or_the_users() {
     let dir = |root: bool, variables: &[(&str, &str)]| {
         default_state_dir(&environment(variables), root)
             .map_or_else(|| "-".to_owned(), |path| path.display().to_string())
@@ -1046,57 +1047,61 @@ fn state_is_kept_where_systemd_says_else_where_its_owner_has_state() {
     assert_eq!(dir(true, &[home, xdg]), "/var/lib/podmux");
     assert_eq!(dir(false, &[home, xdg]), "/home/a/s/podmux");
     assert_eq!(dir(false, &[home]), "/home/a/.local/state/podmux");
-    // The specification has it that what is not absolute is to be ignored.
+    // The XDG specification ignores relative paths.
     assert_eq!(dir(false, &[home, ("XDG_STATE_HOME", "s")]), "/home/a/.local/state/podmux");
     assert_eq!(dir(false, &[]), "-");
 }
 
 #[test]
-fn without_a_place_for_state_there_is_a_way_to_say_so() {
+fn without_a_default_state_directory_the_error_names_the_flag() {
     expect![
-        "nowhere to keep state: HOME is not set; give --state-dir DIR, or --state-dir none to keep nothing"
+        "no state directory: HOME is not set; give --state-dir DIR, or --state-dir none to store nothing"
     ]
     .assert_eq(&SettingsError::NoStateDir.to_string());
 }
 
 #[test]
-fn the_word_in_cluster_is_what_a_pod_is_told_and_a_path_with_a_slash_is_a_path() {
-    let told = [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
-    let load = |said: &str, variables: &[(&str, &str)]| {
-        let settings = Settings::load(
-            &flags(&[(Key::NodeName, "node"), (Key::StateDir, "none"), (Key::Kubeconfig, said)]),
+fn in_cluster_is_the_service_account_of_a_pod_and_a_path_with_a_slash_is_a_path() {
+    let shown = [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+    let load = |given: &str, variables: &[(&str, &str)]| {
+        let settings = super::settings::load(
+            &flags(&[("node-name", "node"), ("state-dir", "none"), ("kubeconfig", given)]),
             &environment(variables),
         );
-        settings.map(|settings| settings.kubeconfig.unwrap()).map_err(|error| error.to_string())
+        settings.map(|settings| settings.api.unwrap().kubeconfig).map_err(|error| error.to_string())
     };
-    let pods = Kubeconfig::InCluster { host: "10.0.0.1".to_owned(), port: 443 };
-    assert_eq!(load("in-cluster", &told), Ok(pods.clone()));
-    assert_eq!(load("./in-cluster", &told), Ok(Kubeconfig::File("./in-cluster".into())));
-    let expected = "--kubeconfig: in-cluster needs KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets in a pod; give the path of a kubeconfig elsewhere (a file of that name is ./in-cluster)";
-    for said in [&told[..1], &told[1..], &[]] {
-        assert_eq!(load("in-cluster", said), Err(expected.to_owned()));
+    let pods = Kubeconfig::InCluster(InCluster::new("10.0.0.1".to_owned(), 443));
+    assert_eq!(load("in-cluster", &shown), Ok(pods.clone()));
+    assert_eq!(load("./in-cluster", &shown), Ok(Kubeconfig::File("./in-cluster".into())));
+    let expected = "--kubeconfig: in-cluster needs KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets in a pod; elsewhere give the path of a kubeconfig (a file of that name is ./in-cluster)";
+    for given in [&shown[..1], &shown[1..], &[]] {
+        assert_eq!(load("in-cluster", given), Err(expected.to_owned()));
     }
-    let bad = [told[0], ("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443")];
-    assert_eq!(load("in-cluster", &bad), Err("--kubeconfig: KUBERNETES_SERVICE_PORT is no port".to_owned()));
-    // In a config file it is the same word, and every other text a path from there.
+    let bad = [shown[0], ("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443")];
+    assert_eq!(
+        load("in-cluster", &bad),
+        Err("--kubeconfig: KUBERNETES_SERVICE_PORT is not a port".to_owned())
+    );
+    // In a config file other values are paths relative to the file.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
-    for (said, expected) in
+    for (given, expected) in
         [("in-cluster", pods), ("node.conf", Kubeconfig::File(dir.path().join("node.conf")))]
     {
-        fs::write(&path, format!("kubeconfig: {said}\nnodeName: node\nstateDir: none\n")).unwrap();
-        let flags = Flags { config: Some(path.clone()), ..Flags::default() };
-        assert_eq!(Settings::load(&flags, &environment(&told)).unwrap().kubeconfig, Some(expected));
+        fs::write(&path, format!("kubeconfig: {given}\nnodeName: node\nstateDir: none\n")).unwrap();
+        let flags = flags(&[("config", path.to_str().unwrap())]);
+        let settings = super::settings::load(&flags, &environment(&shown)).unwrap();
+        assert_eq!(settings.api.unwrap().kubeconfig, expected);
     }
 }
 
 #[test]
-fn proxies_are_what_go_programs_take_from_the_environment_and_are_not_printed() {
+fn proxies_are_read_from_the_environment_as_in_go_and_are_not_printed() {
     let load = |variables: &[(&str, &str)]| {
-        let flags = flags(&[(Key::NodeName, "node"), (Key::StateDir, "none")]);
-        Settings::load(&flags, &environment(variables)).unwrap()
+        let flags = flags(&[("node-name", "node"), ("state-dir", "none"), ("kubeconfig", "/k")]);
+        super::settings::load(&flags, &environment(variables)).unwrap()
     };
-    assert_eq!(load(&[]).proxies, ProxySettings::default());
+    assert_eq!(load(&[]).api.unwrap().proxies, Proxies::default());
     let variables = [
         ("HTTPS_PROXY", "http://user:secret@proxy"),
         ("https_proxy", "http://other"),
@@ -1105,12 +1110,12 @@ fn proxies_are_what_go_programs_take_from_the_environment_and_are_not_printed() 
         ("no_proxy", "10.0.0.0/8"),
     ];
     let settings = load(&variables);
-    let expected = ProxySettings {
+    let expected = Proxies {
         https: "http://user:secret@proxy".to_owned(),
         http: "http://user:secret@plain".to_owned(),
         no: "10.0.0.0/8".to_owned(),
     };
-    assert_eq!(settings.proxies, expected);
+    assert_eq!(settings.api.as_ref().unwrap().proxies, expected);
     let printed = format!("{settings:?}");
     assert!(printed.contains("10.0.0.0/8") && !printed.contains("secret"), "{printed}");
 }

@@ -63,7 +63,7 @@ fn timely_shutdown_sink_hung() {
         log.contains("task aborted: it did not end within the shutdown grace task=\"sink jsonl\""),
         "{log}"
     );
-    assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
+    assert!(log.ends_with("stopped: the shutdown grace is over"), "{log}");
     let mut cut = String::new();
     stdout.read_to_string(&mut cut).unwrap();
     assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "the last line is incomplete");
@@ -99,7 +99,7 @@ fn timely_shutdown_sink_failing() {
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
     assert_eq!(log.matches("No space left on device").count(), 1, "a repeated error is logged once:\n{log}");
-    assert!(log.ends_with("stopped: the shutdown grace has run out"), "{log}");
+    assert!(log.ends_with("stopped: the shutdown grace is over"), "{log}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_second_signal_stops_it_at_once() {
     agent.signal(Signal::INT);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert!(log.contains("stopped at once: asked a second time signal=\"SIGINT\""), "{log}");
+    assert!(log.contains("stopped at once: second signal signal=\"SIGINT\""), "{log}");
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn a_second_signal_after_a_failure_keeps_the_exit_code_1() {
     drop(reader);
     manager.receives("STOPPING=1");
     agent.signal(Signal::TERM);
-    agent.logs("stopping already, after a failure");
+    agent.logs("already stopping after a failure");
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 1, "{log}");
-    assert!(log.contains("stopped at once: asked a second time"), "{log}");
+    assert!(log.contains("stopped at once: second signal"), "{log}");
 }
 
 #[test]

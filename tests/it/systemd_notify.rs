@@ -106,7 +106,7 @@ async fn a_rejected_manifest_is_not_quoted() {
     let mut command = podmux_run(dir.path(), &["--manifest-url", &web.url]);
     let agent = Process::start(manager.starts(&mut command));
     let ready = manager.receives("READY=1");
-    assert!(ready.ends_with("Z: what it was given cannot be used; podmux get sources says why\n"), "{ready}");
+    assert!(ready.ends_with("Z: its input is invalid; podmux get sources shows why\n"), "{ready}");
     stops(agent);
     assert!(!manager.all().concat().contains("4711"));
 }
@@ -197,7 +197,7 @@ fn stopping_is_sent_with_the_unfinished_tasks_and_the_timeout() {
     }
     drop(unread);
     let (_, log) = agent.ends();
-    assert!(log.contains("stopping: the sinks take what is pending"), "{log}");
+    assert!(log.contains("stopping: pending updates are delivered"), "{log}");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_reload_is_sent_with_its_result() {
     agent.signal(Signal::HUP);
     manager.receives("RELOADING=1");
     let ready = manager.receives("READY=1");
-    let rejected = "STATUS=0 pods; the new settings were refused, the old ones stay: ";
+    let rejected = "STATUS=0 pods; reload failed, the previous settings stay in effect: ";
     assert!(ready.contains(rejected) && ready.contains("shutdownGrace"), "{ready}");
 
     fs::write(&config, "shutdownGrace: 6s\n").unwrap();
@@ -250,9 +250,9 @@ fn a_reload_with_an_invalid_file_names_the_file() {
     agent.signal(Signal::HUP);
     manager.receives("RELOADING=1");
     let ready = manager.receives("READY=1");
-    assert!(ready.contains("; the new settings were read, but token file "), "{ready}");
+    assert!(ready.contains("; settings reloaded, but token file "), "{ready}");
     assert!(!ready.contains("s3cret"), "{ready}");
-    agent.logs("a file that the settings name is of no use");
+    agent.logs("reload incomplete: a file that the settings name is invalid");
 
     fs::write(&token, "s3cret").unwrap();
     agent.signal(Signal::HUP);
@@ -290,7 +290,7 @@ fn open_requests_are_in_the_status_and_a_reader_that_goes_away_is_no_failure() {
 
     agent.signal(Signal::TERM);
     let stopping = manager.receives("STOPPING=1");
-    assert!(stopping.contains("\nSTATUS=stopping: requests in hand are answered; 0 pods; "), "{stopping}");
+    assert!(stopping.contains("\nSTATUS=stopping: pending requests are answered; 0 pods; "), "{stopping}");
     drop(reader);
     request.write_all(b"x").unwrap();
     line.clear();
@@ -393,7 +393,7 @@ fn a_manager_that_does_not_read_or_is_gone_does_not_affect_the_agent() {
     let agent = Process::start(full.starts(command.env("WATCHDOG_USEC", WATCHDOG_USEC)));
     agent.holds("the pod", |held| held.pods.contains_key("default/a-node1"));
     agent.signal(Signal::HUP);
-    agent.logs("SIGHUP: the settings are read");
+    agent.logs("settings reloaded");
     put(dir.path(), "b");
     agent.holds("the other pod", |held| held.pods.contains_key("default/b-node1"));
     // It receives the state when it reads again.
@@ -572,7 +572,7 @@ fn a_stuck_merge_loop_stops_the_keep_alives() {
         assert!(manager.all().is_empty());
         let errors = log.lines_with("ERROR");
         assert!(
-            errors.len() == 1 && errors[0].contains("has not turned for 7.5s") && errors[0].contains("mux"),
+            errors.len() == 1 && errors[0].contains("does not run for 7.5s") && errors[0].contains("mux"),
             "{errors:?}"
         );
         upstream.merge();
@@ -616,7 +616,7 @@ fn a_delivery_that_blocks_its_thread_stops_the_keep_alives() {
             () = running => unreachable!("the watchdog does not end"),
             line = blocked => line,
         };
-        assert!(line.contains("sink double") && line.contains("has not turned"), "{line}");
+        assert!(line.contains("sink double") && line.contains("does not run"), "{line}");
         let before = manager.all().len();
         drop(release);
         let again = watchdog(&watched, &upstream.mux, &upstream.heartbeats);

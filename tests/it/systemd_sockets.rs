@@ -1,4 +1,4 @@
-//! Sockets that systemd passes: served beside our own, and a restart under load loses no request.
+//! Sockets that systemd passes: served beside the agent's own, and a restart under load loses no request.
 
 use std::{
     fs::{self, Permissions},
@@ -38,7 +38,7 @@ use crate::support::{
     web::Authority,
 };
 
-/// A directory with a socket that listens, as a socket unit has it made.
+/// A directory with a listening socket, as systemd creates it for a socket unit.
 struct Unit {
     dir: TempDir,
     listener: UnixListener,
@@ -63,7 +63,7 @@ impl Unit {
         self.listener.try_clone().unwrap().into()
     }
 
-    /// The agent, which keeps its state in the directory, and has nothing but what is posted.
+    /// The agent with its state in the directory, and with the http source only.
     fn command(&self, args: &[&str]) -> Command {
         let state = self.at("state");
         let mut command = podmux(&["run", "--node-name", "node1", "--state-dir", state.to_str().unwrap()]);
@@ -75,7 +75,7 @@ impl Unit {
         Process::start(&mut activated(&self.command(args), [self.fd()]))
     }
 
-    /// The agent, with an address of its own in the directory, where one can look at it.
+    /// The agent with another socket in the directory, for requests of the test.
     fn start_watched(&self, args: &[&str]) -> Process {
         let listen = format!("unix:{}", self.at("own.sock").display());
         let agent = self.start(&[&["--listen", &listen], args].concat());
@@ -83,7 +83,7 @@ impl Unit {
         agent
     }
 
-    /// Waits until so many connections are open, the one that looks not counted.
+    /// Waits until so many connections are open, without the one of this request.
     fn has_connections(&self, wanted: usize) {
         wait_for(|| {
             let metrics = own(self, "GET", "/metrics").1;
@@ -92,7 +92,7 @@ impl Unit {
         });
     }
 
-    /// What the agent that gets the socket next says of the pods.
+    /// The pods of the next agent at the socket.
     fn pods(&self) -> Vec<String> {
         let mut names = names(&mut Connection::unix(&self.path()).unwrap());
         names.sort();
@@ -127,7 +127,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// A POST, as bytes, whose answer ends the connection only if the server wants it.
+/// A POST as bytes, without a header that closes the connection.
 fn post(name: &str) -> Vec<u8> {
     let body = pod(name).to_string();
     format!(
@@ -143,21 +143,21 @@ fn connect(path: &Path) -> UnixStream {
     stream
 }
 
-/// All that comes until the server ends the connection.
+/// Everything that the server sends until it closes the connection.
 fn rest(mut stream: impl io::Read) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
 }
 
-/// Waits for the end of an agent that was asked for it.
+/// Waits for the end of an agent that received SIGTERM.
 fn ends(agent: Process) -> String {
     let (code, log) = agent.ends();
     assert_eq!((code, log.lines().last().unwrap().ends_with("stopped")), (0, true), "{log}");
     log
 }
 
-/// What an agent says that does not start, without the directory's name.
+/// The error of an agent that does not start, with the directory as `DIR`.
 fn refusal(unit: &Unit, mut command: Command) -> String {
     let (code, log) = Process::start(&mut command).ends();
     assert_eq!((code, log.lines().count()), (2, 1), "{log}");
@@ -165,7 +165,7 @@ fn refusal(unit: &Unit, mut command: Command) -> String {
 }
 
 #[test]
-fn a_passed_socket_is_served_where_nothing_else_is_and_stays_when_the_agent_goes() {
+fn a_passed_socket_is_served_with_listen_none_and_remains_after_the_agent() {
     let unit = Unit::new();
     let inode = fs::metadata(unit.path()).unwrap().ino();
     for _ in 0..2 {
@@ -181,7 +181,7 @@ fn a_passed_socket_is_served_where_nothing_else_is_and_stays_when_the_agent_goes
 }
 
 #[test]
-fn a_socket_for_everybody_is_remarked_on() {
+fn a_socket_that_all_users_can_use_is_a_warning() {
     let unit = Unit::new();
     for (mode, remarks) in [(0o666, 1), (0o660, 0)] {
         fs::set_permissions(unit.path(), Permissions::from_mode(mode)).unwrap();
@@ -198,7 +198,7 @@ fn a_socket_for_everybody_is_remarked_on() {
 }
 
 #[test]
-fn several_sockets_are_served_beside_those_of_our_own() {
+fn several_passed_sockets_are_served_beside_the_agents_own() {
     let unit = Unit::new();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("unix:{}", unit.at("own.sock").display());
@@ -216,7 +216,7 @@ fn several_sockets_are_served_beside_those_of_our_own() {
 }
 
 #[test]
-fn an_address_that_is_passed_is_not_listened_on_a_second_time() {
+fn an_address_of_a_passed_socket_is_not_bound_again() {
     let unit = Unit::new();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap();
@@ -231,9 +231,9 @@ fn an_address_that_is_passed_is_not_listened_on_a_second_time() {
     assert!(!log.contains(" listening address="), "{log}");
 }
 
-/// `ListenStream=10240` gives a socket for everybody, IPv4 included.
+/// `ListenStream=10240` creates a socket for all addresses, IPv4 included.
 #[test]
-fn a_passed_socket_for_all_addresses_serves_ours_too_and_only_with_tls_and_a_token() {
+fn a_passed_socket_for_all_addresses_replaces_ours_and_needs_tls_and_a_token() {
     let unit = Unit::new();
     let tcp = TcpListener::bind("[::]:0").unwrap();
     let address = tcp.local_addr().unwrap();
@@ -243,12 +243,12 @@ fn a_passed_socket_for_all_addresses_serves_ours_too_and_only_with_tls_and_a_tok
         let told = refusal(&unit, activated(&unit.command(args), [fd()]));
         told.replace(&address.port().to_string(), "PORT")
     };
-    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which can be reached from elsewhere and needs TLS and a way to know its clients: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
+    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
         .assert_eq(&told(&["--listen", &ours]));
     let authority = Authority::new(unit.dir.path(), "ca");
     let (cert, key) = authority.server_files("localhost");
     let tls = ["--tls-cert-file", cert.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
-    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which can be reached from elsewhere and needs a way to know its clients: give --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
+    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs authentication: give --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
         .assert_eq(&told(&[&tls[..], &["--listen", "none"]].concat()));
     fs::write(unit.at("token"), "a-token-that-is-long-enough").unwrap();
     let token = unit.at("token");
@@ -261,20 +261,20 @@ fn a_passed_socket_for_all_addresses_serves_ours_too_and_only_with_tls_and_a_tok
 }
 
 #[test]
-fn what_is_no_stream_socket_that_listens_is_refused() {
+fn a_passed_descriptor_that_is_not_a_listening_stream_socket_is_an_error() {
     let unit = Unit::new();
     let told = |fd: OwnedFd| refusal(&unit, activated(&unit.command(&[]), [fd]));
     let datagrams = UnixDatagram::bind(unit.at("datagrams")).unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a socket for datagrams: write ListenStream= in the .socket unit, and no other Listen…="]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a datagram socket: write ListenStream= in the .socket unit, and no other Listen…="]
         .assert_eq(&told(datagrams.into()));
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    assert!(told(udp.into()).contains("which is a socket for datagrams: write ListenStream="));
+    assert!(told(udp.into()).contains("which is a datagram socket: write ListenStream="));
     let (pipe, _writer) = io::pipe().unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is no stream socket: write ListenStream= in the .socket unit, and no other Listen…="]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is not a stream socket: write ListenStream= in the .socket unit, and no other Listen…="]
         .assert_eq(&told(pipe.into()));
-    assert!(told(fs::File::open("/dev/null").unwrap().into()).contains("is no stream socket"));
+    assert!(told(fs::File::open("/dev/null").unwrap().into()).contains("is not a stream socket"));
     let (connection, _other) = UnixStream::pair().unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a connection and no socket that listens: write Accept=no in the .socket unit"]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is a connection, not a listening socket: write Accept=no in the .socket unit"]
         .assert_eq(&told(connection.into()));
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let connection = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
@@ -282,16 +282,16 @@ fn what_is_no_stream_socket_that_listens_is_refused() {
     let name = unit.at("abstract");
     let name = SocketAddr::from_abstract_name(name.to_str().unwrap()).unwrap();
     let without_file = UnixListener::bind_addr(&name).unwrap();
-    expect!["podmux: systemd passed fd 3 (podmux.socket), which is an abstract socket, which has no owner and no mode, so that anybody could use it: write a path in ListenStream= of the .socket unit"]
+    expect!["podmux: systemd passed fd 3 (podmux.socket), which is an abstract socket: it has no owner and no mode, so every user of this machine could connect; write a path in ListenStream= of the .socket unit"]
         .assert_eq(&told(without_file.into()));
     // The second of two is found, too.
     let (pipe, _writer) = io::pipe().unwrap();
     let both = refusal(&unit, activated(&unit.command(&[]), [unit.fd(), pipe.into()]));
-    assert!(both.contains("systemd passed fd 4 (podmux.socket), which is no stream socket"), "{both}");
+    assert!(both.contains("systemd passed fd 4 (podmux.socket), which is not a stream socket"), "{both}");
 }
 
 #[test]
-fn sockets_for_another_process_are_not_ours() {
+fn sockets_for_another_process_are_ignored() {
     let unit = Unit::new();
     for whom in ["1", "", "me"] {
         let told = refusal(&unit, activated_for(&unit.command(&["--listen", "none"]), whom, [unit.fd()]));
@@ -300,11 +300,11 @@ fn sockets_for_another_process_are_not_ours() {
 }
 
 #[test]
-fn a_reload_leaves_passed_sockets_as_they_are() {
+fn a_reload_does_not_change_passed_sockets() {
     let unit = Unit::new();
     let agent = unit.start_watched(&[]);
     agent.signal(Signal::HUP);
-    agent.logs("SIGHUP: the settings are read");
+    agent.logs("settings reloaded");
     assert_eq!(ask(&unit.path(), "GET", "/livez").0, 200);
     assert_eq!(own(&unit, "GET", "/livez").0, 200);
     agent.signal(Signal::TERM);
@@ -312,9 +312,9 @@ fn a_reload_leaves_passed_sockets_as_they_are() {
     assert!(!log.contains("restart"), "{log}");
 }
 
-/// Whoever is started by the agent does not speak for it, and has none of its sockets.
+/// A child process cannot notify systemd for the agent, and has none of its sockets.
 #[test]
-fn a_credential_plugin_gets_nothing_of_what_systemd_passed() {
+fn a_credential_plugin_inherits_nothing_that_systemd_passed() {
     let unit = Unit::new();
     let inode = |path: &Path| fs::read_link(path).unwrap();
     let ours =
@@ -353,7 +353,7 @@ fn a_credential_plugin_gets_nothing_of_what_systemd_passed() {
 }
 
 #[test]
-fn who_was_accepted_and_has_not_asked_yet_is_answered() {
+fn an_accepted_connection_without_a_request_yet_is_answered() {
     let unit = Unit::new();
     let agent = unit.start_watched(&[]);
     let (mut silent, mut half) = (connect(&unit.path()), connect(&unit.path()));
@@ -376,9 +376,9 @@ fn who_was_accepted_and_has_not_asked_yet_is_answered() {
     ends(agent);
 }
 
-/// TCP with TLS: those whose handshake has not begun, or is half done.
+/// TCP with TLS: connections whose handshake has not begun, or is half done.
 #[test]
-fn a_handshake_under_way_is_finished_and_its_request_answered() {
+fn a_pending_handshake_is_completed_and_its_request_answered() {
     let unit = Unit::new();
     let authority = Authority::new(unit.dir.path(), "ca");
     let (cert, key) = authority.server_files("localhost");
@@ -435,10 +435,9 @@ fn tls_client(trusts: &Authority) -> rustls::ClientConnection {
     rustls::ClientConnection::new(Arc::new(config), name).unwrap()
 }
 
-/// The end of an agent that was asked for it while a request is under way: first
-/// that is finished, and until then everything still works.
+/// A shutdown during a request: the request is finished first, and until then everything works.
 #[test]
-fn a_request_that_has_begun_is_finished_before_anything_else_ends() {
+fn a_pending_request_is_finished_before_anything_else_ends() {
     let unit = Unit::new();
     let agent = unit.start_watched(&["--shutdown-grace", "1h"]);
     let part = post("ours").len() - 10;
@@ -479,7 +478,7 @@ fn a_request_that_has_begun_is_finished_before_anything_else_ends() {
 }
 
 #[test]
-fn a_connection_that_asks_for_nothing_is_closed_and_a_stream_is_not_waited_for() {
+fn a_shutdown_closes_idle_connections_and_does_not_wait_for_streams() {
     let unit = Unit::new();
     let agent = unit.start_watched(&["--shutdown-grace", "1h"]);
     let mut idle = connect(&unit.path());
@@ -505,7 +504,7 @@ fn a_connection_that_asks_for_nothing_is_closed_and_a_stream_is_not_waited_for()
 }
 
 #[test]
-fn a_request_that_does_not_end_is_waited_for_only_so_long() {
+fn a_shutdown_waits_a_limited_time_for_a_request() {
     let unit = Unit::new();
     let agent = unit.start_watched(&["--shutdown-grace", "2s"]);
     let mut slow = connect(&unit.path());
@@ -513,11 +512,11 @@ fn a_request_that_does_not_end_is_waited_for_only_so_long() {
     slow.write_all(&request[..request.len() - 10]).unwrap();
     unit.has_connections(1);
     agent.signal(Signal::TERM);
-    agent.logs("not all requests could be answered before the sources stop");
+    agent.logs("requests unfinished when the sources stop");
     assert_eq!(agent.ends().0, 0);
 }
 
-/// A POST of a load, and what became of it.
+/// The POSTs of a load, and their results.
 struct Load<'a> {
     path: &'a Path,
     over: &'a AtomicBool,
@@ -537,7 +536,7 @@ impl Load<'_> {
         (0..).map(move |count| format!("{client}-{count}")).take_while(|_| !self.over.load(Ordering::SeqCst))
     }
 
-    /// Each request on a connection of its own: every one is answered, and well.
+    /// Sends each request on its own connection, and asserts that each succeeds.
     fn on_new_connections(&self, client: &str) {
         for name in self.names(client) {
             let answer = Connection::unix(self.path).and_then(|mut connection| {
@@ -547,8 +546,8 @@ impl Load<'_> {
         }
     }
 
-    /// One connection as long as it lasts. What was sent when it was closed, and
-    /// not one byte of an answer came, is sent again on another.
+    /// Sends all requests on one connection. A request whose connection was closed before the
+    /// first byte of its answer is sent again on another one.
     fn on_a_kept_connection(&self, client: &str) {
         let heard = Arc::new(AtomicUsize::new(0));
         let open = || {
@@ -575,7 +574,8 @@ impl Load<'_> {
         }
     }
 
-    /// The same where the agent may be killed: nobody is refused, and what breaks is asked again.
+    /// The same where the agent may be killed: no connection is refused, and interrupted requests
+    /// are sent again.
     fn until_answered(&self, client: &str) {
         for name in self.names(client) {
             loop {
@@ -589,7 +589,7 @@ impl Load<'_> {
     }
 }
 
-/// A connection that counts what it hears.
+/// A connection that counts the bytes it receives.
 struct Counted {
     stream: UnixStream,
     heard: Arc<AtomicUsize>,
@@ -613,8 +613,8 @@ impl io::Write for Counted {
     }
 }
 
-/// Restarts the agent that many times while clients post to it, and then looks
-/// whether all is there that was acknowledged.
+/// Restarts the agent that many times while clients post to it, and then asserts that all
+/// acknowledged pods exist.
 fn restarted_under_load(restarts: usize, end: Signal, work: impl Fn(&Load<'_>, usize) + Sync) {
     let unit = Unit::new();
     let (over, acknowledged, answered) = (AtomicBool::new(false), Mutex::default(), AtomicUsize::new(0));
@@ -654,7 +654,7 @@ fn started_under(unit: &Unit, answered: &AtomicUsize) -> Process {
     agent
 }
 
-/// How many clients there are, each on a thread.
+/// The number of clients, each on a thread.
 const CLIENTS: usize = 12;
 
 #[test]
@@ -666,6 +666,6 @@ fn a_restart_under_load_loses_no_request() {
 }
 
 #[test]
-fn a_kill_under_load_refuses_nobody_and_loses_nothing_that_was_acknowledged() {
+fn a_kill_under_load_refuses_no_connection_and_loses_no_acknowledged_pod() {
     restarted_under_load(10, Signal::KILL, |load, client| load.until_answered(&format!("u{client}")));
 }

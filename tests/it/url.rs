@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use http::HeaderValue;
-use podmux::{source::url::Tuning, storage::SourceState};
+use podmux::{source::url::Config, storage::SourceState};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -15,17 +15,6 @@ use crate::support::{
 
 /// An empty list.
 pub const NO_PODS: &str = r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#;
-
-/// A poll each hour, without other settings.
-fn hourly() -> Tuning {
-    Tuning {
-        check_frequency: Duration::from_hours(1),
-        headers: http::HeaderMap::new(),
-        ca_file: None,
-        identity: None,
-        sha256: None,
-    }
-}
 
 /// The pods of a source whose URL serves manifests.
 async fn pods_at(manifests: &Value) -> Vec<Value> {
@@ -146,7 +135,7 @@ async fn every_request_has_the_headers() {
     }
     // A header of the user replaces the source's own.
     let headers = [(http::header::USER_AGENT, HeaderValue::from_static("me"))].into_iter().collect();
-    source.handle.retune(Tuning { headers, ..hourly() });
+    source.handle.retune(Config { headers, ..self::settings(&web.url) });
     let seen = web.asked(3).await;
     assert_eq!((seen[2].header("user-agent"), seen[2].header("metadata-flavor")), ("me", ""));
 }
@@ -163,7 +152,7 @@ async fn a_url_is_polled_at_once_and_then_every_frequency() {
     source.receives("UPDATE: web=i:2").await;
     assert_eq!(source.status().detail, "polling every 10ms");
     // Another frequency takes effect at once.
-    source.handle.retune(hourly());
+    source.handle.retune(self::settings(&web.url));
     source.poll().await;
     assert_eq!(source.status().detail, "polling every 3600s");
     let asked = web.seen().len();
@@ -303,7 +292,7 @@ async fn only_a_body_with_the_pinned_digest_is_accepted() {
     assert!(source.error().starts_with(&error), "{}", source.error());
     assert_eq!(web.seen()[1].header("if-none-match"), "\"1\"");
     // The known body does not match the new digest, so the request is not conditional.
-    source.handle.retune(Tuning { sha256: Some(hash(&two)), ..hourly() });
+    source.handle.retune(Config { sha256: Some(hash(&two)), ..self::settings(&web.url) });
     source.receives("UPDATE: web=i:2").await;
     assert_eq!(web.seen()[2].header("if-none-match"), "");
 }

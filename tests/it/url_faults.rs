@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderValue;
-use podmux::{client::Identity, manifest::MAX_MANIFEST, storage::SourceState};
+use podmux::{certificate_files::CertificateFiles, manifest::MAX_MANIFEST, storage::SourceState};
 use tokio::net::TcpListener;
 
 use crate::{
@@ -234,10 +234,9 @@ async fn a_body_over_10_mib_is_an_error_with_and_without_content_length() {
 async fn a_slow_body_and_a_silent_server_time_out() {
     let web = Web::start(Reply::ok(pod("web", "i:1"))).await;
     let mut settings = settings(&web.url);
-    settings.timeout = Duration::from_millis(300);
     // A busy machine may be that slow itself, then the next poll succeeds.
     settings.check_frequency = Duration::from_millis(20);
-    let mut source = Polled::start_with(settings, |source| source);
+    let mut source = Polled::start_with(settings, |source| source.with_timeout(Duration::from_millis(300)));
     source.receives("ADD: web=i:1").await;
     let trickle = [Step::Send("#".into()), Step::Pause(Duration::from_millis(20))];
     for reply in [Reply::mute(), Reply::steps(None, trickle.iter().cycle().take(200_000).cloned().collect())]
@@ -285,7 +284,7 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     let (cert_file, key_file) = other.client("node");
     let mut settings = settings(&web.url);
     settings.ca_file = Some(directory.path().join("trusted.pem"));
-    settings.identity = Some(Identity { cert_file, key_file });
+    settings.client_certificate = Some(CertificateFiles { certificate: cert_file, key: key_file });
     settings.check_frequency = Duration::from_millis(20);
     // Repaired files are found by the next poll without a reload.
     let mut source = Polled::start_with(settings, |source| source);
@@ -301,7 +300,7 @@ async fn tls_with_a_private_ca_and_client_certificates_that_are_renewed() {
     // The same files with another certificate in them.
     ours.client("node");
     source.receives("ADD: web=i:1").await;
-    soon(source.handle.watch().wait_for(|status| status.failing.is_none())).await.unwrap();
+    soon(source.handle.status().wait_for(|status| status.failing.is_none())).await.unwrap();
 }
 
 #[tokio::test]
@@ -412,9 +411,8 @@ fn a_conflict_of_uids_is_logged_once() {
 #[tokio::test]
 async fn a_poll_requested_during_a_poll_is_another_poll() {
     let web = Web::start(Reply::mute()).await;
-    let mut settings = settings(&web.url);
-    settings.timeout = Duration::from_secs(2);
-    let mut source = Polled::start_with(settings, |source| source);
+    let settings = settings(&web.url);
+    let mut source = Polled::start_with(settings, |source| source.with_timeout(Duration::from_secs(2)));
     web.asked(1).await;
     web.say(Reply::ok(pod("web", "i:1")));
     source.poll().await;

@@ -6,7 +6,7 @@ use podmux::{
     pod::{NodeName, SourceName},
     source::{
         last_good::LastGood,
-        url::{UrlSettings, UrlSource},
+        url::{Config, UrlSource},
     },
     storage::SourceState,
 };
@@ -25,7 +25,7 @@ struct Saved {
 }
 
 impl Saved {
-    fn start(directory: &Path, settings: UrlSettings) -> Self {
+    fn start(directory: &Path, settings: Config) -> Self {
         let mut state = State::open(directory).unwrap();
         let node = NodeName::new("node").unwrap();
         let good = LastGood::new(SourceName::Url, node, state.db.clone(), &mut state.stored);
@@ -150,6 +150,6 @@ async fn a_failing_disk_is_in_the_status_and_delays_no_update() {
     let shows = |status: &podmux::source::SourceStatus| {
         status.detail.contains("last-known-good pods cannot be saved")
     };
-    soon(source.handle.watch().wait_for(shows)).await.unwrap();
+    soon(source.handle.status().wait_for(shows)).await.unwrap();
     source.end().await;
 }

@@ -10,16 +10,15 @@ use http::{
     HeaderName, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::sources;
 use crate::server::{
-    SinkStatus,
     context::{Context, Params},
     view::View,
 };
-use crate::{age::age, source::SourceStatus, storage::SourceState};
+use crate::{age::age, sink::SinkStatus, source::SourceStatus, storage::SourceState};
 
 /// How long the merge loop may take to run once. A merge of 100,000 pods takes a tenth of this.
 const MERGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,7 +57,7 @@ async fn liveness(view: &View) -> Vec<Check> {
 pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
     let merged = view.merged.borrow().clone();
     let sources = view.sources.iter().map(|(name, status)| {
-        let status = status();
+        let status = status.borrow().clone();
         let outcome = match sources::progress(&merged, *name) {
             SourceState::Waiting => {
                 let failing = status.failing.map(|failing| format!(": {}", failing.error));
@@ -70,7 +69,7 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         (format!("source-{name}"), outcome)
     });
     let sinks = view.sinks.iter().map(|status| {
-        let status = status();
+        let status = status.borrow().clone();
         (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err))
     });
     let stopping =
@@ -83,26 +82,9 @@ fn restored(status: &SourceStatus, now: Timestamp) -> String {
     format!("restored{}", old.unwrap_or_default())
 }
 
-impl SinkStatus {
-    /// How long a sink may process one update, or fail, before it counts as stuck. Delivery
-    /// logs a warning after the same time.
-    pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
-
-    /// Since when it has been processing its current update, if that is
-    /// [`STUCK_AFTER`](Self::STUCK_AFTER) ago or longer.
-    #[must_use]
-    pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
-        self.busy_since.filter(|since| is_long(*since, now))
-    }
-}
-
-fn is_long(since: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(since) >= SinkStatus::STUCK_AFTER
-}
-
 /// Why a sink counts as stuck, if it does.
 fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
-    if let Some(failing) = status.failing.as_ref().filter(|failing| is_long(failing.since, now)) {
+    if let Some(failing) = status.failing.as_ref().filter(|failing| SinkStatus::is_long(failing.since, now)) {
         return Some(format!("failing since {}: {}", failing.since, failing.error));
     }
     status.stuck(now).map(|busy| format!("processing one update since {busy}"))

@@ -91,7 +91,7 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         rejections.get_or_create(&[("source", source.to_owned()), ("reason", reason.to_owned())]).set(count);
     }
     for (name, status) in view.sources.iter() {
-        let (status, label) = (status(), ("source", name.to_string()));
+        let (status, label) = (status.borrow().clone(), ("source", name.to_string()));
         let own = [label.clone()];
         pods.get_or_create(&own).set(whole(sources::pods(&merged, *name) as u64));
         let state = sources::progress(&merged, *name);
@@ -127,7 +127,9 @@ fn reflector(registry: &mut Registry, view: &View) {
         reflector_counters(registry, metrics);
     }
     // There is one reflector at most, so its metrics have no label.
-    let Some(status) = view.sources.iter().find_map(|(_, status)| status().reflector) else { return };
+    let Some(status) = view.sources.iter().find_map(|(_, status)| status.borrow().reflector.clone()) else {
+        return;
+    };
     // A version is opaque. Where it is a number, the metric shows people that it moves.
     // A number above the largest i64 would make the whole text invalid.
     let number = |version: Arc<str>| u64::try_from(version.parse::<i64>().ok()?).ok();
@@ -160,7 +162,7 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
     let (acknowledged, attempts) = (IntGauges::<1>::default(), IntGauges::<1>::default());
     let (busy, failing) = (FloatGauges::<1>::default(), FloatGauges::<1>::default());
     for status in view.sinks.iter() {
-        let status = status();
+        let status = status.borrow().clone();
         let own = [("sink", status.name)];
         if let Some(seq) = status.acknowledged {
             acknowledged.get_or_create(&own).set(whole(seq));

@@ -21,7 +21,7 @@ const MAX_DETAILS: usize = 20;
 pub(crate) async fn list(State(server): State<Arc<Context>>) -> Response {
     let merged = server.view.merged.borrow().clone();
     let items: Vec<Value> =
-        server.view.sources.iter().map(|(name, status)| source(&merged, *name, &status())).collect();
+        server.view.sources.iter().map(|(name, status)| source(&merged, *name, &status.borrow())).collect();
     json_response(&json!({"kind": "SourceList", "apiVersion": "podmux/v1", "items": items}))
 }
 

@@ -22,10 +22,11 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
+    certificate_files::CertificateFiles,
     error_chain::chain,
     host::{Disk, Host, Stamp},
     outage::Outage,
-    settings::{CertificateFiles, ServerSettings},
+    server::config::Config,
 };
 
 /// The maximal size of a file, in bytes.
@@ -114,7 +115,7 @@ impl ServerTls {
 }
 
 impl CredentialFiles {
-    pub(super) fn new(settings: &ServerSettings) -> Self {
+    pub(super) fn new(settings: &Config) -> Self {
         Self {
             token: settings.token_file.clone(),
             tls: settings.tls.clone(),
@@ -150,7 +151,7 @@ impl CredentialFiles {
 
 /// Returns all errors in the files of the token and the certificates. It reads them, and blocks.
 #[must_use]
-pub fn check(settings: &ServerSettings) -> Vec<CredentialError> {
+pub fn check(settings: &Config) -> Vec<CredentialError> {
     let (files, disk) = (CredentialFiles::new(settings), Disk::default());
     let (token, tls) = (files.token(&disk).and_then(Result::err), files.tls(&disk).and_then(Result::err));
     token.into_iter().chain(tls).collect()

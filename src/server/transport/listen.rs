@@ -27,7 +27,10 @@ use tokio::{
 use tracing::warn;
 
 use super::limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES};
-use crate::settings::{Listen, PassedListener, PassedSocket};
+use crate::server::{
+    address::Listen,
+    passed::{PassedListener, PassedSocket},
+};
 
 /// How long another server may take to accept a connection to its Unix socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -33,7 +33,7 @@ use crate::{
     host::{Disk, Host},
     outage::Outage,
     pod::NodeName,
-    settings::{Listen, PassedSocket, ServerSettings},
+    server::{address::Listen, config::Config, passed::PassedSocket},
 };
 
 /// The delay after a failed accept: without file descriptors the next one fails as well.
@@ -73,7 +73,7 @@ pub struct CredentialReload(watch::Sender<CredentialFiles>);
 impl CredentialReload {
     /// Reads the files of these settings, changed or not. An error is logged and leaves the
     /// previous credentials in effect.
-    pub fn now(&self, settings: &ServerSettings) {
+    pub fn now(&self, settings: &Config) {
         self.0.send_replace(CredentialFiles::new(settings));
     }
 }
@@ -84,7 +84,7 @@ impl Server {
     /// # Errors
     /// The first invalid file, or the first address on which it cannot listen.
     pub async fn bind(
-        settings: &ServerSettings,
+        settings: &Config,
         passed: Vec<PassedSocket>,
         node: NodeName,
         limits: Limits,

@@ -2,18 +2,16 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::pod::NodeName;
-
 /// Where Kubernetes puts the service account of a pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The apiserver source's settings.
-#[derive(Clone, Debug)]
-pub struct ApiSettings {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
     /// How the API server is reached.
     pub kubeconfig: Kubeconfig,
-    /// The node whose pods are wanted.
-    pub node: NodeName,
+    /// The proxies that lead to it.
+    pub proxies: Proxies,
 }
 
 /// How the API server is reached.

@@ -27,7 +27,7 @@ mod undelta_store;
 mod watch_event;
 
 pub use self::{
-    config::{ApiSettings, InCluster, Kubeconfig, Proxies},
+    config::{Config, InCluster, Kubeconfig, Proxies},
     connect::{ConnectError, Connected, Connector, ServerIdentity, describe_cause, describe_failure},
     metrics::ReflectorMetrics,
     source::{ApiHandle, ApiSource},

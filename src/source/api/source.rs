@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    config::{ApiSettings, Kubeconfig, Proxies},
+    config::{Config, Kubeconfig},
     connect::{
         ConnectError, Connector, ServerIdentity, describe_cause, describe_failure, is_about_credentials,
     },
@@ -33,6 +33,7 @@ use crate::{
     error_chain::chain,
     host::Host,
     mux::SourceChannel,
+    pod::NodeName,
     source::{last_good::LastGood, status::SourceStatus},
 };
 
@@ -51,7 +52,7 @@ const KUBE_SYSTEM_TIMEOUT: Duration = Duration::from_secs(5);
 struct RelistRequest {
     /// How many relists were requested.
     count: u64,
-    kubeconfig: Kubeconfig,
+    config: Config,
 }
 
 /// A handle of the running apiserver source. Cheap to clone.
@@ -69,23 +70,17 @@ impl ApiHandle {
     }
 
     /// Relists now with another kubeconfig. The previous one stays in use while the new one
-    /// is invalid.
-    pub fn retune(&self, kubeconfig: Kubeconfig) {
+    /// is invalid. The proxies need a restart: they are ignored.
+    pub fn retune(&self, config: Config) {
         self.relist.send_modify(|request| {
             request.count += 1;
-            request.kubeconfig = kubeconfig;
+            request.config = config;
         });
     }
 
-    /// The status of the source.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> SourceStatus {
-        self.status.borrow().clone()
-    }
-
-    /// The status of the source and its changes. It is closed when the source has ended.
-    #[must_use]
-    pub fn watch(&self) -> watch::Receiver<SourceStatus> {
+    pub fn status(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
     }
 
@@ -98,7 +93,8 @@ impl ApiHandle {
 
 /// The source of the pods that an API server has bound to this node.
 pub struct ApiSource {
-    settings: ApiSettings,
+    config: Config,
+    node: NodeName,
     host: Host,
     connector: Connector,
     /// The server of the last connection, or of the restored listing.
@@ -119,26 +115,26 @@ impl ApiSource {
     /// A source that publishes the node's pods in a channel. It does nothing before
     /// [`run`](Self::run).
     #[must_use]
-    pub fn new(settings: ApiSettings, channel: SourceChannel) -> (Self, ApiHandle) {
+    pub fn new(config: Config, node: NodeName, channel: SourceChannel) -> (Self, ApiHandle) {
         let host = Host::default();
         let status = SourceStatus { reflector: Some(reporter::idle()), ..SourceStatus::default() };
         let (status_sender, status) = watch::channel(status);
-        let kubeconfig = settings.kubeconfig.clone();
-        let (relist_sender, relist) = watch::channel(RelistRequest { count: 0, kubeconfig });
+        let (relist_sender, relist) = watch::channel(RelistRequest { count: 0, config: config.clone() });
         let metrics = ReflectorMetrics::default();
         let handle = ApiHandle { relist: relist_sender, status, metrics: metrics.clone() };
         let source = Self {
-            connector: Connector::new(settings.kubeconfig.clone()),
+            connector: Connector::new(config.kubeconfig.clone()).with_proxies(config.proxies.clone()),
             server: None,
             cluster: None,
             is_cluster_checked: false,
             reflector: Reflector::new(None, Instant::now()),
-            store: UndeltaStore::new(settings.node.clone(), channel, host.clock.clone()),
+            store: UndeltaStore::new(node.clone(), channel, host.clock.clone()),
             reporter: Reporter::new(status_sender, host.clock.clone()),
             metrics,
             request_metrics: RequestMetrics::default(),
             relist,
-            settings,
+            config,
+            node,
             host,
         };
         (source, handle)
@@ -154,13 +150,6 @@ impl ApiSource {
         self
     }
 
-    /// Uses the environment's proxies.
-    #[must_use]
-    pub fn with_proxies(mut self, proxies: Proxies) -> Self {
-        self.connector = self.connector.with_proxies(proxies);
-        self
-    }
-
     /// Publishes the last-known-good listing at once, and stores listings from now on.
     ///
     /// A listing of another server or of another node is discarded. It reads the
@@ -169,7 +158,7 @@ impl ApiSource {
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         let mut last_good = last_good.atomic();
         let configured = self.connector.identity();
-        match (&configured, &self.settings.kubeconfig) {
+        match (&configured, &self.config.kubeconfig) {
             (Ok(server), _) => self.reporter.target(&server.url),
             (Err(_), Kubeconfig::File(path)) => self.reporter.target(&path.display().to_string()),
             (Err(_), Kubeconfig::InCluster(_)) => {}
@@ -239,7 +228,7 @@ impl ApiSource {
         }
         let request = self.reflector.next(Instant::now(), self.host.random.fraction());
         debug!(source = "api", ?request, "sending a request to the API server");
-        let http_request = match http_request(&request, &self.settings.node) {
+        let http_request = match http_request(&request, &self.node) {
             Ok(request) => request,
             Err(error) => return RequestEnd::NoClient(chain(&error)),
         };
@@ -434,7 +423,7 @@ impl ApiSource {
 
     fn request_ended(&mut self, end: &RequestEnd) {
         if *end == RequestEnd::RelistRequested {
-            let kubeconfig = self.relist.borrow().kubeconfig.clone();
+            let kubeconfig = self.relist.borrow().config.kubeconfig.clone();
             self.connector.switch_to(kubeconfig);
         }
         let kind = error_kind(end, self.reflector.was_accepted());
@@ -540,7 +529,7 @@ impl ApiSource {
 
     /// The detail of the status.
     fn detail(&self) -> String {
-        let mut parts = vec![format!("pods of node {}", self.settings.node)];
+        let mut parts = vec![format!("pods of node {}", self.node)];
         match self.store.mirrors() {
             0 => {}
             1 => parts.push("1 mirror pod withheld".to_owned()),

@@ -14,9 +14,8 @@ mod names;
 mod watch;
 mod worker;
 
-use std::{mem, path, sync::Arc, time::Duration};
+use std::{fmt::Write as _, mem, path, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use tokio::{
     sync::watch as level,
     time::{self, Instant},
@@ -24,60 +23,21 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
-    config::{FileSettings, OnInvalid},
+    config::{Config, OnInvalid, Timings},
     manifests::{Contents, contents, read_manifest},
 };
 use self::{
     watch::{ChangeQueue, Changes},
     worker::{Outcome, Worker},
 };
-use super::last_good::LastGood;
-use crate::{host::Host, mux::SourceChannel, pod::SourceName};
+use super::{last_good::LastGood, status::SourceStatus};
+use crate::{host::Host, manifest::Preparation, mux::SourceChannel, pod::SourceName};
 
 /// The time between scans where nothing can be watched.
 const POLL: Duration = Duration::from_secs(1);
 /// The shortest time between scans that events ask for: a flood of events may overflow the
 /// queue as fast as it is emptied.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How changes are noticed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Noticing {
-    /// Not yet: the first scan is under way.
-    #[default]
-    Starting,
-    /// The kernel tells.
-    Watching,
-    /// Everything is scanned each second.
-    Polling {
-        /// Why the kernel cannot tell.
-        why: Arc<str>,
-    },
-}
-
-/// How the file source is doing, for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileStatus {
-    /// How changes are noticed.
-    pub noticing: Noticing,
-    /// When everything was scanned last.
-    pub last_scan: Option<Timestamp>,
-    /// What is wrong with the path, if something is. What is wrong with single
-    /// manifests is in the listing's rejections.
-    pub error: Option<Arc<str>>,
-    /// Since when something is wrong with it.
-    pub failing_since: Option<Timestamp>,
-    /// How many manifests there are.
-    pub files: usize,
-    /// For how many manifests it is waited: perhaps being written, or gone and perhaps coming back.
-    pub waiting: usize,
-    /// How many manifests or pods were not taken.
-    pub rejected: usize,
-    /// Why what is good now cannot be kept for the next start, if it cannot.
-    pub unkept: Option<Arc<str>>,
-    /// The last rescan that is complete, by its number.
-    rescanned: u64,
-}
 
 /// What the handle asks for.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +51,9 @@ struct Requests {
 #[derive(Clone, Debug)]
 pub struct FileHandle {
     requests: level::Sender<Requests>,
-    status: level::Receiver<FileStatus>,
+    /// The number of requested scans that are complete.
+    rescanned: level::Receiver<u64>,
+    status: level::Receiver<SourceStatus>,
 }
 
 impl FileHandle {
@@ -100,8 +62,8 @@ impl FileHandle {
         self.requests.send_modify(|requests| requests.rescans += 1);
     }
 
-    /// Applies these settings and starts a scan.
-    pub fn retune(&self, check_frequency: Duration, on_invalid: OnInvalid) {
+    /// Applies these settings and starts a scan. The path needs a restart: it is ignored.
+    pub fn retune(&self, Config { check_frequency, on_invalid, .. }: Config) {
         self.requests.send_modify(|requests| {
             *requests = Requests { rescans: requests.rescans + 1, check_frequency, on_invalid };
         });
@@ -112,12 +74,12 @@ impl FileHandle {
     pub async fn rescanned(&self) -> bool {
         self.rescan();
         let rescans = self.requests.borrow().rescans;
-        self.status.clone().wait_for(|status| status.rescanned >= rescans).await.is_ok()
+        self.rescanned.clone().wait_for(|rescanned| *rescanned >= rescans).await.is_ok()
     }
 
     /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> level::Receiver<FileStatus> {
+    pub fn status(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
 }
@@ -132,25 +94,54 @@ pub struct FileSource {
     worker: Option<Box<Worker>>,
     last_good: LastGood,
     requests: level::Receiver<Requests>,
-    status: level::Sender<FileStatus>,
+    rescanned: level::Sender<u64>,
+    status: level::Sender<SourceStatus>,
+    counts: Counts,
+    /// Why nothing can be watched.
+    polling: Option<Arc<str>>,
 }
 
 impl FileSource {
-    /// A source that publishes the manifests at the settings' path into a channel. It does
+    /// A source that publishes the manifests at the path of the settings into a channel. It does
     /// nothing before it runs.
     #[must_use]
-    pub fn new(settings: FileSettings, channel: SourceChannel) -> (Self, FileHandle) {
-        let FileSettings { check_frequency, on_invalid, .. } = settings;
+    pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, FileHandle) {
+        let Config { check_frequency, on_invalid, .. } = config;
         let (request, requests) = level::channel(Requests { rescans: 0, check_frequency, on_invalid });
-        let (status, published) = level::channel(FileStatus::default());
+        let (status, published) = level::channel(SourceStatus {
+            target: config.path.display().to_string(),
+            detail: "the first scan is in progress".to_owned(),
+            ..SourceStatus::default()
+        });
+        let (rescanned, complete) = level::channel(0);
         let queue = Arc::new(ChangeQueue::default());
         // It fails for an empty path only, which is then missing.
-        let absolute = path::absolute(&settings.path).unwrap_or_else(|_| settings.path.clone());
-        let last_good = LastGood::none(SourceName::File, settings.preparation.node.clone());
-        let worker = Some(Box::new(Worker::new(settings, absolute, queue.clone())));
+        let absolute = path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
+        let last_good = LastGood::none(SourceName::File, preparation.node.clone());
+        let worker = Some(Box::new(Worker::new(config, preparation, absolute, queue.clone())));
         let host = Host::default();
-        let source = Self { host, channel, queue, worker, last_good, requests, status };
-        (source, FileHandle { requests: request, status: published })
+        let source = Self {
+            host,
+            channel,
+            queue,
+            worker,
+            last_good,
+            requests,
+            rescanned,
+            status,
+            counts: Counts::default(),
+            polling: None,
+        };
+        (source, FileHandle { requests: request, rescanned: complete, status: published })
+    }
+
+    /// Changes the delays. Only before [`with_last_good`](Self::with_last_good).
+    #[must_use]
+    pub fn with_timings(mut self, timings: Timings) -> Self {
+        if let Some(worker) = &mut self.worker {
+            worker.set_timings(timings);
+        }
+        self
     }
 
     /// Runs on this host.
@@ -209,15 +200,14 @@ impl FileSource {
                 () = self.queue.wait() => {}
                 Ok(()) = self.requests.changed() => {}
                 () = self.last_good.write() => {
-                    self.publish_unkept();
+                    self.publish_detail();
                     continue;
                 }
                 () = time::sleep_until(schedule.next()) => {}
             }
             let began = Instant::now();
             let Requests { rescans, check_frequency, on_invalid } = *self.requests.borrow_and_update();
-            let scan =
-                schedule.next_scan <= began || rescans > answering.unwrap_or(self.status.borrow().rescanned);
+            let scan = schedule.next_scan <= began || rescans > answering.unwrap_or(*self.rescanned.borrow());
             let changes = self.queue.take();
             if let Some(worker) = &mut self.worker {
                 worker.retune(check_frequency, on_invalid);
@@ -236,8 +226,7 @@ impl FileSource {
                 if stop.run_until_cancelled(self.channel.merged()).await.is_none() {
                     return;
                 }
-                self.status
-                    .send_if_modified(|status| mem::replace(&mut status.rescanned, rescans) != rescans);
+                self.rescanned.send_if_modified(|rescanned| mem::replace(rescanned, rescans) != rescans);
             }
         }
     }
@@ -262,11 +251,6 @@ impl FileSource {
         }
     }
 
-    fn publish_unkept(&self) {
-        let unkept = self.last_good.error();
-        self.status.send_if_modified(|status| mem::replace(&mut status.unkept, unkept.clone()) != unkept);
-    }
-
     async fn publish(&mut self, outcome: Outcome) {
         for (origin, pods) in outcome.changed {
             self.last_good.put(&origin, pods);
@@ -276,20 +260,51 @@ impl FileSource {
         if let Some(listing) = outcome.listing {
             self.channel.publish(listing);
         }
-        let since = || self.status.borrow().failing_since.unwrap_or_else(|| self.host.clock.now());
-        let status = FileStatus {
-            failing_since: outcome.error.as_ref().map(|_| since()),
-            noticing: outcome.polling.map_or(Noticing::Watching, |why| Noticing::Polling { why }),
-            last_scan: outcome.scanned.or(self.status.borrow().last_scan),
-            error: outcome.error,
-            files: outcome.files,
-            waiting: outcome.waiting,
-            rejected: outcome.rejected,
-            unkept: self.last_good.error(),
-            rescanned: self.status.borrow().rescanned,
+        self.counts = Counts { files: outcome.files, rejected: outcome.rejected, waiting: outcome.waiting };
+        self.polling = outcome.polling;
+        let before = self.status.borrow().clone();
+        let status = SourceStatus {
+            detail: self.detail(),
+            last_success: outcome.scanned.filter(|_| outcome.failing.is_none()).or(before.last_success),
+            failing: outcome.failing,
+            ..before
         };
         self.status.send_if_modified(|before| mem::replace(before, status.clone()) != status);
     }
+
+    fn publish_detail(&self) {
+        let detail = self.detail();
+        self.status.send_if_modified(|status| mem::replace(&mut status.detail, detail.clone()) != detail);
+    }
+
+    /// What the source is doing, for people.
+    fn detail(&self) -> String {
+        let Counts { files, rejected, waiting } = self.counts;
+        let polling = self.polling.as_ref();
+        let mut detail = polling.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
+        // Writing to memory cannot fail.
+        let _ = write!(detail, "; {files} manifests");
+        for (count, what) in [(rejected, "rejected"), (waiting, "pending")] {
+            if count > 0 {
+                let _ = write!(detail, ", {count} {what}");
+            }
+        }
+        if let Some(error) = self.last_good.error() {
+            let _ = write!(detail, "; last-known-good pods cannot be saved: {error}");
+        }
+        detail
+    }
+}
+
+/// The numbers in the status.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Manifests.
+    files: usize,
+    /// Rejected manifests and pods.
+    rejected: usize,
+    /// Manifests that are unstable or missing.
+    waiting: usize,
 }
 
 /// When to act without an event.

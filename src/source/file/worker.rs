@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    config::{FileSettings, OnInvalid},
+    config::{Config, OnInvalid, Timings},
     entries::{Action, Cause, Delays, Entries, Target},
     inspect::{self, Resolved},
     load::{Loaded, load, load_all, time},
@@ -24,9 +24,10 @@ use super::{
 };
 use crate::{
     host::Host,
-    manifest::Manifest,
+    manifest::{Manifest, Preparation},
     outage::Outage,
     pod::{Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, RejectionReason, SourceName},
+    source::status::SourceFailing,
 };
 
 /// How often the watches are set again because the path changed meanwhile. The next scan does the rest.
@@ -58,7 +59,7 @@ pub(super) struct Outcome {
     /// Why nothing can be watched.
     pub(super) polling: Option<Arc<str>>,
     /// What is wrong with the path.
-    pub(super) error: Option<Arc<str>>,
+    pub(super) failing: Option<SourceFailing>,
     /// The number of files.
     pub(super) files: usize,
     /// The number of unstable or missing files.
@@ -71,7 +72,9 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 pub(super) struct Worker {
     host: Host,
-    settings: FileSettings,
+    config: Config,
+    timings: Timings,
+    preparation: Preparation,
     /// The path of the settings, absolute.
     path: PathBuf,
     builder: ListingBuilder,
@@ -96,14 +99,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(settings: FileSettings, path: PathBuf, queue: Arc<ChangeQueue>) -> Self {
-        let delays =
-            Delays { quiet: settings.quiet, check: settings.check_frequency, grace: settings.missing_grace };
+    pub(super) fn new(
+        config: Config,
+        preparation: Preparation,
+        path: PathBuf,
+        queue: Arc<ChangeQueue>,
+    ) -> Self {
+        let timings = Timings::default();
         Self {
             host: Host::default(),
             path,
             builder: ListingBuilder::new(SourceName::File),
-            entries: Entries::new(delays),
+            entries: Entries::new(delays(&config, timings)),
             links: BTreeMap::new(),
             watch: Watch::new(queue),
             resolved: None,
@@ -119,8 +126,16 @@ impl Worker {
             rejected: 0,
             skipped: HashSet::new(),
             conflicts: BTreeMap::new(),
-            settings,
+            config,
+            timings,
+            preparation,
         }
+    }
+
+    /// Changes the delays. Only before anything was restored or checked.
+    pub(super) fn set_timings(&mut self, timings: Timings) {
+        self.timings = timings;
+        self.entries = Entries::new(delays(&self.config, timings));
     }
 
     pub(super) fn set_host(&mut self, host: Host) {
@@ -150,8 +165,8 @@ impl Worker {
     /// Applies the settings that may change while the source runs, also to manifests that are
     /// invalid already.
     pub(super) fn retune(&mut self, check_frequency: Duration, on_invalid: OnInvalid) {
-        let before = mem::replace(&mut self.settings.on_invalid, on_invalid);
-        self.settings.check_frequency = check_frequency;
+        let before = mem::replace(&mut self.config.on_invalid, on_invalid);
+        self.config.check_frequency = check_frequency;
         self.entries.set_check(check_frequency);
         if before == on_invalid || on_invalid == OnInvalid::Keep {
             return;
@@ -213,7 +228,8 @@ impl Worker {
             scanned: self.scanned.take(),
             stable: !self.entries.is_unstable(),
             polling: self.polling.error(),
-            error: self.outage.error(),
+            // Errors of single manifests are in the listing.
+            failing: SourceFailing::of(&self.outage, false),
             files: self.entries.len(),
             waiting: self.entries.waiting(),
             rejected: self.rejected,
@@ -226,7 +242,7 @@ impl Worker {
             return None;
         }
         if !self.published {
-            let until = self.began? + self.settings.quiet * FIRST_WAITS;
+            let until = self.began? + self.timings.quiet * FIRST_WAITS;
             if self.entries.is_unstable() && Instant::now() < until {
                 return None;
             }
@@ -289,7 +305,7 @@ impl Worker {
         if self.builder.origins().next().is_none() {
             return "the path does not exist; its manifests are read when it appears".to_owned();
         }
-        format!("the path no longer exists; its pods are kept for {:?}", self.settings.missing_grace)
+        format!("the path no longer exists; its pods are kept for {:?}", self.timings.missing_grace)
     }
 
     fn manifests(&mut self, mut names: BTreeSet<OsString>) -> BTreeSet<OsString> {
@@ -322,7 +338,7 @@ impl Worker {
             let paths = hops.into_iter().chain(&resolved.hops).chain(&resolved.real).chain(&wanted);
             self.watch.set_interest(Interest { directory, paths: paths.cloned().collect() });
             if let Err(error) = self.watch.set(&self.host.disk, &wanted) {
-                self.watch_again_at = Some(now + self.settings.check_frequency);
+                self.watch_again_at = Some(now + self.config.check_frequency);
                 self.entries.events_lost();
                 self.log_polling(Some(&error));
                 return resolved;
@@ -393,7 +409,7 @@ impl Worker {
                     paths.push(path);
                 }
             }
-            let loaded = load_all(&self.host, &paths, &self.settings.preparation);
+            let loaded = load_all(&self.host, &paths, &self.preparation);
             for (name, loaded) in to_read.into_iter().zip(loaded) {
                 self.apply(name, loaded);
             }
@@ -404,7 +420,7 @@ impl Worker {
     /// Checks one name, and reads its manifest if needed.
     fn check_and_load(&mut self, name: &OsStr, cause: Cause) {
         if let Some(path) = self.check(name, cause) {
-            let loaded = load(&self.host, &path, &self.settings.preparation);
+            let loaded = load(&self.host, &path, &self.preparation);
             self.apply(name, loaded);
         }
     }
@@ -494,7 +510,7 @@ impl Worker {
         if self.builder.rejection(&origin).is_some_and(|before| before.reason == reason) {
             return;
         }
-        if matches!(reason, RejectionReason::Invalid(_)) && self.settings.on_invalid == OnInvalid::Remove {
+        if matches!(reason, RejectionReason::Invalid(_)) && self.config.on_invalid == OnInvalid::Remove {
             self.builder.remove(&origin);
             self.note_changed(name);
         }
@@ -516,7 +532,7 @@ impl Worker {
     /// The manifest's path below the path of the settings. Bytes that are not UTF-8 are
     /// written as `\xff`.
     fn origin(&self, name: &OsStr) -> Origin {
-        let given = &self.settings.path;
+        let given = &self.config.path;
         let path = if name.is_empty() { given.clone() } else { given.join(name) };
         let mut text = String::new();
         for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -528,7 +544,7 @@ impl Worker {
 
     fn name_at<'o>(&self, origin: &'o Origin) -> &'o OsStr {
         let path = Path::new(origin.as_str());
-        if path == self.settings.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
+        if path == self.config.path { OsStr::new("") } else { path.file_name().unwrap_or_default() }
     }
 
     /// Notes that the pods of a file changed. A path that is not UTF-8 is not kept for the
@@ -560,7 +576,7 @@ impl Worker {
 /// The log.
 impl Worker {
     fn log_error(&mut self, error: Option<String>) {
-        let path = self.settings.path.display();
+        let path = self.config.path.display();
         match error {
             Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
                 warn!(source = "file", %path, %error, "source failed");
@@ -575,7 +591,7 @@ impl Worker {
     fn log_removal(&self, waiting: usize) {
         let files = waiting.saturating_sub(self.entries.waiting());
         if files > 0 && matches!(self.resolved, Some(Resolved { target: Target::Missing, .. })) {
-            let path = self.settings.path.display();
+            let path = self.config.path.display();
             warn!(source = "file", %path, files, "path still missing, its pods are removed");
         }
     }
@@ -627,4 +643,8 @@ impl Worker {
     fn is_missing(&self, origin: &Origin) -> bool {
         self.entries.is_missing(self.name_at(origin))
     }
+}
+
+fn delays(config: &Config, timings: Timings) -> Delays {
+    Delays { quiet: timings.quiet, check: config.check_frequency, grace: timings.missing_grace }
 }

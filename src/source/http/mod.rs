@@ -84,15 +84,9 @@ impl Posts {
         self.posted.borrow().get(key).cloned()
     }
 
-    /// The status of the source.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> SourceStatus {
-        self.status.borrow().clone()
-    }
-
-    /// The status of the source and its changes. Closed when the source has ended.
-    #[must_use]
-    pub fn watch(&self) -> watch::Receiver<SourceStatus> {
+    pub fn status(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
     }
 

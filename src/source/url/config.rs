@@ -4,63 +4,51 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use http::{HeaderMap, Uri};
 
-use crate::{
-    client::{Identity, shown},
-    hex::hex,
-    manifest::Preparation,
-};
+use crate::{certificate_files::CertificateFiles, client::shown, hex::hex};
 
 /// The url source's settings.
-#[derive(Clone)]
-pub struct UrlSettings {
-    /// What is polled: an `http` or `https` URL, perhaps with user and password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The `http` or `https` URL that is polled; it may hold a user and a password.
     pub url: Uri,
-    /// What every request says besides.
+    /// Headers of every request. Values that are marked as sensitive are not printed.
     pub headers: HeaderMap,
-    /// The CAs that are trusted, as PEM, in place of the system's.
+    /// The CAs that are trusted in place of the system's, as PEM.
     pub ca_file: Option<PathBuf>,
-    /// Who this node is, where the server wants to know.
-    pub identity: Option<Identity>,
-    /// The only body that is taken, by its SHA-256.
+    /// The certificate that the source presents to the server.
+    pub client_certificate: Option<CertificateFiles>,
+    /// The SHA-256 that the body must have.
     pub sha256: Option<[u8; 32]>,
     /// The time between the end of one poll and the beginning of the next.
     pub check_frequency: Duration,
-    /// How long a poll may take, redirects and the whole body included.
-    pub timeout: Duration,
-    /// For whom manifests are prepared.
-    pub preparation: Preparation,
 }
 
-impl UrlSettings {
-    /// The kubelet's check frequency (20 s) and time limit (10 s), and nothing special.
+impl Config {
+    /// The kubelet's check frequency (20 s), and nothing but the URL.
     #[must_use]
-    pub fn new(url: Uri, preparation: Preparation) -> Self {
+    pub fn new(url: Uri) -> Self {
         Self {
             url,
             headers: HeaderMap::new(),
             ca_file: None,
-            identity: None,
+            client_certificate: None,
             sha256: None,
             check_frequency: Duration::from_secs(20),
-            timeout: Duration::from_secs(10),
-            preparation,
         }
     }
 }
 
-impl fmt::Debug for UrlSettings {
-    /// Without what may be secret.
+impl fmt::Debug for Config {
+    /// Without user, password and query of the URL and without the headers' values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<&str> = self.headers.keys().map(http::HeaderName::as_str).collect();
-        f.debug_struct("UrlSettings")
+        f.debug_struct("Config")
             .field("url", &shown(&self.url))
             .field("headers", &headers)
             .field("ca_file", &self.ca_file)
-            .field("identity", &self.identity)
+            .field("client_certificate", &self.client_certificate)
             .field("sha256", &self.sha256.map(|sum| hex(&sum)))
             .field("check_frequency", &self.check_frequency)
-            .field("timeout", &self.timeout)
-            .field("preparation", &self.preparation)
             .finish()
     }
 }

@@ -1,6 +1,6 @@
 //! One request for the manifests, and its errors.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -10,7 +10,7 @@ use http::{
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
-use super::config::UrlSettings;
+use super::config::Config;
 use crate::{
     client::{Client, ClientError, ClientSettings},
     error_chain::chain,
@@ -114,23 +114,29 @@ impl Fetcher {
     pub(super) async fn fetch(
         &mut self,
         threads: &Threads,
-        settings: &UrlSettings,
+        config: &Config,
+        timeout: Duration,
         known: Option<&Validators>,
     ) -> Result<Answer, UrlError> {
-        let client = self.ready(threads, settings).await?;
-        let answer = request(&client, settings, known).await;
+        let client = self.ready(threads, config, timeout).await?;
+        let answer = request(&client, config, known).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
         answer
     }
 
     /// A client with the current certificates, or else with the previous ones.
-    async fn ready(&mut self, threads: &Threads, settings: &UrlSettings) -> Result<Client, ClientError> {
+    async fn ready(
+        &mut self,
+        threads: &Threads,
+        config: &Config,
+        timeout: Duration,
+    ) -> Result<Client, ClientError> {
         let before = match self.client.take() {
             Some(client) if !self.stale => return Ok(client),
             before => before,
         };
-        match (client(threads, settings).await, before) {
+        match (client(threads, config, timeout).await, before) {
             (Ok(client), _) => {
                 (self.stale, self.warned) = (false, None);
                 Ok(client)
@@ -148,13 +154,13 @@ impl Fetcher {
     }
 }
 
-async fn client(threads: &Threads, settings: &UrlSettings) -> Result<Client, ClientError> {
+async fn client(threads: &Threads, config: &Config, timeout: Duration) -> Result<Client, ClientError> {
     let settings = ClientSettings {
-        ca_file: settings.ca_file.clone(),
-        identity: settings.identity.clone(),
+        ca_file: config.ca_file.clone(),
+        identity: config.client_certificate.clone(),
         socket: None,
-        connect_timeout: settings.timeout,
-        timeout: settings.timeout,
+        connect_timeout: timeout,
+        timeout,
         follow_redirects: true,
     };
     // The certificates may be on a network file system that hangs.
@@ -162,16 +168,12 @@ async fn client(threads: &Threads, settings: &UrlSettings) -> Result<Client, Cli
     made.unwrap_or_else(|error| Err(ClientError::Roots(io::Error::other(error))))
 }
 
-async fn request(
-    client: &Client,
-    settings: &UrlSettings,
-    known: Option<&Validators>,
-) -> Result<Answer, UrlError> {
-    let mut request = Request::get(&settings.url).body(Bytes::new()).map_err(UrlError::Request)?;
+async fn request(client: &Client, config: &Config, known: Option<&Validators>) -> Result<Answer, UrlError> {
+    let mut request = Request::get(&config.url).body(Bytes::new()).map_err(UrlError::Request)?;
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
-    headers.extend(settings.headers.clone());
+    headers.extend(config.headers.clone());
     let condition = known.and_then(Validators::condition);
     let is_conditional = condition.is_some();
     if let Some((name, value)) = condition {
@@ -191,7 +193,7 @@ async fn request(
         return Err(UrlError::Empty);
     }
     let sha256: [u8; 32] = Sha256::digest(&body).into();
-    match settings.sha256 {
+    match config.sha256 {
         Some(pinned) if pinned != sha256 => Err(UrlError::Pin { found: hex(&sha256), pinned: hex(&pinned) }),
         _ => Ok(Answer::Body(Fetched { body, sha256, validators })),
     }

@@ -7,9 +7,9 @@
 mod config;
 mod fetch;
 
-use std::{mem, path::PathBuf, sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Uri};
+use http::Uri;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch as level,
@@ -18,18 +18,18 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-pub use self::config::UrlSettings;
+pub use self::config::Config;
 use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
 use super::{
     last_good::LastGood,
     status::{SourceFailing, SourceStatus},
 };
 use crate::{
-    client::{Identity, shown},
+    client::shown,
     error_chain::chain,
     hex::hex,
     host::Host,
-    manifest::{self, Manifest},
+    manifest::{self, Manifest, Preparation},
     mux::SourceChannel,
     outage::Outage,
     pod::{InvalidManifest, Listing, ListingBuilder, Origin, RejectionReason, SourceName},
@@ -38,27 +38,14 @@ use crate::{
 /// The check frequency varies by up to a tenth, so that the nodes of a fleet that were started
 /// together do not always poll together.
 const JITTER: f64 = 0.1;
-
-/// What may change while the source runs: see [`UrlSettings`].
-#[derive(Clone)]
-pub struct Tuning {
-    /// The time between two polls.
-    pub check_frequency: Duration,
-    /// What every request says besides.
-    pub headers: HeaderMap,
-    /// The CAs that are trusted.
-    pub ca_file: Option<PathBuf>,
-    /// Who this node is.
-    pub identity: Option<Identity>,
-    /// The only body that is taken.
-    pub sha256: Option<[u8; 32]>,
-}
+/// The time limit for a poll, with redirects and the whole body, as in the kubelet.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the handle asks for.
 #[derive(Clone, Debug)]
 struct Requests {
     polls: u64,
-    settings: UrlSettings,
+    config: Config,
 }
 
 /// Controls a [`UrlSource`] that runs. Cheap to clone.
@@ -76,14 +63,12 @@ impl UrlHandle {
         self.requests.send_modify(|requests| requests.polls += 1);
     }
 
-    /// Applies these settings, polls now and reloads certificates.
-    pub fn retune(&self, tuning: Tuning) {
-        let Tuning { check_frequency, headers, ca_file, identity, sha256 } = tuning;
+    /// Applies these settings, polls now and reloads certificates. The URL needs a restart:
+    /// it is ignored.
+    pub fn retune(&self, config: Config) {
         self.requests.send_modify(|requests| {
-            requests.polls += 1;
-            let settings = &mut requests.settings;
-            (settings.check_frequency, settings.headers) = (check_frequency, headers);
-            (settings.ca_file, settings.identity, settings.sha256) = (ca_file, identity, sha256);
+            let url = requests.config.url.clone();
+            *requests = Requests { polls: requests.polls + 1, config: Config { url, ..config } };
         });
     }
 
@@ -95,15 +80,9 @@ impl UrlHandle {
         self.polled.clone().wait_for(|polled| *polled >= polls).await.is_ok()
     }
 
-    /// The status of the source.
+    /// The status of the source. Closed when the source has ended.
     #[must_use]
-    pub fn status(&self) -> SourceStatus {
-        self.status.borrow().clone()
-    }
-
-    /// The status of the source and its changes. Closed when the source has ended.
-    #[must_use]
-    pub fn watch(&self) -> level::Receiver<SourceStatus> {
+    pub fn status(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
 }
@@ -120,7 +99,9 @@ struct Known {
 pub struct UrlSource {
     host: Host,
     channel: SourceChannel,
-    settings: UrlSettings,
+    config: Config,
+    preparation: Preparation,
+    timeout: Duration,
     /// The URL without its secrets.
     origin: Origin,
     fetcher: Fetcher,
@@ -136,20 +117,22 @@ pub struct UrlSource {
 }
 
 impl UrlSource {
-    /// A source that polls the settings' URL into a channel. It does nothing before it runs.
+    /// A source that polls the URL of the settings into a channel. It does nothing before it runs.
     #[must_use]
-    pub fn new(settings: UrlSettings, channel: SourceChannel) -> (Self, UrlHandle) {
-        let target = shown(&settings.url);
+    pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, UrlHandle) {
+        let target = shown(&config.url);
         let origin = Origin::from(&*target);
-        let status = SourceStatus { target, detail: polling(&settings), ..SourceStatus::default() };
+        let status = SourceStatus { target, detail: polling(&config), ..SourceStatus::default() };
         let (status, published_status) = level::channel(status);
         let (polled, complete) = level::channel(0);
-        let last_good = LastGood::none(SourceName::Url, settings.preparation.node.clone());
-        let (request, requests) = level::channel(Requests { polls: 0, settings: settings.clone() });
+        let last_good = LastGood::none(SourceName::Url, preparation.node.clone());
+        let (request, requests) = level::channel(Requests { polls: 0, config: config.clone() });
         let source = Self {
             host: Host::default(),
             channel,
-            settings,
+            config,
+            preparation,
+            timeout: TIMEOUT,
             origin,
             fetcher: Fetcher::default(),
             builder: ListingBuilder::new(SourceName::Url),
@@ -162,6 +145,13 @@ impl UrlSource {
             status,
         };
         (source, UrlHandle { requests: request, polled: complete, status: published_status })
+    }
+
+    /// Changes the time limit for a poll, with redirects and the whole body.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     /// Runs on this host.
@@ -177,7 +167,7 @@ impl UrlSource {
     #[must_use]
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         let mut last_good = last_good.on(self.host.clone());
-        let (own, mut others) = (saved_origin(&self.settings.url), Vec::new());
+        let (own, mut others) = (saved_origin(&self.config.url), Vec::new());
         for (url, pods) in last_good.restored() {
             if url == own {
                 self.builder.put(&self.origin, pods, self.host.clock.now());
@@ -221,9 +211,9 @@ impl UrlSource {
                 }
                 () = time::sleep_until(next) => {}
             }
-            let Requests { polls, settings } = self.requests.borrow_and_update().clone();
+            let Requests { polls, config } = self.requests.borrow_and_update().clone();
             let is_requested = polls > *self.polled.borrow();
-            self.settings = settings;
+            self.config = config;
             let poll = async {
                 if is_requested {
                     // The certificates may have been replaced.
@@ -238,7 +228,7 @@ impl UrlSource {
                 return;
             }
             self.polled.send_if_modified(|polled| mem::replace(polled, polls) != polls);
-            next = Instant::now() + jittered(self.settings.check_frequency, self.host.random.fraction());
+            next = Instant::now() + jittered(self.config.check_frequency, self.host.random.fraction());
         }
     }
 
@@ -251,13 +241,13 @@ impl UrlSource {
 
     async fn fetch(&mut self) -> Result<(), UrlError> {
         let validators = self.validators().cloned();
-        match self.fetcher.fetch(&self.host.threads, &self.settings, validators.as_ref()).await? {
+        match self.fetcher.fetch(&self.host.threads, &self.config, self.timeout, validators.as_ref()).await? {
             Answer::Unchanged => {}
             Answer::Body(Fetched { sha256, validators, .. }) if self.is_current(&sha256) => {
                 self.known = Some(Known { sha256, validators });
             }
             Answer::Body(Fetched { body, sha256, validators }) => {
-                let preparation = self.settings.preparation.clone();
+                let preparation = self.preparation.clone();
                 let decoding = self.host.threads.blocking(move || manifest::read(&body, &preparation));
                 match decoding.await {
                     Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, validators }).await,
@@ -272,7 +262,7 @@ impl UrlSource {
     /// The validators for a conditional request. `None` while the last body is rejected: the
     /// next valid body may be the one that is known.
     fn validators(&self) -> Option<&Validators> {
-        let pinned = |known: &&Known| self.settings.sha256.is_none_or(|pin| pin == known.sha256);
+        let pinned = |known: &&Known| self.config.sha256.is_none_or(|pin| pin == known.sha256);
         let known = self.known.as_ref().filter(pinned);
         known.filter(|_| self.builder.rejection(&self.origin).is_none()).map(|known| &known.validators)
     }
@@ -298,7 +288,7 @@ impl UrlSource {
                 warn!(source = "url", path = %origin, %warning, "manifest warning");
             }
             debug!(source = "url", path = %origin, pods, "manifest accepted");
-            self.last_good.put(&saved_origin(&self.settings.url), self.builder.found(origin).to_vec());
+            self.last_good.put(&saved_origin(&self.config.url), self.builder.found(origin).to_vec());
             // Begin to save before consumers act on the listing.
             self.last_good.begin().await;
         }
@@ -355,7 +345,7 @@ impl UrlSource {
 
     /// What the source is doing, for people.
     fn detail(&self) -> String {
-        let polling = polling(&self.settings);
+        let polling = polling(&self.config);
         self.last_good.error().map_or(polling.clone(), |error| {
             format!("{polling}; last-known-good pods cannot be saved: {error}")
         })
@@ -394,8 +384,8 @@ impl UrlSource {
     }
 }
 
-fn polling(settings: &UrlSettings) -> String {
-    format!("polling every {:?}", settings.check_frequency)
+fn polling(config: &Config) -> String {
+    format!("polling every {:?}", config.check_frequency)
 }
 
 /// The name under which the pods of a URL are saved: the URL without its secrets. The query is

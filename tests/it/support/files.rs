@@ -10,9 +10,12 @@ use std::{
 
 use podmux::{
     manifest::Preparation,
-    mux::{Mux, Notify, Updates},
+    mux::{Mux, Notify, SourceChannel, Updates},
     pod::{NodeName, Pod, PodUpdate, SourceName},
-    source::file::{FileHandle, FileSettings, FileSource, FileStatus},
+    source::{
+        SourceStatus,
+        file::{self, FileHandle, FileSource, OnInvalid, Timings},
+    },
 };
 use tempfile::TempDir;
 use tokio::{
@@ -37,9 +40,38 @@ pub fn pod(name: &str, image: &str) -> String {
 /// The settings of a test. The check timer never fires, so every update comes from an event, a
 /// delay of a file or a requested rescan.
 pub fn settings(path: &Path) -> FileSettings {
+    let Timings { quiet, missing_grace } = Timings::default();
+    let check_frequency = Duration::from_hours(1);
     let node = NodeName::new("node").unwrap();
-    let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
-    FileSettings { check_frequency: Duration::from_hours(1), ..FileSettings::new(path, preparation) }
+    FileSettings {
+        path: path.to_owned(),
+        node,
+        check_frequency,
+        on_invalid: OnInvalid::Keep,
+        quiet,
+        missing_grace,
+    }
+}
+
+/// What a test may change: the source's settings and its delays.
+#[derive(Clone, Debug)]
+pub struct FileSettings {
+    pub path: PathBuf,
+    pub node: NodeName,
+    pub check_frequency: Duration,
+    pub on_invalid: OnInvalid,
+    pub quiet: Duration,
+    pub missing_grace: Duration,
+}
+
+impl FileSettings {
+    pub fn source(self, channel: SourceChannel) -> (FileSource, FileHandle) {
+        let Self { path, node, check_frequency, on_invalid, quiet, missing_grace } = self;
+        let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
+        let config = file::Config { path, check_frequency, on_invalid };
+        let (source, handle) = FileSource::new(config, preparation, channel);
+        (source.with_timings(Timings { quiet, missing_grace }), handle)
+    }
 }
 
 /// The path `manifests` in a temporary directory. It may be missing.
@@ -125,7 +157,7 @@ impl Running {
     pub fn hold(settings: FileSettings, more: impl FnOnce(FileSource) -> FileSource) -> Self {
         let (mux, turn) = Mux::new(&[SourceName::File]);
         let path = settings.path.clone();
-        let (source, handle) = FileSource::new(settings, mux.channel(SourceName::File).unwrap());
+        let (source, handle) = settings.source(mux.channel(SourceName::File).unwrap());
         let source = more(source);
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
@@ -177,14 +209,14 @@ impl Running {
     }
 
     /// Waits for a status.
-    pub async fn status(&self, is: impl FnMut(&FileStatus) -> bool) -> FileStatus {
+    pub async fn status(&self, is: impl FnMut(&SourceStatus) -> bool) -> SourceStatus {
         soon(self.handle.status().wait_for(is)).await.expect("the source runs").clone()
     }
 
     /// Rescans, and waits until no file is unstable or missing.
     pub async fn is_idle(&self) {
         assert!(soon(self.handle.rescanned()).await);
-        self.status(|status| status.waiting == 0).await;
+        self.status(|status| !status.detail.contains("pending")).await;
     }
 
     /// Asserts that there is no update, also after a rescan: the next update is of a marker that

@@ -1,13 +1,13 @@
-//! Man pages, from the definitions that `--help` comes from, and a few sections by hand.
+//! Man pages: generated from the definitions of the command line, with a few sections written by hand.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use clap::Command;
 use clap_mangen::Man;
 
-/// Each page by its file's name: one for the program, one for each subcommand.
+/// Each page by its file name: one for the program, one for each subcommand.
 ///
-/// `systemd/man/NAME.sections`, if there is one, has what help does not say.
+/// `systemd/man/NAME.sections` holds further sections.
 pub fn pages(command: &Command) -> BTreeMap<String, String> {
     let mut command = command.clone();
     command.build();
@@ -28,7 +28,7 @@ pub fn pages(command: &Command) -> BTreeMap<String, String> {
 
 fn page(mut command: Command, see: &[&str]) -> String {
     let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-    // In short: a line with every flag says less than the list below it.
+    // Without the flags: they are listed below.
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim().to_owned();
     let version = format!("podmux {}", env!("CARGO_PKG_VERSION"));
@@ -61,7 +61,7 @@ fn page(mut command: Command, see: &[&str]) -> String {
     text
 }
 
-/// What stands below a help: examples, as they are written, and paragraphs.
+/// The text after the options: literal examples, and paragraphs.
 fn after_help(help: &str) -> String {
     let mut text = String::new();
     let mut literal = false;
@@ -87,7 +87,7 @@ fn after_help(help: &str) -> String {
     text + if literal { ".fi\n" } else { "" }
 }
 
-/// Text that roff takes for nothing but text.
+/// Escapes text for roff.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq").replace('`', "\\(ga");
     if text.starts_with('.') { format!("\\&{text}") } else { text }

@@ -9,7 +9,7 @@ use podmux::{
     pod::{NodeName, SourceName},
     source::{
         SourceStatus,
-        url::{UrlHandle, UrlSettings, UrlSource},
+        url::{Config, UrlHandle, UrlSource},
     },
     storage::SourceState,
 };
@@ -19,11 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::files::{line, soon};
 
 /// The settings of a test. After the first poll there are only requested ones.
-pub fn settings(url: &str) -> UrlSettings {
-    let node = NodeName::new("node").unwrap();
+pub fn settings(url: &str) -> Config {
     let url: Uri = url.parse().unwrap();
-    let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
-    UrlSettings { check_frequency: Duration::from_hours(1), ..UrlSettings::new(url, preparation) }
+    Config { check_frequency: Duration::from_hours(1), ..Config::new(url) }
 }
 
 /// A running source.
@@ -40,9 +38,11 @@ impl Polled {
         Self::start_with(settings(url), |source| source)
     }
 
-    pub fn start_with(settings: UrlSettings, change: impl FnOnce(UrlSource) -> UrlSource) -> Self {
+    pub fn start_with(config: Config, change: impl FnOnce(UrlSource) -> UrlSource) -> Self {
         let (mux, turn) = Mux::new(&[SourceName::Url]);
-        let (source, handle) = UrlSource::new(settings, mux.channel(SourceName::Url).unwrap());
+        let node = NodeName::new("node").unwrap();
+        let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
+        let (source, handle) = UrlSource::new(config, preparation, mux.channel(SourceName::Url).unwrap());
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
         let source = tokio::spawn(change(source).run(stop.clone()));
@@ -77,7 +77,7 @@ impl Polled {
     }
 
     pub fn status(&self) -> SourceStatus {
-        self.handle.status()
+        self.handle.status().borrow().clone()
     }
 
     /// The error of the source.
@@ -90,7 +90,7 @@ impl Polled {
         let fails = |status: &SourceStatus| {
             status.failing.as_ref().is_some_and(|failing| failing.error.contains(wanted))
         };
-        soon(self.handle.watch().wait_for(fails)).await.expect("the source runs");
+        soon(self.handle.status().wait_for(fails)).await.expect("the source runs");
     }
 
     /// The state of the source in the merged view.

@@ -19,18 +19,18 @@ use rustix::{
 
 use super::stream::Replica;
 
-/// Longer than anything takes but on a machine that stands still.
+/// A time limit that only a machine without progress exceeds.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
-/// `podmux` with these arguments, and nothing of the environment that could change what it does.
+/// `podmux` with these arguments and an empty environment.
 pub fn podmux(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
     command.args(args).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// `podmux run` on a directory of manifests. It takes no port and keeps no
-/// state, unless a flag says so: tests run beside each other.
+/// `podmux run` on a directory of manifests. It binds no port and stores no state unless a flag
+/// asks for it, because tests run in parallel.
 pub fn podmux_run(manifests: &Path, args: &[&str]) -> Command {
     let mut all = vec!["run", "--node-name", "node1", "--pod-manifest-path", manifests.to_str().unwrap()];
     all.extend(args);
@@ -39,7 +39,7 @@ pub fn podmux_run(manifests: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// A process that runs.
+/// A running process.
 pub struct Process {
     pid: Pid,
     pub stdout: Lines,
@@ -48,7 +48,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it; what it says is read all the time, as far as it goes to pipes of its own.
+    /// Starts it. Output to its own pipes is read all the time.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (Lines::default(), Lines::default());
@@ -64,7 +64,7 @@ impl Process {
         Self { pid, stdout, stderr, status }
     }
 
-    /// Starts it with a stdout that nobody reads, and waits until it is full.
+    /// Starts it with a stdout that is not read, and waits until the pipe is full.
     pub fn start_unread(mut command: Command) -> (Self, PipeReader) {
         let (reader, writer) = pipe().unwrap();
         let process = Self::start(command.stdout(writer.try_clone().unwrap()));
@@ -110,7 +110,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// A test that failed leaves nothing behind.
+    /// A failed test leaves no process behind.
     fn drop(&mut self) {
         if self.status.try_recv() == Err(mpsc::TryRecvError::Empty) {
             let _ = kill_process(self.pid, Signal::KILL);
@@ -118,25 +118,25 @@ impl Drop for Process {
     }
 }
 
-/// Looks until there is something to be seen.
+/// Repeats a check until it returns a value.
 pub fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(begun.elapsed() < PATIENCE, "nothing to be seen");
+        assert!(begun.elapsed() < PATIENCE, "timed out");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Waits until whoever writes more to a pipe than it holds has to wait.
+/// Waits until a pipe is full.
 fn wait_until_full(writer: &PipeWriter) {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     wait_for(|| (poll(&mut [PollFd::new(writer, PollFlags::OUT)], Some(&now)).unwrap() == 0).then_some(()));
 }
 
-/// A pipe that does not take another byte.
+/// A full pipe.
 pub fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
@@ -147,7 +147,7 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// What appears on a terminal to which a command's stdout and stderr go.
+/// The output of a command whose stdout and stderr are a terminal.
 pub fn on_a_terminal(mut command: Command) -> String {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
@@ -155,12 +155,12 @@ pub fn on_a_terminal(mut command: Command) -> String {
     let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
     let theirs = File::options().read(true).write(true).open(name).unwrap();
     let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
-    // The command keeps the terminal's other end open as long as it lives.
+    // The command holds the other end of the terminal open.
     drop(command);
     let mut text = Vec::new();
     let mut ours = File::from(ours);
     let mut part = [0; 4096];
-    // A terminal ends with an error (EIO) when nobody holds its other end.
+    // A read fails with EIO when the other end is closed.
     while let Ok(count @ 1..) = ours.read(&mut part) {
         text.extend_from_slice(&part[..count]);
     }
@@ -168,14 +168,14 @@ pub fn on_a_terminal(mut command: Command) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// The exit code, or 128 and the signal as a shell counts.
+/// The exit code, or 128 plus the signal, as in a shell.
 fn exit_code(child: &mut Child) -> i32 {
     use std::os::unix::process::ExitStatusExt as _;
     let status = child.wait().unwrap();
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
 }
 
-/// The lines that came out of a pipe so far.
+/// The lines of a pipe so far.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<(Mutex<Said>, Condvar)>);
 
@@ -186,7 +186,7 @@ struct Said {
 }
 
 impl Lines {
-    /// Reads a pipe to its end, on a thread of its own.
+    /// Reads a pipe to its end on a thread.
     pub fn read(&self, pipe: impl Read + Send + 'static) {
         let lines = self.clone();
         self.0.0.lock().unwrap().reading = true;

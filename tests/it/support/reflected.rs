@@ -7,7 +7,7 @@ use podmux::{
     pod::{NodeName, Op, Pod, PodUpdate, SourceName},
     source::{
         SourceFailing, SourceStatus,
-        api::{ApiHandle, ApiSettings, ApiSource, Kubeconfig},
+        api::{ApiHandle, ApiSource, Config, Kubeconfig, Proxies},
     },
     storage::SourceState,
 };
@@ -84,9 +84,10 @@ impl Reflected {
     pub fn start_with(server: &ApiServer, user: &Value, more: impl FnOnce(ApiSource) -> ApiSource) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = Kubeconfig::File(server.kubeconfig(directory.path(), user));
-        let settings = ApiSettings { kubeconfig, node: NodeName::new(NODE).unwrap() };
+        let config = Config { kubeconfig, proxies: Proxies::default() };
+        let node = NodeName::new(NODE).unwrap();
         let (mux, turn) = Mux::new(&[SourceName::Api]);
-        let (source, handle) = ApiSource::new(settings, mux.channel(SourceName::Api).unwrap());
+        let (source, handle) = ApiSource::new(config, node, mux.channel(SourceName::Api).unwrap());
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
         let source = tokio::spawn(more(source).run(stop.clone()));
@@ -200,7 +201,7 @@ impl Reflected {
     }
 
     pub fn status(&self) -> SourceStatus {
-        self.handle.status()
+        self.handle.status().borrow().clone()
     }
 
     pub fn failing(&self) -> Option<SourceFailing> {
@@ -219,7 +220,7 @@ impl Reflected {
 
     /// Waits for a status.
     pub async fn wait_until(&self, what: &str, is: impl FnMut(&SourceStatus) -> bool) {
-        let mut watch = self.handle.watch();
+        let mut watch = self.handle.status();
         let Ok(status) = timeout(Duration::from_mins(2), watch.wait_for(is)).await else {
             panic!("it is not {what}: {:#?}, requests {:?}", self.status(), self.server.summaries());
         };

@@ -20,8 +20,10 @@ use hyper::{body::Frame, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use podmux::{
     pod::NodeName,
-    server::{Caller, ConnectionStats, CredentialReload, Limits, RejectReason, Server, StartError},
-    settings::{Listen, PassedSocket, ServerSettings},
+    server::{
+        Caller, Config, ConnectionStats, CredentialReload, Limits, Listen, PassedSocket, RejectReason,
+        Server, StartError,
+    },
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -63,16 +65,16 @@ pub struct Work {
 }
 
 /// Only one TCP port of loopback.
-pub fn loopback() -> ServerSettings {
-    ServerSettings { listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())], ..ServerSettings::default() }
+pub fn loopback() -> Config {
+    Config { listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())], ..Config::default() }
 }
 
 /// Only one Unix socket.
-pub fn unix(path: &Path) -> ServerSettings {
-    ServerSettings { listen: vec![Listen::Unix(path.to_owned())], ..ServerSettings::default() }
+pub fn unix(path: &Path) -> Config {
+    Config { listen: vec![Listen::Unix(path.to_owned())], ..Config::default() }
 }
 
-pub async fn bind(settings: &ServerSettings, limits: Limits) -> Result<Server, StartError> {
+pub async fn bind(settings: &Config, limits: Limits) -> Result<Server, StartError> {
     Server::bind(settings, Vec::new(), NodeName::new("node1").unwrap(), limits).await
 }
 
@@ -88,12 +90,12 @@ pub fn chain(error: &StartError) -> String {
 }
 
 impl Served {
-    pub async fn start(settings: &ServerSettings, limits: Limits) -> Self {
+    pub async fn start(settings: &Config, limits: Limits) -> Self {
         Self::start_with(settings, Vec::new(), limits).await
     }
 
     /// With passed sockets.
-    pub async fn start_with(settings: &ServerSettings, passed: Vec<PassedSocket>, limits: Limits) -> Self {
+    pub async fn start_with(settings: &Config, passed: Vec<PassedSocket>, limits: Limits) -> Self {
         let server = Server::bind(settings, passed, NodeName::new("node1").unwrap(), limits).await;
         let server = server.unwrap_or_else(|error| panic!("{}", chain(&error)));
         let work = Work {

@@ -25,7 +25,8 @@ use podmux::{
     host::Host,
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
-    server::{ConnectionStats, LastReload, Probe, SinkStatus, View, router},
+    server::{ConnectionStats, LastReload, View, router},
+    sink::SinkStatus,
     source::{
         SourceStatus,
         api::ReflectorMetrics,
@@ -88,9 +89,9 @@ pub struct TestServer {
     pub router: Router,
     pub posts: Posts,
     pub history: HistoryReader,
-    pub file_status: Arc<Mutex<SourceStatus>>,
-    pub api_status: Arc<Mutex<SourceStatus>>,
-    pub sink_status: Arc<Mutex<SinkStatus>>,
+    pub file_status: watch::Sender<SourceStatus>,
+    pub api_status: watch::Sender<SourceStatus>,
+    pub sink_status: watch::Sender<SinkStatus>,
     pub reload: watch::Sender<LastReload>,
     pub stopping: CancellationToken,
     pub stop: CancellationToken,
@@ -132,17 +133,15 @@ impl TestServer {
             pending::<()>().await;
         });
 
-        let file_status = Arc::<Mutex<SourceStatus>>::default();
-        let api_status = Arc::<Mutex<SourceStatus>>::default();
-        let sink_status = Arc::<Mutex<SinkStatus>>::default();
-        "test".clone_into(&mut sink_status.lock().unwrap().name);
+        let file_status = watch::Sender::new(SourceStatus::default());
+        let api_status = watch::Sender::new(SourceStatus::default());
+        let sink_status = watch::Sender::new(SinkStatus { name: "test".to_owned(), ..SinkStatus::default() });
         let stopping = CancellationToken::new();
         let reload = watch::Sender::new(LastReload::at_start(clock::now()));
-        let (of_posts, of_sink) = (posts.clone(), sink_status.clone());
-        let of_posts: Probe<SourceStatus> = Arc::new(move || of_posts.status());
-        let mut sources = vec![(SourceName::File, probe(&file_status)), (SourceName::Http, of_posts)];
+        let mut sources =
+            vec![(SourceName::File, file_status.subscribe()), (SourceName::Http, posts.status())];
         if setup.reflector.is_some() {
-            sources.push((SourceName::Api, probe(&api_status)));
+            sources.push((SourceName::Api, api_status.subscribe()));
         }
         let turning = mux.clone();
         let view = View {
@@ -152,7 +151,7 @@ impl TestServer {
             posts: posts.clone(),
             history: reader.clone(),
             sources: sources.into(),
-            sinks: Arc::new([Arc::new(move || of_sink.lock().unwrap().clone()) as Probe<SinkStatus>]),
+            sinks: Arc::new([sink_status.subscribe()]),
             turns: Arc::new(move || {
                 let turning = turning.clone();
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })
@@ -268,11 +267,6 @@ impl TestServer {
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
     }
-}
-
-fn probe(status: &Arc<Mutex<SourceStatus>>) -> Probe<SourceStatus> {
-    let status = status.clone();
-    Arc::new(move || status.lock().unwrap().clone())
 }
 
 async fn publish<T>(

@@ -28,9 +28,9 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 const INTERVAL: Duration = Duration::from_millis(30);
 
 /// What the agent logs when it has read its settings again.
-pub const RELOADED: &str = "SIGHUP: the settings are read";
+pub const RELOADED: &str = "settings reloaded";
 /// A part of the status after a reload of invalid settings.
-pub const RELOAD_FAILED: &str = "the new settings were refused";
+pub const RELOAD_FAILED: &str = "reload failed";
 
 /// How many lines of the journal a failed test prints.
 const TAIL: usize = 60;

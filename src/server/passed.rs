@@ -1,6 +1,7 @@
-//! The sockets that systemd passed: taken once, and judged before anything is served on them.
+//! The sockets that systemd passed to this process: received once, and checked before they are served.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::TcpListener,
     os::{
@@ -12,29 +13,29 @@ use std::{
 use listenfd::ListenFd;
 use rustix::net::sockopt;
 
-use super::{Environment, Listen};
+use super::address::Listen;
 
-/// The number of the first descriptor that is passed.
+/// The number of the first passed descriptor.
 const FIRST: usize = 3;
-/// A socket with a file is its owner's and its group's; one without is everybody's
-/// who shares our network.
-const NO_FILE: &str = "is an abstract socket, which has no owner and no mode, so that anybody could use it: \
-                       write a path in ListenStream= of the .socket unit";
+/// The owner and the mode of a socket's file protect it. An abstract socket has no file.
+const NO_FILE: &str = "is an abstract socket: it has no owner and no mode, so every user of this machine could \
+                       connect; write a path in ListenStream= of the .socket unit";
 
-/// What a socket that was passed listens on. It stays the same as long as the process.
+/// The address and the name of a passed socket. They do not change while the process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: Listen,
-    /// What systemd calls it: the unit's name, unless `FileDescriptorName=` says another.
+    /// Its name: `FileDescriptorName=`, by default the name of the unit.
     pub name: String,
-    /// Whether a socket of IPv6 takes connections over IPv4, too.
+    /// Whether an IPv6 socket accepts IPv4 connections too.
     both: bool,
 }
 
 impl Passed {
-    /// Whether whoever connects to this address comes to this socket.
-    pub(super) fn serves(&self, wanted: &Listen) -> bool {
+    /// Whether connections to this address arrive at this socket.
+    #[must_use]
+    pub fn serves(&self, wanted: &Listen) -> bool {
         match (&self.address, wanted) {
             (Listen::Tcp(own), Listen::Tcp(wanted)) if own.ip().is_unspecified() => {
                 own.port() == wanted.port() && (own.is_ipv4() == wanted.is_ipv4() || self.both)
@@ -44,16 +45,16 @@ impl Passed {
     }
 }
 
-/// A socket that was passed. Its file, if it has one, is not ours to remove.
+/// A passed socket. The agent never removes its file.
 #[derive(Debug)]
 pub struct PassedSocket {
-    /// What it listens on.
+    /// Its address and name.
     pub passed: Passed,
     /// The socket.
     pub listener: PassedListener,
 }
 
-/// One of the two kinds that are served.
+/// The two kinds of sockets that are served.
 #[derive(Debug)]
 pub enum PassedListener {
     /// TCP.
@@ -62,7 +63,7 @@ pub enum PassedListener {
     Unix(UnixListener),
 }
 
-/// Something was passed on which nothing can be served.
+/// A passed descriptor cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("systemd passed fd {fd} ({name}), which {problem}")]
 pub struct PassedError {
@@ -72,30 +73,30 @@ pub struct PassedError {
 }
 
 impl PassedSocket {
-    /// A socket that listens, under the name that whoever passed it has for it.
+    /// A listening socket, under the name that systemd passed.
     ///
     /// # Errors
-    /// Why it cannot be served on, and what to mend in the `.socket` unit.
+    /// Why it cannot be served, and what to change in the `.socket` unit.
     pub fn new(listener: PassedListener, name: &str) -> Result<Self, String> {
         let passed = listener.passed(name)?;
         Ok(Self { passed, listener })
     }
 
-    /// Takes the sockets that were passed to this process, if any were. That
-    /// changes the environment, so it is done once, before there are threads; and
-    /// no process that we start gets the sockets or is told of them.
+    /// Receives the sockets that were passed to this process. That changes the environment,
+    /// so call it once, before there are threads. Child processes get neither the sockets
+    /// nor the variables.
     ///
     /// # Errors
-    /// If something is no stream socket that listens, and what to mend in the
+    /// If a descriptor is not a listening stream socket, and what to change in the
     /// `.socket` unit.
-    pub fn take(environment: &Environment) -> Result<Vec<Self>, PassedError> {
-        let said = |name: &str| environment.get(name).map_or("", String::as_str);
-        // systemd always says for whom they are; who does not has not passed any.
-        if said("LISTEN_PID").is_empty() {
+    pub fn take(environment: &BTreeMap<String, String>) -> Result<Vec<Self>, PassedError> {
+        let value = |name: &str| environment.get(name).map_or("", String::as_str);
+        // systemd always sets the process that they are for.
+        if value("LISTEN_PID").is_empty() {
             return Ok(Vec::new());
         }
         let mut fds = ListenFd::from_env();
-        let mut names = said("LISTEN_FDNAMES").split(':');
+        let mut names = value("LISTEN_FDNAMES").split(':');
         let mut sockets = Vec::new();
         for index in 0..fds.len() {
             let name = names.next().filter(|name| !name.is_empty()).unwrap_or("no name").to_owned();
@@ -107,7 +108,7 @@ impl PassedSocket {
     }
 }
 
-/// One socket, or what is wrong with it.
+/// One socket, or why it cannot be served.
 fn one(fds: &mut ListenFd, index: usize) -> Result<PassedListener, String> {
     let unix = fds.take_unix_listener(index).ok().flatten().map(PassedListener::Unix);
     let tcp = |fds: &mut ListenFd| fds.take_tcp_listener(index).ok().flatten().map(PassedListener::Tcp);
@@ -115,7 +116,7 @@ fn one(fds: &mut ListenFd, index: usize) -> Result<PassedListener, String> {
         return Ok(listener);
     }
     let datagrams = fds.take_unix_datagram(index).is_ok() || fds.take_udp_socket(index).is_ok();
-    let what = if datagrams { "is a socket for datagrams" } else { "is no stream socket" };
+    let what = if datagrams { "is a datagram socket" } else { "is not a stream socket" };
     Err(format!("{what}: write ListenStream= in the .socket unit, and no other Listen…="))
 }
 
@@ -129,24 +130,22 @@ impl AsFd for PassedListener {
 }
 
 impl PassedListener {
-    /// What it listens on, or why it does not.
+    /// Its address and name, or why it cannot be served.
     fn passed(&self, name: &str) -> Result<Passed, String> {
-        let told = |error: io::Error| format!("cannot be asked where it listens: {error}");
-        let listens = sockopt::socket_acceptconn(self).map_err(|error| told(error.into()))?;
+        let failed = |error: io::Error| format!("does not return its address: {error}");
+        let listens = sockopt::socket_acceptconn(self).map_err(|error| failed(error.into()))?;
         if !listens {
-            return Err(
-                "is a connection and no socket that listens: write Accept=no in the .socket unit".into()
-            );
+            return Err("is a connection, not a listening socket: write Accept=no in the .socket unit".into());
         }
         let mut both = false;
         let address = match self {
             Self::Tcp(listener) => {
-                let address = listener.local_addr().map_err(told)?;
+                let address = listener.local_addr().map_err(failed)?;
                 both = address.is_ipv6()
-                    && !sockopt::ipv6_v6only(listener).map_err(|error| told(error.into()))?;
+                    && !sockopt::ipv6_v6only(listener).map_err(|error| failed(error.into()))?;
                 Listen::Tcp(address)
             }
-            Self::Unix(listener) => match listener.local_addr().map_err(told)?.as_pathname() {
+            Self::Unix(listener) => match listener.local_addr().map_err(failed)?.as_pathname() {
                 Some(path) => Listen::Unix(path.to_owned()),
                 None => return Err(NO_FILE.to_owned()),
             },
