@@ -274,10 +274,7 @@ fn a_conflict_of_two_files_is_logged_once_and_a_rename_is_none() {
         source.receives_nothing().await;
         let logged = log.lines_with("conflict found");
         assert_eq!(logged.len(), 1, "{logged:?}");
-        assert!(
-            logged[0].contains("c.yaml") && logged[0].contains("b.yaml; rename one of them"),
-            "{logged:?}"
-        );
+        assert!(logged[0].contains("c.yaml") && logged[0].contains("b.yaml has the same name"), "{logged:?}");
         place.sh("rm manifests/b.yaml").await;
         source.receives("UPDATE: web=i:2").await;
         source.receives_nothing().await;

@@ -339,7 +339,7 @@ fn a_failed_start_is_in_the_status() {
     let mut command = podmux_run(dir.path(), &[]);
     command.env("PODMUX_NODE_NAME", OsStr::from_bytes(b"\xff"));
     let (status, code, _) = failed_start(&mut manager, &mut command);
-    assert_eq!((code, status.as_str()), (2, "STATUS=PODMUX_NODE_NAME: its value is not UTF-8 text\n"));
+    assert_eq!((code, status.as_str()), (2, "STATUS=PODMUX_NODE_NAME: the value is not UTF-8 text\n"));
 
     let sink = format!("jsonl={}", dir.path().join("missing/updates.jsonl").display());
     let (status, code, _) = failed_start(&mut manager, &mut podmux_run(dir.path(), &["--sink", &sink]));
