@@ -30,7 +30,7 @@ complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, s
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
-complete -c podmux -n "__fish_podmux_needs_command" -f -a "run" -d 'Run the agent: read manifests, tell every change in order'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "validate" -d 'Check manifests as the agent does'
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s o -l output -d 'The output format; jsonl prints one object per line' -r -f -a "table\t'A table'
 wide\t'A table with more columns'
@@ -126,7 +126,7 @@ http\t'Manifests that are posted over HTTP'
 url\t'Manifests that are polled from a URL'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The output format; json prints one object per manifest and line' -r -f -a "text\t'One line per problem'
 json\t'One JSON object per manifest and line'"
-complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'This node\'s name, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'This node\'s name, a part of every static pod\'s name [env: PODMUX_NODE_NAME]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l strict -d 'Treat warnings (unknown fields, duplicate keys) as errors'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s v -l verbose -d 'Also print valid manifests and skipped files'
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -54,7 +54,7 @@ fn the_short_help_lists_the_commands() {
             Usage: podmux <COMMAND>
 
             Commands:
-              run         Run the agent: read manifests, tell every change in order
+              run         Run the agent: read pod manifests and publish every change as one ordered stream
               validate    Check manifests as the agent does
               get         Show pods, sources or updates of a running agent
               apply       Create or replace pods on a running agent

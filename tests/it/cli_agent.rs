@@ -194,7 +194,7 @@ fn sources_show_the_owner_of_a_name_and_the_reason() {
 
         SOURCE   POD   REASON   WINNER   ORIGIN   MESSAGE
         file   <none>   Invalid   <none>   DIR/m/bad.yaml   2:13: apiVersion: the version is "v2"; v1 is expected
-        http   default/web-node1   Conflict   file (DIR/m/web.yaml)   default/web-node1   the name is held by a pod of source file; rename one of them
+        http   default/web-node1   Conflict   file (DIR/m/web.yaml)   default/web-node1   a pod of source file has the same name; rename one of them
         exit 0
     "#]]);
     real.check(
@@ -233,7 +233,7 @@ fn the_errors_of_a_manifest_are_printed_by_field() {
     let bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: Web_1}\nspec:\n  containers:\n  - {name: c, imag: i}\n  - {name: c, image: 5}\n";
     real.check(&["apply", "-f", "-"], bad, expect![[r#"
         ! Error from server (Invalid): error when applying "STDIN": Pod "Web_1" is invalid
-        ! * spec.containers[1].image: must be a text, but is the number 5: put it in quotes (line 7, column 22)
+        ! * spec.containers[1].image: must be a string, but is the number 5: put it in quotes (line 7, column 22)
         exit 1
     "#]]);
     real.check(
@@ -343,7 +343,7 @@ fn a_token_or_a_client_certificate_authenticates_over_tls() {
     let mut seen = get(&["--server", &server, "--ca-file", &ca]);
     seen += &get(&["--server", &server, "--ca-file", &clients, "--token-file", &token]);
     expect![[r#"
-        ! Error from server (Unauthorized): the server does not know who asks: it needs the token, as Authorization: Bearer TOKEN, or a client certificate
+        ! Error from server (Unauthorized): the caller is not authenticated: send the token as Authorization: Bearer TOKEN, or a client certificate
         ! podmux: authenticate with --token-file, or with --client-cert and --client-key
         exit 1
         ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by an unknown CA; set the file of the right CA

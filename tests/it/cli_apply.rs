@@ -208,13 +208,13 @@ fn a_rejected_manifest_does_not_stop_the_others() {
             pod/two created
             pod/second created
             ! Error from server (Invalid): error when applying "m/2-bad.yaml": the body is invalid
-            ! * items[1].metadata.labels[a]: must be a text, but is the number 5: put it in quotes (line 6, column 54)
-            ! * items[2].metadata.name: Invalid value: "Not_A_Name": a lowercase RFC 1123 subdomain is made of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit (line 7, column 48)
+            ! * items[1].metadata.labels[a]: must be a string, but is the number 5: put it in quotes (line 6, column 54)
+            ! * items[2].metadata.name: Invalid value: "Not_A_Name": a lowercase RFC 1123 subdomain consists of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit (line 7, column 48)
             ! * items[2].spec.containers[0].image: Required value (line 7, column 81)
             ! * items[2].spec.containers[1].name: Duplicate value: "c" (line 7, column 99)
             ! * items[3].metadata.name: Required value: a pod needs a name (line 8, column 3)
             ! * items[4].apiVersion: the version is "apps/v1"; v1 is expected (line 9, column 16)
-            ! * items[5].metadata.name: Duplicate value: default/good is the name of the pod at 5:3 too; rename one of them (line 10, column 3)
+            ! * items[5].metadata.name: Duplicate value: default/good is also the name of the pod at 5:3; rename one of them (line 10, column 3)
             ! Error from server (Forbidden): error when applying "m/3-held.yaml": pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there; pods "db" is forbidden: it is held by source file (from /etc/podmux/db.yaml): change it there
             exit 1
             --

@@ -230,7 +230,7 @@ fn it_waits_no_longer_than_the_timeout() {
         "",
         &expect![[r#"
             pod "web" deleted
-            ! Error from server (ServiceUnavailable): the agent is stopping; try again when it is back
+            ! Error from server (ServiceUnavailable): the agent is shutting down: retry when it has restarted
             exit 1
             --
             DELETE /api/v1/namespaces/default/pods/web

@@ -608,8 +608,8 @@ fn sources_are_printed_with_their_problems() {
             url      <none>               <none>          <none>                      <none>                    and 3 more problems, not listed
             file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      3:5: spec.containers[0].image: Required value
             file     <none>               Unreadable      <none>                      /etc/podmux/secret.yaml   permission denied
-            file     default/web          DuplicateName   file (/etc/podmux/1.yaml)   /etc/podmux/2.yaml        the name is taken by the pod in /etc/podmux/1.yaml; rename one of them
-            http     default/web          Conflict        file (/etc/podmux/1.yaml)   default/web               the name is held by a pod of source file; rename one of them
+            file     default/web          DuplicateName   file (/etc/podmux/1.yaml)   /etc/podmux/2.yaml        the pod in /etc/podmux/1.yaml has the same name; rename one of them
+            http     default/web          Conflict        file (/etc/podmux/1.yaml)   default/web               a pod of source file has the same name; rename one of them
             exit 0
             --
             GET /sources
@@ -631,8 +631,8 @@ fn sources_are_printed_with_their_problems() {
             file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      3:5: spec.containers[0].image: Required value
             file     <none>               Invalid         <none>                      /etc/podmux/bad.yaml      4:5: warning: spec.foo: unknown field, ignored
             file     <none>               Unreadable      <none>                      /etc/podmux/secret.yaml   permission denied
-            file     default/web          DuplicateName   file (/etc/podmux/1.yaml)   /etc/podmux/2.yaml        the name is taken by the pod in /etc/podmux/1.yaml; rename one of them
-            http     default/web          Conflict        file (/etc/podmux/1.yaml)   default/web               the name is held by a pod of source file; rename one of them
+            file     default/web          DuplicateName   file (/etc/podmux/1.yaml)   /etc/podmux/2.yaml        the pod in /etc/podmux/1.yaml has the same name; rename one of them
+            http     default/web          Conflict        file (/etc/podmux/1.yaml)   default/web               a pod of source file has the same name; rename one of them
             exit 0
             --
             GET /sources
@@ -644,7 +644,7 @@ fn sources_are_printed_with_their_problems() {
         &expect![[r#"
             http   synced   1     1     <none>   posted pods, in memory only
 
-            http   default/web   Conflict   file (/etc/podmux/1.yaml)   default/web   the name is held by a pod of source file; rename one of them
+            http   default/web   Conflict   file (/etc/podmux/1.yaml)   default/web   a pod of source file has the same name; rename one of them
             ! Error from server (NotFound): sources "api" not found
             exit 1
             --
@@ -659,7 +659,7 @@ fn sources_are_printed_with_their_problems() {
             name: http
             pods: 1
             problems:
-            - message: the name is held by a pod of source file; rename one of them
+            - message: a pod of source file has the same name; rename one of them
               origin: default/web
               pod: default/web
               reason: Conflict
@@ -806,7 +806,7 @@ fn a_response_that_is_too_large_is_rejected() {
         Reply::text(200, "{}").header("content-length", &length.to_string())
     });
     let output = transcript(&mut agent.podmux(&["get", "sources"]), b"");
-    assert!(output.ends_with(" sent too much: 536870912 bytes are taken at most\nexit 1\n"), "{output}");
+    assert!(output.ends_with(" sent more than the limit of 536870912 bytes\nexit 1\n"), "{output}");
 }
 
 #[test]
@@ -878,7 +878,7 @@ fn updates_are_a_table() {
             SEQ    TIME                   OP          SOURCE   PODS
             1      2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
             2      2026-11-21T09:00:00Z   REMOVE      http     default/p0
-            ! Error from server (Expired): update 0 is not held: 1 is the first that is, and 3 is the next to come; start over: GET /updates without from begins with a SET of everything
+            ! Error from server (Expired): update 0 is not in the history: its first update is 1, the next one will be 3: start again with GET /updates without from, which begins with a SET
             exit 1
             --
             GET /updates?from=1
@@ -914,7 +914,7 @@ fn a_truncated_stream_is_a_failure() {
     let cut = |_: &Asked, _| Reply::text(200, update(1, "ADD", "file", &[])).header("content-length", "1000");
     let agent = Agent::start(cut);
     let output = transcript(&mut agent.podmux(&["get", "updates"]), b"");
-    assert!(output.contains("closed the connection before its answer was complete\nexit 1\n"), "{output}");
+    assert!(output.contains("closed the connection before its response was complete\nexit 1\n"), "{output}");
 }
 
 #[test]

@@ -327,8 +327,8 @@ fn uses(module: &str, names: &[&str]) -> String {
 fn a_sink_touches_its_file_and_one_row_of_the_registry() {
     expect![[r#"
         src/settings/flags.rs: #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
+        src/sink/mod.rs: jsonl::{Jsonl, Reopen},
         src/sink/mod.rs: mod jsonl;
-        src/sink/mod.rs: pub use jsonl::{Jsonl, Reopen};
         src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND];
         src/sink/registry.rs: jsonl,
     "#]].assert_eq(&uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]));
@@ -350,9 +350,9 @@ fn a_source_touches_its_module_its_name_its_settings_and_one_row_of_the_table() 
         src/agent/sources.rs: Source { name: SourceName::Url, is_configured: |settings| settings.url.is_some(), start: url },
         src/agent/sources.rs: let (source, handle) = UrlSource::new(settings.url.clone()?, parts.preparation(), parts.channel);
         src/agent/sources.rs: url::UrlSource,
-        src/pod/update.rs: Self::Url => "http",
-        src/pod/update.rs: Self::Url => "url",
-        src/pod/update.rs: pub const ALL: [Self; 4] = [Self::File, Self::Http, Self::Url, Self::Api];
+        src/pod/source.rs: Self::Url => "http",
+        src/pod/source.rs: Self::Url => "url",
+        src/pod/source.rs: pub const ALL: [Self; 4] = [Self::File, Self::Http, Self::Url, Self::Api];
         src/settings/combine.rs: Ok(Some(url::Config {
         src/settings/combine.rs: pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<url::Config>, SettingsError> {
         src/settings/mod.rs: combine::{api_config, distinct, server_config, url_config},

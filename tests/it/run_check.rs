@@ -150,8 +150,8 @@ fn every_invalid_file_has_its_line() {
     fs::remove_file(place.at("client.crt")).unwrap();
     fs::create_dir(place.at("updates.jsonl")).unwrap();
     place.says(2, &expect![[r#"
-        podmux: token file @/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
-        podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
+        podmux: token file @/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
+        podmux: TLS private key @/tls.key: the file has no private key in PEM (encrypted keys are not supported)
         podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
         podmux: cannot read the client-certificate @/client.crt (does it exist, and may this process read it?): No such file or directory (os error 2)
         podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
@@ -159,8 +159,8 @@ fn every_invalid_file_has_its_line() {
     fs::remove_file(place.at("kubeconfig")).unwrap();
     place.configure("verbose: 1");
     place.says(2, &expect![[r#"
-        podmux: token file @/token: it is empty; a token is needed, the output of openssl rand -hex 32 for one
-        podmux: TLS private key @/tls.key: there is no private key in PEM in it (an encrypted one is none)
+        podmux: token file @/token: the file is empty: write a token into it, such as the output of openssl rand -hex 32
+        podmux: TLS private key @/tls.key: the file has no private key in PEM (encrypted keys are not supported)
         podmux: --manifest-url: cannot read @/client.crt: No such file or directory (os error 2)
         podmux: the kubeconfig @/kubeconfig does not exist (create it, or set another path with --kubeconfig)
         podmux: cannot write updates to @/updates.jsonl (choose a file that can be created or appended to): is a directory
@@ -176,7 +176,7 @@ fn each_certificate_must_match_its_key() {
     fs::copy(&key, place.at("tls.key")).unwrap();
     fs::copy(&key, place.at("client.key")).unwrap();
     place.says(2, &expect![[r#"
-        podmux: TLS certificate @/tls.crt: it does not go with the key in @/tls.key: keys may not be consistent: KeyMismatch
+        podmux: TLS certificate @/tls.crt: the certificate does not match the key in @/tls.key: keys may not be consistent: KeyMismatch
         podmux: --manifest-url: cannot use the certificate @/client.crt with the key @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
         podmux: cannot use the certificate in @/client.crt with the key in @/client.key (do they belong together?): keys may not be consistent: KeyMismatch
     "#]]);

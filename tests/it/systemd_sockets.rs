@@ -190,7 +190,7 @@ fn a_socket_that_all_users_can_use_is_a_warning() {
         agent.signal(Signal::TERM);
         let log = ends(agent);
         assert_eq!(
-            log.matches("everybody can use this socket: write SocketMode=0660").count(),
+            log.matches("all users can connect to this socket: set SocketMode=0660").count(),
             remarks,
             "{log}"
         );

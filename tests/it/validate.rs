@@ -244,8 +244,8 @@ fn a_directory_is_read_like_the_file_source_does() {
         ! podmux: ./dangling: skipped: a dangling symbolic link
         ! podmux: ./fifo: skipped: a fifo
         ! podmux: ./sub: skipped: a directory
-        ! podmux: ./web.yaml.bak: skipped: what an editor or a backup left behind
-        ! podmux: ./web.yaml~: skipped: what an editor or a backup left behind
+        ! podmux: ./web.yaml.bak: skipped: an editor's or backup file
+        ! podmux: ./web.yaml~: skipped: an editor's or backup file
         ! podmux: 2 valid, 2 invalid
         exit 1
     "#]]
