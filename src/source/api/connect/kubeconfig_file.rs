@@ -191,8 +191,8 @@ impl Reader {
         let contents = contents(path, &text)?;
         let current = contents.current_context.as_deref().filter(|name| !name.is_empty());
         let current = current.ok_or_else(|| {
-            let contexts = names(&contents.contexts, |context| &context.name);
-            self.invalid(format!("no current-context; set it to one of the contexts, which are: {contexts}"))
+            let known = names(&contents.contexts, |context| &context.name);
+            self.invalid(format!("no current-context; set it to one of the contexts, which are: {known}"))
         })?;
         let context = self.find("current-context", "contexts", current, &contents.contexts, |entry| {
             (&entry.name, entry.context.as_ref())
