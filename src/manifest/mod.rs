@@ -18,4 +18,5 @@ pub use decode::{
     read,
 };
 pub use server_pod::ServerPodError;
+#[cfg(feature = "agent")]
 pub(crate) use typed::{DUPLICATE_KEY, UNKNOWN_FIELD};
