@@ -1,9 +1,5 @@
 //! The cost of reading a manifest: from the text to the prepared and validated pod.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a benchmark fails by panicking, and is nobody's library"
-)]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails by panicking, and is not a library")]
 
 use divan::{Bencher, counter::BytesCount};
 use podmux::{

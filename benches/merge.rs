@@ -11,7 +11,7 @@
     clippy::print_stdout,
     clippy::missing_panics_doc,
     clippy::disallowed_methods,
-    reason = "a benchmark fails by panicking, says what it measured, and is nobody's library"
+    reason = "a benchmark fails by panicking, prints what it measured, and is not a library"
 )]
 
 #[path = "../tests/it/support/kubernetes.rs"]

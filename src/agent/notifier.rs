@@ -36,7 +36,7 @@ const EXTENSION: Duration = Duration::from_mins(1);
 /// and how often, well within it.
 const EXTEND_EVERY: Duration = Duration::from_secs(20);
 /// How long a start may take before it requests no more time: a disk or a network that hangs
-/// cannot be told from a slow one. Checking 10 GB of state takes less.
+/// cannot be distinguished from a slow one. Checking 10 GB of state takes less.
 const LONGEST_START: Duration = Duration::from_mins(15);
 /// The time that the manager waits beyond the shutdown grace, for the end of the process itself.
 const STOP_MARGIN: Duration = Duration::from_secs(5);

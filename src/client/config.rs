@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::certificate_files::CertificateFiles;
 
-/// How a client connects, whom it trusts, and how long it waits.
+/// How a client connects, which authorities it trusts, and how long it waits.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
     /// The trusted CAs, as PEM; the system's without.

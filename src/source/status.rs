@@ -35,7 +35,7 @@ pub struct SourceFailing {
     /// The last error, with its causes, and what to do about it.
     pub error: Arc<str>,
     /// Whether the error may quote what was read, a manifest's values or the
-    /// words of a program: that is not for everybody on this machine.
+    /// words of a program: then only authenticated callers may see it.
     pub quotes: bool,
 }
 

@@ -139,7 +139,7 @@ fn the_numbers_of_updates_continue_after_a_restart() {
     let after = seq(&mut connection);
     assert!(after > before && after < before + 10, "{after} after {before}");
     let (code, _) = ask(&mut connection, "GET", &format!("/updates?from={before}"), &Value::Null);
-    assert_eq!(code, 410, "what the earlier run told is not held");
+    assert_eq!(code, 410, "the updates of the earlier run are not in the history");
     let mut watching = place.connect();
     let line = watching.first_line(&format!("/updates?from={}", before + 1)).unwrap();
     let line: Value = serde_json::from_str(&line).unwrap();

@@ -291,7 +291,7 @@ fn with_a_full_disk_all_stored_pods_are_still_published() {
         agent.signal(Signal::TERM);
         let (code, log) = agent.ends();
         assert_eq!(code, 0, "{log}");
-        assert!(log.ends_with("stopped"), "nobody waits for room at the end:\n{log}");
+        assert!(log.ends_with("stopped"), "the end does not wait for space:\n{log}");
 
         node.make_room();
         let agent = node.start(&[]);

@@ -231,16 +231,16 @@ fn every_flag_reaches_its_own_setting() {
             | "log-format" => "bad",
             _ => panic!("no invalid value for {key}"),
         };
-        let told = transcript(&mut podmux(&["run", &format!("--{key}={bad}")]), b"");
-        assert!(told.starts_with(&format!("! podmux: --{key}: ")), "{told}");
-        assert!(told.ends_with("\nexit 2\n") && told.lines().count() == 2, "{told}");
+        let output = transcript(&mut podmux(&["run", &format!("--{key}={bad}")]), b"");
+        assert!(output.starts_with(&format!("! podmux: --{key}: ")), "{output}");
+        assert!(output.ends_with("\nexit 2\n") && output.lines().count() == 2, "{output}");
     }
 }
 
 #[test]
 fn the_kubelets_name_for_the_node_name_is_understood() {
-    let told = transcript(&mut podmux(&["run", "--hostname-override=_"]), b"");
-    assert!(told.starts_with("! podmux: --node-name: "), "{told}");
+    let output = transcript(&mut podmux(&["run", "--hostname-override=_"]), b"");
+    assert!(output.starts_with("! podmux: --node-name: "), "{output}");
 }
 
 #[test]

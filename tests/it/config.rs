@@ -1,4 +1,4 @@
-//! What a consumer is told when a source's listing changes: the kubelet's `config_test.go`, and beyond.
+//! The updates that a consumer receives when the listing of a source changes: the kubelet's `config_test.go`, and more.
 
 use expect_test::expect;
 use podmux::{pod::SourceName, storage::Notify};

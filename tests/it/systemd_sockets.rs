@@ -239,17 +239,17 @@ fn a_passed_socket_for_all_addresses_replaces_ours_and_needs_tls_and_a_token() {
     let address = tcp.local_addr().unwrap();
     let fd = || OwnedFd::from(tcp.try_clone().unwrap());
     let ours = format!("127.0.0.1:{}", address.port());
-    let told = |args: &[&str]| {
-        let told = refusal(&unit, activated(&unit.command(args), [fd()]));
-        told.replace(&address.port().to_string(), "PORT")
+    let message = |args: &[&str]| {
+        let message = refusal(&unit, activated(&unit.command(args), [fd()]));
+        message.replace(&address.port().to_string(), "PORT")
     };
     expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
-        .assert_eq(&told(&["--listen", &ours]));
+        .assert_eq(&message(&["--listen", &ours]));
     let authority = Authority::new(unit.dir.path(), "ca");
     let (cert, key) = authority.server_files("localhost");
     let tls = ["--tls-cert-file", cert.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
     expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs authentication: give --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
-        .assert_eq(&told(&[&tls[..], &["--listen", "none"]].concat()));
+        .assert_eq(&message(&[&tls[..], &["--listen", "none"]].concat()));
     fs::write(unit.at("token"), "a-token-that-is-long-enough").unwrap();
     let token = unit.at("token");
     let args = [&tls[..], &["--listen", &ours, "--token-file", token.to_str().unwrap()]].concat();
@@ -263,27 +263,27 @@ fn a_passed_socket_for_all_addresses_replaces_ours_and_needs_tls_and_a_token() {
 #[test]
 fn a_passed_descriptor_that_is_not_a_listening_stream_socket_is_an_error() {
     let unit = Unit::new();
-    let told = |fd: OwnedFd| refusal(&unit, activated(&unit.command(&[]), [fd]));
+    let message = |fd: OwnedFd| refusal(&unit, activated(&unit.command(&[]), [fd]));
     let datagrams = UnixDatagram::bind(unit.at("datagrams")).unwrap();
     expect!["podmux: systemd passed fd 3 (podmux.socket), which is a datagram socket: write ListenStream= in the .socket unit, and no other Listen…="]
-        .assert_eq(&told(datagrams.into()));
+        .assert_eq(&message(datagrams.into()));
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    assert!(told(udp.into()).contains("which is a datagram socket: write ListenStream="));
+    assert!(message(udp.into()).contains("which is a datagram socket: write ListenStream="));
     let (pipe, _writer) = io::pipe().unwrap();
     expect!["podmux: systemd passed fd 3 (podmux.socket), which is not a stream socket: write ListenStream= in the .socket unit, and no other Listen…="]
-        .assert_eq(&told(pipe.into()));
-    assert!(told(fs::File::open("/dev/null").unwrap().into()).contains("is not a stream socket"));
+        .assert_eq(&message(pipe.into()));
+    assert!(message(fs::File::open("/dev/null").unwrap().into()).contains("is not a stream socket"));
     let (connection, _other) = UnixStream::pair().unwrap();
     expect!["podmux: systemd passed fd 3 (podmux.socket), which is a connection, not a listening socket: write Accept=no in the .socket unit"]
-        .assert_eq(&told(connection.into()));
+        .assert_eq(&message(connection.into()));
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let connection = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
-    assert!(told(connection.into()).contains("which is a connection"));
+    assert!(message(connection.into()).contains("which is a connection"));
     let name = unit.at("abstract");
     let name = SocketAddr::from_abstract_name(name.to_str().unwrap()).unwrap();
     let without_file = UnixListener::bind_addr(&name).unwrap();
     expect!["podmux: systemd passed fd 3 (podmux.socket), which is an abstract socket: it has no owner and no mode, so every user of this machine could connect; write a path in ListenStream= of the .socket unit"]
-        .assert_eq(&told(without_file.into()));
+        .assert_eq(&message(without_file.into()));
     // The second of two is found, too.
     let (pipe, _writer) = io::pipe().unwrap();
     let both = refusal(&unit, activated(&unit.command(&[]), [unit.fd(), pipe.into()]));
@@ -293,9 +293,9 @@ fn a_passed_descriptor_that_is_not_a_listening_stream_socket_is_an_error() {
 #[test]
 fn sockets_for_another_process_are_ignored() {
     let unit = Unit::new();
-    for whom in ["1", "", "me"] {
-        let told = refusal(&unit, activated_for(&unit.command(&["--listen", "none"]), whom, [unit.fd()]));
-        assert!(told.contains("no source of pods"), "{told}");
+    for pid in ["1", "", "me"] {
+        let message = refusal(&unit, activated_for(&unit.command(&["--listen", "none"]), pid, [unit.fd()]));
+        assert!(message.contains("no source of pods"), "{message}");
     }
 }
 
