@@ -1,6 +1,5 @@
 //! `podmux get pods`: prints the merged pods of all sources.
 
-use anyhow::anyhow;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -11,10 +10,9 @@ use super::{
 use crate::{
     age::age,
     cli::{
-        connection::{Answer, Connection, pod_path, print_status, with_query},
+        connection::{Connection, pod_path},
         failure::Failure,
         output::list,
-        status::Status,
         table::{Cell, Row},
         terminal::{Escaped, RED, YELLOW, print_error},
     },
@@ -65,10 +63,7 @@ impl<'a> Pods<'a> {
     }
 
     async fn all(&mut self) -> Result<u8, Failure> {
-        let listed = match self.list().await? {
-            Ok(listed) => listed,
-            Err(status) => return Ok(failed(&status)),
-        };
+        let listed = self.list().await?;
         let args = self.args;
         if listed.pods.is_empty() && (args.output.is_table() || args.output == OutputFormat::Name) {
             if !args.ignore_not_found {
@@ -87,10 +82,13 @@ impl<'a> Pods<'a> {
         let mut pods = Vec::new();
         let mut code = 0;
         for name in self.names {
-            match self.connection.get(&pod_path(&self.args.namespace, name)).await? {
+            match self.connection.get(&pod_path(&self.args.namespace, name)).await {
                 Ok(pod) => pods.push(pod),
-                Err(status) if status.is_not_found() && self.args.ignore_not_found => {}
-                Err(status) => code = failed(&status),
+                Err(failure) if failure.is_not_found() && self.args.ignore_not_found => {}
+                Err(failure) => {
+                    failure.print_server_error(None)?;
+                    code = 1;
+                }
             }
         }
         if let ([_], [pod], OutputFormat::Json | OutputFormat::Yaml) = (self.names, &*pods, self.args.output)
@@ -130,14 +128,12 @@ impl<'a> Pods<'a> {
     }
 
     /// Lists all pods that the selectors match, page by page.
-    pub(super) async fn list(&self) -> Result<Answer<PodList>, Failure> {
+    pub(super) async fn list(&self) -> Result<PodList, Failure> {
         let path = if self.args.all_namespaces {
             "/api/v1/pods".to_owned()
         } else {
             format!("/api/v1/namespaces/{}/pods", escaped(&self.args.namespace))
         };
-        let invalid =
-            || Failure::Failed(anyhow!("the response to {path} is not a PodList (is this a podmux agent?)"));
         let mut pods = Vec::new();
         let mut next = String::new();
         let mut limit = Some(PAGE);
@@ -148,23 +144,19 @@ impl<'a> Pods<'a> {
                 .chain(limit.map(|limit| ("limit", limit)))
                 .chain((!next.is_empty()).then_some(("continue", &*next)))
                 .collect();
-            let page = match self.connection.get(&with_query(&path, &query)).await? {
-                Ok(page) => page,
+            let (page, items) = match self.connection.list(&path, &query, "PodList").await {
                 // The first pages have expired: list everything in one response.
-                Err(status) if status.code == 410 && !next.is_empty() => {
+                Err(Failure::Server(status)) if status.code == 410 && !next.is_empty() => {
                     (pods, next, limit) = (Vec::new(), String::new(), None);
                     continue;
                 }
-                Err(status) => return Ok(Err(status)),
+                page => page?,
             };
-            let Value::Object(mut page) = page else { return Err(invalid()) };
-            let Some(Value::Array(items)) = page.remove("items") else { return Err(invalid()) };
             pods.extend(items.into_iter().map(complete));
-            let metadata = page.remove("metadata").unwrap_or_default();
-            let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+            let text = |field: &str| page["metadata"][field].as_str().unwrap_or_default().to_owned();
             next = text("continue");
             if next.is_empty() {
-                return Ok(Ok(PodList { pods, seq: text("resourceVersion") }));
+                return Ok(PodList { pods, seq: text("resourceVersion") });
             }
         }
     }
@@ -215,12 +207,6 @@ fn columns(args: &Args) -> Vec<&'static str> {
         columns.push("LABELS");
     }
     columns
-}
-
-/// Prints an error of the server, and returns the exit code.
-pub(super) fn failed(status: &Status) -> u8 {
-    print_status(status, None);
-    1
 }
 
 /// The source of a pod. The annotation has the kubelet's names, where a polled URL is `http`,

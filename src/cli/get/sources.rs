@@ -1,6 +1,5 @@
 //! `podmux get sources`: prints the state of each source and its problems.
 
-use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -11,7 +10,7 @@ use super::{
 use crate::{
     age::{age, duration},
     cli::{
-        connection::{Connection, print_status},
+        connection::Connection,
         failure::Failure,
         status::Status,
         table::{Cell, Row, Table},
@@ -20,8 +19,6 @@ use crate::{
     host::Clock,
 };
 
-const PATH: &str = "/sources";
-
 pub(super) async fn get(
     args: &Args,
     names: &[String],
@@ -29,21 +26,11 @@ pub(super) async fn get(
     clock: &Clock,
     colour: bool,
 ) -> Result<u8, Failure> {
-    let list = match connection.get(PATH).await? {
-        Ok(list) => list,
-        Err(status) => {
-            print_status(&status, None);
-            return Ok(1);
-        }
-    };
-    let invalid =
-        || Failure::Failed(anyhow!("the response to {PATH} is not a SourceList (is this a podmux agent?)"));
-    let Value::Object(mut list) = list else { return Err(invalid()) };
-    let Some(Value::Array(mut sources)) = list.remove("items") else { return Err(invalid()) };
+    let (mut list, mut sources) = connection.list("/sources", &[], "SourceList").await?;
     let mut code = 0;
     for wanted in names {
         if !sources.iter().any(|source| name(source) == wanted) && !args.ignore_not_found {
-            print_status(&Status::not_found(format!("sources \"{wanted}\" not found")), None);
+            Status::not_found(format!("sources \"{wanted}\" not found")).print(None);
             code = 1;
         }
     }
@@ -67,8 +54,8 @@ pub(super) async fn get(
             ([_], [source]) => printer.object(source)?,
             ([_], []) => {}
             _ => {
-                list.insert("items".to_owned(), sources.into());
-                printer.object(&list.into())?;
+                list["items"] = sources.into();
+                printer.object(&list)?;
             }
         },
     }
