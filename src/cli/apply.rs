@@ -14,10 +14,9 @@ use serde_json::Value;
 
 use super::{
     connection::{Connection, ConnectionArgs, block_on, with_query},
-    dry_run::DryRun,
     failure::Failure,
-    manifests::{self, FileArgs},
-    output::{Output, list, pretty},
+    manifests::{self, DryRun, FileArgs},
+    output::{Output, list, pretty, text},
     terminal::{Escaped, ProgressLine, print_error},
     yaml,
 };
@@ -173,10 +172,10 @@ impl Apply<'_> {
     /// Prints the result for one pod.
     fn item(&mut self, mut item: Value) -> Result<(), Failure> {
         let pod = item["pod"].take();
-        let name = Escaped(pod["metadata"]["name"].as_str().unwrap_or_default()).to_string();
+        let name = Escaped(text(&pod["metadata"]["name"])).to_string();
         let line = match self.args.output {
             None => {
-                let result = Escaped(item["result"].as_str().unwrap_or_default()).to_string();
+                let result = Escaped(text(&item["result"])).to_string();
                 format!("pod/{name} {result}{}\n", self.args.dry_run.note())
             }
             Some(OutputFormat::Name) => format!("pod/{name}\n"),

@@ -22,13 +22,14 @@ use tokio::runtime;
 use super::{
     failure::Failure,
     status::Status,
-    terminal::{Escaped, YELLOW, colours, print_error, styled},
+    terminal::{Escaped, YELLOW, print_error, styled},
 };
 use crate::{
     certificate_files::CertificateFiles,
     client::{Body, Client, ClientSettings, Lines, escaped},
     host::Disk,
     settings::{Environment, SERVER_VARIABLE},
+    telemetry::colours,
 };
 
 /// The variable with the path of the token file. The agent reads the same one.

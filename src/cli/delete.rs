@@ -9,9 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     connection::{Connection, ConnectionArgs, block_on, pod_path, with_query},
-    dry_run::DryRun,
     failure::Failure,
-    manifests::{self, FileArgs},
+    manifests::{self, DryRun, FileArgs},
     output::Output,
     terminal::{Escaped, print_error},
 };
@@ -197,9 +196,9 @@ fn in_manifest(wanted: Option<&str>, path: &Path, text: &[u8]) -> Result<Vec<Del
     if let Some(wanted) = wanted {
         manifests::check_namespace(text, wanted)?;
     }
-    let deletion = |pod: manifests::PodReference| Deletion {
-        namespace: pod.namespace.unwrap_or_else(|| wanted.unwrap_or("default").to_owned()),
-        name: pod.name,
+    let deletion = |(namespace, name): (Option<String>, String)| Deletion {
+        namespace: namespace.unwrap_or_else(|| wanted.unwrap_or("default").to_owned()),
+        name,
         origin: Some(manifests::display_name(path)),
     };
     Ok(manifests::references(text)?.into_iter().map(deletion).collect())

@@ -16,7 +16,6 @@ mod apply;
 pub mod completion;
 mod connection;
 mod delete;
-mod dry_run;
 mod failure;
 mod get;
 mod manifests;

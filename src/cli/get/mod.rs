@@ -6,9 +6,8 @@ use self::args::Resource;
 use super::{
     connection::{Connection, block_on},
     failure::Failure,
-    terminal::colours,
 };
-use crate::{host::Host, settings::Environment};
+use crate::{host::Host, settings::Environment, telemetry::colours};
 
 mod args;
 mod pods;

@@ -12,7 +12,7 @@ use crate::{
     cli::{
         connection::{Connection, pod_path},
         failure::Failure,
-        output::list,
+        output::{list, text, time},
         table::{Cell, Row},
         terminal::{Escaped, RED, YELLOW, print_error},
     },
@@ -36,6 +36,7 @@ pub(super) struct Pods<'a> {
     pub(super) names: &'a [String],
     pub(super) connection: &'a Connection,
     clock: &'a Clock,
+    columns: Vec<&'static str>,
     pub(super) printer: Printer,
 }
 
@@ -55,7 +56,7 @@ impl<'a> Pods<'a> {
         };
         let widths: Vec<&str> = if args.watch { columns.iter().map(longest).collect() } else { Vec::new() };
         let printer = Printer::new(args, &columns, &widths, colour);
-        Self { args, names, connection, clock, printer }
+        Self { args, names, connection, clock, columns, printer }
     }
 
     pub(super) async fn get(mut self) -> Result<u8, Failure> {
@@ -153,44 +154,33 @@ impl<'a> Pods<'a> {
                 page => page?,
             };
             pods.extend(items.into_iter().map(complete));
-            let text = |field: &str| page["metadata"][field].as_str().unwrap_or_default().to_owned();
-            next = text("continue");
+            text(&page["metadata"]["continue"]).clone_into(&mut next);
             if next.is_empty() {
-                return Ok(PodList { pods, seq: text("resourceVersion") });
+                let seq = text(&page["metadata"]["resourceVersion"]).to_owned();
+                return Ok(PodList { pods, seq });
             }
         }
     }
 
     fn row(&self, pod: &Value, source: Option<&str>, is_removed: bool) -> Row {
-        let args = self.args;
         let metadata = &pod["metadata"];
-        let text = |value: &Value| Cell::new(value.as_str().unwrap_or_default());
         let since = time(&metadata["creationTimestamp"]).or_else(|| time(&metadata["annotations"][SEEN]));
-        let mut row = Vec::new();
-        if args.all_namespaces {
-            row.push(text(&metadata["namespace"]));
-        }
-        row.extend([
-            text(&metadata["name"]),
-            Cell::new(source.unwrap_or_else(|| source_of(pod))),
-            status(pod, is_removed),
-            Cell::new(&age(since, self.clock.now())),
-        ]);
-        if args.output == OutputFormat::Wide {
-            let priority = pod["spec"]["priority"].as_i64().map(|priority| priority.to_string());
-            row.extend([
-                text(&pod["spec"]["nodeName"]),
-                text(&metadata["uid"]),
-                Cell::new(&priority.unwrap_or_default()),
-                text(&metadata["annotations"]["kubernetes.io/config.hash"]),
-            ]);
-        }
-        if args.show_labels {
-            let labels = metadata["labels"].as_object().into_iter().flatten();
-            let labels = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
-            row.push(Cell::new(&labels.collect::<Vec<_>>().join(",")));
-        }
-        row
+        let labels = metadata["labels"].as_object().into_iter().flatten();
+        let labels = labels.map(|(name, value)| format!("{name}={}", text(value)));
+        let priority = pod["spec"]["priority"].as_i64().map(|priority| priority.to_string());
+        let cell = |column: &&str| match *column {
+            "NAMESPACE" => text(&metadata["namespace"]).into(),
+            "NAME" => name(pod).into(),
+            "SOURCE" => source.unwrap_or_else(|| source_of(pod)).into(),
+            "STATUS" => status(pod, is_removed),
+            "AGE" => age(since, self.clock.now()).into(),
+            "NODE" => text(&pod["spec"]["nodeName"]).into(),
+            "UID" => text(&metadata["uid"]).into(),
+            "PRIORITY" => priority.as_deref().unwrap_or_default().into(),
+            "HASH" => text(&metadata["annotations"]["kubernetes.io/config.hash"]).into(),
+            _ => labels.clone().collect::<Vec<_>>().join(",").into(),
+        };
+        self.columns.iter().map(cell).collect()
     }
 }
 
@@ -213,7 +203,7 @@ fn columns(args: &Args) -> Vec<&'static str> {
 /// too. But a posted pod has the time when it was first seen, in whole seconds, as its
 /// `creationTimestamp`; a polled pod does not.
 fn source_of(pod: &Value) -> &str {
-    let source = pod["metadata"]["annotations"][SOURCE].as_str().unwrap_or_default();
+    let source = text(&pod["metadata"]["annotations"][SOURCE]);
     let second = |time: Option<Timestamp>| time.map(Timestamp::as_second);
     let created = second(time(&pod["metadata"]["creationTimestamp"]));
     let seen = second(time(&pod["metadata"]["annotations"][SEEN]));
@@ -244,9 +234,5 @@ pub(super) fn complete(mut pod: Value) -> Value {
 }
 
 pub(super) fn name(pod: &Value) -> &str {
-    pod["metadata"]["name"].as_str().unwrap_or_default()
-}
-
-fn time(value: &Value) -> Option<Timestamp> {
-    value.as_str()?.parse().ok()
+    text(&pod["metadata"]["name"])
 }

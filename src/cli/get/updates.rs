@@ -1,7 +1,6 @@
 //! `podmux get updates`: prints the update stream.
 
 use anyhow::anyhow;
-use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -11,6 +10,7 @@ use super::{
 use crate::cli::{
     connection::{Connection, with_query},
     failure::Failure,
+    output::{items, text, time},
     status::Status,
     table::Cell,
 };
@@ -55,9 +55,8 @@ pub(super) fn parse(line: &[u8]) -> Result<Value, Failure> {
 }
 
 fn row(update: &Value, format: OutputFormat) -> Vec<Cell> {
-    let text = |field: &str| update[field].as_str().unwrap_or_default();
-    let time = text("time").parse().map(|time: Timestamp| format!("{time:.0}"));
-    let pods = update["pods"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let time = time(&update["time"]).map(|time| format!("{time:.0}"));
+    let pods = items(&update["pods"]);
     let named = if format == OutputFormat::Wide { pods.len() } else { MAX_NAMES };
     let mut keys: Vec<String> = pods.iter().take(named).map(key).collect();
     if pods.len() > named {
@@ -65,15 +64,14 @@ fn row(update: &Value, format: OutputFormat) -> Vec<Cell> {
     }
     vec![
         Cell::new(&update["seq"].to_string()),
-        Cell::new(&time.unwrap_or_else(|_| text("time").to_owned())),
-        Cell::new(text("op")),
-        Cell::new(text("source")),
+        Cell::new(time.as_deref().unwrap_or_else(|| text(&update["time"]))),
+        Cell::new(text(&update["op"])),
+        Cell::new(text(&update["source"])),
         Cell::new(&keys.join(",")),
     ]
 }
 
 /// The key of a pod: `NAMESPACE/NAME`.
 pub(super) fn key(pod: &Value) -> String {
-    let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
-    format!("{}/{}", text("namespace"), text("name"))
+    format!("{}/{}", text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]))
 }
