@@ -11,7 +11,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, IsTerminal as _, Write},
+    io::{self, IsTerminal, Write},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -99,7 +99,8 @@ impl Log {
                 tracing::subscriber::set_global_default(Registry::default().with(level).with(form))
             }
             Format::Text => {
-                let form = form.with_ansi(colour(environment)).with_target(config.verbosity > 0);
+                let form =
+                    form.with_ansi(colours(&io::stderr(), environment)).with_target(config.verbosity > 0);
                 let registry = Registry::default().with(level);
                 if journal {
                     let form = form.without_time().with_level(false);
@@ -160,10 +161,12 @@ const fn priority(level: tracing::Level) -> u8 {
     }
 }
 
-fn colour(environment: &Environment) -> bool {
+/// Whether a stream gets colours: only a terminal does, and `NO_COLOR` turns them off
+/// (<https://no-color.org>).
+pub(crate) fn colours(stream: &impl IsTerminal, environment: &Environment) -> bool {
     let disabled = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = environment.get("TERM").is_some_and(|terminal| terminal == "dumb");
-    io::stderr().is_terminal() && !disabled && !dumb
+    stream.is_terminal() && !disabled && !dumb
 }
 
 /// Whether stderr is the file that systemd names; it may have been redirected since.

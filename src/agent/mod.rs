@@ -1,10 +1,8 @@
 //! The agent: makes and starts all tasks, reloads, shuts down, and reports to the service manager.
 //! It is the only module that knows all others.
 
-mod check;
 mod notifier;
 mod reload;
-mod reloads;
 mod shutdown;
 mod sources;
 mod status;
@@ -14,19 +12,19 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::{runtime::Runtime, signal::unix::SignalKind, sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use self::{
-    check::check,
-    notifier::{extend, watchdog},
-    reload::Reload,
-};
 use self::{
-    notifier::ServiceNotifier,
+    notifier::{Sent, ServiceNotifier},
     reload::Reloader,
-    reloads::ReloadReporter,
     shutdown::{Shutdown, StopSignals, listen, shutdown_time},
+    status::Reloads,
     wiring::Wired,
+};
+pub use self::{
+    notifier::{extend, watchdog},
+    reload::{Reload, check},
 };
 use crate::{
     host::Host,
@@ -45,7 +43,7 @@ const WORKERS: usize = 2;
 /// Why the agent ended without a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// It did not start: a setting or a file cannot be used.
+    /// It did not start, and fails again until something is changed: a setting or a file cannot be used.
     #[error(transparent)]
     Refused(anyhow::Error),
     /// It did not start: something that it needs is missing, and may still appear.
@@ -57,16 +55,6 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// The exit status: 2 for a start that fails again until something is changed, 1 for
-    /// everything else. A service manager does not restart after 2.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Refused(_) => 2,
-            Self::TooEarly(_) | Self::Failed(_) => 1,
-        }
-    }
-
     /// An error at the start. An address may appear with the network, and the reader of a named
     /// pipe may start after the agent.
     fn at_start(error: anyhow::Error) -> Self {
@@ -134,34 +122,35 @@ async fn work(
     let Wired { handles, state, mux } = wired.map_err(AgentError::at_start)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(shutdown_time(settings));
-    let (reporter, reloads) = ReloadReporter::new();
-    tasks.spawn("finish", shutdown.clone().stop_after_requests(handles.finished(), grace_now.clone()));
+    let reload_sender = watch::Sender::new(Reloads::default());
+    let reloads = reload_sender.subscribe();
+    tasks.spawn("finish", shutdown.clone().stop_after_requests(handles.finished.clone(), grace_now.clone()));
     let reloader = Reloader {
         reload,
         settings: settings.clone(),
         handles,
         grace,
         level: log.level(),
-        reporter,
+        reloads: reload_sender,
         host: host.clone(),
     };
     tasks.spawn("reload", reloader.run(hangups, stop));
     let notifier = ServiceNotifier {
         manager: manager.clone(),
         state,
-        mux,
-        heartbeats: tasks.take_heartbeats(),
         reloads,
         grace: grace_now.clone(),
         shutdown: shutdown.clone(),
-        begun,
         clock: host.clock,
+        started: CancellationToken::new(),
+        sent: Sent::default(),
     };
+    let heartbeats = tasks.take_heartbeats();
 
     tokio::select! {
         // The service manager is notified of the shutdown before it ends, however short it is.
         biased;
-        never = notifier.run() => match never {},
+        never = notifier.run(&mux, &heartbeats, begun) => match never {},
         ended = shutdown.attend(tasks.run(grace_now), signals) => {
             ended.map_err(|error| AgentError::Failed(error.into()))
         }

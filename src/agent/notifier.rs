@@ -20,9 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::{
-    reloads::Reloads,
     shutdown::Shutdown,
-    status::{AgentState, Phase, Snapshot},
+    status::{AgentState, Phase, Reloads, Snapshot},
 };
 use crate::{
     host::Clock,
@@ -69,50 +68,18 @@ pub(super) async fn while_opening<T>(
     }
 }
 
-/// Notifies the service manager until it is dropped.
+/// Sends READY, RELOADING, STOPPING, the status and the keep-alive of the watchdog until it is dropped.
 pub(super) struct ServiceNotifier {
     pub(super) manager: Manager,
     pub(super) state: AgentState,
-    pub(super) mux: Mux,
-    pub(super) heartbeats: Vec<Heartbeat>,
     pub(super) reloads: watch::Receiver<Reloads>,
     /// How long the tasks may take to stop.
     pub(super) grace: watch::Receiver<Duration>,
     pub(super) shutdown: Shutdown,
-    /// When the start began.
-    pub(super) begun: Instant,
     pub(super) clock: Clock,
-}
-
-impl ServiceNotifier {
-    /// Without a manager it does nothing.
-    pub(super) async fn run(self) -> Infallible {
-        if !self.manager.is_present() {
-            return pending().await;
-        }
-        let Self { manager, state, mux, heartbeats, reloads, grace, shutdown, begun, clock } = self;
-        let started = CancellationToken::new();
-        let reporter = Reporter {
-            manager: &manager,
-            state,
-            reloads,
-            grace,
-            shutdown,
-            started: started.clone(),
-            clock,
-            sent: Sent::default(),
-        };
-        // The token comes first: no time is requested once READY is about to be sent.
-        let slow_start = async {
-            tokio::select! {
-                biased;
-                () = started.cancelled() => {}
-                () = extend(&manager, &mux, begun) => {}
-            }
-        };
-        let (never, ..) = tokio::join!(reporter.run(), slow_start, watchdog(&manager, &mux, &heartbeats));
-        never
-    }
+    /// Cancelled when the start is over, just before the manager is notified.
+    pub(super) started: CancellationToken,
+    pub(super) sent: Sent,
 }
 
 /// Requests more time for a start while the merge loop runs, for a quarter of an hour at most.
@@ -125,7 +92,7 @@ pub async fn extend(manager: &Manager, mux: &Mux, begun: Instant) {
 
 /// What the manager has received.
 #[derive(Clone, Default)]
-struct Sent {
+pub(super) struct Sent {
     ready: bool,
     stopping: bool,
     /// The number of the last reload that it knows to have begun,
@@ -134,19 +101,6 @@ struct Sent {
     ended: u64,
     status: String,
     status_at: Option<Instant>,
-}
-
-/// Sends READY, RELOADING, STOPPING and the status.
-struct Reporter<'a> {
-    manager: &'a Manager,
-    state: AgentState,
-    reloads: watch::Receiver<Reloads>,
-    grace: watch::Receiver<Duration>,
-    shutdown: Shutdown,
-    /// Cancelled when the start is over, just before the manager is notified.
-    started: CancellationToken,
-    clock: Clock,
-    sent: Sent,
 }
 
 /// Everything that a message depends on.
@@ -158,8 +112,20 @@ struct Observed {
     stopping: bool,
 }
 
-impl Reporter<'_> {
-    async fn run(mut self) -> Infallible {
+impl ServiceNotifier {
+    /// Without a manager it does nothing. `begun` is when the start began.
+    pub(super) async fn run(self, mux: &Mux, heartbeats: &[Heartbeat], begun: Instant) -> Infallible {
+        if !self.manager.is_present() {
+            return pending().await;
+        }
+        let (manager, started) = (self.manager.clone(), self.started.clone());
+        // The token comes first: no time is requested once READY is about to be sent.
+        let slow_start = started.run_until_cancelled(extend(&manager, mux, begun));
+        let (never, ..) = tokio::join!(self.report(), slow_start, watchdog(&manager, mux, heartbeats));
+        never
+    }
+
+    async fn report(mut self) -> Infallible {
         loop {
             let observed = self.observe();
             let Some((message, sent)) = self.message(&observed) else {
@@ -257,41 +223,27 @@ impl Reporter<'_> {
     }
 }
 
+/// Waits until a loop has run once more, or has ended, which the tasks handle.
 type Turn<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
-
-/// A loop that must run for the watchdog to be fed.
-struct WatchedLoop<'a> {
-    name: &'a str,
-    /// Waits until it has run once more, or has ended, which the tasks handles.
-    turn: Box<dyn Fn() -> Turn<'a> + 'a>,
-}
-
-impl<'a> WatchedLoop<'a> {
-    fn all(mux: &'a Mux, heartbeats: &'a [Heartbeat]) -> Vec<Self> {
-        let mux = Self { name: "mux", turn: Box::new(|| Box::pin(mux.turns())) };
-        let tasks = heartbeats
-            .iter()
-            .map(|heartbeat| Self { name: heartbeat.task(), turn: Box::new(|| Box::pin(heartbeat.beat())) });
-        std::iter::once(mux).chain(tasks).collect()
-    }
-}
 
 /// Feeds the watchdog twice in its interval, each time after the merge loop and the tasks of
 /// all these heartbeats have run once more. A task that does not run is logged. Without a
 /// watchdog it does nothing.
 pub async fn watchdog(manager: &Manager, mux: &Mux, heartbeats: &[Heartbeat]) {
     let Some(interval) = manager.watchdog() else { return };
-    let loops = WatchedLoop::all(mux, heartbeats);
     loop {
-        all_run(&loops, interval / 4).await;
+        let mut turns: Vec<(&str, Turn<'_>)> = vec![("mux", Box::pin(mux.turns()))];
+        for heartbeat in heartbeats {
+            turns.push((heartbeat.task(), Box::pin(heartbeat.beat())));
+        }
+        all_run(turns, interval / 4).await;
         manager.notify(&[State::Watchdog]).await;
         sleep(interval / 2).await;
     }
 }
 
 /// Waits until every loop has run once more, and logs those that take longer than the limit.
-async fn all_run(loops: &[WatchedLoop<'_>], limit: Duration) {
-    let mut running: Vec<_> = loops.iter().map(|one| (one.name, (one.turn)())).collect();
+async fn all_run(mut running: Vec<(&str, Turn<'_>)>, limit: Duration) {
     if timeout(limit, completed(&mut running)).await.is_ok() {
         return;
     }

@@ -1,4 +1,4 @@
-//! SIGHUP: reads the settings again and applies them.
+//! SIGHUP: reads the settings again, checks the files that they name, and applies them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,12 +8,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{
-    check::check,
-    reloads::{ReloadFailure, ReloadReporter},
     shutdown::shutdown_time,
+    status::{ReloadFailure, Reloads},
     wiring::Handles,
 };
-use crate::{host::Host, settings::Settings, supervise::BoxError, telemetry::Level};
+use crate::{
+    client, host::Host, server, settings::Settings, source::api::Connector, supervise::BoxError,
+    telemetry::Level,
+};
 
 /// Reads the settings again, from the same flags and environment as at the start.
 pub type Reload = dyn Fn() -> anyhow::Result<Settings> + Send + Sync;
@@ -25,14 +27,14 @@ pub(super) struct Reloader {
     pub(super) handles: Handles,
     pub(super) grace: watch::Sender<Duration>,
     pub(super) level: Level,
-    pub(super) reporter: ReloadReporter,
+    pub(super) reloads: watch::Sender<Reloads>,
     pub(super) host: Host,
 }
 
 impl Reloader {
     pub(super) async fn run(mut self, mut hangups: Signal, stop: CancellationToken) -> Result<(), BoxError> {
         while stop.run_until_cancelled(hangups.recv()).await.is_some() {
-            self.reporter.begun();
+            self.reloads.send_modify(|reloads| reloads.begun += 1);
             let reload = self.reload.clone();
             // The config file may be on a network file system that hangs.
             let reading = self.host.threads.blocking(move || {
@@ -46,7 +48,10 @@ impl Reloader {
             self.handles.reloaded(failure.is_none());
             // A reload rescans all sources, even if the settings are invalid.
             self.handles.retune(&self.settings);
-            self.reporter.ended(failure);
+            self.reloads.send_modify(|reloads| {
+                reloads.ended = reloads.begun;
+                reloads.failure = failure;
+            });
         }
         Ok(())
     }
@@ -84,4 +89,26 @@ impl Reloader {
         self.settings = settings;
         info!("settings reloaded");
     }
+}
+
+/// `run --check`: all errors in the files that the settings name: token, certificates and keys, the
+/// kubeconfig and its files, the files of the sinks.
+///
+/// It only reads. It listens on nothing, connects to nothing, locks, creates and writes
+/// nothing, so it can run beside an agent. Manifests and the state directory are not checked.
+/// It blocks.
+#[must_use]
+pub fn check(settings: &Settings) -> Vec<anyhow::Error> {
+    let mut problems: Vec<anyhow::Error> =
+        server::check(&settings.server).into_iter().map(anyhow::Error::from).collect();
+    if let Some(url) = &settings.url {
+        let checked = client::check(url.ca_file.as_deref(), url.client_certificate.as_ref());
+        problems.extend(checked.err().map(|error| anyhow::Error::from(error).context("--manifest-url")));
+    }
+    if let Some(api) = settings.api.clone() {
+        let connector = Connector::new(api.kubeconfig).with_proxies(api.proxies);
+        problems.extend(connector.check().err().map(anyhow::Error::from));
+    }
+    problems.extend(settings.sinks.iter().filter_map(|sink| sink.check().err()).map(anyhow::Error::from));
+    problems
 }

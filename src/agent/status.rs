@@ -9,7 +9,6 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
-use super::reloads::ReloadFailure;
 use crate::{
     pod::SourceName,
     sink::SinkStatus,
@@ -21,6 +20,23 @@ use crate::{
 const LONGEST_ERROR: usize = 240;
 /// The text for an error that may contain values of pods: every user of the machine can read the status.
 const CONFIDENTIAL: &str = "its input is invalid; podmux get sources shows why";
+
+/// The number of reloads, and the result of the last one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reloads {
+    pub(super) begun: u64,
+    pub(super) ended: u64,
+    pub(super) failure: Option<ReloadFailure>,
+}
+
+/// Why the last reload failed.
+#[derive(Clone, Debug)]
+pub(super) enum ReloadFailure {
+    /// The settings are invalid; the previous ones stay in effect.
+    Settings(String),
+    /// A file that they name is invalid; its previous content stays in effect.
+    File(String),
+}
 
 type Change<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 

@@ -31,7 +31,7 @@ use crate::{
         http::{HttpSource, Posts},
         last_good::LastGood,
     },
-    supervise::Tasks,
+    supervise::{BoxError, Tasks},
 };
 
 /// The name of the stream of `/updates`, whose numbers are durable.
@@ -44,7 +44,7 @@ pub(super) struct Handles {
     /// The result of the last reload, for the server.
     reload: watch::Sender<LastReload>,
     /// Cancelled when the server has finished the requests that were pending at the shutdown.
-    finished: Option<CancellationToken>,
+    pub(super) finished: Option<CancellationToken>,
     clock: Clock,
 }
 
@@ -57,11 +57,6 @@ impl Handles {
     /// Applies settings. All sources are rescanned.
     pub(super) fn retune(&self, settings: &Settings) {
         self.parts.iter().for_each(|part| part(settings));
-    }
-
-    /// Cancelled when the server has finished the requests that were pending at the shutdown.
-    pub(super) fn finished(&self) -> Option<CancellationToken> {
-        self.finished.clone()
     }
 }
 
@@ -98,12 +93,15 @@ pub(super) async fn wire(
     if let Some(server) = server {
         wiring.server(server)?;
     }
-    wiring.tasks.spawn("mux", async {
-        merging.run().await;
-        Ok(())
-    });
+    wiring.tasks.spawn("mux", infallible(merging.run()));
     let Wiring { mux, sources, sinks, handles, .. } = wiring;
     Ok(Wired { state: AgentState::new(mux.merged(), &sources, &sinks), handles, mux })
+}
+
+/// A task that cannot fail.
+async fn infallible(task: impl Future<Output = ()>) -> Result<(), BoxError> {
+    task.await;
+    Ok(())
 }
 
 /// The agent while it is made.
@@ -216,10 +214,7 @@ impl<'a> Wiring<'a> {
             self.sources.push((source.name, status));
             self.handles.parts.push(retune);
             self.metrics = metrics.or(self.metrics.take());
-            self.tasks.spawn(format!("source {}", source.name), async {
-                run.await;
-                Ok(())
-            });
+            self.tasks.spawn(format!("source {}", source.name), infallible(run));
         }
         Ok(())
     }
@@ -231,10 +226,7 @@ impl<'a> Wiring<'a> {
         let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.shutdown.stop.clone();
-        self.tasks.spawn("source http", async {
-            source.run(stop).await;
-            Ok(())
-        });
+        self.tasks.spawn("source http", infallible(source.run(stop)));
         self.sources.push((SourceName::Http, posts.status()));
         self.sources.sort_by_key(|(name, _)| *name);
         let reread = server.credential_reload();

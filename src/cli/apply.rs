@@ -13,11 +13,10 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{
-    connection::{Connection, ConnectionArgs, block_on, print_status, with_query},
-    dry_run::DryRun,
+    connection::{Connection, ConnectionArgs, block_on, with_query},
     failure::Failure,
-    manifests::{self, FileArgs},
-    output::{Output, list, pretty},
+    manifests::{self, DryRun, FileArgs},
+    output::{Output, list, pretty, text},
     terminal::{Escaped, ProgressLine, print_error},
     yaml,
 };
@@ -105,7 +104,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     }
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let connection = Connection::new(&args.connection, environment, &disk).map_err(Failure::Refused)?;
     let mut apply = Apply { args, disk, connection, output: Output::new(), pods: Vec::new() };
     block_on(async {
         // Results on the same terminal already show the progress.
@@ -154,7 +153,7 @@ impl Apply<'_> {
         ];
         let query: Vec<_> = options.into_iter().flatten().collect();
         let body = (media_type(&text), Bytes::from(text));
-        match self.connection.request(Method::POST, &with_query("/pods", &query), Some(body)).await? {
+        match self.connection.request(Method::POST, &with_query("/pods", &query), Some(body)).await {
             Ok(mut written) => {
                 if let Value::Array(items) = written["items"].take() {
                     items.into_iter().try_for_each(|item| self.item(item))?;
@@ -163,8 +162,8 @@ impl Apply<'_> {
                 self.output.flush()?;
                 Ok(true)
             }
-            Err(status) => {
-                print_status(&status, Some(&format!("error when applying \"{name}\"")));
+            Err(failure) => {
+                failure.print_server_error(Some(&format!("error when applying \"{name}\"")))?;
                 Ok(false)
             }
         }
@@ -173,10 +172,10 @@ impl Apply<'_> {
     /// Prints the result for one pod.
     fn item(&mut self, mut item: Value) -> Result<(), Failure> {
         let pod = item["pod"].take();
-        let name = Escaped(pod["metadata"]["name"].as_str().unwrap_or_default()).to_string();
+        let name = Escaped(text(&pod["metadata"]["name"])).to_string();
         let line = match self.args.output {
             None => {
-                let result = Escaped(item["result"].as_str().unwrap_or_default()).to_string();
+                let result = Escaped(text(&item["result"])).to_string();
                 format!("pod/{name} {result}{}\n", self.args.dry_run.note())
             }
             Some(OutputFormat::Name) => format!("pod/{name}\n"),

@@ -22,13 +22,14 @@ use tokio::runtime;
 use super::{
     failure::Failure,
     status::Status,
-    terminal::{Escaped, YELLOW, colours, print_error, styled},
+    terminal::{Escaped, YELLOW, print_error, styled},
 };
 use crate::{
     certificate_files::CertificateFiles,
     client::{Body, Client, ClientSettings, Lines, escaped},
     host::Disk,
     settings::{Environment, SERVER_VARIABLE},
+    telemetry::colours,
 };
 
 /// The variable with the path of the token file. The agent reads the same one.
@@ -130,20 +131,9 @@ pub(super) struct Connection {
     colour: bool,
 }
 
-/// The body of a response, or the server's error.
-pub(super) type Answer<T> = Result<T, Status>;
-
 impl Connection {
     /// Reads the flags and the files that they name. Nothing is sent.
     pub(super) fn new(
-        args: &ConnectionArgs,
-        environment: &Environment,
-        disk: &Disk,
-    ) -> Result<Self, Failure> {
-        Self::configure(args, environment, disk).map_err(Failure::Refused)
-    }
-
-    fn configure(
         args: &ConnectionArgs,
         environment: &Environment,
         disk: &Disk,
@@ -181,8 +171,24 @@ impl Connection {
     }
 
     /// Gets an object.
-    pub(super) async fn get(&self, path: &str) -> Result<Answer<Value>, Failure> {
+    pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
         self.request(Method::GET, path, None).await
+    }
+
+    /// Gets a list object of a kind, and its items.
+    pub(super) async fn list(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        kind: &str,
+    ) -> Result<(Value, Vec<Value>), Failure> {
+        let mut list = self.get(&with_query(path, query)).await?;
+        match list.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => Ok((list, items)),
+            _ => Err(Failure::Failed(anyhow!(
+                "the response to {path} is not a {kind} (is this a podmux agent?)"
+            ))),
+        }
     }
 
     /// Sends a request, with a body and its media type if it has one.
@@ -191,21 +197,16 @@ impl Connection {
         method: Method,
         path: &str,
         body: Option<(&'static str, Bytes)>,
-    ) -> Result<Answer<Value>, Failure> {
-        let body = match self.send(method, path, body).await? {
-            Ok(body) => body.whole(MAX_RESPONSE).await.map_err(Failure::failed)?,
-            Err(status) => return Ok(Err(status)),
-        };
-        let object = serde_json::from_slice(&body);
-        let object =
-            object.with_context(|| format!("the response to {path} is not JSON (is this a podmux agent?)"));
-        object.map(Ok).map_err(Failure::Failed)
+    ) -> Result<Value, Failure> {
+        let body = self.send(method, path, body).await?.whole(MAX_RESPONSE).await.map_err(Failure::failed)?;
+        serde_json::from_slice(&body)
+            .with_context(|| format!("the response to {path} is not JSON (is this a podmux agent?)"))
+            .map_err(Failure::Failed)
     }
 
     /// Gets a stream of lines.
-    pub(super) async fn lines(&self, path: &str) -> Result<Answer<LineStream>, Failure> {
-        let body = self.send(Method::GET, path, None).await?;
-        Ok(body.map(|body| LineStream(body.lines(MAX_LINE))))
+    pub(super) async fn lines(&self, path: &str) -> Result<Lines, Failure> {
+        Ok(self.send(Method::GET, path, None).await?.lines(MAX_LINE))
     }
 
     async fn send(
@@ -213,7 +214,7 @@ impl Connection {
         method: Method,
         path: &str,
         body: Option<(&'static str, Bytes)>,
-    ) -> Result<Answer<Body>, Failure> {
+    ) -> Result<Body, Failure> {
         let mut request = Request::new(Bytes::new());
         *request.method_mut() = method;
         *request.uri_mut() =
@@ -234,28 +235,10 @@ impl Connection {
         }
         let (head, body) = response.into_parts();
         if head.status.is_success() {
-            return Ok(Ok(body));
+            return Ok(body);
         }
         let body = body.whole(MAX_RESPONSE).await.map_err(Failure::failed)?;
-        Ok(Err(Status::read(head.status.as_u16(), &body)))
-    }
-}
-
-/// Prints an error of the server on standard error.
-pub(super) fn print_status(status: &Status, context: Option<&str>) {
-    print_error(status.to_lines(context));
-    if status.code == 401 {
-        print_error("podmux: authenticate with --token-file, or with --client-cert and --client-key");
-    }
-}
-
-/// The lines of an update stream.
-pub(super) struct LineStream(Lines);
-
-impl LineStream {
-    /// The next line; nothing when the server has ended the stream.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        self.0.next().await.transpose().map_err(Failure::failed)
+        Err(Failure::Server(Status::read(head.status.as_u16(), &body)))
     }
 }
 

@@ -8,10 +8,9 @@ use http::Method;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    connection::{Connection, ConnectionArgs, block_on, pod_path, print_status, with_query},
-    dry_run::DryRun,
+    connection::{Connection, ConnectionArgs, block_on, pod_path, with_query},
     failure::Failure,
-    manifests::{self, FileArgs},
+    manifests::{self, DryRun, FileArgs},
     output::Output,
     terminal::{Escaped, print_error},
 };
@@ -121,7 +120,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let named = named(args).map_err(Failure::Refused)?;
     let found = args.manifests.find().map_err(Failure::Refused)?;
     let disk = Disk::default();
-    let connection = Connection::new(&args.connection, environment, &disk)?;
+    let connection = Connection::new(&args.connection, environment, &disk).map_err(Failure::Refused)?;
     let output = Output::new();
     let mut delete = Delete { args, grace_period, connection, output, terminating: Vec::new(), code: 0 };
     block_on(async {
@@ -197,9 +196,9 @@ fn in_manifest(wanted: Option<&str>, path: &Path, text: &[u8]) -> Result<Vec<Del
     if let Some(wanted) = wanted {
         manifests::check_namespace(text, wanted)?;
     }
-    let deletion = |pod: manifests::PodReference| Deletion {
-        namespace: pod.namespace.unwrap_or_else(|| wanted.unwrap_or("default").to_owned()),
-        name: pod.name,
+    let deletion = |(namespace, name): (Option<String>, String)| Deletion {
+        namespace: namespace.unwrap_or_else(|| wanted.unwrap_or("default").to_owned()),
+        name,
         origin: Some(manifests::display_name(path)),
     };
     Ok(manifests::references(text)?.into_iter().map(deletion).collect())
@@ -227,13 +226,13 @@ impl Delete<'_> {
         let seconds = self.grace_period.map(|seconds| seconds.to_string());
         let seconds = seconds.as_deref().map(|seconds| ("gracePeriodSeconds", seconds));
         let query: Vec<_> = seconds.into_iter().chain(self.args.dry_run.query()).collect();
-        let object = match self.connection.request(Method::DELETE, &with_query(&path, &query), None).await? {
+        let object = match self.connection.request(Method::DELETE, &with_query(&path, &query), None).await {
             Ok(object) => object,
-            Err(status) if status.is_not_found() && self.args.ignore_not_found => return Ok(()),
-            Err(status) => {
+            Err(failure) if failure.is_not_found() && self.args.ignore_not_found => return Ok(()),
+            Err(failure) => {
                 let origin = deletion.origin.as_ref();
                 let context = origin.map(|origin| format!("error when deleting \"{origin}\""));
-                print_status(&status, context.as_deref());
+                failure.print_server_error(context.as_deref())?;
                 self.code = 1;
                 return Ok(());
             }
@@ -281,14 +280,14 @@ impl Delete<'_> {
     /// Whether a pod still exists. A pod with its name is another one if it has another UID,
     /// or if it is not terminating: it was created again, or another source owns the name.
     async fn exists(&mut self, pod: &Terminating) -> Result<bool, Failure> {
-        match self.connection.get(&pod.path).await? {
+        match self.connection.get(&pod.path).await {
             Ok(found) => {
                 let metadata = &found["metadata"];
                 Ok(metadata["uid"] == *pod.uid && metadata["deletionTimestamp"].is_string())
             }
-            Err(status) if status.is_not_found() => Ok(false),
-            Err(status) => {
-                print_status(&status, None);
+            Err(failure) if failure.is_not_found() => Ok(false),
+            Err(failure) => {
+                failure.print_server_error(None)?;
                 self.code = 1;
                 Ok(false)
             }

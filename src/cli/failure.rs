@@ -2,6 +2,8 @@
 
 use std::{fmt, io};
 
+use super::status::Status;
+
 /// Why the exit code is not 0, and the error that is printed.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -9,6 +11,8 @@ pub(super) enum Failure {
     Refused(anyhow::Error),
     /// The command failed while it ran: exit code 1.
     Failed(anyhow::Error),
+    /// The server answered with an error: exit code 1.
+    Server(Status),
 }
 
 impl Failure {
@@ -26,22 +30,36 @@ impl Failure {
     pub(super) const fn code(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,
-            Self::Failed(_) => 1,
+            Self::Failed(_) | Self::Server(_) => 1,
         }
     }
 
     /// The error number of the system call that failed, if one did.
     pub(super) fn errno(&self) -> Option<i32> {
-        let (Self::Refused(error) | Self::Failed(error)) = self;
+        let (Self::Refused(error) | Self::Failed(error)) = self else { return None };
         error.chain().find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())
+    }
+
+    /// Whether the server does not have the object.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Server(status) if status.is_not_found())
+    }
+
+    /// Prints an error of the server, after which the command continues. Another failure ends it.
+    pub(super) fn print_server_error(self, context: Option<&str>) -> Result<(), Self> {
+        let Self::Server(status) = self else { return Err(self) };
+        status.print(context);
+        Ok(())
     }
 }
 
 impl fmt::Display for Failure {
-    /// The error with its causes, on one line.
+    /// The error with its causes, on one line; an error of the server as kubectl prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Refused(error) | Self::Failed(error)) = self;
-        f.write_str(&one_line(error))
+        match self {
+            Self::Refused(error) | Self::Failed(error) => f.write_str(&one_line(error)),
+            Self::Server(status) => f.write_str(&status.to_lines(None)),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The manifests that `-f` names: how they are found, read and scanned for names.
+//! The flags that `apply` and `delete` share, and the manifests that `-f` names: how they are found,
+//! read and scanned for names.
 
 use std::{
     ffi::OsStr,
@@ -8,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use clap::ValueHint;
+use clap::{ValueEnum, ValueHint};
 use serde_json::Value;
 
 use crate::{
@@ -60,6 +61,30 @@ impl FileArgs {
             }
         }
         Ok(found)
+    }
+}
+
+/// Whether the agent changes anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum DryRun {
+    /// Make the changes
+    None,
+    /// Let the agent check the request without making the changes
+    Server,
+}
+
+impl DryRun {
+    /// The query parameter.
+    pub(super) fn query(self) -> Option<(&'static str, &'static str)> {
+        (self == Self::Server).then_some(("dryRun", "All"))
+    }
+
+    /// The end of each result line.
+    pub(super) const fn note(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Server => " (server dry run)",
+        }
     }
 }
 
@@ -133,16 +158,9 @@ pub(super) fn describe(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// The name of a pod, and its namespace if the manifest has one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PodReference {
-    pub(super) namespace: Option<String>,
-    pub(super) name: String,
-}
-
-/// The pods that a manifest names. Nothing else is checked: a manifest of pods to delete
-/// need not be valid.
-pub(super) fn references(text: &[u8]) -> Result<Vec<PodReference>, anyhow::Error> {
+/// The namespaces, if they are set, and names of the pods in a manifest. Nothing else is checked:
+/// a manifest of pods to delete need not be valid.
+pub(super) fn references(text: &[u8]) -> Result<Vec<(Option<String>, String)>, anyhow::Error> {
     let pods = pods(text)?;
     if pods.is_empty() {
         return Err(anyhow!("no pod in it: a Pod, a PodList or a List is expected"));
@@ -186,9 +204,9 @@ fn pods(text: &[u8]) -> Result<Vec<Value>, anyhow::Error> {
     Ok(pods)
 }
 
-fn reference(pod: &Value) -> Result<PodReference, anyhow::Error> {
+fn reference(pod: &Value) -> Result<(Option<String>, String), anyhow::Error> {
     let text =
         |field: &str| pod["metadata"][field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let name = text("name").ok_or_else(|| anyhow!("metadata.name is not set in one of its pods"))?;
-    Ok(PodReference { namespace: text("namespace"), name })
+    Ok((text("namespace"), name))
 }

@@ -16,7 +16,6 @@ mod apply;
 pub mod completion;
 mod connection;
 mod delete;
-mod dry_run;
 mod failure;
 mod get;
 mod manifests;
@@ -69,7 +68,10 @@ pub fn main(
     let args: Vec<OsString> = args.into_iter().collect();
     let (environment, invalid) = environment(variables);
     dispatch(&args, &environment, invalid).unwrap_or_else(|failure| {
-        telemetry::print(tracing::Level::ERROR, &failure.to_string(), &environment);
+        match &failure {
+            Failure::Server(status) => status.print(None),
+            failure => telemetry::print(tracing::Level::ERROR, &failure.to_string(), &environment),
+        }
         failure.code()
     })
 }

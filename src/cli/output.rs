@@ -2,6 +2,7 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
+use jiff::Timestamp;
 use serde::Serialize as _;
 use serde_json::{Value, json};
 
@@ -59,6 +60,21 @@ pub(super) fn pretty(object: &Value) -> Result<String, Failure> {
     object.serialize(&mut serializer).map_err(Failure::failed)?;
     text.push(b'\n');
     String::from_utf8(text).map_err(Failure::failed)
+}
+
+/// A text of an object; empty if it is missing.
+pub(super) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A time of an object.
+pub(super) fn time(value: &Value) -> Option<Timestamp> {
+    value.as_str()?.parse().ok()
+}
+
+/// A list of an object; empty if it is missing.
+pub(super) fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Several objects as one `List`, as kubectl prints them.

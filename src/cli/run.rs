@@ -63,21 +63,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, environment: &Environment) 
         return check(&command_line, environment);
     }
     let manager = Manager::from_environment(environment);
-    match serve(command_line, environment, &manager) {
-        Ok(()) => {
-            // Again: the notifier may have had no time to send STOPPING before the end.
-            manager.notify_last(&[State::Stopping, State::Status("stopped".to_owned())]);
-            Ok(0)
-        }
-        Err(Stopped::Early(failure)) => {
-            tell_failure(&manager, &failure);
-            Err(failure)
-        }
-        Err(Stopped::Late(error)) => {
-            tell_failure(&manager, &Failure::Failed(error));
-            Ok(1)
-        }
-    }
+    serve(command_line, environment, &manager).inspect_err(|failure| tell_failure(&manager, failure))
 }
 
 /// Prints every error that a start or a reload would report.
@@ -94,36 +80,33 @@ fn check(command_line: &CommandLine, environment: &Environment) -> Result<u8, Fa
     Ok(if problems.is_empty() { 0 } else { 2 })
 }
 
-/// Why the agent ended without a request.
-enum Stopped {
-    /// Before it had a log, or before it ran.
-    Early(Failure),
-    /// While it ran; the error is in the log.
-    Late(anyhow::Error),
-}
-
-fn serve(mut command_line: CommandLine, environment: &Environment, manager: &Manager) -> Result<(), Stopped> {
-    let refused = |error: anyhow::Error| Stopped::Early(Failure::Refused(error));
+/// Runs the agent. An error while it runs is in the log, and only an earlier one is a failure.
+fn serve(mut command_line: CommandLine, environment: &Environment, manager: &Manager) -> Result<u8, Failure> {
     // Before the log has its thread, because this changes the environment.
-    let sockets = PassedSocket::take(environment).map_err(|error| refused(error.into()))?;
+    let sockets = PassedSocket::take(environment).map_err(Failure::refused)?;
     command_line.passed = sockets.iter().map(|socket| socket.passed.clone()).collect();
     let environment = environment.clone();
     let load = {
         let environment = environment.clone();
         move || Settings::load(&command_line, &environment, &Disk::default()).map_err(anyhow::Error::from)
     };
-    let settings = load().map_err(refused)?;
-    let log = Log::start(&settings.log, &environment)
-        .map_err(|error| Stopped::Early(Failure::Failed(error.into())))?;
-    agent::run(&settings, sockets, Arc::new(load), &log, manager).map_err(|error| match error {
-        AgentError::Refused(error) => refused(error),
-        AgentError::TooEarly(error) => Stopped::Early(Failure::Failed(error)),
-        AgentError::Failed(error) => {
+    let settings = load().map_err(Failure::Refused)?;
+    let log = Log::start(&settings.log, &environment).map_err(Failure::failed)?;
+    match agent::run(&settings, sockets, Arc::new(load), &log, manager) {
+        Ok(()) => {
+            // Again: the notifier may have had no time to send STOPPING before the end.
+            manager.notify_last(&[State::Stopping, State::Status("stopped".to_owned())]);
+            Ok(0)
+        }
+        Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
+        Err(AgentError::TooEarly(error)) => Err(Failure::Failed(error)),
+        Err(AgentError::Failed(error)) => {
             // The log is still open here, and its format is the configured one.
             tracing::error!("{error:#}");
-            Stopped::Late(error)
+            tell_failure(manager, &Failure::Failed(error));
+            Ok(1)
         }
-    })
+    }
 }
 
 /// Sends the service manager the line that is printed on a terminal.

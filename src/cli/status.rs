@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::terminal::Escaped;
+use super::terminal::{Escaped, print_error};
 
 /// An error of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,5 +84,13 @@ impl Status {
             let _ = write!(lines, "\n* {field}{}", Escaped(detail));
         }
         lines
+    }
+
+    /// Prints the error on standard error.
+    pub(super) fn print(&self, context: Option<&str>) {
+        print_error(self.to_lines(context));
+        if self.code == 401 {
+            print_error("podmux: authenticate with --token-file, or with --client-cert and --client-key");
+        }
     }
 }

@@ -1,19 +1,9 @@
-//! Output for terminals: colours, escaped text, error lines and progress.
+//! Output for terminals: styles, escaped text, error lines and progress.
 
 use std::{
     fmt,
-    io::{self, IsTerminal, Write as _},
+    io::{self, IsTerminal as _, Write as _},
 };
-
-use crate::settings::Environment;
-
-/// Whether a stream gets colours: only a terminal does, and `NO_COLOR` turns them off
-/// (<https://no-color.org>).
-pub(super) fn colours(stream: &impl IsTerminal, environment: &Environment) -> bool {
-    let plain = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty())
-        || environment.get("TERM").is_some_and(|term| term == "dumb");
-    !plain && stream.is_terminal()
-}
 
 pub(super) const BOLD: &str = "1";
 /// For failures.

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{environment::Environment, error::SettingsError, flags::Flags, layers::Layers};
+use super::{
+    error::SettingsError,
+    flags::Flags,
+    layers::{Environment, Layers},
+};
 use crate::{
     certificate_files::CertificateFiles,
     server::{self, Listen, Passed},

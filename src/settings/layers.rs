@@ -9,11 +9,16 @@ use clap::{
 };
 
 use super::{
-    environment::Environment,
     error::SettingsError,
     flags::{self, Flags, Setting},
 };
 use crate::server::Passed;
+
+/// The environment variables by name, as they are passed in.
+pub type Environment = BTreeMap<String, String>;
+
+/// The variable with the address of the agent for `get`, `apply` and `delete`; the agent ignores it.
+pub const SERVER_VARIABLE: &str = "PODMUX_SERVER";
 
 /// The command line of `podmux run` and the sockets that systemd passed. It does not change while
 /// the process runs.

@@ -11,10 +11,9 @@ use self::{
     layers::Layers,
 };
 pub use self::{
-    environment::{Environment, SERVER_VARIABLE},
     error::SettingsError,
     flags::{Setting, settings},
-    layers::CommandLine,
+    layers::{CommandLine, Environment, SERVER_VARIABLE},
 };
 pub(crate) use self::{
     flags::{Flags, explain},
@@ -24,7 +23,6 @@ use crate::{host::Disk, mux::Notify, pod::NodeName, server, sink, source, teleme
 
 mod combine;
 pub(crate) mod duration;
-mod environment;
 mod error;
 mod file;
 mod flags;
@@ -130,9 +128,16 @@ impl Settings {
         hold(&mut fresh.node_name, &self.node_name, "node-name", &mut stuck);
         let (server, now) = (&mut fresh.server, &self.server);
         hold(&mut server.listen, &now.listen, "listen", &mut stuck);
-        guard(&mut server.token_file, now.token_file.as_ref(), "token-file", &mut stuck);
-        guard(&mut server.tls, now.tls.as_ref(), "tls-cert-file", &mut stuck);
-        guard(&mut server.client_ca_file, now.client_ca_file.as_ref(), "client-ca-file", &mut stuck);
+        // Only the removal of a protection is not applied.
+        if server.token_file.is_none() {
+            hold(&mut server.token_file, &now.token_file, "token-file", &mut stuck);
+        }
+        if server.tls.is_none() {
+            hold(&mut server.tls, &now.tls, "tls-cert-file", &mut stuck);
+        }
+        if server.client_ca_file.is_none() {
+            hold(&mut server.client_ca_file, &now.client_ca_file, "client-ca-file", &mut stuck);
+        }
         hold(&mut fresh.sinks, &self.sinks, "sink", &mut stuck);
         hold(&mut fresh.notify, &self.notify, "notify", &mut stuck);
         hold(&mut fresh.state_dir, &self.state_dir, "state-dir", &mut stuck);
@@ -146,19 +151,6 @@ fn hold<T: Clone + PartialEq>(fresh: &mut T, now: &T, flag: &'static str, stuck:
     if fresh != now {
         stuck.push(flag);
         fresh.clone_from(now);
-    }
-}
-
-/// Keeps a protection that the new settings do not have.
-fn guard<T: Clone>(
-    fresh: &mut Option<T>,
-    now: Option<&T>,
-    flag: &'static str,
-    stuck: &mut Vec<&'static str>,
-) {
-    if fresh.is_none() && now.is_some() {
-        stuck.push(flag);
-        *fresh = now.cloned();
     }
 }
 

@@ -108,24 +108,14 @@ impl OutputFormat {
 }
 
 /// What can be shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Resource {
+    #[value(aliases = ["pod", "po"])]
     Pods,
+    #[value(alias = "source")]
     Sources,
+    #[value(alias = "update")]
     Updates,
-}
-
-impl Resource {
-    const ALL: [Self; 3] = [Self::Pods, Self::Sources, Self::Updates];
-
-    /// The name and its aliases.
-    const fn names(self) -> &'static [&'static str] {
-        match self {
-            Self::Pods => &["pods", "pod", "po"],
-            Self::Sources => &["sources", "source"],
-            Self::Updates => &["updates", "update"],
-        }
-    }
 }
 
 /// `pods`, or `pod/web`.
@@ -138,7 +128,7 @@ pub(super) struct Target {
 impl Target {
     fn parse(text: &str) -> Option<Self> {
         let (kind, name) = text.split_once('/').map_or((text, None), |(kind, name)| (kind, Some(name)));
-        let resource = Resource::ALL.into_iter().find(|resource| resource.names().contains(&kind))?;
+        let resource = Resource::from_str(kind, false).ok()?;
         (name != Some("")).then(|| Self { resource, name: name.map(str::to_owned) })
     }
 }
@@ -162,18 +152,15 @@ impl TypedValueParser for TargetParser {
             let arg = arg.map(ToString::to_string).unwrap_or_default();
             insert(ContextKind::InvalidArg, ContextValue::String(arg));
             insert(ContextKind::InvalidValue, ContextValue::String(value.to_string_lossy().into_owned()));
-            let valid = Resource::ALL.map(|resource| resource.names()[0].to_owned());
-            insert(ContextKind::ValidValue, ContextValue::Strings(valid.to_vec()));
+            let valid = self.possible_values().into_iter().flatten();
+            let valid = valid.map(|value| value.get_name().to_owned()).collect();
+            insert(ContextKind::ValidValue, ContextValue::Strings(valid));
             error
         })
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let value = |resource: Resource| {
-            let names = resource.names();
-            PossibleValue::new(names[0]).aliases(&names[1..])
-        };
-        Some(Box::new(Resource::ALL.into_iter().map(value)))
+        Some(Box::new(Resource::value_variants().iter().filter_map(ValueEnum::to_possible_value)))
     }
 }
 

@@ -6,9 +6,8 @@ use self::args::Resource;
 use super::{
     connection::{Connection, block_on},
     failure::Failure,
-    terminal::colours,
 };
-use crate::{host::Host, settings::Environment};
+use crate::{host::Host, settings::Environment, telemetry::colours};
 
 mod args;
 mod pods;
@@ -23,7 +22,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let names = args.names().map_err(Failure::Refused)?;
     args.check(&names).map_err(Failure::Refused)?;
     let host = Host::default();
-    let connection = Connection::new(&args.connection, environment, &host.disk)?;
+    let connection = Connection::new(&args.connection, environment, &host.disk).map_err(Failure::Refused)?;
     let colour = colours(&io::stdout(), environment);
     block_on(async {
         match args.target.resource {

@@ -1,6 +1,5 @@
 //! `podmux get pods`: prints the merged pods of all sources.
 
-use anyhow::anyhow;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -11,10 +10,9 @@ use super::{
 use crate::{
     age::age,
     cli::{
-        connection::{Answer, Connection, pod_path, print_status, with_query},
+        connection::{Connection, pod_path},
         failure::Failure,
-        output::list,
-        status::Status,
+        output::{list, text, time},
         table::{Cell, Row},
         terminal::{Escaped, RED, YELLOW, print_error},
     },
@@ -38,6 +36,7 @@ pub(super) struct Pods<'a> {
     pub(super) names: &'a [String],
     pub(super) connection: &'a Connection,
     clock: &'a Clock,
+    columns: Vec<&'static str>,
     pub(super) printer: Printer,
 }
 
@@ -57,7 +56,7 @@ impl<'a> Pods<'a> {
         };
         let widths: Vec<&str> = if args.watch { columns.iter().map(longest).collect() } else { Vec::new() };
         let printer = Printer::new(args, &columns, &widths, colour);
-        Self { args, names, connection, clock, printer }
+        Self { args, names, connection, clock, columns, printer }
     }
 
     pub(super) async fn get(mut self) -> Result<u8, Failure> {
@@ -65,10 +64,7 @@ impl<'a> Pods<'a> {
     }
 
     async fn all(&mut self) -> Result<u8, Failure> {
-        let listed = match self.list().await? {
-            Ok(listed) => listed,
-            Err(status) => return Ok(failed(&status)),
-        };
+        let listed = self.list().await?;
         let args = self.args;
         if listed.pods.is_empty() && (args.output.is_table() || args.output == OutputFormat::Name) {
             if !args.ignore_not_found {
@@ -87,10 +83,13 @@ impl<'a> Pods<'a> {
         let mut pods = Vec::new();
         let mut code = 0;
         for name in self.names {
-            match self.connection.get(&pod_path(&self.args.namespace, name)).await? {
+            match self.connection.get(&pod_path(&self.args.namespace, name)).await {
                 Ok(pod) => pods.push(pod),
-                Err(status) if status.is_not_found() && self.args.ignore_not_found => {}
-                Err(status) => code = failed(&status),
+                Err(failure) if failure.is_not_found() && self.args.ignore_not_found => {}
+                Err(failure) => {
+                    failure.print_server_error(None)?;
+                    code = 1;
+                }
             }
         }
         if let ([_], [pod], OutputFormat::Json | OutputFormat::Yaml) = (self.names, &*pods, self.args.output)
@@ -130,14 +129,12 @@ impl<'a> Pods<'a> {
     }
 
     /// Lists all pods that the selectors match, page by page.
-    pub(super) async fn list(&self) -> Result<Answer<PodList>, Failure> {
+    pub(super) async fn list(&self) -> Result<PodList, Failure> {
         let path = if self.args.all_namespaces {
             "/api/v1/pods".to_owned()
         } else {
             format!("/api/v1/namespaces/{}/pods", escaped(&self.args.namespace))
         };
-        let invalid =
-            || Failure::Failed(anyhow!("the response to {path} is not a PodList (is this a podmux agent?)"));
         let mut pods = Vec::new();
         let mut next = String::new();
         let mut limit = Some(PAGE);
@@ -148,57 +145,42 @@ impl<'a> Pods<'a> {
                 .chain(limit.map(|limit| ("limit", limit)))
                 .chain((!next.is_empty()).then_some(("continue", &*next)))
                 .collect();
-            let page = match self.connection.get(&with_query(&path, &query)).await? {
-                Ok(page) => page,
+            let (page, items) = match self.connection.list(&path, &query, "PodList").await {
                 // The first pages have expired: list everything in one response.
-                Err(status) if status.code == 410 && !next.is_empty() => {
+                Err(Failure::Server(status)) if status.code == 410 && !next.is_empty() => {
                     (pods, next, limit) = (Vec::new(), String::new(), None);
                     continue;
                 }
-                Err(status) => return Ok(Err(status)),
+                page => page?,
             };
-            let Value::Object(mut page) = page else { return Err(invalid()) };
-            let Some(Value::Array(items)) = page.remove("items") else { return Err(invalid()) };
             pods.extend(items.into_iter().map(complete));
-            let metadata = page.remove("metadata").unwrap_or_default();
-            let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
-            next = text("continue");
+            text(&page["metadata"]["continue"]).clone_into(&mut next);
             if next.is_empty() {
-                return Ok(Ok(PodList { pods, seq: text("resourceVersion") }));
+                let seq = text(&page["metadata"]["resourceVersion"]).to_owned();
+                return Ok(PodList { pods, seq });
             }
         }
     }
 
     fn row(&self, pod: &Value, source: Option<&str>, is_removed: bool) -> Row {
-        let args = self.args;
         let metadata = &pod["metadata"];
-        let text = |value: &Value| Cell::new(value.as_str().unwrap_or_default());
         let since = time(&metadata["creationTimestamp"]).or_else(|| time(&metadata["annotations"][SEEN]));
-        let mut row = Vec::new();
-        if args.all_namespaces {
-            row.push(text(&metadata["namespace"]));
-        }
-        row.extend([
-            text(&metadata["name"]),
-            Cell::new(source.unwrap_or_else(|| source_of(pod))),
-            status(pod, is_removed),
-            Cell::new(&age(since, self.clock.now())),
-        ]);
-        if args.output == OutputFormat::Wide {
-            let priority = pod["spec"]["priority"].as_i64().map(|priority| priority.to_string());
-            row.extend([
-                text(&pod["spec"]["nodeName"]),
-                text(&metadata["uid"]),
-                Cell::new(&priority.unwrap_or_default()),
-                text(&metadata["annotations"]["kubernetes.io/config.hash"]),
-            ]);
-        }
-        if args.show_labels {
-            let labels = metadata["labels"].as_object().into_iter().flatten();
-            let labels = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
-            row.push(Cell::new(&labels.collect::<Vec<_>>().join(",")));
-        }
-        row
+        let labels = metadata["labels"].as_object().into_iter().flatten();
+        let labels = labels.map(|(name, value)| format!("{name}={}", text(value)));
+        let priority = pod["spec"]["priority"].as_i64().map(|priority| priority.to_string());
+        let cell = |column: &&str| match *column {
+            "NAMESPACE" => text(&metadata["namespace"]).into(),
+            "NAME" => name(pod).into(),
+            "SOURCE" => source.unwrap_or_else(|| source_of(pod)).into(),
+            "STATUS" => status(pod, is_removed),
+            "AGE" => age(since, self.clock.now()).into(),
+            "NODE" => text(&pod["spec"]["nodeName"]).into(),
+            "UID" => text(&metadata["uid"]).into(),
+            "PRIORITY" => priority.as_deref().unwrap_or_default().into(),
+            "HASH" => text(&metadata["annotations"]["kubernetes.io/config.hash"]).into(),
+            _ => labels.clone().collect::<Vec<_>>().join(",").into(),
+        };
+        self.columns.iter().map(cell).collect()
     }
 }
 
@@ -217,17 +199,11 @@ fn columns(args: &Args) -> Vec<&'static str> {
     columns
 }
 
-/// Prints an error of the server, and returns the exit code.
-pub(super) fn failed(status: &Status) -> u8 {
-    print_status(status, None);
-    1
-}
-
 /// The source of a pod. The annotation has the kubelet's names, where a polled URL is `http`,
 /// too. But a posted pod has the time when it was first seen, in whole seconds, as its
 /// `creationTimestamp`; a polled pod does not.
 fn source_of(pod: &Value) -> &str {
-    let source = pod["metadata"]["annotations"][SOURCE].as_str().unwrap_or_default();
+    let source = text(&pod["metadata"]["annotations"][SOURCE]);
     let second = |time: Option<Timestamp>| time.map(Timestamp::as_second);
     let created = second(time(&pod["metadata"]["creationTimestamp"]));
     let seen = second(time(&pod["metadata"]["annotations"][SEEN]));
@@ -258,9 +234,5 @@ pub(super) fn complete(mut pod: Value) -> Value {
 }
 
 pub(super) fn name(pod: &Value) -> &str {
-    pod["metadata"]["name"].as_str().unwrap_or_default()
-}
-
-fn time(value: &Value) -> Option<Timestamp> {
-    value.as_str()?.parse().ok()
+    text(&pod["metadata"]["name"])
 }

@@ -1,6 +1,5 @@
 //! `podmux get sources`: prints the state of each source and its problems.
 
-use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -11,16 +10,15 @@ use super::{
 use crate::{
     age::{age, duration},
     cli::{
-        connection::{Connection, print_status},
+        connection::Connection,
         failure::Failure,
+        output::{items, text, time},
         status::Status,
         table::{Cell, Row, Table},
         terminal::{RED, YELLOW},
     },
     host::Clock,
 };
-
-const PATH: &str = "/sources";
 
 pub(super) async fn get(
     args: &Args,
@@ -29,21 +27,11 @@ pub(super) async fn get(
     clock: &Clock,
     colour: bool,
 ) -> Result<u8, Failure> {
-    let list = match connection.get(PATH).await? {
-        Ok(list) => list,
-        Err(status) => {
-            print_status(&status, None);
-            return Ok(1);
-        }
-    };
-    let invalid =
-        || Failure::Failed(anyhow!("the response to {PATH} is not a SourceList (is this a podmux agent?)"));
-    let Value::Object(mut list) = list else { return Err(invalid()) };
-    let Some(Value::Array(mut sources)) = list.remove("items") else { return Err(invalid()) };
+    let (mut list, mut sources) = connection.list("/sources", &[], "SourceList").await?;
     let mut code = 0;
     for wanted in names {
         if !sources.iter().any(|source| name(source) == wanted) && !args.ignore_not_found {
-            print_status(&Status::not_found(format!("sources \"{wanted}\" not found")), None);
+            Status::not_found(format!("sources \"{wanted}\" not found")).print(None);
             code = 1;
         }
     }
@@ -67,8 +55,8 @@ pub(super) async fn get(
             ([_], [source]) => printer.object(source)?,
             ([_], []) => {}
             _ => {
-                list.insert("items".to_owned(), sources.into());
-                printer.object(&list.into())?;
+                list["items"] = sources.into();
+                printer.object(&list)?;
             }
         },
     }
@@ -97,23 +85,22 @@ fn tables(
 }
 
 fn row(source: &Value, format: OutputFormat, now: Timestamp) -> Row {
-    let text = |field: &str| source[field].as_str().unwrap_or_default();
-    let problems = problems(source).len() as u64 + more_problems(source);
+    let problems = items(&source["problems"]).len() as u64 + more_problems(source);
     let count = Cell::new(&problems.to_string()).styled(if problems > 0 { YELLOW } else { "" });
     let last = Cell::new(&since(&source["lastSuccess"], now));
     let pods = Cell::new(&source["pods"].as_u64().unwrap_or_default().to_string());
     let mut row =
-        vec![Cell::new(text("name")), state(source, now), pods, count, last, Cell::new(text("target"))];
+        vec![name(source).into(), state(source, now), pods, count, last, text(&source["target"]).into()];
     if format == OutputFormat::Wide {
         row.extend(reflector(&source["reflector"], now));
-        row.push(Cell::new(text("detail")));
+        row.push(text(&source["detail"]).into());
     }
     row
 }
 
 /// The state of a source, the age of a restored listing, and whether the source also fails.
 fn state(source: &Value, now: Timestamp) -> Cell {
-    let state = source["state"].as_str().unwrap_or_default();
+    let state = text(&source["state"]);
     let failing = source["failing"].is_object();
     let old = time(&source["restored"]).map(|since| format!("{} old", age(Some(since), now)));
     let fails = (failing && state != "failing").then(|| "failing".to_owned());
@@ -129,25 +116,20 @@ fn state(source: &Value, now: Timestamp) -> Cell {
 /// The state of a source's reflector: its phase, its position, the time of the server's last
 /// event, and the time of the next attempt.
 fn reflector(reflector: &Value, now: Timestamp) -> [Cell; 4] {
-    let text = |field: &str| Cell::new(reflector[field].as_str().unwrap_or_default());
     let next = time(&reflector["nextAttempt"]).map(|next| next.duration_since(now));
     // A time that has just passed is now.
     let next = next.map(|next| format!("in {}", duration(next.max(SignedDuration::ZERO))));
     [
-        text("phase"),
-        text("resourceVersion"),
+        text(&reflector["phase"]).into(),
+        text(&reflector["resourceVersion"]).into(),
         Cell::new(&since(&reflector["lastEvent"], now)),
         Cell::new(&next.unwrap_or_default()),
     ]
 }
 
 /// How long ago a time was; empty without a time.
-fn since(text: &Value, now: Timestamp) -> String {
-    time(text).map(|time| age(Some(time), now)).unwrap_or_default()
-}
-
-fn time(text: &Value) -> Option<Timestamp> {
-    text.as_str()?.parse().ok()
+fn since(value: &Value, now: Timestamp) -> String {
+    time(value).map(|time| age(Some(time), now)).unwrap_or_default()
 }
 
 /// The failure of a source, then the problems of its manifests and pods.
@@ -156,20 +138,20 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
     let failing = &source["failing"];
     if failing.is_object() {
         let since = time(&failing["since"]);
-        let error = failing["error"].as_str().unwrap_or_default();
+        let error = text(&failing["error"]);
         let attempts = failing["attempts"].as_u64().unwrap_or_default();
         rows.push(vec![
             name(source).into(),
             "".into(),
             Cell::new("Failing").styled(RED),
             "".into(),
-            source["target"].as_str().unwrap_or_default().into(),
+            text(&source["target"]).into(),
             format!("{error} (for {}, {attempts} attempts)", age(since, now)).into(),
         ]);
     }
-    for problem in problems(source) {
-        let text = |field: &str| problem[field].as_str().unwrap_or_default();
-        let details = problem["details"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for problem in items(&source["problems"]) {
+        let text = |field: &str| text(&problem[field]);
+        let details = items(&problem["details"]);
         let messages = match details {
             [_, _, ..] if wide => details.iter().map(detail).collect(),
             _ => vec![text("message").to_owned()],
@@ -194,7 +176,7 @@ fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
 
 /// The owner of a name or UID: its source, its pod unless that has the same name, and its origin.
 fn winner(winner: &Value, loser: &str) -> String {
-    let text = |field: &str| winner[field].as_str().unwrap_or_default();
+    let text = |field: &str| text(&winner[field]);
     let pod = if text("pod") == loser { "" } else { text("pod") };
     // The origin of a posted or bound pod is its own key.
     let is_own = text("origin").is_empty() || text("origin") == text("pod");
@@ -217,10 +199,6 @@ fn more_problems(source: &Value) -> u64 {
     source["moreProblems"].as_u64().unwrap_or_default()
 }
 
-fn problems(source: &Value) -> &[Value] {
-    source["problems"].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
 fn name(source: &Value) -> &str {
-    source["name"].as_str().unwrap_or_default()
+    text(&source["name"])
 }

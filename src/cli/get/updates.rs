@@ -1,7 +1,6 @@
 //! `podmux get updates`: prints the update stream.
 
 use anyhow::anyhow;
-use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -9,8 +8,9 @@ use super::{
     printer::Printer,
 };
 use crate::cli::{
-    connection::{Connection, print_status, with_query},
+    connection::{Connection, with_query},
     failure::Failure,
+    output::{items, text, time},
     status::Status,
     table::Cell,
 };
@@ -23,23 +23,13 @@ pub(super) async fn get(args: &Args, connection: &Connection, colour: bool) -> R
     let mut printer = Printer::new(args, &columns, &["1000", "", "RECONCILE", "file", ""], colour);
     let from = args.from.map(|from| from.to_string());
     let query: Vec<(&str, &str)> = from.iter().map(|from| ("from", from.as_str())).collect();
-    let mut stream = match connection.lines(&with_query("/updates", &query)).await? {
-        Ok(stream) => stream,
-        Err(status) => {
-            print_status(&status, None);
-            return Ok(1);
-        }
-    };
-    while let Some(line) = stream.next().await? {
+    let mut stream = connection.lines(&with_query("/updates", &query)).await?;
+    while let Some(line) = stream.next().await.transpose().map_err(Failure::failed)? {
         // An update begins with its number; a Status does not.
         if args.output == OutputFormat::Jsonl && line.starts_with(br#"{"seq":"#) {
             printer.line(&line)?;
         } else {
             let update = parse(&line)?;
-            if update["kind"] == "Status" {
-                print_status(&Status::of(&update, 500), None);
-                return Ok(1);
-            }
             if args.output.is_table() {
                 printer.rows(&[row(&update, args.output)])?;
             } else {
@@ -53,17 +43,20 @@ pub(super) async fn get(args: &Args, connection: &Connection, colour: bool) -> R
     Ok(0)
 }
 
-/// Parses a line of the stream.
+/// Parses a line of the stream. A Status is the error with which the server ends it.
 pub(super) fn parse(line: &[u8]) -> Result<Value, Failure> {
-    serde_json::from_slice(line).map_err(|_| {
+    let update: Value = serde_json::from_slice(line).map_err(|_| {
         Failure::Failed(anyhow!("the update stream has a line that is not JSON: it was cut off (try again)"))
-    })
+    })?;
+    if update["kind"] == "Status" {
+        return Err(Failure::Server(Status::of(&update, 500)));
+    }
+    Ok(update)
 }
 
 fn row(update: &Value, format: OutputFormat) -> Vec<Cell> {
-    let text = |field: &str| update[field].as_str().unwrap_or_default();
-    let time = text("time").parse().map(|time: Timestamp| format!("{time:.0}"));
-    let pods = update["pods"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let time = time(&update["time"]).map(|time| format!("{time:.0}"));
+    let pods = items(&update["pods"]);
     let named = if format == OutputFormat::Wide { pods.len() } else { MAX_NAMES };
     let mut keys: Vec<String> = pods.iter().take(named).map(key).collect();
     if pods.len() > named {
@@ -71,15 +64,14 @@ fn row(update: &Value, format: OutputFormat) -> Vec<Cell> {
     }
     vec![
         Cell::new(&update["seq"].to_string()),
-        Cell::new(&time.unwrap_or_else(|_| text("time").to_owned())),
-        Cell::new(text("op")),
-        Cell::new(text("source")),
+        Cell::new(time.as_deref().unwrap_or_else(|| text(&update["time"]))),
+        Cell::new(text(&update["op"])),
+        Cell::new(text(&update["source"])),
         Cell::new(&keys.join(",")),
     ]
 }
 
 /// The key of a pod: `NAMESPACE/NAME`.
 pub(super) fn key(pod: &Value) -> String {
-    let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
-    format!("{}/{}", text("namespace"), text("name"))
+    format!("{}/{}", text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]))
 }

@@ -7,14 +7,10 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{
-    pods::{Pods, complete, failed, name},
+    pods::{Pods, complete, name},
     updates::{key, parse},
 };
-use crate::cli::{
-    connection::{LineStream, with_query},
-    failure::Failure,
-    status::Status,
-};
+use crate::cli::{connection::with_query, failure::Failure, status::Status};
 
 /// The delay before a new list, when the stream has fallen behind.
 const RELIST_DELAY: Duration = Duration::from_secs(1);
@@ -33,10 +29,7 @@ impl Watch<'_> {
     async fn run(&mut self) -> Result<u8, Failure> {
         let mut is_first = true;
         loop {
-            let listed = match self.pods.list().await? {
-                Ok(listed) => listed,
-                Err(status) => return Ok(failed(&status)),
-            };
+            let listed = self.pods.list().await?;
             let next: u64 = listed.seq.parse().map(|seq: u64| seq.saturating_add(1)).map_err(|_| {
                 Failure::Failed(anyhow!("the list of pods has no resourceVersion (is this a podmux agent?)"))
             })?;
@@ -45,16 +38,10 @@ impl Watch<'_> {
                 return Ok(1);
             }
             self.replace(pods)?;
-            let path = with_query("/updates", &[("from", &next.to_string())]);
-            let ended = match self.pods.connection.lines(&path).await? {
-                Ok(stream) => self.follow(stream).await?,
-                Err(status) => Some(status),
-            };
-            match ended {
+            match self.follow(next).await {
                 // The agent no longer holds the next update: a new list shows what was missed.
-                Some(status) if status.code == 410 => sleep(RELIST_DELAY).await,
-                Some(status) => return Ok(failed(&status)),
-                None => return Ok(0),
+                Err(Failure::Server(status)) if status.code == 410 => sleep(RELIST_DELAY).await,
+                ended => return ended.map(|()| 0),
             }
         }
     }
@@ -65,7 +52,7 @@ impl Watch<'_> {
         let missing = self.pods.names.iter().filter(missing);
         let missing: Vec<_> = missing.filter(|_| !self.pods.args.ignore_not_found).collect();
         for name in &missing {
-            failed(&Status::not_found(format!("pods \"{name}\" not found")));
+            Status::not_found(format!("pods \"{name}\" not found")).print(None);
         }
         !missing.is_empty()
     }
@@ -86,13 +73,12 @@ impl Watch<'_> {
         self.pods.print_each(&changed, None, false)
     }
 
-    /// Prints the updates of the stream. Returns the error with which it ended, if it did.
-    async fn follow(&mut self, mut stream: LineStream) -> Result<Option<Status>, Failure> {
-        while let Some(line) = stream.next().await? {
+    /// Prints the updates of the stream from a sequence number on, until it ends.
+    async fn follow(&mut self, from: u64) -> Result<(), Failure> {
+        let path = with_query("/updates", &[("from", &from.to_string())]);
+        let mut stream = self.pods.connection.lines(&path).await?;
+        while let Some(line) = stream.next().await.transpose().map_err(Failure::failed)? {
             let mut update = parse(&line)?;
-            if update["kind"] == "Status" {
-                return Ok(Some(Status::of(&update, 500)));
-            }
             let pods = match update["pods"].take() {
                 Value::Array(pods) => pods,
                 _ => Vec::new(),
@@ -112,10 +98,10 @@ impl Watch<'_> {
                 }
             }
             if self.pods.printer.is_closed() {
-                return Ok(None);
+                return Ok(());
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     fn is_named(&self, pod: &Value) -> bool {

@@ -10,10 +10,11 @@ use crate::{
     cli::{
         failure::Failure,
         output::Output,
-        terminal::{BOLD, Escaped, YELLOW, colours, print_error, styled},
+        terminal::{BOLD, Escaped, YELLOW, print_error, styled},
     },
     pod::{Prepared, Problem, Severity, Stage},
     settings::Environment,
+    telemetry::colours,
 };
 
 /// Prints the results of manifests and counts them.
