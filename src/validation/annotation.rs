@@ -17,6 +17,7 @@ const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
+const SECCOMP_DEFAULTS: [&str; 2] = ["runtime/default", "docker/default"];
 
 /// Validates the annotations of the pod at a path.
 pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -118,53 +119,29 @@ fn toleration(given: Value) -> Option<Value> {
 
 /// Rejects fields that differ from the annotations for the same setting.
 fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let has = |prefix: &str| annotations.keys().any(|key| key.starts_with(prefix));
-    let pods = object(spec, "securityContext");
+    let of_pod = |field: &str| object(object(spec, "securityContext")?, field);
     if let (Some(annotation), Some(profile)) =
-        (given_text(annotations, SECCOMP_OF_POD), pods.and_then(|context| object(context, "seccompProfile")))
+        (given_text(annotations, SECCOMP_OF_POD), of_pod("seccompProfile"))
     {
         let path = path.field("securityContext");
-        same_seccomp(annotation, profile, &path.field("seccompProfile"), errors);
-    }
-    if has(SECCOMP) {
-        each_container(spec, path, |path, container| {
-            let Some((annotation, profile)) =
-                annotation_and_field(annotations, SECCOMP, container, "seccompProfile", None)
-            else {
-                return;
-            };
-            let path = path.field("securityContext");
-            same_seccomp(annotation, profile, &path.field("seccompProfile"), errors);
-        });
+        same(annotation, profile, &SECCOMP_DEFAULTS, &path.field("seccompProfile"), errors);
     }
     let on_windows = object(spec, "os").is_some_and(|os| text(os, "name") == "windows");
-    if has(APP_ARMOR) && !on_windows {
-        let of_pod = pods.and_then(|context| object(context, "appArmorProfile"));
-        each_container(spec, path, |path, container| {
-            let found = annotation_and_field(annotations, APP_ARMOR, container, "appArmorProfile", of_pod);
-            let Some((annotation, profile)) = found else { return };
-            let path = path.field("securityContext");
-            same(annotation, profile, &["runtime/default"], &path.field("appArmorProfile"), errors);
-        });
-    }
-}
-
-/// The annotation and the field for the same setting of a container, if both are present.
-fn annotation_and_field<'v>(
-    annotations: &'v Object,
-    prefix: &str,
-    container: &'v Object,
-    field: &str,
-    of_pod: Option<&'v Object>,
-) -> Option<(&'v str, &'v Object)> {
-    let own = object(container, "securityContext").and_then(|context| object(context, field));
-    let profile = own.or(of_pod)?;
-    let annotation = given_text(annotations, &format!("{prefix}{}", text(container, "name")))?;
-    Some((annotation, profile))
-}
-
-fn same_seccomp(annotation: &str, profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    same(annotation, profile, &["runtime/default", "docker/default"], path, errors);
+    let app_armor_of_pod = of_pod("appArmorProfile");
+    each_container(spec, path, |path, container| {
+        let mut compare = |prefix: &str, field: &str, inherited: Option<&Object>, defaults: &[&str]| {
+            let own = object(container, "securityContext").and_then(|context| object(context, field));
+            let annotation = given_text(annotations, &format!("{prefix}{}", text(container, "name")));
+            if let (Some(annotation), Some(profile)) = (annotation, own.or(inherited)) {
+                let path = path.field("securityContext");
+                same(annotation, profile, defaults, &path.field(field), errors);
+            }
+        };
+        compare(SECCOMP, "seccompProfile", None, &SECCOMP_DEFAULTS);
+        if !on_windows {
+            compare(APP_ARMOR, "appArmorProfile", app_armor_of_pod, &["runtime/default"]);
+        }
+    });
 }
 
 fn same(

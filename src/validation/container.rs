@@ -284,21 +284,15 @@ fn resize_policy(list: &Value, path: &FieldPath<'_>, never_restarts: bool, error
     });
 }
 
-fn restart_rules(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let count = list.as_array().map_or(0, Vec::len);
-    if count > MAX_RESTART_RULES {
-        errors.too_many(path, count, MAX_RESTART_RULES);
-    }
-    each_object(list, path, |path, rule| {
+fn restart_rules(rules: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+    errors.max_items(path, rules.as_array().map_or(0, Vec::len), MAX_RESTART_RULES);
+    each_object(rules, path, |path, rule| {
         errors.one_of(&path.field("action"), text(rule, "action"), &["Restart", "RestartAllContainers"]);
         let path = path.field("exitCodes");
         let Some(codes) = object(rule, "exitCodes") else {
             return errors.required(&path, "must be specified");
         };
         errors.one_of(&path.field("operator"), text(codes, "operator"), &["In", "NotIn"]);
-        let values = super::fields::list(codes, "values").len();
-        if values > MAX_EXIT_CODES {
-            errors.too_many(&path.field("values"), values, MAX_EXIT_CODES);
-        }
+        errors.max_items(&path.field("values"), list(codes, "values").len(), MAX_EXIT_CODES);
     });
 }

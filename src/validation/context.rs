@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::fields::{Object, list, text};
 
+/// Volumes by name.
+pub(super) type Volumes<'v> = BTreeMap<&'v str, &'v Object>;
+
 /// The pod around a container.
 pub(super) struct PodContext<'v> {
     pub(super) spec: &'v Object,
@@ -25,7 +28,7 @@ pub(super) struct PodContext<'v> {
     /// The name of the pod's operating system, if given.
     pub(super) os: Option<&'v str>,
     /// All volumes, valid or not; made on first use.
-    pub(super) volumes_by_name: OnceCell<BTreeMap<&'v str, &'v Object>>,
+    pub(super) volumes_by_name: OnceCell<Volumes<'v>>,
     /// Whether a security context in the pod has options for Windows.
     pub(super) has_windows_options: Cell<bool>,
 }
@@ -38,24 +41,5 @@ impl<'v> PodContext<'v> {
             volumes.map(|volume| (text(volume, "name"), volume)).collect()
         };
         self.volumes_by_name.get_or_init(by_name).get(name).copied()
-    }
-}
-
-/// The valid volumes of a pod, which its containers can mount.
-#[derive(Debug, Default)]
-pub(super) struct Volumes<'v>(pub(super) BTreeMap<&'v str, &'v Object>);
-
-impl Volumes<'_> {
-    /// Whether there is a valid volume with a name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
-
-    /// Whether a volume can be a block device.
-    pub(super) fn is_claim(&self, name: &str) -> bool {
-        let is_claim = |volume: &Object| {
-            volume.contains_key("persistentVolumeClaim") || volume.contains_key("ephemeral")
-        };
-        self.0.get(name).is_some_and(|volume| is_claim(volume))
     }
 }

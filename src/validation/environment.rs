@@ -25,23 +25,8 @@ const VARIABLE_FIELDS: [&str; 9] = [
 /// The fields of the pod that a file may refer to.
 pub(super) const FILE_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
-/// All fields of the pod that references can name.
-const KNOWN_FIELDS: [&str; 14] = [
-    "metadata.annotations",
-    "metadata.labels",
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.phase",
-    "status.podIP",
-    "status.podIPs",
-];
+/// The fields of the pod that the API knows and no reference supports.
+const UNSUPPORTED_FIELDS: [&str; 3] = ["spec.restartPolicy", "spec.schedulerName", "status.phase"];
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -125,7 +110,8 @@ pub(super) fn field_reference(
         None => {
             // Old clients write `spec.host`.
             let field = if field == "spec.host" { "spec.nodeName" } else { field };
-            if !KNOWN_FIELDS.contains(&field) {
+            let known = [&VARIABLE_FIELDS[..], &FILE_FIELDS, &UNSUPPORTED_FIELDS];
+            if !known.iter().any(|fields| fields.contains(&field)) {
                 errors.invalid(&field_path, field, "must be a field that can be referred to");
             } else if !supported.contains(&field) {
                 errors.not_supported(&field_path, field, supported);

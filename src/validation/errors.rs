@@ -1,6 +1,6 @@
 //! The errors of fields, in the API's words.
 
-use std::fmt;
+use std::{fmt, ops::RangeInclusive};
 
 use super::{
     fields::{Object, given_text, text},
@@ -124,6 +124,19 @@ impl<'e> Errors<'e> {
         }
     }
 
+    /// Rejects a number outside a range.
+    pub(super) fn in_range(
+        &mut self,
+        path: &FieldPath<'_>,
+        number: i64,
+        range: RangeInclusive<i64>,
+        why: &str,
+    ) {
+        if !range.contains(&number) {
+            self.invalid(path, number, why);
+        }
+    }
+
     /// Rejects a number below zero.
     pub(super) fn not_negative(&mut self, path: &FieldPath<'_>, number: i64) {
         if number < 0 {
@@ -167,8 +180,12 @@ impl<'e> Errors<'e> {
         }
     }
 
-    pub(super) fn too_many(&mut self, path: &FieldPath<'_>, count: usize, most: usize) {
-        self.add(path, "FieldValueTooMany", &|| format!("Too many: {count}: must have at most {most} items"));
+    /// Rejects a list with more than some items.
+    pub(super) fn max_items(&mut self, path: &FieldPath<'_>, count: usize, most: usize) {
+        if count > most {
+            let detail = || format!("Too many: {count}: must have at most {most} items");
+            self.add(path, "FieldValueTooMany", &detail);
+        }
     }
 
     pub(super) fn not_supported(&mut self, path: &FieldPath<'_>, value: &str, supported: &[&str]) {
@@ -190,7 +207,10 @@ impl<'e> Errors<'e> {
         self.add(path, "FieldValueNotFound", &|| format!("Not found: {}", quoted(value)));
     }
 
-    pub(super) fn too_long(&mut self, path: &FieldPath<'_>, most: usize) {
-        self.add(path, "FieldValueTooLong", &|| format!("Too long: may not be more than {most} bytes"));
+    /// Rejects a text with more than some bytes.
+    pub(super) fn max_bytes(&mut self, path: &FieldPath<'_>, length: usize, most: usize) {
+        if length > most {
+            self.add(path, "FieldValueTooLong", &|| format!("Too long: may not be more than {most} bytes"));
+        }
     }
 }

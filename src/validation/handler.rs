@@ -10,8 +10,6 @@ use super::{
 };
 use crate::pod::FieldPath;
 
-const ONE_HANDLER: &str = "may not specify more than 1 handler type";
-
 /// The signals that may stop a container on Linux.
 const SIGNALS: &str = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT SIGKILL \
     SIGPIPE SIGPOLL SIGPROF SIGPWR SIGQUIT SIGRTMAX SIGRTMAX-1 SIGRTMAX-10 SIGRTMAX-11 SIGRTMAX-12 \
@@ -75,20 +73,13 @@ const ACTIONS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// Validates a handler. If it has several types, the first is validated and the others are rejected.
 fn handler(handler: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
-    // The other fields of a probe are numbers; a hook has no other fields.
-    let mut given = handler.iter().filter_map(|(kind, action)| Some((kind.as_str(), action.as_object()?)));
-    match (given.next(), given.next()) {
-        (None, _) => errors.required(path, "must specify a handler type"),
-        (Some((kind, action)), None) => self::action(kind, action, &path.field(kind), grace, errors),
-        _ => {
-            let mut given = ACTIONS.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
-            if let Some((kind, action)) = given.next() {
-                self::action(kind, action, &path.field(kind), grace, errors);
-            }
-            for (kind, _) in given {
-                errors.forbidden(&path.field(kind), ONE_HANDLER);
-            }
-        }
+    let mut given = ACTIONS.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
+    let Some((kind, action)) = given.next() else {
+        return errors.required(path, "must specify a handler type");
+    };
+    self::action(kind, action, &path.field(kind), grace, errors);
+    for (kind, _) in given {
+        errors.forbidden(&path.field(kind), "may not specify more than 1 handler type");
     }
 }
 
@@ -132,7 +123,5 @@ fn port(action: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
 }
 
 pub(super) fn port_number(number: i64, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if !(1..=65_535).contains(&number) {
-        errors.invalid(path, number, "must be between 1 and 65535, inclusive");
-    }
+    errors.in_range(path, number, 1..=65_535, "must be between 1 and 65535, inclusive");
 }

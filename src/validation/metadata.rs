@@ -66,9 +66,7 @@ pub(super) fn size(annotations: &Object, path: &FieldPath<'_>, errors: &mut Erro
         let value = if key == HASH { KUBELETS_HASH } else { value.as_str().map_or(0, str::len) };
         key.len() + value
     };
-    if annotations.iter().map(length).sum::<usize>() > MAX_ANNOTATIONS {
-        errors.too_long(path, MAX_ANNOTATIONS);
-    }
+    errors.max_bytes(path, annotations.iter().map(length).sum(), MAX_ANNOTATIONS);
 }
 
 fn owners(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -126,14 +124,11 @@ fn managed_fields(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
             errors.invalid(&path.field("fieldsType"), kind, "must be FieldsV1");
         }
         let manager = text(managed, "manager");
-        if manager.len() > MAX_MANAGER {
-            errors.too_long(&path.field("manager"), MAX_MANAGER);
-        }
+        errors.max_bytes(&path.field("manager"), manager.len(), MAX_MANAGER);
         if manager.chars().any(|c| c.is_control() || (c.is_whitespace() && c != ' ')) {
             errors.invalid(&path.field("manager"), manager, "must be printable");
         }
-        if text(managed, "subresource").len() > MAX_SUBRESOURCE {
-            errors.too_long(&path.field("subresource"), MAX_SUBRESOURCE);
-        }
+        let length = text(managed, "subresource").len();
+        errors.max_bytes(&path.field("subresource"), length, MAX_SUBRESOURCE);
     });
 }

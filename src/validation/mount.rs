@@ -37,7 +37,7 @@ pub(super) fn mounts(
     each_object(list, path, |path, mount| {
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
         errors.not_empty(&path.field("name"), name);
-        if !volumes.has(name) {
+        if !volumes.contains_key(name) {
             errors.not_found(&path.field("name"), name);
         }
         errors.not_empty(&path.field("mountPath"), place);
@@ -116,11 +116,16 @@ pub(super) fn devices(
         if !name.is_empty() && !names.insert(name) {
             errors.invalid(&name_path, name, "must be unique");
         }
-        if !volumes.has(name) {
-            errors.not_found(&name_path, name);
-        } else if !volumes.is_claim(name) {
-            let why = "must be a persistentVolumeClaim or an ephemeral volume to be a block device";
-            errors.invalid(&name_path, name, why);
+        let is_claim = |volume: &Object| {
+            volume.contains_key("persistentVolumeClaim") || volume.contains_key("ephemeral")
+        };
+        match volumes.get(name) {
+            None => errors.not_found(&name_path, name),
+            Some(volume) if is_claim(volume) => {}
+            Some(_) => {
+                let why = "must be a persistentVolumeClaim or an ephemeral volume to be a block device";
+                errors.invalid(&name_path, name, why);
+            }
         }
         errors.not_empty(&place_path, place);
         if places.contains(place) {

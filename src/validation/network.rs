@@ -79,9 +79,7 @@ pub(super) fn host_name(name: &str, spec: &Object, path: &FieldPath<'_>, errors:
             errors.forbidden(path, &format!("may not be specified when {field} is true"));
         }
     }
-    if name.len() > MAX_HOST_NAME {
-        errors.too_long(path, MAX_HOST_NAME);
-    }
+    errors.max_bytes(path, name.len(), MAX_HOST_NAME);
     errors.check(path, name, syntax::subdomain(name));
 }
 

@@ -181,9 +181,7 @@ fn signer(name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
         return errors.invalid(path, name, why);
     };
-    if domain.len() > MAX_DOMAIN {
-        errors.too_long(path, MAX_DOMAIN);
-    }
+    errors.max_bytes(path, domain.len(), MAX_DOMAIN);
     if let Some(why) = domain.split('.').find_map(|label| syntax::label(label).err()) {
         errors.invalid(path, domain, why);
     }
@@ -193,9 +191,7 @@ fn signer(name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     if let Some(why) = rest.split('.').find_map(|label| syntax::subdomain(label).err()) {
         errors.invalid(path, rest, why);
     }
-    if name.len() > MAX_SIGNER {
-        errors.too_long(path, MAX_SIGNER);
-    }
+    errors.max_bytes(path, name.len(), MAX_SIGNER);
 }
 
 fn certificate<'v>(

@@ -35,9 +35,7 @@ pub(super) fn affinity(affinity: &Object, path: &FieldPath<'_>, errors: &mut Err
 
 fn weight(weighted: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let weight = number(weighted, "weight").unwrap_or_default();
-    if !(1..=100).contains(&weight) {
-        errors.invalid(&path.field("weight"), weight, "must be in the range 1-100");
-    }
+    errors.in_range(&path.field("weight"), weight, 1..=100, "must be in the range 1-100");
 }
 
 fn node_affinity(nodes: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
@@ -192,9 +190,7 @@ fn selected_keys(selector: &Object, matching: &[&str], path: &FieldPath<'_>, err
 }
 
 pub(super) fn tolerations(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    each_object(list, path, |path, toleration| {
-        self::toleration(toleration, path, errors);
-    });
+    each_object(list, path, |path, toleration| self::toleration(toleration, path, errors));
 }
 
 fn toleration(toleration: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {

@@ -31,9 +31,7 @@ fn id(context: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'
 }
 
 fn id_number(id: i64, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if !(0..=i64::from(i32::MAX)).contains(&id) {
-        errors.invalid(path, id, "must be between 0 and 2147483647, inclusive");
-    }
+    errors.in_range(path, id, 0..=i32::MAX.into(), "must be between 0 and 2147483647, inclusive");
 }
 
 /// Validates the security context of a container.
@@ -103,8 +101,8 @@ fn app_armor(profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         }
         _ => {}
     }
-    if kind == "Localhost" && name.is_some_and(|name| name.len() > MAX_APP_ARMOR_PROFILE) {
-        errors.too_long(&path, MAX_APP_ARMOR_PROFILE);
+    if let ("Localhost", Some(name)) = (kind, name) {
+        errors.max_bytes(&path, name.len(), MAX_APP_ARMOR_PROFILE);
     }
 }
 

@@ -102,10 +102,8 @@ fn name_or_policy(field: &str, value: &Value, path: &FieldPath<'_>, errors: &mut
             Value::String(name),
         ) => errors.check(path, name, syntax::subdomain(name)),
         ("activeDeadlineSeconds", Value::Number(seconds)) => {
-            let seconds = seconds.as_i64().unwrap_or_default();
-            if !(1..=i64::from(i32::MAX)).contains(&seconds) {
-                errors.invalid(path, seconds, "must be between 1 and 2147483647, inclusive");
-            }
+            let why = "must be between 1 and 2147483647, inclusive";
+            errors.in_range(path, seconds.as_i64().unwrap_or_default(), 1..=i32::MAX.into(), why);
         }
         ("schedulingGroup", Value::Object(group)) => {
             let path = path.field("podGroupName");

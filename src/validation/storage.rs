@@ -35,15 +35,15 @@ pub(super) fn require(source: &Object, fields: &[&str], path: &FieldPath<'_>, er
 }
 
 fn range(source: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if let Some(number) = number(source, field).filter(|number| !(0..=255).contains(number)) {
-        errors.invalid(&path.field(field), number, "must be between 0 and 255, inclusive");
+    if let Some(number) = number(source, field) {
+        errors.in_range(&path.field(field), number, 0..=255, "must be between 0 and 255, inclusive");
     }
 }
 
 /// Validates the mode of files.
 pub(super) fn mode(source: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if let Some(mode) = number(source, field).filter(|mode| !(0..=0o777).contains(mode)) {
-        errors.invalid(&path.field(field), mode, MODE);
+    if let Some(mode) = number(source, field) {
+        errors.in_range(&path.field(field), mode, 0..=0o777, MODE);
     }
 }
 
@@ -263,9 +263,7 @@ pub(super) fn storageos(source: &Object, path: &FieldPath<'_>, errors: &mut Erro
 
 pub(super) fn csi(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let driver = text(source, "driver");
-    if driver.len() > MAX_CSI_DRIVER {
-        errors.too_long(&path.field("driver"), MAX_CSI_DRIVER);
-    }
+    errors.max_bytes(&path.field("driver"), driver.len(), MAX_CSI_DRIVER);
     errors.check_filled(source, "driver", path, |driver| syntax::subdomain(&syntax::lower(driver)));
     if let Some(secret) = object(source, "nodePublishSecretRef") {
         let path = path.field("nodePublishSecretRef");

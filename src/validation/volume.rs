@@ -67,7 +67,7 @@ pub(super) fn validate<'v>(
     let claims = LazyCell::new(|| claims_to_come(spec, pod_name));
     objects(path, spec, "volumes", |path, volume| {
         let (count, name, name_path) = (errors.count(), text(volume, "name"), path.field("name"));
-        let kind = source(volume, pod_name, path, errors);
+        source(volume, pod_name, path, errors);
         errors.require_text(volume, "name", path, syntax::label);
         if valid.contains_key(name) {
             errors.duplicate(&name_path, name);
@@ -75,18 +75,9 @@ pub(super) fn validate<'v>(
         if errors.count() == count {
             valid.insert(name, volume);
         }
-        if kind == Kind::Other {
-            references(volume, path, has_account, &claims, errors);
-        }
+        references(volume, path, has_account, &claims, errors);
     });
-    Volumes(valid)
-}
-
-/// Whether a volume is an emptyDir or a hostPath, which need no further check.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    OnTheHost,
-    Other,
+    valid
 }
 
 /// Validates what depends on the rest of the pod. These errors do not make the volume invalid.
@@ -120,24 +111,26 @@ fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
     ephemeral.map(|volume| format!("{pod_name}-{}", text(volume, "name"))).collect()
 }
 
-fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) -> Kind {
+fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
     let kind_of = |field: &str| KINDS.iter().position(|(kind, ..)| *kind == field);
     let given = || volume.iter().filter_map(|(field, source)| Some((kind_of(field)?, source.as_object()?)));
-    let mut sources = given();
-    let (first, source) = match (sources.next(), sources.next()) {
-        (None, _) => {
-            errors.required(path, "must specify a volume type");
-            return Kind::Other;
-        }
-        (Some(only), None) => only,
-        (Some(_), Some(_)) => too_many(given(), path, errors),
+    let Some((first, source)) = given().min_by_key(|(index, _)| *index) else {
+        return errors.required(path, "must specify a volume type");
     };
+    for (index, _) in given().filter(|(index, _)| *index != first) {
+        let kind = KINDS[index].0;
+        // The API's own spelling.
+        let name = match kind {
+            "cephfs" => "cephFS",
+            "downwardAPI" => "downwarAPI",
+            kind => kind,
+        };
+        let path = path.field(kind).unnamed();
+        errors.forbidden(&path.named(name), "may not specify more than 1 volume type");
+    }
     let (kind, required, check) = KINDS[first];
     storage::require(source, required, &path.field(kind), errors);
     check(source, &path.field(kind), errors);
-    if matches!(kind, "emptyDir" | "hostPath") && volume.len() == 2 {
-        return Kind::OnTheHost;
-    }
     let name = text(volume, "name");
     if let Some(iscsi) = object(volume, "iscsi")
         && iscsi.contains_key("initiatorName")
@@ -153,27 +146,4 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Er
             errors.invalid(&path.field("name"), name, &why);
         }
     }
-    Kind::Other
-}
-
-/// Rejects all sources of a volume but the first of [`KINDS`], and returns that.
-fn too_many<'v>(
-    given: impl Iterator<Item = (usize, &'v Object)>,
-    path: &FieldPath<'_>,
-    errors: &mut Errors<'_>,
-) -> (usize, &'v Object) {
-    let mut given: Vec<_> = given.collect();
-    given.sort_by_key(|(index, _)| *index);
-    for (index, _) in &given[1..] {
-        let kind = KINDS[*index].0;
-        // The API's own spelling.
-        let name = match kind {
-            "cephfs" => "cephFS",
-            "downwardAPI" => "downwarAPI",
-            kind => kind,
-        };
-        let path = path.field(kind).unnamed();
-        errors.forbidden(&path.named(name), "may not specify more than 1 volume type");
-    }
-    given[0]
 }
