@@ -305,7 +305,9 @@ fn cause<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e
 }
 
 /// An error and its causes. `io::Error::source` skips the error that it wraps; this does not.
-fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+pub(crate) fn causes<'e>(
+    error: &'e (dyn Error + 'static),
+) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     iter::successors(Some(error), |error: &&'e (dyn Error + 'static)| {
         let error: &'e (dyn Error + 'static) = *error;
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {

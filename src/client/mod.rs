@@ -35,6 +35,7 @@ pub use self::{
 };
 pub(crate) use self::{
     connection::{pool, tcp},
+    error::causes,
     tls::{TlsError, config as tls_config},
 };
 pub use crate::pem::PemError;

@@ -28,10 +28,10 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::{pending, ready},
+    iter,
     pin::Pin,
     sync::Arc,
     time::Duration,
-    vec,
 };
 
 use serde::Deserialize;
@@ -61,28 +61,13 @@ const MAX_ROWS_DECODED: usize = 256;
 /// The origin in the key of the row with the details. No pod has it.
 const DETAILS: &str = "";
 
-/// A change that is not written yet.
-enum Pending {
-    /// The pods of an origin; none if its row is removed.
-    Pods(Vec<Arc<Pod>>),
-    Details(Json),
-}
-
-/// The removal of a row.
-const REMOVED: Pending = Pending::Pods(Vec::new());
-
-impl Pending {
-    fn is_removed(&self) -> bool {
-        matches!(self, Self::Pods(pods) if pods.is_empty())
-    }
-
-    /// The approximate size of the row.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Pods(pods) => pods.iter().map(|pod| pod.text().len()).sum(),
-            Self::Details(_) => 0,
-        }
-    }
+/// A change of a row that is not written yet.
+#[derive(Default)]
+struct Pending {
+    /// `None` if the row is removed.
+    value: Option<Value>,
+    /// The approximate size of the value.
+    bytes: usize,
 }
 
 /// The last-known-good pods of one source, by origin. See the [module](self).
@@ -112,24 +97,13 @@ struct Writing {
     commit: Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>,
 }
 
-/// The stored row of an origin.
+/// A stored row: the pods of an origin, or the details.
 #[derive(Deserialize)]
 struct Row {
     node: String,
+    #[serde(default)]
     pods: Vec<Json>,
-}
-
-/// The stored row with the details.
-#[derive(Deserialize)]
-struct DetailsRow {
-    node: String,
-    about: Json,
-}
-
-/// The restored pods by origin, decoded on demand. See [`LastGood::restored`].
-pub struct Restored<'g> {
-    last_good: &'g mut LastGood,
-    decoded: vec::IntoIter<(Origin, Vec<Prepared>)>,
+    about: Option<Json>,
 }
 
 impl LastGood {
@@ -163,10 +137,9 @@ impl LastGood {
         if new.rows.front().is_some_and(|(key, _)| *key == details)
             && let Some((key, row)) = new.rows.pop_front()
         {
-            let row = serde_json::from_slice(&row).ok();
-            match row.filter(|row: &DetailsRow| row.node == new.node.as_str()) {
-                Some(row) => new.details = Some(row.about),
-                None => new.set(key, REMOVED),
+            new.details = parse(&row, &new.node).and_then(|row| row.about);
+            if new.details.is_none() {
+                new.set(key, Pending::default());
             }
         }
         new
@@ -191,8 +164,8 @@ impl LastGood {
     ///
     /// They are decoded on several threads, some rows at a time: while 5,000 pods are
     /// decoded and not frozen yet they need much memory.
-    pub fn restored(&mut self) -> Restored<'_> {
-        Restored { last_good: self, decoded: Vec::new().into_iter() }
+    pub fn restored(&mut self) -> impl Iterator<Item = (Origin, Vec<Prepared>)> {
+        iter::from_fn(|| (!self.rows.is_empty()).then(|| self.decode_some())).flatten()
     }
 
     /// The details of the earlier run. Only the first call returns them.
@@ -200,20 +173,34 @@ impl LastGood {
         self.details.take()
     }
 
-    /// Sets the pods of an origin.
+    /// Sets the pods of an origin. Their texts are not copied.
     pub fn put(&mut self, origin: &Origin, pods: Vec<Arc<Pod>>) {
-        self.set(self.key(origin.as_str()), Pending::Pods(pods));
+        if pods.is_empty() {
+            return self.forget(origin);
+        }
+        let node = json!(self.node.as_str());
+        let mut row: Vec<Arc<[u8]>> = vec![format!("{{\"node\":{node},\"pods\":[").into_bytes().into()];
+        for (index, pod) in pods.iter().enumerate() {
+            row.extend((index > 0).then(|| Arc::from(*b",")));
+            row.push(pod.text().clone());
+        }
+        row.push(Arc::from(*b"]}"));
+        let bytes = row.iter().map(|part| part.len()).sum();
+        self.set(self.key(origin.as_str()), Pending { value: Some(row.into()), bytes });
     }
 
     /// Removes an origin.
     pub fn forget(&mut self, origin: &Origin) {
-        self.put(origin, Vec::new());
+        self.set(self.key(origin.as_str()), Pending::default());
     }
 
     /// Sets the details of the listing. They are restored even if it has no pods. Unless this
     /// is [atomic](Self::atomic), they may be written before the pods.
     pub fn set_details(&mut self, details: Json) {
-        self.set(self.key(DETAILS), Pending::Details(details));
+        let mut row = json!({"node": self.node.as_str()});
+        row["about"] = details;
+        let row = row.to_string().into_bytes();
+        self.set(self.key(DETAILS), Pending { bytes: row.len(), value: Some(row.into()) });
     }
 
     /// Removes everything, also what is not restored yet.
@@ -221,7 +208,7 @@ impl LastGood {
         self.rows.clear();
         self.details = None;
         for key in self.keys.clone() {
-            self.set(key, REMOVED);
+            self.set(key, Pending::default());
         }
     }
 
@@ -229,7 +216,7 @@ impl LastGood {
         if self.db.is_none() {
             return;
         }
-        if pending.is_removed() {
+        if pending.value.is_none() {
             self.keys.remove(&key);
         } else {
             self.keys.insert(key.clone());
@@ -247,7 +234,7 @@ impl LastGood {
         for ((key, _), pods) in rows.into_iter().zip(decoded) {
             match pods {
                 Some(pods) if !pods.is_empty() => restored.push((Origin::from(&key[prefix..]), pods)),
-                _ => self.set(key, REMOVED),
+                _ => self.set(key, Pending::default()),
             }
         }
         restored
@@ -301,35 +288,20 @@ impl LastGood {
 
     fn next_chunk(&mut self) -> Option<Writing> {
         let db = self.db.clone()?;
-        let (mut chunk, mut changes, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut chunk, mut bytes) = (Vec::new(), 0);
         while self.atomic || (bytes < MAX_CHUNK_BYTES && chunk.len() < MAX_CHUNK_ROWS) {
             let Some((key, pending)) = self.changes.pop_first() else { break };
-            let value = self.row(&pending);
-            bytes += pending.bytes();
-            changes.push(Change { table: Table::LastGood, key: key.clone(), value });
+            bytes += pending.bytes;
             chunk.push((key, pending));
         }
+        let change = |(key, pending): &(String, Pending)| Change {
+            table: Table::LastGood,
+            key: key.clone(),
+            value: pending.value.clone(),
+        };
+        let changes = chunk.iter().map(change).collect();
         let commit = Box::pin(async move { db.commit(changes).await });
         (!chunk.is_empty()).then_some(Writing { chunk, commit })
-    }
-
-    /// The row as it is stored. The texts of pods are not copied.
-    fn row(&self, pending: &Pending) -> Option<Value> {
-        let node = json!(self.node.as_str());
-        let pods = match pending {
-            Pending::Details(details) => {
-                return Some(json!({"node": node, "about": details}).to_string().into_bytes().into());
-            }
-            Pending::Pods(pods) if pods.is_empty() => return None,
-            Pending::Pods(pods) => pods,
-        };
-        let mut row: Vec<Arc<[u8]>> = vec![format!("{{\"node\":{node},\"pods\":[").into_bytes().into()];
-        for (index, pod) in pods.iter().enumerate() {
-            row.extend((index > 0).then(|| Arc::from(*b",")));
-            row.push(pod.text().clone());
-        }
-        row.push(Arc::from(*b"]}"));
-        Some(row.into())
     }
 
     fn key(&self, origin: &str) -> String {
@@ -357,30 +329,12 @@ impl fmt::Debug for LastGood {
     }
 }
 
-impl Iterator for Restored<'_> {
-    type Item = (Origin, Vec<Prepared>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(next) = self.decoded.next() {
-                return Some(next);
-            }
-            if self.last_good.rows.is_empty() {
-                return None;
-            }
-            self.decoded = self.last_good.decode_some().into_iter();
-        }
-    }
+/// Parses a row. `None` if it is of another node or of an unknown format.
+fn parse(value: &[u8], node: &NodeName) -> Option<Row> {
+    serde_json::from_slice(value).ok().filter(|row: &Row| row.node == node.as_str())
 }
 
-impl fmt::Debug for Restored<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Restored").field("last_good", &self.last_good).finish_non_exhaustive()
-    }
-}
-
-/// Decodes a row. `None` if it is of another node or of an unknown format.
+/// Decodes the pods of a row.
 fn decode(value: &[u8], node: &NodeName) -> Option<Vec<Prepared>> {
-    let row: Row = serde_json::from_slice(value).ok().filter(|row: &Row| row.node == node.as_str())?;
-    row.pods.into_iter().map(|pod| Prepared::from_value(pod).ok()).collect()
+    parse(value, node)?.pods.into_iter().map(|pod| Prepared::from_value(pod).ok()).collect()
 }

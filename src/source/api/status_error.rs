@@ -4,7 +4,7 @@
 use std::{fmt, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
-use serde::Deserialize;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 
 /// How much of a server's message is repeated, in characters.
 const MAX_MESSAGE: usize = 500;
@@ -22,37 +22,13 @@ pub struct StatusError {
     is_too_large: bool,
 }
 
-/// The fields of a `Status` that are read.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct StatusBody {
-    code: Option<u16>,
-    reason: Option<String>,
-    message: Option<String>,
-    details: Option<StatusDetails>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct StatusDetails {
-    causes: Option<Vec<StatusCause>>,
-    retry_after_seconds: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct StatusCause {
-    reason: Option<String>,
-    message: Option<String>,
-}
-
 impl StatusError {
     /// Reads a response whose HTTP status is not 200. Its body may be anything.
     #[must_use]
     pub fn from_response(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        let status = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
+        let status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: Some(String::from_utf8_lossy(body).trim().to_owned()),
-            ..StatusBody::default()
+            ..Status::default()
         });
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let error = Self::new(status, code.as_u16());
@@ -62,13 +38,14 @@ impl StatusError {
     /// Reads the object of an ERROR event, which should be a `Status`.
     #[must_use]
     pub fn from_event(object: &[u8]) -> Self {
-        let status: StatusBody = serde_json::from_slice(object).unwrap_or_default();
-        let code = status.code.unwrap_or_default();
-        Self::new(status, code)
+        let status: Status = serde_json::from_slice(object).unwrap_or_default();
+        let code = status.code.and_then(|code| code.try_into().ok());
+        Self::new(status, code.unwrap_or_default())
     }
 
-    fn new(status: StatusBody, code: u16) -> Self {
+    fn new(status: Status, code: u16) -> Self {
         let details = status.details.unwrap_or_default();
+        let retry_after = details.retry_after_seconds.and_then(|seconds| seconds.try_into().ok());
         let message: String = status.message.unwrap_or_default().chars().take(MAX_MESSAGE).collect();
         // Servers before 1.18 have no such cause, only the message.
         let too_large = "Too large resource version";
@@ -80,7 +57,7 @@ impl StatusError {
             code,
             reason: status.reason.unwrap_or_default(),
             message,
-            retry_after: details.retry_after_seconds.map(Duration::from_secs),
+            retry_after: retry_after.map(Duration::from_secs),
             is_too_large,
         }
     }

@@ -10,8 +10,7 @@ use super::{
     error::ConnectError,
     exec_plugin::ExecCredential,
     http_client,
-    kubeconfig_file::{ClientPlan, FileStamp, ServerPlan, is_valid_token, stamp},
-    server_identity::ServerIdentity,
+    kubeconfig_file::{ClientPlan, FileStamp, ServerIdentity, ServerPlan, is_valid_token, stamp},
     tls::{CertificateAndKey, PemSource, tls},
 };
 use crate::{

@@ -1,9 +1,12 @@
 //! Explains errors between this node and the API server, and what to do about them.
 
-use std::{error::Error, io, iter, sync::Arc};
+use std::{error::Error, sync::Arc};
 
 use super::http_client::CONNECT_TIMEOUT;
-use crate::{client::ClientError, error_chain};
+use crate::{
+    client::{ClientError, causes},
+    error_chain,
+};
 
 /// A failed request on one line: what is wrong, and what to do about it. It says "the API
 /// server" in place of its URL, and contains nothing secret.
@@ -34,16 +37,5 @@ pub fn describe_cause(error: &(dyn Error + 'static)) -> String {
 
 /// Whether TLS failed, so that newer certificates may help.
 pub(crate) fn is_about_credentials(error: &kube::Error) -> bool {
-    // `io::Error::source` skips the error that it wraps.
-    causes(error)
-        .filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref())
-        .any(<dyn Error + Send + Sync>::is::<rustls::Error>)
-}
-
-/// An error and its causes.
-fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
-    iter::successors(Some(error), |error: &&'e (dyn Error + 'static)| {
-        let error: &'e (dyn Error + 'static) = *error;
-        error.source()
-    })
+    causes(error).any(<dyn Error>::is::<rustls::Error>)
 }

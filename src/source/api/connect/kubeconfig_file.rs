@@ -3,7 +3,6 @@
 //! It blocks, so it never runs on a thread of the runtime.
 
 use std::{
-    fmt::Write as _,
     io,
     path::{Path, PathBuf},
 };
@@ -11,9 +10,10 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::Uri;
 use hyper_util::client::proxy::matcher::Intercept;
-use kube::config::{AuthInfo, Cluster, Kubeconfig as Contents, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig as Contents, KubeconfigError};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -21,11 +21,11 @@ use super::{
     error::ConnectError,
     exec_plugin::ExecPlugin,
     proxy,
-    server_identity::ServerIdentity,
     tls::{CertificateAndKey, PemSource, ServerTrust},
 };
 use crate::{
     client::shown,
+    hex::hex,
     host::{Disk, Stamp},
     source::api::config::{InCluster, Kubeconfig, Proxies},
 };
@@ -45,6 +45,16 @@ pub(super) struct ServerPlan {
     /// The name that the server's certificate must have, if it is not the URL's host.
     pub(super) server_name: Option<ServerName<'static>>,
     pub(super) identity: ServerIdentity,
+}
+
+/// What identifies an API server, so that a stored listing is restored for the same server
+/// only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerIdentity {
+    /// Its URL, without what may be secret.
+    pub url: String,
+    /// A digest of the CAs that it is trusted by; empty for the system's.
+    pub ca: String,
 }
 
 /// Everything that a client is made from.
@@ -71,7 +81,7 @@ impl ServerPlan {
         match kubeconfig {
             Kubeconfig::File(path) => {
                 let (cluster, _) = reader.current_context(path)?;
-                let authorities = reader.authorities(&cluster, directory(path))?;
+                let authorities = reader.authorities(&cluster)?;
                 reader.server(&cluster, authorities.as_ref())
             }
             Kubeconfig::InCluster(pod) => reader.in_cluster_server(pod),
@@ -94,26 +104,24 @@ impl ClientPlan {
     }
 }
 
-/// The directory that the paths in a kubeconfig are relative to.
-fn directory(kubeconfig: &Path) -> &Path {
-    kubeconfig.parent().unwrap_or(Path::new(""))
-}
-
 /// Reads files and notes their stamps.
 struct Reader {
     disk: Disk,
     /// The kubeconfig, or the directory of the service account, for messages.
     place: String,
+    /// What the paths in the kubeconfig are relative to.
+    directory: PathBuf,
     files: Vec<(PathBuf, FileStamp)>,
 }
 
 impl Reader {
     fn new(kubeconfig: &Kubeconfig, disk: &Disk) -> Self {
-        let place = match kubeconfig {
-            Kubeconfig::File(path) => path,
-            Kubeconfig::InCluster(pod) => &pod.directory,
+        let (place, directory) = match kubeconfig {
+            Kubeconfig::File(path) => (path, path.parent().unwrap_or(Path::new(""))),
+            Kubeconfig::InCluster(pod) => (&pod.directory, &*pod.directory),
         };
-        Self { disk: disk.clone(), place: place.display().to_string(), files: Vec::new() }
+        let (place, directory) = (place.display().to_string(), directory.to_owned());
+        Self { disk: disk.clone(), place, directory, files: Vec::new() }
     }
 
     fn invalid(&self, problem: impl Into<String>) -> ConnectError {
@@ -131,12 +139,12 @@ impl Reader {
 
     fn file(mut self, path: &Path, proxies: &Proxies) -> Result<ClientPlan, ConnectError> {
         let (cluster, user) = self.current_context(path)?;
-        let authorities = self.authorities(&cluster, directory(path))?;
+        let authorities = self.authorities(&cluster)?;
         let server = self.server(&cluster, authorities.as_ref())?;
         let proxy = proxy::choose(&server.url, cluster.proxy_url.as_deref(), proxies);
         let proxy = proxy.map_err(|problem| self.invalid(problem))?;
-        let certificate = self.client_certificate(&user, directory(path))?;
-        let (login, plugin) = self.login(&user, directory(path), &cluster, authorities.as_ref())?;
+        let certificate = self.client_certificate(&user)?;
+        let (login, plugin) = self.login(&user, &cluster, authorities.as_ref())?;
         Ok(ClientPlan { server, proxy, certificate, login, plugin, files: self.files })
     }
 
@@ -247,14 +255,10 @@ impl Reader {
         Ok(server)
     }
 
-    fn authorities(
-        &mut self,
-        cluster: &Cluster,
-        directory: &Path,
-    ) -> Result<Option<PemSource>, ConnectError> {
+    fn authorities(&mut self, cluster: &Cluster) -> Result<Option<PemSource>, ConnectError> {
         let data = cluster.certificate_authority_data.as_deref();
         let file = cluster.certificate_authority.as_deref();
-        let authorities = self.pem("certificate-authority", data, file, directory)?;
+        let authorities = self.pem("certificate-authority", data, file)?;
         if authorities.is_some() && cluster.insecure_skip_tls_verify == Some(true) {
             return Err(self.invalid(
                 "the cluster has both certificate-authority and insecure-skip-tls-verify; remove one of them",
@@ -263,15 +267,11 @@ impl Reader {
         Ok(authorities)
     }
 
-    fn client_certificate(
-        &mut self,
-        user: &AuthInfo,
-        directory: &Path,
-    ) -> Result<Option<CertificateAndKey>, ConnectError> {
+    fn client_certificate(&mut self, user: &AuthInfo) -> Result<Option<CertificateAndKey>, ConnectError> {
         let (data, file) = (user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
-        let certificate = self.pem("client-certificate", data, file, directory)?;
+        let certificate = self.pem("client-certificate", data, file)?;
         let data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-        let key = self.pem("client-key", data, user.client_key.as_deref(), directory)?;
+        let key = self.pem("client-key", data, user.client_key.as_deref())?;
         match (certificate, key) {
             (Some(certificate), Some(key)) => Ok(Some(CertificateAndKey { certificate, key })),
             (None, None) => Ok(None),
@@ -286,7 +286,6 @@ impl Reader {
         name: &'static str,
         data: Option<&str>,
         file: Option<&str>,
-        directory: &Path,
     ) -> Result<Option<PemSource>, ConnectError> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let place = format!("{name}-data of {}", self.place);
@@ -295,7 +294,7 @@ impl Reader {
             return Ok(Some(PemSource { bytes, place }));
         }
         let Some(file) = file.filter(|file| !file.is_empty()) else { return Ok(None) };
-        let path = directory.join(file);
+        let path = self.directory.join(file);
         let bytes = self.read(name, &path)?;
         Ok(Some(PemSource { bytes, place: path.display().to_string() }))
     }
@@ -304,7 +303,6 @@ impl Reader {
     fn login(
         &mut self,
         user: &AuthInfo,
-        directory: &Path,
         cluster: &Cluster,
         authorities: Option<&PemSource>,
     ) -> Result<(AuthInfo, Option<ExecPlugin>), ConnectError> {
@@ -321,7 +319,7 @@ impl Reader {
             impersonate_user_extra: user.impersonate_user_extra.clone(),
             ..AuthInfo::default()
         };
-        login.token = self.user_token(user, directory)?;
+        login.token = self.user_token(user)?;
         let password = user.password.clone().filter(|password| !password.expose_secret().is_empty());
         let name = user.username.clone().filter(|name| !name.is_empty());
         if name.is_some() || password.is_some() {
@@ -341,20 +339,16 @@ impl Reader {
             return Err(self.invalid("the user's exec has no command"));
         }
         let command =
-            if command.contains('/') { directory.join(command).display().to_string() } else { command };
+            if command.contains('/') { self.directory.join(command).display().to_string() } else { command };
         let plugin = ExecPlugin::new(exec, command, || cluster_info(cluster, authorities));
         Ok((login, Some(plugin.map_err(|problem| self.invalid(problem))?)))
     }
 
     /// The token of the token file if it can be read, or else the token in the kubeconfig.
-    fn user_token(
-        &mut self,
-        user: &AuthInfo,
-        directory: &Path,
-    ) -> Result<Option<SecretString>, ConnectError> {
+    fn user_token(&mut self, user: &AuthInfo) -> Result<Option<SecretString>, ConnectError> {
         let inline = user.token.as_ref().filter(|token| !token.expose_secret().is_empty());
         let file = user.token_file.as_deref().filter(|file| !file.is_empty());
-        let from_file = file.map(|file| self.token(&directory.join(file))).transpose();
+        let from_file = file.map(|file| self.token(&self.directory.join(file))).transpose();
         match (from_file, inline) {
             (Ok(Some(token)), _) => Ok(Some(token)),
             (Err(error), None) => Err(error),
@@ -407,32 +401,20 @@ fn identity(url: &Uri, authorities: Option<&PemSource>) -> Result<ServerIdentity
         for certificate in authorities.certificates()? {
             digest.update(&certificate);
         }
-        for byte in digest.finalize() {
-            // Writing to memory cannot fail.
-            let _ = write!(ca, "{byte:02x}");
-        }
+        ca = hex(&digest.finalize());
     }
     Ok(ServerIdentity { url: shown(url), ca })
 }
 
 /// The cluster as it is passed to a plugin (`provideClusterInfo`).
 fn cluster_info(cluster: &Cluster, authorities: Option<&PemSource>) -> Value {
-    let mut info = json!({ "server": cluster.server });
-    if let Some(name) = &cluster.tls_server_name {
-        info["tls-server-name"] = json!(name);
-    }
-    if cluster.insecure_skip_tls_verify == Some(true) {
-        info["insecure-skip-tls-verify"] = json!(true);
-    }
-    if let Some(authorities) = authorities {
-        info["certificate-authority-data"] = json!(STANDARD.encode(&authorities.bytes));
-    }
-    if let Some(proxy) = &cluster.proxy_url {
-        info["proxy-url"] = json!(proxy);
-    }
     let extension = cluster.extensions.iter().flatten().find(|extension| extension.name == EXTENSION);
-    if let Some(extension) = extension {
-        info["config"] = extension.extension.clone();
-    }
-    info
+    json!(ExecAuthCluster {
+        server: cluster.server.clone(),
+        insecure_skip_tls_verify: cluster.insecure_skip_tls_verify.filter(|skips| *skips),
+        certificate_authority_data: authorities.map(|authorities| authorities.bytes.clone()),
+        proxy_url: cluster.proxy_url.clone(),
+        tls_server_name: cluster.tls_server_name.clone(),
+        config: extension.map(|extension| extension.extension.clone()),
+    })
 }

@@ -13,7 +13,6 @@ mod exec_plugin;
 mod http_client;
 mod kubeconfig_file;
 mod proxy;
-mod server_identity;
 mod tls;
 
 pub(super) use self::describe::is_about_credentials;
@@ -21,5 +20,5 @@ pub use self::{
     connector::{Connected, Connector},
     describe::{describe_cause, describe_failure},
     error::ConnectError,
-    server_identity::ServerIdentity,
+    kubeconfig_file::ServerIdentity,
 };
