@@ -16,10 +16,9 @@ use tracing::{debug, info, warn};
 
 use super::{
     error::DbError,
-    file::DatabaseFile,
+    file::{DatabaseFile, open_verified},
     format::{self, Flaw, Totals, io_error},
     table::{Change, Value},
-    verify::open_verified,
 };
 use crate::{
     host::{Clock, OpenFile},

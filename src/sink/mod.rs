@@ -51,8 +51,6 @@
 mod contract;
 mod delivery;
 #[cfg(feature = "agent")]
-mod durable;
-#[cfg(feature = "agent")]
 mod jsonl;
 #[cfg(feature = "agent")]
 mod kind;

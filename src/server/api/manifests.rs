@@ -35,12 +35,7 @@ impl FieldValidation {
             "" | "Warn" => Ok(Self::Warn),
             "Strict" => Ok(Self::Strict),
             "Ignore" => Ok(Self::Ignore),
-            other => Err(ApiError::no_such_value(
-                params.options_kind(),
-                "fieldValidation",
-                other,
-                &["Ignore", "Warn", "Strict"],
-            )),
+            other => Err(params.no_such_value("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
         }
     }
 }
