@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::{
     HeaderValue, StatusCode,
-    header::{ALLOW, CONTENT_TYPE, RETRY_AFTER},
+    header::{CONTENT_TYPE, RETRY_AFTER},
 };
 use serde::Serialize;
 
@@ -15,14 +15,13 @@ const MAX_CAUSES: usize = 200;
 /// An error response: a `v1.Status` with kube-apiserver's code and reason
 /// (`apimachinery/pkg/api/errors/errors.go`).
 ///
-/// The response is JSON, with the headers `Retry-After` and `Allow` if they are set.
+/// The response is JSON, with the header `Retry-After` if it is set.
 #[derive(Clone, Debug)]
 pub struct ApiError {
     code: StatusCode,
     reason: &'static str,
     message: String,
     details: Box<StatusDetails>,
-    allow: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -70,7 +69,7 @@ impl ApiError {
     #[must_use]
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         let message = cut(message.into());
-        Self { code, reason, message, details: Box::default(), allow: None }
+        Self { code, reason, message, details: Box::default() }
     }
 
     /// 400: the request is malformed.
@@ -139,13 +138,6 @@ impl ApiError {
         self
     }
 
-    /// Sets the allowed methods, for a 405.
-    #[must_use]
-    pub fn allow(mut self, methods: &'static str) -> Self {
-        self.allow = Some(methods);
-        self
-    }
-
     /// The HTTP status code.
     #[must_use]
     pub fn code(&self) -> StatusCode {
@@ -187,9 +179,6 @@ impl IntoResponse for ApiError {
         let mut response = (self.code, [(CONTENT_TYPE, json)], body).into_response();
         if let Some(seconds) = self.details.retry_after_seconds {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        if let Some(methods) = self.allow {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
         }
         response
     }

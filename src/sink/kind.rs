@@ -7,9 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     contract::Sink,
-    delivery::{Acknowledged, Delivery, DeliveryError},
+    delivery::{Acknowledged, Delivery, DeliveryError, SinkStatus},
     numbers::Numbers,
-    status::SinkStatus,
 };
 use crate::{
     db::{DbError, Sequence},

@@ -57,13 +57,11 @@ mod kind;
 mod numbers;
 #[cfg(feature = "agent")]
 mod registry;
-mod status;
 
 pub use self::{
     contract::{Sink, SinkError},
-    delivery::{Acknowledged, Delivery, DeliveryError},
+    delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
     numbers::{Counter, Numbers},
-    status::{SinkFailing, SinkStatus},
 };
 #[cfg(feature = "agent")]
 pub use self::{

@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header::ALLOW};
 use serde::Deserialize;
 
 use super::{
@@ -43,9 +43,8 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
     if params.flag("watch") {
         let message = "watch is not supported: use GET /updates?from=N, \
             where N is the resourceVersion of a list plus one";
-        return Err(
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).allow("GET,HEAD")
-        );
+        let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
     }
     let page = PageRequest::new(params.option("limit"), params.option("continue"))?;
     let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
