@@ -155,8 +155,11 @@ pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
     let (mut tables, mut found) = (Tables::new(), Totals::default());
     for table in Table::ALL {
         let rows = read_table(database, table.name())?.unwrap_or_default();
-        rows.values().for_each(|(sum, _)| found.add(*sum));
-        tables.insert(table, rows.into_iter().map(|(key, (_, value))| (key, value)).collect());
+        let value = |(key, (checksum, value))| {
+            found.add(checksum);
+            (key, value)
+        };
+        tables.insert(table, rows.into_iter().map(value).collect());
     }
     if found != totals {
         return Err(Flaw::Damaged("rows are missing or were added".to_owned()));
