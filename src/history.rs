@@ -134,7 +134,6 @@ impl History {
     ///
     /// If an earlier run has used the stream, it continues with a SET of all pods, so that a
     /// watcher of that run can continue.
-    #[must_use]
     pub fn new(updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
         let last = sequence.last();
         let ring = Arc::new(Mutex::new(Ring { bounds, held: VecDeque::new(), bytes: 0, last }));

@@ -10,7 +10,6 @@ use crate::{client, server, settings::Settings, source::api::Connector};
 /// It only reads. It listens on nothing, connects to nothing, locks, creates and writes
 /// nothing, so it can run beside an agent. Manifests and the state directory are not checked.
 /// It blocks.
-#[must_use]
 pub fn check(settings: &Settings) -> Vec<Error> {
     let mut problems: Vec<Error> = server::check(&settings.server).into_iter().map(Error::from).collect();
     if let Some(url) = &settings.url {

@@ -59,7 +59,6 @@ pub enum AgentError {
 impl AgentError {
     /// The exit status: 2 for a start that fails again until something is changed, 1 for
     /// everything else. A service manager does not restart after 2.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,

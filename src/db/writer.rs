@@ -72,7 +72,6 @@ impl Db {
     }
 
     /// The number of commits without an answer.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         MAX_WAITING - self.places.available_permits()
     }

@@ -34,7 +34,6 @@ pub struct Passed {
 
 impl Passed {
     /// Whether connections to this address arrive at this socket.
-    #[must_use]
     pub fn serves(&self, wanted: &Listen) -> bool {
         match (&self.address, wanted) {
             (Listen::Tcp(own), Listen::Tcp(wanted)) if own.ip().is_unspecified() => {

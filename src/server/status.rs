@@ -66,26 +66,22 @@ struct EmptyObject {}
 
 impl ApiError {
     /// An error with a code, the API's reason, and a message: what is wrong and what to do next.
-    #[must_use]
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         let message = cut(message.into());
         Self { code, reason, message, details: Box::default() }
     }
 
     /// 400: the request is malformed.
-    #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
     /// 400: a parameter is not a number.
-    #[must_use]
     pub fn not_a_number(name: &str, value: &str) -> Self {
         Self::bad_request(format!("invalid {name} {value:?}: must be a number"))
     }
 
     /// 422: an option of a verb (`CreateOptions`) has an unsupported value.
-    #[must_use]
     pub fn no_such_value(options: &'static str, option: &str, value: &str, values: &[&str]) -> Self {
         let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
@@ -94,20 +90,17 @@ impl ApiError {
     }
 
     /// 404: the pod does not exist.
-    #[must_use]
     pub fn no_such_pod(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("pods {name:?} not found")).about("pods", name)
     }
 
     /// 500: a handler panicked.
-    #[must_use]
     pub fn internal() -> Self {
         let message = "the agent failed to handle this request: see the agent's log";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
     /// 503: the agent is shutting down.
-    #[must_use]
     pub fn stopping() -> Self {
         let message = "the agent is shutting down: retry when it has restarted";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(1)
@@ -139,13 +132,11 @@ impl ApiError {
     }
 
     /// The HTTP status code.
-    #[must_use]
     pub fn code(&self) -> StatusCode {
         self.code
     }
 
     /// The `Status` object, without a newline.
-    #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let status = StatusObject {
             kind: "Status",

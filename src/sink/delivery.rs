@@ -61,13 +61,11 @@ impl SinkStatus {
 
     /// Since when the sink has been busy with the current update, if that is
     /// [`STUCK_AFTER`](Self::STUCK_AFTER) or longer.
-    #[must_use]
     pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
         self.busy_since.filter(|since| Self::is_long(*since, now))
     }
 
     /// Whether a time that began then counts as stuck.
-    #[must_use]
     pub fn is_long(since: Timestamp, now: Timestamp) -> bool {
         now.duration_since(since) >= Self::STUCK_AFTER
     }
@@ -126,7 +124,6 @@ impl<S: Sink> Delivery<S> {
 
 impl<S: Sink, N: Numbers> Delivery<S, N> {
     /// Takes the updates' `seq` from here.
-    #[must_use]
     pub fn numbered<M: Numbers>(self, numbers: M) -> Delivery<S, M> {
         let Self { name, sink, updates, numbers: _, host, outage, status, acknowledged } = self;
         Delivery { name, sink, updates, numbers, host, outage, status, acknowledged }

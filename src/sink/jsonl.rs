@@ -138,7 +138,6 @@ impl Jsonl {
     }
 
     /// The handle that reopens the file.
-    #[must_use]
     pub fn reopen(&self) -> Reopen {
         Reopen(self.reopen.clone())
     }

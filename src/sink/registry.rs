@@ -37,7 +37,6 @@ impl Config {
     }
 
     /// The forms of all sinks, separated by `|`.
-    #[must_use]
     pub fn syntax() -> &'static str {
         static SYNTAX: LazyLock<String> =
             LazyLock::new(|| KINDS.iter().map(|kind| kind.syntax).collect::<Vec<_>>().join("|"));

@@ -57,7 +57,6 @@ pub struct Tasks {
 
 impl Tasks {
     /// No tasks yet; they stop when this token is cancelled.
-    #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
         Self {
             set: JoinSet::new(),
@@ -106,7 +105,6 @@ impl Tasks {
     }
 
     /// Removes and returns the heartbeats of the tasks that were spawned with one.
-    #[must_use]
     pub fn take_heartbeats(&mut self) -> Vec<Heartbeat> {
         mem::take(&mut self.heartbeats)
     }
@@ -208,7 +206,6 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     /// The task's name.
-    #[must_use]
     pub fn task(&self) -> &str {
         &self.task
     }

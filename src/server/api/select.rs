@@ -29,13 +29,11 @@ impl Selector {
     }
 
     /// Whether it selects every pod.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Whether it selects this pod.
-    #[must_use]
     pub fn matches(&self, pod: &Pod) -> bool {
         self.labels.iter().all(|requirement| requirement.matches(pod))
             && self.fields.iter().all(|term| term.matches(pod))
