@@ -3,7 +3,6 @@
 use jiff::{SignedDuration, Timestamp};
 
 /// The time since `since`; `<unknown>` without one.
-#[must_use]
 pub fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(|| "<unknown>".to_owned(), |since| duration(now.duration_since(since)))
 }
@@ -12,7 +11,6 @@ pub fn age(since: Option<Timestamp>, now: Timestamp) -> String {
 ///
 /// One second in the future counts as now, because clocks differ; more is `<invalid>`, as
 /// in kubectl.
-#[must_use]
 pub fn duration(duration: SignedDuration) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;

@@ -134,7 +134,6 @@ impl History {
     ///
     /// If an earlier run has used the stream, it continues with a SET of all pods, so that a
     /// watcher of that run can continue.
-    #[must_use]
     pub fn new(updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
         let last = sequence.last();
         let ring = Arc::new(Mutex::new(Ring { bounds, held: VecDeque::new(), bytes: 0, last }));
@@ -245,7 +244,7 @@ impl HistoryReader {
     /// If that update is not in the history.
     pub fn watch(&self, from: u64) -> Result<Watcher, Gone> {
         lock(&self.ring).get(from)?;
-        Ok(Watcher { ring: self.ring.clone(), news: self.news.clone(), next: from, first: None })
+        Ok(Watcher { reader: self.clone(), next: from, first: None })
     }
 
     /// Watches from now on, starting with a SET of all pods, whose number is that of the last
@@ -253,16 +252,14 @@ impl HistoryReader {
     pub async fn watch_all(&self) -> Option<Watcher> {
         let Snapshot { merged, seq, time } = self.snapshot().await?;
         let first = SequencedUpdate { seq, time, update: everything(&merged) };
-        let (ring, news) = (self.ring.clone(), self.news.clone());
-        Some(Watcher { ring, news, next: seq + 1, first: Some(Arc::new(first)) })
+        Some(Watcher { reader: self.clone(), next: seq + 1, first: Some(Arc::new(first)) })
     }
 }
 
 /// Reads the stream at its own pace.
 #[derive(Debug)]
 pub struct Watcher {
-    ring: Arc<Mutex<Ring>>,
-    news: watch::Receiver<u64>,
+    reader: HistoryReader,
     next: u64,
     first: Option<Arc<SequencedUpdate>>,
 }
@@ -279,12 +276,12 @@ impl Watcher {
             return Ok(Some(first));
         }
         loop {
-            self.news.borrow_and_update();
-            if let Some(update) = lock(&self.ring).get(self.next)? {
+            self.reader.news.borrow_and_update();
+            if let Some(update) = lock(&self.reader.ring).get(self.next)? {
                 self.next += 1;
                 return Ok(Some(update));
             }
-            if self.news.changed().await.is_err() {
+            if self.reader.news.changed().await.is_err() {
                 return Ok(None);
             }
         }

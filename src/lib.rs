@@ -139,17 +139,9 @@ pub mod certificate_files;
 pub mod cli;
 #[cfg(feature = "agent")]
 pub mod client;
-mod error_chain;
-pub mod clock {
-    //! Transitional.
-    /// The time now.
-    #[must_use]
-    pub fn now() -> jiff::Timestamp {
-        crate::host::Clock::default().now()
-    }
-}
 #[cfg(feature = "agent")]
 pub mod db;
+mod error_chain;
 #[cfg(feature = "agent")]
 mod hex;
 #[cfg(feature = "agent")]

@@ -33,7 +33,6 @@ pub struct Mux {
 
 impl Mux {
     /// Makes a mux for some configured sources, and the loop that does its work.
-    #[must_use]
     pub fn new(configured: &[SourceName]) -> (Self, MuxLoop) {
         let slot = |source| configured.contains(&source).then(Slot::default);
         let slots = Slots { by_source: SourceName::ALL.map(slot), asked: 0 };
@@ -48,7 +47,6 @@ impl Mux {
 
     /// The channel of a source. There is one for each source: none is returned if the source
     /// is not configured, or on a second call.
-    #[must_use]
     pub fn channel(&self, source: SourceName) -> Option<SourceChannel> {
         let mut slots = self.inbox.lock();
         let slot = slots.by_source[source as usize].as_mut()?;
@@ -61,7 +59,6 @@ impl Mux {
 
     /// Makes an ordered channel of updates for a consumer. Its first updates are all pods
     /// of the merged view.
-    #[must_use]
     pub fn updates(&self, notify: Notify) -> Updates {
         let mut merged = self.merged.clone();
         merged.mark_changed();
@@ -83,7 +80,6 @@ impl Mux {
     }
 
     /// The merged view for readers. It is closed when the mux has ended.
-    #[must_use]
     pub fn merged(&self) -> watch::Receiver<Merged> {
         self.merged.clone()
     }
@@ -146,7 +142,6 @@ pub struct SourceChannel {
 
 impl SourceChannel {
     /// The source of the channel.
-    #[must_use]
     pub fn source(&self) -> SourceName {
         self.source
     }
@@ -309,19 +304,16 @@ impl Updates {
 
     /// The merged view that the returned updates lead to, once
     /// [`try_next`](Self::try_next) has no more.
-    #[must_use]
     pub fn newest(&self) -> Merged {
         self.newest.clone()
     }
 
     /// The current merged view, which the next call of `next` compares.
-    #[must_use]
     pub fn ahead(&self) -> Merged {
         self.merged.borrow().clone()
     }
 
     /// The delivered view: what the returned updates give.
-    #[must_use]
     pub fn delivered(&self) -> &Delivered {
         &self.delivered
     }

@@ -90,7 +90,6 @@ impl Manager {
     /// The manager that the environment names: `NOTIFY_SOCKET` (a path, or `@` and an
     /// abstract name), `WATCHDOG_USEC` and `WATCHDOG_PID`. If there is none, or its address
     /// is of another kind, notifications do nothing.
-    #[must_use]
     pub fn from_environment(environment: &BTreeMap<String, String>) -> Self {
         let address = environment.get("NOTIFY_SOCKET").and_then(|name| address(name));
         let watchdog = address.as_ref().and_then(|_| watchdog(environment));
@@ -98,13 +97,11 @@ impl Manager {
     }
 
     /// Whether there is a manager.
-    #[must_use]
     pub fn is_present(&self) -> bool {
         self.address.is_some()
     }
 
     /// The watchdog's timeout, if the manager has one for this process.
-    #[must_use]
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }

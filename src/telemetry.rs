@@ -116,7 +116,6 @@ impl Log {
     }
 
     /// The handle that changes the verbosity.
-    #[must_use]
     pub fn level(&self) -> Level {
         self.level.clone()
     }

@@ -26,7 +26,6 @@ pub(super) fn run(args: &Args, command: clap::Command) -> Result<u8, Failure> {
 }
 
 /// The completion script of a shell.
-#[must_use]
 pub fn script(shell: Shell, mut command: clap::Command) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "podmux", &mut script);

@@ -110,7 +110,6 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
 }
 
 /// The definition of the command line, with each setting's default and variable in its help.
-#[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
         .mut_subcommand("run", |run| run.mut_args(settings::explain))

@@ -27,7 +27,6 @@ impl Status {
 
     /// The error in a response. A proxy may have sent something else than a `Status`:
     /// then the first line of the body is the message.
-    #[must_use]
     pub fn read(code: u16, body: &[u8]) -> Self {
         if let Ok(object) = serde_json::from_slice::<Value>(body)
             && object["kind"] == "Status"
@@ -45,7 +44,6 @@ impl Status {
     }
 
     /// The error in a `Status` object; `code` is used if the object has none.
-    #[must_use]
     pub fn of(object: &Value, code: u16) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let causes = object["details"]["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -58,7 +56,6 @@ impl Status {
     }
 
     /// Whether the object does not exist.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.code == 404 && (self.reason.is_empty() || self.reason == "NotFound")
     }
@@ -66,7 +63,6 @@ impl Status {
     /// The error for a terminal, without a newline at its end, after a context like
     /// `error when applying "web.yaml"`. An invalid object has one line per cause instead
     /// of the causes in the message.
-    #[must_use]
     pub fn to_lines(&self, context: Option<&str>) -> String {
         let causes = if self.reason == "Invalid" { &*self.causes } else { &[] };
         let message = match self.message.split_once(" is invalid") {

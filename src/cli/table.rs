@@ -18,7 +18,6 @@ pub struct Cell {
 
 impl Cell {
     /// A cell with an escaped text; `<none>` if it is empty.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         let text = if text.is_empty() { "<none>".to_owned() } else { Escaped(text).to_string() };
         Self { text, style: "" }
@@ -52,7 +51,6 @@ pub struct Table {
 
 impl Table {
     /// A table with these columns.
-    #[must_use]
     pub fn new(columns: &[&str], headers: bool, colour: bool) -> Self {
         let header = headers.then(|| columns.iter().map(Cell::from).collect());
         Self { header, widths: vec![0; columns.len()], colour }
@@ -66,7 +64,6 @@ impl Table {
     }
 
     /// The text of more rows, after the header if they are the first. No rows give no text.
-    #[must_use]
     pub fn rows(&mut self, rows: &[Row]) -> String {
         if rows.is_empty() {
             return String::new();

@@ -79,7 +79,6 @@ impl Body {
     }
 
     /// The lines of the body as they arrive, each of at most `longest` bytes.
-    #[must_use]
     pub fn lines(self, longest: usize) -> Lines {
         Lines { body: self, longest, buffer: BytesMut::new(), searched: 0, ended: false }
     }

@@ -9,13 +9,11 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 
 /// Escapes a text as one segment of a path or one value of a query: every byte
 /// but the unreserved ones (RFC 3986, 2.3).
-#[must_use]
 pub fn escaped(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// A URL without its user, password and query, which may be secret.
-#[must_use]
 pub fn shown(url: &Uri) -> String {
     let scheme = url.scheme_str().map(|scheme| format!("{scheme}://")).unwrap_or_default();
     let authority = url.authority().map_or("", |authority| without_user(authority.as_str()).1);

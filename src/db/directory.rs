@@ -6,10 +6,9 @@ use redb::{Builder, StorageBackend};
 
 use super::{
     error::{OpenError, is_full},
-    file::{DatabaseFile, ReservedFile},
+    file::{CACHE_BYTES, DatabaseFile, ReservedFile, open_verified},
     format::{self, Contents, Flaw, UPGRADES, Upgrade, io_error},
     table::Stored,
-    verify::{CACHE_BYTES, open_verified},
     writer::{Db, Writer},
 };
 use crate::host::{FileKind, Host, Open, OpenFile};

@@ -139,7 +139,7 @@ pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
     let meta = read_table(database, META)?
         .ok_or_else(|| Flaw::Foreign("it belongs to another program".to_owned()))?;
     let meta = |name: &str| {
-        let value = meta.get(name).map(|row| row.value.clone());
+        let value = meta.get(name).map(|(_, value)| value.clone());
         value.ok_or_else(|| Flaw::Damaged(format!("its {name} is missing")))
     };
     let text = |name: &str| String::from_utf8(meta(name)?).map_err(|_| wrong_checksum(META, name));
@@ -155,12 +155,11 @@ pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
     let (mut tables, mut found) = (Tables::new(), Totals::default());
     for table in Table::ALL {
         let rows = read_table(database, table.name())?.unwrap_or_default();
-        let mut values = BTreeMap::new();
-        for (key, row) in rows {
-            found.add(row.checksum);
-            values.insert(key, row.value);
-        }
-        tables.insert(table, values);
+        let value = |(key, (checksum, value))| {
+            found.add(checksum);
+            (key, value)
+        };
+        tables.insert(table, rows.into_iter().map(value).collect());
     }
     if found != totals {
         return Err(Flaw::Damaged("rows are missing or were added".to_owned()));
@@ -242,14 +241,11 @@ fn set_meta(transaction: &WriteTransaction, name: &str, value: &[u8]) -> Result<
     Ok(())
 }
 
-/// A value and its checksum.
-struct Row {
-    checksum: u64,
-    value: Vec<u8>,
-}
+/// The rows of a table: the checksum and the value of each key.
+type Rows = BTreeMap<String, (u64, Vec<u8>)>;
 
 /// The rows of a table. `None` if the table does not exist.
-fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String, Row>>, Flaw> {
+fn read_table(database: &Database, name: &str) -> Result<Option<Rows>, Flaw> {
     let table = match database.begin_read()?.open_table(Definition::new(name)) {
         Ok(table) => table,
         Err(TableError::Storage(error)) => return Err(error.into()),
@@ -261,11 +257,11 @@ fn read_table(database: &Database, name: &str) -> Result<Option<BTreeMap<String,
         let (key, value) = row?;
         let key = str::from_utf8(key.value()).map_err(|_| wrong_checksum(name, "a key"))?;
         let (sum, value) = value.value().split_first_chunk().ok_or_else(|| wrong_checksum(name, key))?;
-        let row = Row { checksum: u64::from_le_bytes(*sum), value: value.to_owned() };
-        if row.checksum != checksum(name, key, value) {
+        let sum = u64::from_le_bytes(*sum);
+        if sum != checksum(name, key, value) {
             return Err(wrong_checksum(name, key));
         }
-        rows.insert(key.to_owned(), row);
+        rows.insert(key.to_owned(), (sum, value.to_owned()));
     }
     Ok(Some(rows))
 }

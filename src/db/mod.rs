@@ -35,7 +35,6 @@ mod file;
 mod format;
 mod sequence;
 mod table;
-mod verify;
 mod writer;
 
 pub use redb::StorageBackend;

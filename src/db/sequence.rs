@@ -26,13 +26,11 @@ pub struct Sequence {
 
 impl Sequence {
     /// Numbers that start at 1 in each run.
-    #[must_use]
     pub fn fleeting() -> Self {
         Self { stream: String::new(), db: None, last: 0, reserved: u64::MAX }
     }
 
     /// Numbers that continue where the stream of this name stopped.
-    #[must_use]
     pub fn durable(stream: &str, db: Db, stored: &Stored) -> Self {
         let none = BTreeMap::new();
         let streams = stored.tables.get(&Table::Streams).unwrap_or(&none);
@@ -42,7 +40,6 @@ impl Sequence {
     }
 
     /// The last number, or 0.
-    #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
@@ -61,7 +58,6 @@ impl Sequence {
     }
 
     /// Whether [`take`](Self::take) returns a number.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.last < self.reserved
     }

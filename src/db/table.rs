@@ -34,7 +34,6 @@ pub struct Value(Vec<Arc<[u8]>>);
 
 impl Value {
     /// The value as it is stored.
-    #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         self.0.concat()
     }

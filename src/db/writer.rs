@@ -16,10 +16,9 @@ use tracing::{debug, info, warn};
 
 use super::{
     error::DbError,
-    file::DatabaseFile,
+    file::{DatabaseFile, open_verified},
     format::{self, Flaw, Totals, io_error},
     table::{Change, Value},
-    verify::open_verified,
 };
 use crate::{
     host::{Clock, OpenFile},
@@ -73,7 +72,6 @@ impl Db {
     }
 
     /// The number of commits without an answer.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         MAX_WAITING - self.places.available_permits()
     }

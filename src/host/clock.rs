@@ -11,13 +11,11 @@ pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
     /// A clock that shows what a function returns.
-    #[must_use]
     pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
     /// The time now.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }

@@ -124,7 +124,6 @@ pub struct Stamp {
 
 impl Disk {
     /// A disk with a file system.
-    #[must_use]
     pub fn on(files: impl FileSystem) -> Self {
         Self(Arc::new(files))
     }

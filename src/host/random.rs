@@ -15,7 +15,6 @@ pub struct Random(Arc<Mutex<StdRng>>);
 
 impl Random {
     /// A generator that gives the same numbers for the same seed.
-    #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
     }
@@ -27,7 +26,6 @@ impl Random {
     }
 
     /// A number from 0 to 1.
-    #[must_use]
     pub fn fraction(&self) -> f64 {
         let mut bytes = [0; 4];
         self.fill(&mut bytes);
@@ -35,7 +33,6 @@ impl Random {
     }
 
     /// A random UUID (version 4).
-    #[must_use]
     pub fn uuid(&self) -> Uuid {
         let mut bytes = [0; 16];
         self.fill(&mut bytes);

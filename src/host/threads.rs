@@ -36,7 +36,6 @@ impl Cancelled {
 
 impl Threads {
     /// Runs all work on the calling thread, in a fixed order.
-    #[must_use]
     pub fn inline() -> Self {
         Self { inline: true }
     }

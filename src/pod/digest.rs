@@ -15,7 +15,6 @@ pub struct Digest([u8; 16]);
 impl Digest {
     /// The digest of a sequence of parts. The length of each part is hashed too, so that
     /// moving a byte from one part to the next changes the digest.
-    #[must_use]
     pub fn of(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {

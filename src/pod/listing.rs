@@ -20,7 +20,6 @@ pub struct Origin(Arc<str>);
 
 impl Origin {
     /// The origin as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -72,25 +71,21 @@ pub struct Entry {
 
 impl Entry {
     /// The pod.
-    #[must_use]
     pub fn pod(&self) -> &Arc<Pod> {
         &self.pod
     }
 
     /// The source of the pod.
-    #[must_use]
     pub fn source(&self) -> SourceName {
         self.source
     }
 
     /// The incarnation of the pod, comparable only within one source and key.
-    #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
     /// Where the source found the pod.
-    #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.rank.origin
     }
@@ -153,7 +148,6 @@ pub enum RejectionReason {
 impl RejectionReason {
     /// The reason in metrics and tables: `Invalid`, `Unreadable`,
     /// `DuplicateName`, `DuplicateUID` or `Conflict`.
-    #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "Invalid",
@@ -204,32 +198,27 @@ pub struct Listing {
 
 impl Listing {
     /// The source that published the listing.
-    #[must_use]
     pub fn source(&self) -> SourceName {
         self.source
     }
 
     /// Whether this is the last-known-good listing of an earlier run. A restored listing
     /// adds and updates pods, and never removes one.
-    #[must_use]
     pub fn is_restored(&self) -> bool {
         self.restored
     }
 
     /// The number of pods.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Whether the listing has no pods.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// The pod under a key.
-    #[must_use]
     pub fn get(&self, key: &PodKey) -> Option<&Entry> {
         self.entries.get(key)
     }
@@ -312,7 +301,6 @@ pub struct ListingBuilder {
 
 impl ListingBuilder {
     /// Makes a builder with an empty listing.
-    #[must_use]
     pub fn new(source: SourceName) -> Self {
         Self {
             source,
@@ -363,7 +351,6 @@ impl ListingBuilder {
     }
 
     /// The rejection of an origin, if it is rejected.
-    #[must_use]
     pub fn rejection(&self, origin: &Origin) -> Option<&Rejection> {
         self.rejections.get(origin)
     }
@@ -374,13 +361,11 @@ impl ListingBuilder {
     }
 
     /// The pods of an origin, including rejected duplicates.
-    #[must_use]
     pub fn found(&self, origin: &Origin) -> &[Arc<Pod>] {
         self.found.get(origin).map_or(&[], Vec::as_slice)
     }
 
     /// The number of pods of an origin, including rejected duplicates.
-    #[must_use]
     pub fn pods_of(&self, origin: &Origin) -> usize {
         self.found(origin).len()
     }

@@ -132,7 +132,6 @@ impl NodeName {
     }
 
     /// The name as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -28,25 +28,21 @@ pub struct PodKey(Arc<str>);
 
 impl PodKey {
     /// Makes the key of a namespace and a name.
-    #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self(format!("{namespace}/{name}").into())
     }
 
     /// The namespace.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         self.0.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
     /// The name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
 
     /// `namespace/name`.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -70,13 +66,11 @@ pub struct Uid(Arc<str>);
 
 impl Uid {
     /// The UID as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Whether the pod has no UID.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -169,25 +163,21 @@ impl Prepared {
     }
 
     /// The pod's key.
-    #[must_use]
     pub fn key(&self) -> &PodKey {
         &self.key
     }
 
     /// The pod's UID; empty if it has none.
-    #[must_use]
     pub fn uid(&self) -> &str {
         self.object.get("metadata").and_then(|metadata| metadata.get("uid")?.as_str()).unwrap_or_default()
     }
 
     /// A field of the metadata.
-    #[must_use]
     pub fn metadata(&self, field: &str) -> Option<&Value> {
         self.object.get("metadata")?.get(field)
     }
 
     /// The value of an annotation.
-    #[must_use]
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.metadata("annotations")?.get(name)?.as_str()
     }
@@ -224,13 +214,11 @@ impl Prepared {
     }
 
     /// The pod as a JSON object, without the annotations of its source.
-    #[must_use]
     pub fn object(&self) -> &Map<String, Value> {
         &self.object
     }
 
     /// The pod as published by a source that first published it at the time `seen`.
-    #[must_use]
     pub fn published_by(&self, source: SourceName, seen: Timestamp) -> Pod {
         self.clone().into_pod(source, &seen.to_string())
     }
@@ -334,37 +322,31 @@ impl Pod {
     }
 
     /// `namespace/name`.
-    #[must_use]
     pub fn key(&self) -> &PodKey {
         &self.key
     }
 
     /// The UID; empty if the pod has none.
-    #[must_use]
     pub fn uid(&self) -> &Uid {
         &self.uid
     }
 
     /// `spec.priority`, 0 if absent.
-    #[must_use]
     pub fn priority(&self) -> i32 {
         self.priority
     }
 
     /// `metadata.creationTimestamp`, RFC 3339.
-    #[must_use]
     pub fn creation_timestamp(&self) -> Option<&str> {
         self.creation.as_deref()
     }
 
     /// `metadata.deletionTimestamp`, RFC 3339; present while the pod is being deleted gracefully.
-    #[must_use]
     pub fn deletion_timestamp(&self) -> Option<&str> {
         self.deletion.as_deref()
     }
 
     /// `metadata.deletionGracePeriodSeconds`.
-    #[must_use]
     pub fn deletion_grace_period_seconds(&self) -> Option<i64> {
         self.grace
     }
@@ -376,26 +358,22 @@ impl Pod {
 
     /// The digest of everything whose change is an UPDATE: spec, labels, annotations except
     /// `kubernetes.io/config.{source,seen,mirror}`, deletion time and deletion grace period.
-    #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
     /// The digest of the status.
-    #[must_use]
     pub fn status_digest(&self) -> Digest {
         self.status_digest
     }
 
     /// The whole pod as canonical JSON: a `v1.Pod` with `apiVersion` and `kind`,
     /// keys sorted, no nulls, no managedFields.
-    #[must_use]
     pub fn text(&self) -> &Arc<[u8]> {
         &self.text
     }
 
     /// The value of an annotation.
-    #[must_use]
     pub fn annotation(&self, name: &str) -> Option<String> {
         let mut value: Value = serde_json::from_slice(&self.text).ok()?;
         match value.pointer_mut("/metadata/annotations")?.get_mut(name)?.take() {

@@ -26,7 +26,6 @@ pub enum Stage {
 
 impl Stage {
     /// The name in reports: `decode`, `name`, `validate` or `reference`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Decode => "decode",
@@ -57,13 +56,11 @@ pub struct Problem {
 
 impl Problem {
     /// An error with only an explanation.
-    #[must_use]
     pub fn error(detail: impl Into<String>) -> Self {
         Self { severity: Severity::Error, position: None, field: None, reason: None, detail: detail.into() }
     }
 
     /// A warning with only an explanation.
-    #[must_use]
     pub fn warning(detail: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(detail) }
     }

@@ -21,7 +21,6 @@ impl SourceName {
     pub const ALL: [Self; 4] = [Self::File, Self::Http, Self::Url, Self::Api];
 
     /// The name that podmux shows: `file`, `http`, `url` or `api`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -33,7 +32,6 @@ impl SourceName {
 
     /// The value of the annotation `kubernetes.io/config.source`. The kubelet has
     /// three sources, and calls a polled URL `http` (`pkg/kubelet/types/pod_update.go`).
-    #[must_use]
     pub const fn annotation(self) -> &'static str {
         match self {
             Self::Url => "http",

@@ -33,7 +33,6 @@ pub enum Op {
 
 impl Op {
     /// The name in the update stream: `ADD`, `REMOVE`, …
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Remove => "REMOVE",
@@ -63,7 +62,6 @@ pub enum UpdateSource {
 
 impl UpdateSource {
     /// The name in the update stream: the source's name, or `*`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::One(source) => source.as_str(),
@@ -131,7 +129,6 @@ impl SequencedUpdate {
 /// `podsDifferSemantically` with its callers (`pkg/kubelet/config/config.go`):
 /// a semantic difference is an UPDATE, or a DELETE if the new state has a
 /// deletionTimestamp; a difference of only the status is a RECONCILE.
-#[must_use]
 pub fn classify(old: &Pod, new: &Pod) -> Option<Op> {
     if old.digest() != new.digest() {
         let terminating = new.deletion_timestamp().is_some();

@@ -13,7 +13,6 @@ pub enum Listen {
 
 impl Listen {
     /// Whether only this machine can connect.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),

@@ -137,7 +137,7 @@ pub(super) fn incomplete(error: &(dyn Error + 'static)) -> ApiError {
 }
 
 /// Pods as the items of a JSON array, without copying their texts.
-pub(super) fn items(pods: impl Iterator<Item = Arc<Pod>>) -> impl Iterator<Item = Bytes> {
+pub(super) fn items(pods: impl Iterator<Item = Arc<Pod>> + Clone) -> impl Iterator<Item = Bytes> + Clone {
     pods.enumerate().flat_map(|(index, pod)| {
         let comma: &'static [u8] = if index == 0 { b"" } else { b"," };
         [Bytes::from_static(comma), Bytes::from_owner(pod.text().clone())]
@@ -175,9 +175,10 @@ pub(super) struct ChunkedBody {
 }
 
 impl ChunkedBody {
-    /// A body of pieces that have `length` bytes together.
-    pub(super) fn of(pieces: impl Iterator<Item = Bytes> + Send + 'static, length: usize) -> Body {
-        Body::new(Self { chunks: Chunks::new(pieces), remaining: length as u64 })
+    /// A body of these pieces.
+    pub(super) fn of(pieces: impl Iterator<Item = Bytes> + Clone + Send + 'static) -> Body {
+        let remaining = pieces.clone().map(|piece| piece.len() as u64).sum();
+        Body::new(Self { chunks: Chunks::new(pieces), remaining })
     }
 }
 

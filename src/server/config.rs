@@ -22,7 +22,6 @@ pub struct Config {
 
 impl Config {
     /// Whether the server has a socket, so that pods can be posted.
-    #[must_use]
     pub fn listens(&self) -> bool {
         !self.listen.is_empty() || !self.passed.is_empty()
     }

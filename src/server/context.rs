@@ -137,11 +137,16 @@ impl Params {
         let mut dry = false;
         for value in values {
             if value != "All" {
-                return Err(ApiError::no_such_value(self.options_kind(), "dryRun", value, &["All"]));
+                return Err(self.no_such_value("dryRun", value, &["All"]));
             }
             dry = true;
         }
         Ok(dry)
+    }
+
+    /// 422: an option has an unsupported value.
+    pub(super) fn no_such_value(&self, option: &str, value: &str, values: &[&str]) -> ApiError {
+        ApiError::no_such_value(self.options_kind(), option, value, values)
     }
 
     /// The API's name for the options of the request's verb.

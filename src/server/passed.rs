@@ -34,7 +34,6 @@ pub struct Passed {
 
 impl Passed {
     /// Whether connections to this address arrive at this socket.
-    #[must_use]
     pub fn serves(&self, wanted: &Listen) -> bool {
         match (&self.address, wanted) {
             (Listen::Tcp(own), Listen::Tcp(wanted)) if own.ip().is_unspecified() => {
@@ -78,8 +77,25 @@ impl PassedSocket {
     /// # Errors
     /// Why it cannot be served, and what to change in the `.socket` unit.
     pub fn new(listener: PassedListener, name: &str) -> Result<Self, String> {
-        let passed = listener.passed(name)?;
-        Ok(Self { passed, listener })
+        let failed = |error: io::Error| format!("does not return its address: {error}");
+        let listens = sockopt::socket_acceptconn(&listener).map_err(|error| failed(error.into()))?;
+        if !listens {
+            return Err("is a connection, not a listening socket: write Accept=no in the .socket unit".into());
+        }
+        let mut both = false;
+        let address = match &listener {
+            PassedListener::Tcp(listener) => {
+                let address = listener.local_addr().map_err(failed)?;
+                both = address.is_ipv6()
+                    && !sockopt::ipv6_v6only(listener).map_err(|error| failed(error.into()))?;
+                Listen::Tcp(address)
+            }
+            PassedListener::Unix(listener) => match listener.local_addr().map_err(failed)?.as_pathname() {
+                Some(path) => Listen::Unix(path.to_owned()),
+                None => return Err(NO_FILE.to_owned()),
+            },
+        };
+        Ok(Self { passed: Passed { address, name: name.to_owned(), both }, listener })
     }
 
     /// Receives the sockets that were passed to this process. That changes the environment,
@@ -126,30 +142,5 @@ impl AsFd for PassedListener {
             Self::Tcp(listener) => listener.as_fd(),
             Self::Unix(listener) => listener.as_fd(),
         }
-    }
-}
-
-impl PassedListener {
-    /// Its address and name, or why it cannot be served.
-    fn passed(&self, name: &str) -> Result<Passed, String> {
-        let failed = |error: io::Error| format!("does not return its address: {error}");
-        let listens = sockopt::socket_acceptconn(self).map_err(|error| failed(error.into()))?;
-        if !listens {
-            return Err("is a connection, not a listening socket: write Accept=no in the .socket unit".into());
-        }
-        let mut both = false;
-        let address = match self {
-            Self::Tcp(listener) => {
-                let address = listener.local_addr().map_err(failed)?;
-                both = address.is_ipv6()
-                    && !sockopt::ipv6_v6only(listener).map_err(|error| failed(error.into()))?;
-                Listen::Tcp(address)
-            }
-            Self::Unix(listener) => match listener.local_addr().map_err(failed)?.as_pathname() {
-                Some(path) => Listen::Unix(path.to_owned()),
-                None => return Err(NO_FILE.to_owned()),
-            },
-        };
-        Ok(Passed { address, name: name.to_owned(), both })
     }
 }

@@ -31,14 +31,13 @@ pub fn router(view: View) -> Router {
     });
     let pods_path = "/api/v1/namespaces/{namespace}/pods";
     let pod_path = "/api/v1/namespaces/{namespace}/pods/{name}";
-    Router::new()
+    let discovery = discovery::documents().into_iter();
+    let discovery = discovery.fold(Router::new(), |router, (path, document)| {
+        router.route(path, get(async move || json_response(&document)))
+    });
+    discovery
         .route("/", get(async || json_response(&paths())))
         .route("/pods", get(pods::list).post(pods::apply).put(pods::replace_all))
-        .route("/api", get(async || json_response(&discovery::api_versions())))
-        .route("/apis", get(async || json_response(&discovery::api_groups())))
-        .route("/api/v1", get(async || json_response(&discovery::api_resources())))
-        .route("/openapi/v3", get(async || json_response(&discovery::openapi_index())))
-        .route("/openapi/v3/api/v1", get(async || json_response(&discovery::openapi())))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))

@@ -60,19 +60,16 @@ impl RejectReason {
 
 impl ConnectionStats {
     /// The number of open connections.
-    #[must_use]
     pub fn open(&self) -> usize {
         self.0.open.load(Ordering::Relaxed)
     }
 
     /// The number of connections accepted so far.
-    #[must_use]
     pub fn accepted(&self) -> u64 {
         self.0.accepted.load(Ordering::Relaxed)
     }
 
     /// The number of connections and requests rejected so far for a reason.
-    #[must_use]
     pub fn rejected(&self, reason: RejectReason) -> u64 {
         self.0.rejected[reason as usize].load(Ordering::Relaxed)
     }

@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::{
     HeaderValue, StatusCode,
-    header::{ALLOW, CONTENT_TYPE, RETRY_AFTER},
+    header::{CONTENT_TYPE, RETRY_AFTER},
 };
 use serde::Serialize;
 
@@ -15,14 +15,13 @@ const MAX_CAUSES: usize = 200;
 /// An error response: a `v1.Status` with kube-apiserver's code and reason
 /// (`apimachinery/pkg/api/errors/errors.go`).
 ///
-/// The response is JSON, with the headers `Retry-After` and `Allow` if they are set.
+/// The response is JSON, with the header `Retry-After` if it is set.
 #[derive(Clone, Debug)]
 pub struct ApiError {
     code: StatusCode,
     reason: &'static str,
     message: String,
     details: Box<StatusDetails>,
-    allow: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -67,26 +66,22 @@ struct EmptyObject {}
 
 impl ApiError {
     /// An error with a code, the API's reason, and a message: what is wrong and what to do next.
-    #[must_use]
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         let message = cut(message.into());
-        Self { code, reason, message, details: Box::default(), allow: None }
+        Self { code, reason, message, details: Box::default() }
     }
 
     /// 400: the request is malformed.
-    #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
     /// 400: a parameter is not a number.
-    #[must_use]
     pub fn not_a_number(name: &str, value: &str) -> Self {
         Self::bad_request(format!("invalid {name} {value:?}: must be a number"))
     }
 
     /// 422: an option of a verb (`CreateOptions`) has an unsupported value.
-    #[must_use]
     pub fn no_such_value(options: &'static str, option: &str, value: &str, values: &[&str]) -> Self {
         let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
@@ -95,20 +90,17 @@ impl ApiError {
     }
 
     /// 404: the pod does not exist.
-    #[must_use]
     pub fn no_such_pod(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("pods {name:?} not found")).about("pods", name)
     }
 
     /// 500: a handler panicked.
-    #[must_use]
     pub fn internal() -> Self {
         let message = "the agent failed to handle this request: see the agent's log";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
     /// 503: the agent is shutting down.
-    #[must_use]
     pub fn stopping() -> Self {
         let message = "the agent is shutting down: retry when it has restarted";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(1)
@@ -139,21 +131,12 @@ impl ApiError {
         self
     }
 
-    /// Sets the allowed methods, for a 405.
-    #[must_use]
-    pub fn allow(mut self, methods: &'static str) -> Self {
-        self.allow = Some(methods);
-        self
-    }
-
     /// The HTTP status code.
-    #[must_use]
     pub fn code(&self) -> StatusCode {
         self.code
     }
 
     /// The `Status` object, without a newline.
-    #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let status = StatusObject {
             kind: "Status",
@@ -187,9 +170,6 @@ impl IntoResponse for ApiError {
         let mut response = (self.code, [(CONTENT_TYPE, json)], body).into_response();
         if let Some(seconds) = self.details.retry_after_seconds {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        if let Some(methods) = self.allow {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
         }
         response
     }

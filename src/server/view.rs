@@ -58,7 +58,6 @@ pub struct LastReload {
 
 impl LastReload {
     /// The result before any reload: an agent starts with valid settings only.
-    #[must_use]
     pub fn at_start(started: Timestamp) -> Self {
         Self { successful: true, succeeded: started }
     }

@@ -176,7 +176,6 @@ impl Setting {
 }
 
 /// All settings in the order of the help, without `--config`.
-#[must_use]
 pub fn settings() -> Vec<Setting> {
     let command = command();
     command.get_arguments().filter(|arg| arg.get_id() != CONFIG).map(Setting::of).collect()
@@ -184,7 +183,6 @@ pub fn settings() -> Vec<Setting> {
 
 /// Adds the default and the environment variable to the help of a flag that is a setting, and takes its
 /// delimiter away, which is for the variable.
-#[must_use]
 pub(crate) fn explain(arg: clap::Arg) -> clap::Arg {
     let Setting { flag, variable, default_text, help, .. } = Setting::of(&arg);
     if command().get_arguments().all(|setting| setting.get_long() != Some(&flag)) {

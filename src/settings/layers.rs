@@ -35,7 +35,6 @@ pub struct CommandLine {
 
 impl CommandLine {
     /// The flags that were given.
-    #[must_use]
     pub fn of(matches: &ArgMatches) -> Self {
         let mut command_line = Self::default();
         for arg in flags::command().get_arguments() {

@@ -109,7 +109,6 @@ impl Settings {
     /// addresses, state directory, format of the log. A protection of the server (token, TLS,
     /// client CA) cannot be removed while it runs, because its addresses were accepted with it.
     /// Everything else takes effect at once.
-    #[must_use]
     pub fn reloaded(&self, mut fresh: Self) -> (Self, Vec<&'static str>) {
         let mut stuck = Vec::new();
         if let (Some(fresh), Some(now)) = (&mut fresh.file, &self.file) {
@@ -190,7 +189,6 @@ fn state_dir(given: Option<PathBuf>, environment: &Environment) -> Result<Option
 }
 
 /// The state directory by default: systemd's, or the usual place of root or of another user.
-#[must_use]
 pub fn default_state_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
     let absolute = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // Several directories of StateDirectory= are separated by colons, the unit's first one first.

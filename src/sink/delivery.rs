@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -9,7 +10,6 @@ use tracing::{debug, info, warn};
 use super::{
     contract::{Sink, SinkError},
     numbers::{Counter, Numbers},
-    status::{SinkFailing, SinkStatus},
 };
 use crate::{
     backoff::Backoff, error_chain::chain, host::Host, mux::Updates, outage::Outage, pod::SequencedUpdate,
@@ -24,6 +24,52 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 const RESERVE_DELAY: Duration = Duration::from_secs(1);
 /// A sink that needs longer for one update is logged as stuck.
 const STUCK_AFTER: Duration = SinkStatus::STUCK_AFTER.unsigned_abs();
+
+/// The status of a sink.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SinkStatus {
+    /// Its name: `jsonl`, `jsonl=/var/log/podmux.jsonl`.
+    pub name: String,
+    /// The `seq` of the last update that the sink has acknowledged.
+    pub acknowledged: Option<u64>,
+    /// Since when the sink has been busy with the current update; `None` while
+    /// there is nothing to deliver, or while a retry is pending.
+    pub busy_since: Option<Timestamp>,
+    /// The failure of the current update, if it has failed.
+    pub failing: Option<SinkFailing>,
+}
+
+/// How a sink fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinkFailing {
+    /// The `seq` of the update that the sink does not acknowledge.
+    pub seq: u64,
+    /// When it failed first.
+    pub since: Timestamp,
+    /// The number of attempts to deliver the update.
+    pub attempts: u64,
+    /// The time of the next attempt.
+    pub next_attempt: Timestamp,
+    /// The last error, with its causes.
+    pub error: Arc<str>,
+}
+
+impl SinkStatus {
+    /// How long a sink may be busy with one update, or fail, before it counts as
+    /// stuck. Delivery logs it after the same time.
+    pub const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+    /// Since when the sink has been busy with the current update, if that is
+    /// [`STUCK_AFTER`](Self::STUCK_AFTER) or longer.
+    pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
+        self.busy_since.filter(|since| Self::is_long(*since, now))
+    }
+
+    /// Whether a time that began then counts as stuck.
+    pub fn is_long(since: Timestamp, now: Timestamp) -> bool {
+        now.duration_since(since) >= Self::STUCK_AFTER
+    }
+}
 
 /// Why a delivery ended before the mux did.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +124,6 @@ impl<S: Sink> Delivery<S> {
 
 impl<S: Sink, N: Numbers> Delivery<S, N> {
     /// Takes the updates' `seq` from here.
-    #[must_use]
     pub fn numbered<M: Numbers>(self, numbers: M) -> Delivery<S, M> {
         let Self { name, sink, updates, numbers: _, host, outage, status, acknowledged } = self;
         Delivery { name, sink, updates, numbers, host, outage, status, acknowledged }

@@ -3,14 +3,17 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+    os::{
+        fd::AsFd as _,
+        unix::fs::{FileTypeExt as _, MetadataExt as _},
+    },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fcntl_setfl, fstat, open},
+    fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, fcntl_setfl, open},
 };
 use tokio::{io::Interest, net::unix::pipe, sync::watch};
 use tracing::{info, warn};
@@ -20,6 +23,7 @@ use super::{
     kind::{Kind, OpenError, OpenSink, Opening},
 };
 use crate::{
+    db::Sequence,
     error_chain::chain,
     host::{Cancelled, Host},
     pod::SequencedUpdate,
@@ -37,12 +41,14 @@ pub(super) const KIND: Kind = Kind {
     open: start,
 };
 
-fn start(target: Option<&str>, opening: Opening) -> Result<OpenSink, OpenError> {
+fn start(target: Option<&str>, mut opening: Opening) -> Result<OpenSink, OpenError> {
+    if target.is_none() {
+        // The reader of standard output starts from nothing with each run.
+        opening.numbers = Sequence::fleeting();
+    }
     let jsonl = target.map_or_else(Jsonl::stdout, |path| Jsonl::file(Path::new(path)))?;
     let reopen = jsonl.reopen();
-    let reload = move || reopen.now();
-    // The reader of standard output starts from nothing with each run.
-    Ok(if target.is_some() { opening.continued(jsonl, reload) } else { opening.fresh(jsonl, reload) })
+    Ok(opening.deliver(jsonl, move || reopen.now()))
 }
 
 /// The size of the blocks in which a line is written. A line of 100,000 pods is 300 MB and
@@ -132,7 +138,6 @@ impl Jsonl {
     }
 
     /// The handle that reopens the file.
-    #[must_use]
     pub fn reopen(&self) -> Reopen {
         Reopen(self.reopen.clone())
     }
@@ -162,7 +167,7 @@ impl Jsonl {
     fn new(name: Arc<str>, opened: Opened) -> io::Result<Self> {
         // "Unchecked" leaves stdout in blocking mode, which other processes may share.
         let watch = || pipe::Sender::from_owned_fd_unchecked(opened.file.try_clone()?.into());
-        let reader = file_type(&opened.file)?.is_fifo().then(watch).transpose()?;
+        let reader = opened.file.metadata()?.file_type().is_fifo().then(watch).transpose()?;
         let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false }));
         let (reopen, requests) = watch::channel(0);
         Ok(Self { name, host: Host::default(), output, reader, reopen, requests })
@@ -353,10 +358,6 @@ impl Output {
         }
         Ok(())
     }
-}
-
-fn file_type(fd: &File) -> io::Result<FileType> {
-    Ok(FileType::from_raw_mode(fstat(fd)?.st_mode))
 }
 
 fn ends_within_a_line(path: &Path) -> io::Result<bool> {

@@ -7,11 +7,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     contract::Sink,
-    delivery::{Acknowledged, Delivery, DeliveryError},
+    delivery::{Acknowledged, Delivery, DeliveryError, SinkStatus},
     numbers::Numbers,
-    status::SinkStatus,
 };
-use crate::{db::Sequence, mux::Updates};
+use crate::{
+    db::{DbError, Sequence},
+    mux::Updates,
+};
 
 /// Why a sink cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -58,38 +60,41 @@ pub struct OpenSink {
 pub(super) struct Opening {
     pub(super) name: String,
     pub(super) updates: Updates,
-    pub(super) durable: Sequence,
+    /// The numbers of a stream that continues the one of an earlier run.
+    pub(super) numbers: Sequence,
     pub(super) acknowledged: Acknowledged,
 }
 
 impl Opening {
-    /// The delivery to a sink that starts from nothing in each run: its numbers begin at 1.
-    pub(super) fn fresh(
+    /// The delivery to a sink.
+    pub(super) fn deliver(
         self,
         sink: impl Sink + 'static,
         reload: impl Fn() + Send + Sync + 'static,
     ) -> OpenSink {
-        let Self { name, updates, durable: _, acknowledged } = self;
-        open(Delivery::new(name, sink, updates), &acknowledged, reload)
-    }
-
-    /// The delivery to a sink that continues the stream of an earlier run.
-    pub(super) fn continued(
-        self,
-        sink: impl Sink + 'static,
-        reload: impl Fn() + Send + Sync + 'static,
-    ) -> OpenSink {
-        let Self { name, updates, durable, acknowledged } = self;
-        let (delivery, status) = Delivery::new(name, sink, updates);
-        open((delivery.numbered(durable), status), &acknowledged, reload)
+        let (delivery, status) = Delivery::new(self.name, sink, self.updates);
+        let delivery = delivery.numbered(self.numbers).reporting(&self.acknowledged);
+        OpenSink { status, run: Box::new(|stop| Box::pin(delivery.run(stop))), reload: Arc::new(reload) }
     }
 }
 
-fn open<S: Sink + 'static, N: Numbers + 'static>(
-    (delivery, status): (Delivery<S, N>, watch::Receiver<SinkStatus>),
-    acknowledged: &Acknowledged,
-    reload: impl Fn() + Send + Sync + 'static,
-) -> OpenSink {
-    let delivery = delivery.reporting(acknowledged);
-    OpenSink { status, run: Box::new(|stop| Box::pin(delivery.run(stop))), reload: Arc::new(reload) }
+/// Durable numbers, from the database.
+impl Numbers for Sequence {
+    type Error = DbError;
+
+    fn last(&self) -> u64 {
+        self.last()
+    }
+
+    async fn reserve(&mut self) -> Result<(), DbError> {
+        self.ready().await
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        self.take()
+    }
+
+    async fn close(self) -> Result<(), DbError> {
+        self.close().await
+    }
 }

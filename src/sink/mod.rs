@@ -51,21 +51,17 @@
 mod contract;
 mod delivery;
 #[cfg(feature = "agent")]
-mod durable;
-#[cfg(feature = "agent")]
 mod jsonl;
 #[cfg(feature = "agent")]
 mod kind;
 mod numbers;
 #[cfg(feature = "agent")]
 mod registry;
-mod status;
 
 pub use self::{
     contract::{Sink, SinkError},
-    delivery::{Acknowledged, Delivery, DeliveryError},
+    delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
     numbers::{Counter, Numbers},
-    status::{SinkFailing, SinkStatus},
 };
 #[cfg(feature = "agent")]
 pub use self::{

@@ -37,7 +37,6 @@ impl Config {
     }
 
     /// The forms of all sinks, separated by `|`.
-    #[must_use]
     pub fn syntax() -> &'static str {
         static SYNTAX: LazyLock<String> =
             LazyLock::new(|| KINDS.iter().map(|kind| kind.syntax).collect::<Vec<_>>().join("|"));
@@ -52,7 +51,7 @@ impl Config {
         (self.kind.check)(self.target.as_deref())
     }
 
-    /// Opens the sink and makes its delivery. `durable` are the numbers of a stream that
+    /// Opens the sink and makes its delivery. `numbers` are those of a stream that
     /// continues the one of an earlier run.
     ///
     /// # Panics
@@ -63,11 +62,11 @@ impl Config {
     pub fn open(
         &self,
         updates: Updates,
-        durable: Sequence,
+        numbers: Sequence,
         acknowledged: &Acknowledged,
     ) -> Result<OpenSink, OpenError> {
-        let name = self.to_string();
-        let opening = Opening { name, updates, durable, acknowledged: acknowledged.clone() };
+        let opening =
+            Opening { name: self.to_string(), updates, numbers, acknowledged: acknowledged.clone() };
         (self.kind.open)(self.target.as_deref(), opening)
     }
 }

@@ -108,7 +108,6 @@ struct Row {
 
 impl LastGood {
     /// Saves and restores nothing.
-    #[must_use]
     pub fn none(source: SourceName, node: NodeName) -> Self {
         Self {
             host: Host::default(),
@@ -127,7 +126,6 @@ impl LastGood {
     }
 
     /// Takes the rows of a source out of `stored`, and saves changes in the database.
-    #[must_use]
     pub fn new(source: SourceName, node: NodeName, db: Db, stored: &mut Stored) -> Self {
         let mut new = Self { db: Some(db), ..Self::none(source, node) };
         let (prefix, details) = (new.key(""), new.key(DETAILS));
@@ -241,7 +239,6 @@ impl LastGood {
     }
 
     /// Why changes cannot be written.
-    #[must_use]
     pub fn error(&self) -> Option<Arc<str>> {
         self.outage.error()
     }

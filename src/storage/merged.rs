@@ -29,7 +29,6 @@ pub enum SourceState {
 
 impl SourceState {
     /// The name that users see: `waiting`, `restored` or `synced`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -60,7 +59,6 @@ pub struct Merged {
 
 impl Merged {
     /// An empty view of some configured sources.
-    #[must_use]
     pub fn new(configured: &[SourceName]) -> Self {
         let view = || SourceView { state: SourceState::Waiting, listing: None };
         Self {
@@ -71,19 +69,16 @@ impl Merged {
     }
 
     /// The number of pods.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
     /// Whether the view has no pods.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
     /// The pod that owns a name, with its source.
-    #[must_use]
     pub fn get(&self, key: &PodKey) -> Option<&Entry> {
         self.pods.get(key)
     }
@@ -94,13 +89,11 @@ impl Merged {
     }
 
     /// The state of a source; none if it is not configured.
-    #[must_use]
     pub fn state(&self, source: SourceName) -> Option<SourceState> {
         Some(self.sources[source as usize].as_ref()?.state)
     }
 
     /// The last listing of a source, including pods that lost a conflict; none if it published nothing.
-    #[must_use]
     pub fn listing(&self, source: SourceName) -> Option<&Listing> {
         self.sources[source as usize].as_ref()?.listing.as_ref()
     }
@@ -112,7 +105,6 @@ impl Merged {
     }
 
     /// Whether every configured source is synced or restored.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.sources.iter().flatten().all(|view| view.state != SourceState::Waiting)
     }

@@ -53,13 +53,11 @@ pub struct PodStorage {
 
 impl PodStorage {
     /// Makes an empty storage for some configured sources.
-    #[must_use]
     pub fn new(configured: &[SourceName]) -> Self {
         Self { merged: Merged::new(configured), by_uid: HashMap::new(), weak: BTreeMap::new(), clock: 0 }
     }
 
     /// The merged view.
-    #[must_use]
     pub fn merged(&self) -> &Merged {
         &self.merged
     }

@@ -35,19 +35,16 @@ pub struct Delivered {
 
 impl Delivered {
     /// The number of pods that were delivered and not removed.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
     /// Whether the consumer has no pods.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
     /// The delivered pod with a key.
-    #[must_use]
     pub fn get(&self, key: &PodKey) -> Option<&Entry> {
         self.pods.get(key)
     }
@@ -93,7 +90,6 @@ impl Delivered {
 /// no updates until every configured source is synced or restored.
 ///
 /// O(differences × log n).
-#[must_use]
 pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Delivered, Vec<PodUpdate>) {
     if notify != Notify::Incremental && !merged.is_complete() {
         return (delivered.clone(), Vec::new());
@@ -185,7 +181,6 @@ impl Batch {
 }
 
 /// All pods of the merged view as one SET.
-#[must_use]
 pub fn everything(merged: &Merged) -> PodUpdate {
     set(merged.pods())
 }

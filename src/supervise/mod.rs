@@ -1,8 +1,6 @@
 //! Named tasks with one stop token and one deadline; the only place that spawns tasks.
 
-mod heartbeat;
-
-use std::{any::Any, collections::HashMap, error::Error, mem, time::Duration};
+use std::{any::Any, collections::HashMap, error::Error, mem, pin::pin, time::Duration};
 
 use tokio::{
     sync::watch,
@@ -11,10 +9,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
-
-use self::heartbeat::with_heartbeat;
-
-pub use self::heartbeat::Heartbeat;
 
 /// What a task may fail with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -63,7 +57,6 @@ pub struct Tasks {
 
 impl Tasks {
     /// No tasks yet; they stop when this token is cancelled.
-    #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
         Self {
             set: JoinSet::new(),
@@ -112,7 +105,6 @@ impl Tasks {
     }
 
     /// Removes and returns the heartbeats of the tasks that were spawned with one.
-    #[must_use]
     pub fn take_heartbeats(&mut self) -> Vec<Heartbeat> {
         mem::take(&mut self.heartbeats)
     }
@@ -201,4 +193,46 @@ impl Tasks {
 fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+}
+
+/// Shows from outside whether one task is still polled: a task that waits answers, one that
+/// blocks its thread does not.
+#[derive(Debug)]
+pub struct Heartbeat {
+    task: String,
+    requests: watch::Sender<u64>,
+    answers: watch::Receiver<u64>,
+}
+
+impl Heartbeat {
+    /// The task's name.
+    pub fn task(&self) -> &str {
+        &self.task
+    }
+
+    /// Waits until the task has been polled once more, also if it waits for something else.
+    /// Returns false if it has ended. Cancel-safe.
+    pub async fn beat(&self) -> bool {
+        self.requests.send_modify(|requests| *requests += 1);
+        let request = *self.requests.borrow();
+        self.answers.clone().wait_for(|answered| *answered >= request).await.is_ok()
+    }
+}
+
+/// Adds a heartbeat to a task's work.
+fn with_heartbeat<F: Future>(task: String, work: F) -> (Heartbeat, impl Future<Output = F::Output> + use<F>) {
+    let (requests, mut requested) = watch::channel(0);
+    let (answer, answers) = watch::channel(0);
+    let work = async move {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                // The work is polled first: an answer shows that this poll has returned.
+                biased;
+                output = &mut work => return output,
+                Ok(()) = requested.changed() => drop(answer.send_replace(*requested.borrow_and_update())),
+            }
+        }
+    };
+    (Heartbeat { task, requests, answers }, work)
 }

@@ -70,7 +70,7 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus"]),
     // Files of sockets, certificates and tokens; /proc/self.
     ("server/transport", &["std::fs"]),
-    ("server/observe/process", &["std::fs"]),
+    ("server/observe/metrics", &["std::fs"]),
     ("settings", &[ASYNC, "-tokio std::env std::fs listenfd clap",
         "crate::pod crate::manifest::yaml crate::mux::Notify crate::host crate::error_chain",
         "crate::source -crate::source::http -crate::source::last_good crate::certificate_files",

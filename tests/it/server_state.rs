@@ -5,7 +5,7 @@ use std::{fs::File, sync::Arc, time::Duration};
 use expect_test::{Expect, expect, expect_file};
 use jiff::Timestamp;
 use podmux::{
-    clock,
+    host::Clock,
     pod::{InvalidManifest, ListingBuilder, Origin, Prepared, Problem, RejectionReason, Stage},
     sink::{SinkFailing, SinkStatus},
     source::{ReflectorStatus, SourceFailing, SourceStatus, api::ReflectorMetrics},
@@ -27,7 +27,7 @@ async fn check(server: &TestServer, path: &str, expect: &Expect) {
 }
 
 fn long_ago() -> jiff::Timestamp {
-    clock::now() - Duration::from_secs(31)
+    Clock::default().now() - Duration::from_secs(31)
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn an_agent_with_an_unsynced_source_is_not_ready() {
 async fn an_agent_with_a_stuck_sink_is_not_ready() {
     let server = TestServer::start().await;
     let set = |edit: &dyn Fn(&mut SinkStatus)| server.sink_status.send_modify(edit);
-    set(&|sink| sink.busy_since = Some(clock::now()));
+    set(&|sink| sink.busy_since = Some(Clock::default().now()));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.busy_since = Some(long_ago()));
     let reply = server.get("/readyz").await;
@@ -112,10 +112,10 @@ async fn an_agent_with_a_stuck_sink_is_not_ready() {
         seq: 1,
         since,
         attempts: 5,
-        next_attempt: clock::now(),
+        next_attempt: Clock::default().now(),
         error: "disk full".into(),
     };
-    set(&|sink| sink.failing = Some(failing(clock::now())));
+    set(&|sink| sink.failing = Some(failing(Clock::default().now())));
     assert_eq!(server.get("/readyz").await.code, 200);
     set(&|sink| sink.failing = Some(failing(long_ago())));
     let reply = server.get("/healthz").await;
@@ -323,7 +323,7 @@ fn restored(old: Duration) -> SourceStatus {
     };
     SourceStatus {
         target: "https://127.0.0.1:6443".to_owned(),
-        restored: Some(clock::now() - old),
+        restored: Some(Clock::default().now() - old),
         failing: Some(failing),
         ..SourceStatus::default()
     }

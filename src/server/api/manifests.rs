@@ -21,27 +21,11 @@ use crate::{
 const MAX_WARNING: usize = 256;
 const MAX_WARNINGS: usize = 4096;
 
-/// What to do about unknown fields and duplicate keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FieldValidation {
-    Strict,
-    Warn,
-    Ignore,
-}
-
-impl FieldValidation {
-    fn of(params: &Params) -> Result<Self, ApiError> {
-        match params.option("fieldValidation") {
-            "" | "Warn" => Ok(Self::Warn),
-            "Strict" => Ok(Self::Strict),
-            "Ignore" => Ok(Self::Ignore),
-            other => Err(ApiError::no_such_value(
-                params.options_kind(),
-                "fieldValidation",
-                other,
-                &["Ignore", "Warn", "Strict"],
-            )),
-        }
+/// What to do about unknown fields and duplicate keys: `Strict`, `Ignore` or, by default, `Warn`.
+fn field_validation(params: &Params) -> Result<&str, ApiError> {
+    match params.option("fieldValidation") {
+        known @ ("" | "Warn" | "Strict" | "Ignore") => Ok(known),
+        other => Err(params.no_such_value("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
     }
 }
 
@@ -58,7 +42,7 @@ pub(crate) struct DecodedBody {
 /// 400 if it cannot be decoded or violates `fieldValidation=Strict`; 422 with every problem if
 /// its pods are invalid; 413 and 415 as for [`RequestBody::read`].
 pub(crate) async fn read(server: &Context, params: &Params, body: Body) -> Result<DecodedBody, ApiError> {
-    let validation = FieldValidation::of(params)?;
+    let validation = field_validation(params)?;
     let input = RequestBody::read(&params.headers, body, &server.large_bodies).await?;
     let preparation = Preparation {
         source: SourceName::Http,
@@ -76,11 +60,10 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Body) -> Resul
     let decoded = if input.text.len() > SMALL_BODY { server.blocking(decode).await? } else { decode() };
     let Manifest { pods, has_list, warnings } =
         decoded.map_err(|refusal| rejection(&refusal, format, name_in(&input.text).as_deref()))?;
-    if validation == FieldValidation::Strict {
+    if validation == "Strict" {
         strict(&warnings)?;
     }
-    let warnings =
-        if validation == FieldValidation::Ignore { HeaderMap::new() } else { warning_headers(&warnings) };
+    let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
     Ok(DecodedBody { pods, has_list, warnings })
 }
 

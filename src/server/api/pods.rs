@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header::ALLOW};
 use serde::Deserialize;
 
 use super::{
@@ -31,6 +31,9 @@ use crate::{
 type Answer = Result<Response, ApiError>;
 type Server = State<Arc<Context>>;
 
+/// The end of a list: of its items and of the list itself.
+const LIST_END: Bytes = Bytes::from_static(b"]}\n");
+
 /// `GET /pods`, `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`:
 /// the merged pods as a `v1.PodList`.
 ///
@@ -40,9 +43,8 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
     if params.flag("watch") {
         let message = "watch is not supported: use GET /updates?from=N, \
             where N is the resourceVersion of a list plus one";
-        return Err(
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).allow("GET,HEAD")
-        );
+        let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
     }
     let page = PageRequest::new(params.option("limit"), params.option("continue"))?;
     let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
@@ -69,12 +71,7 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
     }
     let rule = params.option("resourceVersionMatch");
     if !matches!(rule, "" | "Exact" | "NotOlderThan") {
-        return Err(ApiError::no_such_value(
-            params.options_kind(),
-            "resourceVersionMatch",
-            rule,
-            &["Exact", "NotOlderThan"],
-        ));
+        return Err(params.no_such_value("resourceVersionMatch", rule, &["Exact", "NotOlderThan"]));
     }
     let Some(wanted) = wanted else {
         if rule.is_empty() {
@@ -111,21 +108,15 @@ fn pod_list(page: Page) -> Response {
         let _ = write!(head, r#","remainingItemCount":{remaining}"#);
     }
     head.push_str(r#"},"items":["#);
-    let tail = "]}\n";
-    let commas = page.pods.len().saturating_sub(1);
-    let pods: usize = page.pods.iter().map(|pod| pod.text().len()).sum();
-    let length = head.len() + commas + pods + tail.len();
-    let pieces = iter::once(Bytes::from(head))
-        .chain(items(page.pods.into_iter()))
-        .chain(iter::once(Bytes::from_static(tail.as_bytes())));
-    json_text(StatusCode::OK, ChunkedBody::of(pieces, length)).into_response()
+    let pieces =
+        iter::once(Bytes::from(head)).chain(items(page.pods.into_iter())).chain(iter::once(LIST_END));
+    json_text(StatusCode::OK, ChunkedBody::of(pieces)).into_response()
 }
 
 /// A response with the text of a pod.
 fn pod_response(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
     let text = Bytes::from_owner(pod.text().clone());
-    let length = text.len() + 1;
-    let body = ChunkedBody::of([text, Bytes::from_static(b"\n")].into_iter(), length);
+    let body = ChunkedBody::of([text, Bytes::from_static(b"\n")].into_iter());
     (warnings, json_text(code, body)).into_response()
 }
 
@@ -178,53 +169,42 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
     let head = format!(
         r#"{{"kind":"PodWriteList","apiVersion":"podmux/v1","metadata":{{"resourceVersion":"{seq}"}},"items":["#
     );
-    let items: Vec<[Bytes; 3]> = written
-        .into_iter()
-        .enumerate()
-        .map(|(index, Written { outcome, pod })| {
-            let comma = if index == 0 { "" } else { "," };
-            let begin = format!(r#"{comma}{{"result":"{}","pod":"#, outcome.as_str());
-            [begin.into(), Bytes::from_owner(pod.text().clone()), Bytes::from_static(b"}")]
-        })
-        .collect();
-    let tail = "]}\n";
-    let length = head.len() + items.iter().flatten().map(Bytes::len).sum::<usize>() + tail.len();
-    let pieces = iter::once(Bytes::from(head))
-        .chain(items.into_iter().flatten())
-        .chain(iter::once(Bytes::from_static(tail.as_bytes())));
-    ChunkedBody::of(pieces, length)
+    let items = written.into_iter().enumerate().flat_map(|(index, Written { outcome, pod })| {
+        let comma = if index == 0 { "" } else { "," };
+        let begin = format!(r#"{comma}{{"result":"{}","pod":"#, outcome.as_str());
+        [begin.into(), Bytes::from_owner(pod.text().clone()), Bytes::from_static(b"}")]
+    });
+    ChunkedBody::of(iter::once(Bytes::from(head)).chain(items).chain(iter::once(LIST_END)))
 }
 
 /// `POST /api/v1/namespaces/{namespace}/pods`: creates a pod.
 pub(crate) async fn create(server: Server, params: Params, body: Body) -> Answer {
-    let dry = params.dry_run()?;
-    let DecodedBody { pods, has_list, warnings } = manifests::read(&server, &params, body).await?;
-    let pod = one(pods, has_list, &params)?;
-    let metadata = pod.object().get("metadata");
-    if metadata.and_then(|metadata| metadata.get("resourceVersion")).is_some() {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
-    }
-    let pod = write_one(&server, Write::Create, pod, dry).await?;
-    Ok(pod_response(StatusCode::CREATED, &pod, warnings))
+    write_body(&server, &params, body, Write::Create, StatusCode::CREATED).await
 }
 
 /// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: replaces a pod.
 pub(crate) async fn replace(server: Server, params: Params, body: Body) -> Answer {
-    let dry = params.dry_run()?;
-    let DecodedBody { pods, has_list, warnings } = manifests::read(&server, &params, body).await?;
-    let pod = one(pods, has_list, &params)?;
-    let name = params.part("name").unwrap_or_default();
-    if pod.key().name() != name {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({name})",
-            pod.key().name()
-        )));
-    }
-    let pod = write_one(&server, Write::Replace, pod, dry).await?;
-    Ok(pod_response(StatusCode::OK, &pod, warnings))
+    write_body(&server, &params, body, Write::Replace, StatusCode::OK).await
 }
 
-/// The single pod of a body on Kubernetes' paths; its namespace must be that of the path.
+async fn write_body(
+    server: &Context,
+    params: &Params,
+    body: Body,
+    write: impl FnOnce(Prepared) -> Write,
+    code: StatusCode,
+) -> Answer {
+    let dry = params.dry_run()?;
+    let DecodedBody { pods, has_list, warnings } = manifests::read(server, params, body).await?;
+    let pod = one(pods, has_list, params)?;
+    let key = pod.key().clone();
+    check_owner(server, iter::once(&key))?;
+    let pod = write_one(server, write(pod), &key, dry).await?;
+    Ok(pod_response(code, &pod, warnings))
+}
+
+/// The single pod of a body on Kubernetes' paths. Its namespace must be that of the path; so
+/// must its name, if the path has one. A new pod has no version yet.
 fn one(pods: Vec<Prepared>, has_list: bool, params: &Params) -> Result<Prepared, ApiError> {
     let (Ok([pod]), false) = (<[Prepared; 1]>::try_from(pods), has_list) else {
         let message = "the body must be a single Pod: send lists and several documents to POST /pods";
@@ -237,18 +217,20 @@ fn one(pods: Vec<Prepared>, has_list: bool, params: &Params) -> Result<Prepared,
             pod.key().namespace()
         )));
     }
-    Ok(pod)
+    match params.part("name") {
+        Some(name) if pod.key().name() != name => Err(ApiError::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({name})",
+            pod.key().name()
+        ))),
+        None if pod.metadata("resourceVersion").is_some() => {
+            Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"))
+        }
+        _ => Ok(pod),
+    }
 }
 
-async fn write_one(
-    server: &Context,
-    write: impl FnOnce(Prepared) -> Write,
-    pod: Prepared,
-    dry: bool,
-) -> Result<Arc<Pod>, ApiError> {
-    let key = pod.key().clone();
-    check_owner(server, iter::once(&key))?;
-    let written = server.view.posts.write(write(pod), dry).await.map_err(|error| write_error(&error))?;
+async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> Result<Arc<Pod>, ApiError> {
+    let written = server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
     let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     Ok(written.pod)
 }
@@ -300,9 +282,8 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Body) ->
     let DeletePreconditions { uid, resource_version } = options.preconditions.unwrap_or_default();
     let write =
         Write::Delete { key: key.clone(), grace, preconditions: Preconditions { uid, resource_version } };
-    let written = server.view.posts.write(write, dry).await.map_err(|error| write_error(&error))?;
-    let written = written.into_iter().next().ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    Ok(pod_response(StatusCode::OK, &written.pod, HeaderMap::new()))
+    let pod = write_one(&server, write, &key, dry).await?;
+    Ok(pod_response(StatusCode::OK, &pod, HeaderMap::new()))
 }
 
 /// The body of a DELETE.
@@ -354,7 +335,7 @@ impl DeleteOptions {
         if policy.is_empty() || POLICIES.contains(&policy) {
             return Ok(());
         }
-        Err(ApiError::no_such_value(params.options_kind(), "propagationPolicy", policy, &POLICIES))
+        Err(params.no_such_value("propagationPolicy", policy, &POLICIES))
     }
 }
 

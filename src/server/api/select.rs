@@ -1,8 +1,13 @@
 //! Label and field selectors with the API's syntax.
 
-use serde::Deserialize;
+use std::collections::BTreeMap;
 
-use crate::{pod::Pod, server::status::ApiError};
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    pod::{Pod, names},
+    server::status::ApiError,
+};
 
 /// Selects pods by their labels and fields.
 #[derive(Clone, Debug, Default)]
@@ -24,23 +29,14 @@ impl Selector {
     }
 
     /// Whether it selects every pod.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Whether it selects this pod.
-    #[must_use]
     pub fn matches(&self, pod: &Pod) -> bool {
-        self.labels.iter().all(|requirement| requirement.matches(pod)) && self.fields_match(pod)
-    }
-
-    fn fields_match(&self, pod: &Pod) -> bool {
-        // The pod's text is parsed only if a field of its spec or status is needed.
-        let needs_text = self.fields.iter().any(|term| !term.name.starts_with("metadata."));
-        let values = needs_text.then(|| serde_json::from_slice(pod.text()).unwrap_or_default());
-        let values: FieldValues<'_> = values.unwrap_or_default();
-        self.fields.iter().all(|term| ((term.get)(pod, &values) == term.value) == term.equal)
+        self.labels.iter().all(|requirement| requirement.matches(pod))
+            && self.fields.iter().all(|term| term.matches(pod))
     }
 }
 
@@ -99,8 +95,7 @@ impl LabelToken<'_> {
     }
 }
 
-const SIGNS: [&str; 8] = ["!=", "==", "!", "=", "(", ")", ",", ">"];
-const LESS: &str = "<";
+const SIGNS: [&str; 9] = ["!=", "==", "!", "=", "(", ")", ",", ">", "<"];
 
 /// The remaining tokens of a label selector.
 struct LabelTokens<'s> {
@@ -132,7 +127,7 @@ impl<'s> LabelTokens<'s> {
         if rest.is_empty() {
             return (LabelToken::End, rest);
         }
-        if let Some(sign) = SIGNS.into_iter().chain([LESS]).find(|sign| rest.starts_with(sign)) {
+        if let Some(sign) = SIGNS.into_iter().find(|sign| rest.starts_with(sign)) {
             let (sign, rest) = rest.split_at(sign.len());
             return (LabelToken::Sign(sign), rest);
         }
@@ -180,7 +175,7 @@ fn requirement(tokens: &mut LabelTokens<'_>) -> Result<Requirement, String> {
         LabelToken::Sign("=" | "==") => Operator::In(vec![value(tokens)?]),
         LabelToken::Sign("!=") => Operator::NotIn(vec![value(tokens)?]),
         LabelToken::Sign(">") => Operator::Above(number(tokens)?),
-        LabelToken::Sign(LESS) => Operator::Below(number(tokens)?),
+        LabelToken::Sign("<") => Operator::Below(number(tokens)?),
         LabelToken::Word("in") => Operator::In(values(tokens)?),
         LabelToken::Word("notin") => Operator::NotIn(values(tokens)?),
         other => return Err(other.unexpected("in, notin, =, ==, !=, >, <")),
@@ -229,112 +224,65 @@ fn values(tokens: &mut LabelTokens<'_>) -> Result<Vec<String>, String> {
     }
 }
 
-// pod::names: the checks of label keys and values belong there.
-
-/// The longest name, and the longest value, of a label.
-const MAX_LABEL: usize = 63;
-/// The longest prefix of a label's name: a DNS name.
-const MAX_PREFIX: usize = 253;
-
 /// Checks a label's key: `[prefix/]name`.
 fn check_key(key: &str) -> Result<(), String> {
-    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let domain = |prefix: &str| {
-        prefix.len() <= MAX_PREFIX
-            && prefix.split('.').all(|label| is_word(label, |b| lower(b) || b == b'-', lower))
-    };
-    if prefix.is_none_or(domain) && is_label(name) && !name.is_empty() {
-        return Ok(());
-    }
-    Err(format!(
-        "'{key}' is not a valid label key: must be [dns.prefix/]name, with up to {MAX_LABEL} letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit"
+    names::qualified(key).map_err(|_| format!(
+        "'{key}' is not a valid label key: must be [dns.prefix/]name, with up to 63 letters, digits, '-', '_' and '.' in the name, beginning and ending with a letter or digit"
     ))
 }
 
 fn check_value(value: &str) -> Result<String, String> {
-    if is_label(value) {
-        return Ok(value.to_owned());
-    }
-    Err(format!(
-        "'{value}' is not a valid label value: must be up to {MAX_LABEL} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+    names::label_value(value).map(|()| value.to_owned()).map_err(|_| format!(
+        "'{value}' is not a valid label value: must be up to 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
     ))
-}
-
-/// Whether a text is empty or a valid name or value of a label.
-fn is_label(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    text.is_empty() || text.len() <= MAX_LABEL && is_word(text, inner, |b| b.is_ascii_alphanumeric())
-}
-
-fn is_word(text: &str, inner: impl Fn(u8) -> bool, edge: impl Fn(u8) -> bool) -> bool {
-    let bytes = text.as_bytes();
-    bytes.first().is_some_and(|b| edge(*b))
-        && bytes.last().is_some_and(|b| edge(*b))
-        && text.bytes().all(inner)
 }
 
 /// One term of a field selector.
 #[derive(Clone, Debug)]
 struct FieldTerm {
     name: &'static str,
-    get: FieldGetter,
     equal: bool,
     value: String,
 }
 
-type FieldGetter = for<'p> fn(&'p Pod, &'p FieldValues<'p>) -> &'p str;
-
 /// The API's fields of pods for selectors (`pkg/apis/core/v1/conversion.go`,
 /// `AddFieldLabelConversionsForPod`).
-const FIELDS: [(&str, FieldGetter); 10] = [
-    ("metadata.name", |pod, _| pod.key().name()),
-    ("metadata.namespace", |pod, _| pod.key().namespace()),
-    ("spec.nodeName", |_, values| &values.spec.node_name),
-    ("spec.restartPolicy", |_, values| &values.spec.restart_policy),
-    ("spec.schedulerName", |_, values| &values.spec.scheduler_name),
-    ("spec.serviceAccountName", |_, values| &values.spec.service_account_name),
-    ("spec.hostNetwork", |_, values| if values.spec.host_network { "true" } else { "false" }),
-    ("status.phase", |_, values| &values.status.phase),
-    ("status.podIP", |_, values| &values.status.pod_ip),
-    ("status.nominatedNodeName", |_, values| &values.status.nominated_node_name),
+const FIELDS: [&str; 10] = [
+    "metadata.name",
+    "metadata.namespace",
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.hostNetwork",
+    "status.phase",
+    "status.podIP",
+    "status.nominatedNodeName",
 ];
 
-/// The fields of a pod's text that a selector can compare.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct FieldValues<'p> {
-    #[serde(borrow)]
-    spec: SpecFields<'p>,
-    #[serde(borrow)]
-    status: StatusFields<'p>,
+impl FieldTerm {
+    fn matches(&self, pod: &Pod) -> bool {
+        let absent = if self.name == "spec.hostNetwork" { "false" } else { "" };
+        let matches = match self.name {
+            "metadata.name" => pod.key().name() == self.value,
+            "metadata.namespace" => pod.key().namespace() == self.value,
+            name => field(pod, name).as_deref().unwrap_or(absent) == self.value,
+        };
+        matches == self.equal
+    }
 }
 
-type Text<'p> = std::borrow::Cow<'p, str>;
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct SpecFields<'p> {
-    #[serde(borrow)]
-    node_name: Text<'p>,
-    #[serde(borrow)]
-    restart_policy: Text<'p>,
-    #[serde(borrow)]
-    scheduler_name: Text<'p>,
-    #[serde(borrow)]
-    service_account_name: Text<'p>,
-    host_network: bool,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct StatusFields<'p> {
-    #[serde(borrow)]
-    phase: Text<'p>,
-    #[serde(borrow, rename = "podIP")]
-    pod_ip: Text<'p>,
-    #[serde(borrow)]
-    nominated_node_name: Text<'p>,
+/// A field such as `spec.nodeName` of a pod's text.
+fn field(pod: &Pod, name: &str) -> Option<String> {
+    type Fields<'t> = BTreeMap<String, &'t RawValue>;
+    let (part, name) = name.split_once('.')?;
+    let parts: Fields<'_> = serde_json::from_slice(pod.text()).ok()?;
+    let fields: Fields<'_> = serde_json::from_str(parts.get(part)?.get()).ok()?;
+    match serde_json::from_str(fields.get(name)?.get()).ok()? {
+        Value::String(text) => Some(text),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
 }
 
 /// Parses `a=b,c==d,e!=f`. In a value, `\,`, `\=` and `\\` are escapes.
@@ -342,14 +290,21 @@ fn parse_fields(text: &str) -> Result<Vec<FieldTerm>, String> {
     split_terms(text).into_iter().filter(|term| !term.is_empty()).map(field_term).collect()
 }
 
+/// The characters that are not escaped, with their positions.
+fn unescaped(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let mut escaped = false;
+    text.char_indices().filter(move |(_, c)| {
+        let plain = !escaped;
+        escaped = plain && *c == '\\';
+        plain
+    })
+}
+
 fn split_terms(text: &str) -> Vec<&str> {
-    let (mut terms, mut begin, mut escaped) = (Vec::new(), 0, false);
-    for (at, c) in text.char_indices() {
-        if c == ',' && !escaped {
-            terms.push(&text[begin..at]);
-            begin = at + 1;
-        }
-        escaped = c == '\\' && !escaped;
+    let (mut terms, mut begin) = (Vec::new(), 0);
+    for (comma, _) in unescaped(text).filter(|(_, c)| *c == ',') {
+        terms.push(&text[begin..comma]);
+        begin = comma + 1;
     }
     terms.push(&text[begin..]);
     terms
@@ -364,29 +319,18 @@ fn field_term(term: &str) -> Result<FieldTerm, String> {
     let value = unescape(value).ok_or_else(|| {
         format!("invalid field selector: '{term}': escape ',', '=' and '\\' in the value with a backslash, and nothing else")
     })?;
-    let field = FIELDS.into_iter().find(|(known, _)| *known == name);
-    let (name, get) = field.ok_or_else(|| {
-        let known = FIELDS.map(|(known, _)| known).join(", ");
-        format!("field label not supported: {name}: use one of {known}")
-    })?;
-    Ok(FieldTerm { name, get, equal, value })
+    let known = FIELDS.into_iter().find(|known| *known == name);
+    let name = known
+        .ok_or_else(|| format!("field label not supported: {name}: use one of {}", FIELDS.join(", ")))?;
+    Ok(FieldTerm { name, equal, value })
 }
 
 /// Splits at the first operator that is not escaped.
 fn split_operator(term: &str) -> Option<(&str, bool, &str)> {
-    let mut escaped = false;
-    for (at, c) in term.char_indices() {
-        let rest = &term[at..];
-        if !escaped {
-            for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
-                if let Some(value) = rest.strip_prefix(operator) {
-                    return Some((&term[..at], equal, value));
-                }
-            }
-        }
-        escaped = c == '\\' && !escaped;
-    }
-    None
+    unescaped(term).find_map(|(at, _)| {
+        let split = |(operator, equal)| Some((&term[..at], equal, term[at..].strip_prefix(operator)?));
+        [("!=", false), ("==", true), ("=", true)].into_iter().find_map(split)
+    })
 }
 
 fn unescape(value: &str) -> Option<String> {

@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{
-    HeaderName, HeaderValue, StatusCode,
+    StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
 use jiff::Timestamp;
@@ -103,20 +103,16 @@ fn report(name: &str, checks: &[Check], params: &Params) -> Response {
             Err(why) => writeln!(text, "[-]{check} failed: {why}"),
         };
     }
+    let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if passed && params.options("verbose").next().is_none() {
-        return plain(StatusCode::OK, "ok".to_owned());
+        "ok".clone_into(&mut text);
+    } else {
+        let _ = writeln!(text, "{name} check {}", if passed { "passed" } else { "failed" });
     }
-    let (code, verdict) =
-        if passed { (StatusCode::OK, "passed") } else { (StatusCode::SERVICE_UNAVAILABLE, "failed") };
-    let _ = writeln!(text, "{name} check {verdict}");
-    plain(code, text)
-}
-
-fn plain(code: StatusCode, text: String) -> Response {
-    let headers: [(HeaderName, HeaderValue); 3] = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
-        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-        (CACHE_CONTROL, HeaderValue::from_static("no-cache, private")),
+    let headers = [
+        (CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CACHE_CONTROL, "no-cache, private"),
     ];
     (code, headers, text).into_response()
 }

@@ -1,6 +1,10 @@
 //! `/metrics`: the agent's metrics in the `OpenMetrics` format.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt, fs, io,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use axum::{
     extract::State,
@@ -13,18 +17,21 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::{Registry, Unit},
 };
-
-use super::{
-    gauges::{FloatGauge, set, set_time, unix_seconds},
-    health, process, sources,
-    updates::MAX_WATCHERS,
+use rustix::{
+    param::page_size,
+    process::{Resource, getrlimit},
+    time::{ClockId, clock_gettime},
 };
+
+use super::{health, sources, updates::MAX_WATCHERS};
 use crate::server::{context::Context, stats::RejectReason, status::ApiError, view::View};
 use crate::{source::api::ReflectorMetrics, storage::SourceState};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels<const N: usize> = [(&'static str, String); N];
+/// A gauge of a fractional number.
+type FloatGauge = Gauge<f64, AtomicU64>;
 type FloatGauges<const N: usize> = Family<Labels<N>, FloatGauge>;
 type IntGauges<const N: usize> = Family<Labels<N>, Gauge>;
 
@@ -47,7 +54,7 @@ pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Respons
     let help = "How long requests took until the head of the response, in seconds";
     registry.register_with_unit("http_request_duration", help, Unit::Seconds, requests.duration);
     connections(&mut registry, view);
-    let body = encode(&registry, &process::registry(view.started)).map_err(|error| {
+    let body = encode(&registry, &process(view.started)).map_err(|error| {
         let message = format!("the metrics cannot be encoded: {error}: this is a bug in podmux");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     })?;
@@ -201,4 +208,72 @@ fn whole(number: u64) -> i64 {
 /// The seconds since a time; 0 without one.
 fn age(since: Option<Timestamp>, now: Timestamp) -> f64 {
     since.map_or(0.0, |since| now.duration_since(since).as_secs_f64().max(0.0))
+}
+
+/// The metrics of the process, `process_…`, under the names of all Prometheus clients.
+///
+/// Only `/proc/self` is read: systemd's `ProcSubset=pid` hides the rest. A value that cannot
+/// be read is left out. Reading does not block: these files are in memory.
+fn process(started: Timestamp) -> Registry {
+    let mut registry = Registry::with_prefix("process");
+    let cpu = Counter::<f64, AtomicU64>::default();
+    cpu.inc_by(cpu_seconds());
+    let help = "Processor time spent in user and kernel mode, in seconds";
+    registry.register_with_unit("cpu", help, Unit::Seconds, cpu);
+    let help = "When the process started, in seconds since 1970";
+    set_time(&mut registry, "start_time", help, started);
+    if let Some(bytes) = resident() {
+        let memory = Gauge::<u64, AtomicU64>::default();
+        memory.set(bytes);
+        let help = "The resident memory, in bytes";
+        registry.register_with_unit("resident_memory", help, Unit::Bytes, memory);
+    }
+    if let Ok(open) = open_files() {
+        set(&mut registry, "open_fds", "How many file descriptors are open", open);
+    }
+    // Absent without a limit.
+    if let Some(limit) = getrlimit(Resource::Nofile).current {
+        set(&mut registry, "max_fds", "How many file descriptors may be open", limit);
+    }
+    registry
+}
+
+/// The processor time of all threads, including those that have ended.
+fn cpu_seconds() -> f64 {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    let duration = jiff::SignedDuration::new(spent.tv_sec, i32::try_from(spent.tv_nsec).unwrap_or_default());
+    duration.as_secs_f64()
+}
+
+/// The resident memory in bytes.
+fn resident() -> Option<u64> {
+    // The second number is the resident memory, in pages.
+    let pages = fs::read_to_string("/proc/self/statm").ok()?;
+    let resident: u64 = pages.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    resident.checked_mul(page_size().try_into().ok()?)
+}
+
+fn open_files() -> io::Result<u64> {
+    let open = fs::read_dir("/proc/self/fd")?.count();
+    // One of them is the directory that is being read.
+    Ok(open.saturating_sub(1) as u64)
+}
+
+/// Registers a whole number.
+fn set(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let gauge = Gauge::<u64, AtomicU64>::default();
+    gauge.set(value);
+    registry.register(name, help, gauge);
+}
+
+/// Registers a time.
+fn set_time(registry: &mut Registry, name: &str, help: &str, time: Timestamp) {
+    let gauge = FloatGauge::default();
+    gauge.set(unix_seconds(time));
+    registry.register_with_unit(name, help, Unit::Seconds, gauge);
+}
+
+/// The seconds since the Unix epoch.
+fn unix_seconds(time: Timestamp) -> f64 {
+    time.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64()
 }

@@ -139,17 +139,8 @@ fn expired(gone: &Gone) -> ApiError {
     ApiError::new(StatusCode::GONE, "Expired", message)
 }
 
-/// What a watcher receives.
-enum Received {
-    Update(Arc<SequencedUpdate>),
-    /// Nothing for [`KEEP_ALIVE`].
-    Silence,
-    End,
-    Expired(Gone),
-}
-
 enum StreamState {
-    Receiving(Pin<Box<dyn Future<Output = (Watcher, Received)> + Send>>),
+    Receiving(Pin<Box<dyn Future<Output = Self> + Send>>),
     /// Without a watcher, the stream ends after these chunks.
     Sending(Option<Watcher>, Chunks),
     Ended,
@@ -158,18 +149,19 @@ enum StreamState {
 /// Waits for the next update; of an event stream for [`KEEP_ALIVE`] at most.
 fn receive(mut watcher: Watcher, format: StreamFormat) -> StreamState {
     StreamState::Receiving(Box::pin(async move {
-        let next = async {
-            match watcher.next().await {
-                Ok(Some(update)) => Received::Update(update),
-                Ok(None) => Received::End,
-                Err(gone) => Received::Expired(gone),
+        let next = match format {
+            StreamFormat::Lines => Ok(watcher.next().await),
+            StreamFormat::Events => timeout(KEEP_ALIVE, watcher.next()).await,
+        };
+        match next {
+            Ok(Ok(Some(update))) => StreamState::Sending(Some(watcher), format.update(&update)),
+            Ok(Ok(None)) => StreamState::Ended,
+            Ok(Err(gone)) => StreamState::Sending(None, format.error(&expired(&gone))),
+            Err(_) => {
+                let comment = Bytes::from_static(b": nothing new\n\n");
+                StreamState::Sending(Some(watcher), Chunks::new(iter::once(comment)))
             }
-        };
-        let received = match format {
-            StreamFormat::Lines => next.await,
-            StreamFormat::Events => timeout(KEEP_ALIVE, next).await.unwrap_or(Received::Silence),
-        };
-        (watcher, received)
+        }
     }))
 }
 
@@ -192,17 +184,7 @@ impl hyper::body::Body for UpdateBody {
         loop {
             let format = self.format;
             self.state = match &mut self.state {
-                StreamState::Receiving(next) => match ready!(next.as_mut().poll(context)) {
-                    (watcher, Received::Update(update)) => {
-                        StreamState::Sending(Some(watcher), format.update(&update))
-                    }
-                    (watcher, Received::Silence) => {
-                        let comment = Bytes::from_static(b": nothing new\n\n");
-                        StreamState::Sending(Some(watcher), Chunks::new(iter::once(comment)))
-                    }
-                    (_, Received::End) => StreamState::Ended,
-                    (_, Received::Expired(gone)) => StreamState::Sending(None, format.error(&expired(&gone))),
-                },
+                StreamState::Receiving(next) => ready!(next.as_mut().poll(context)),
                 StreamState::Sending(watcher, chunks) => match chunks.next() {
                     Some(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
                     None => watcher.take().map_or(StreamState::Ended, |watcher| receive(watcher, format)),

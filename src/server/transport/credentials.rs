@@ -150,7 +150,6 @@ impl CredentialFiles {
 }
 
 /// Returns all errors in the files of the token and the certificates. It reads them, and blocks.
-#[must_use]
 pub fn check(settings: &Config) -> Vec<CredentialError> {
     let (files, disk) = (CredentialFiles::new(settings), Disk::default());
     let (token, tls) = (files.token(&disk).and_then(Result::err), files.tls(&disk).and_then(Result::err));

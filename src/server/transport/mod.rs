@@ -117,25 +117,21 @@ impl Server {
     }
 
     /// The addresses, with the actual ports.
-    #[must_use]
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
     }
 
     /// The server's counters.
-    #[must_use]
     pub fn stats(&self) -> ConnectionStats {
         self.stats.clone()
     }
 
     /// The handle that reloads the token and the certificates.
-    #[must_use]
     pub fn credential_reload(&self) -> CredentialReload {
         CredentialReload(self.files.0.clone())
     }
 
     /// Cancelled when the drain is complete: see [`Server::run`].
-    #[must_use]
     pub fn drained(&self) -> CancellationToken {
         self.drained.clone()
     }

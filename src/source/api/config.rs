@@ -36,7 +36,6 @@ pub struct InCluster {
 
 impl InCluster {
     /// With the service account where Kubernetes puts it.
-    #[must_use]
     pub fn new(host: String, port: u16) -> Self {
         Self { host, port, directory: PathBuf::from(SERVICE_ACCOUNT) }
     }

@@ -109,7 +109,6 @@ pub struct JsonSplitter {
 
 impl JsonSplitter {
     /// A splitter for a body of this shape.
-    #[must_use]
     pub fn new(shape: BodyShape) -> Self {
         Self {
             position: match shape {
@@ -165,7 +164,6 @@ impl JsonSplitter {
     }
 
     /// The capacity of the buffer, in bytes.
-    #[must_use]
     pub fn capacity(&self) -> usize {
         self.buffer.capacity()
     }

@@ -166,7 +166,6 @@ pub struct Reflector {
 
 impl Reflector {
     /// A reflector that starts now, from the version of a restored listing if there is one.
-    #[must_use]
     pub fn new(version: Option<Version>, now: Instant) -> Self {
         let attempt = Attempt {
             is_watch: false,
@@ -196,25 +195,21 @@ impl Reflector {
     }
 
     /// The version of the listing.
-    #[must_use]
     pub fn version(&self) -> Option<&Version> {
         self.version.as_ref()
     }
 
     /// Whether the listing is complete, and only changes are requested.
-    #[must_use]
     pub fn is_synced(&self) -> bool {
         self.phase == Phase::Watching
     }
 
     /// When the next request may be made.
-    #[must_use]
     pub fn next_at(&self) -> Instant {
         self.next_at
     }
 
     /// Whether the response to the current request has begun with status 200.
-    #[must_use]
     pub fn was_accepted(&self) -> bool {
         self.attempt.accepted
     }
@@ -263,7 +258,6 @@ impl Reflector {
     }
 
     /// Until when more data must arrive.
-    #[must_use]
     pub fn deadline(&self) -> Instant {
         let Attempt { is_watch, began, received, timeout, .. } = self.attempt;
         match self.phase {
@@ -274,7 +268,6 @@ impl Reflector {
     }
 
     /// When the current watch has been open for long enough to count as healthy.
-    #[must_use]
     pub fn healthy_at(&self) -> Option<Instant> {
         (self.is_synced() && self.attempt.is_watch && self.attempt.accepted)
             .then(|| self.attempt.began + SHORT)
@@ -291,7 +284,6 @@ impl Reflector {
     }
 
     /// Notes a bookmark. Returns whether it completes the listing.
-    #[must_use]
     pub fn bookmark(&mut self, version: Version, ends_initial_events: bool) -> bool {
         let completes = ends_initial_events && !self.is_synced();
         if completes {
@@ -304,7 +296,6 @@ impl Reflector {
 
     /// Notes the end of a list or of a page, and the token of the next page. Returns
     /// whether it completes the listing.
-    #[must_use]
     pub fn page(&mut self, version: Version, token: &str) -> bool {
         let Phase::Listing { most_recent, page, unpaged } = &self.phase else { return false };
         // All pages show the moment of the first one.
@@ -322,7 +313,6 @@ impl Reflector {
     }
 
     /// Whether the next or current request is for a page after the first.
-    #[must_use]
     pub fn is_continuing(&self) -> bool {
         matches!(self.phase, Phase::Listing { page: Some(_), .. })
     }

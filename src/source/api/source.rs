@@ -79,13 +79,11 @@ impl ApiHandle {
     }
 
     /// The status of the source. Closed when the source has ended.
-    #[must_use]
     pub fn status(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
     }
 
     /// The metrics of the reflector.
-    #[must_use]
     pub fn metrics(&self) -> ReflectorMetrics {
         self.metrics.clone()
     }
@@ -114,7 +112,6 @@ pub struct ApiSource {
 impl ApiSource {
     /// A source that publishes the node's pods in a channel. It does nothing before
     /// [`run`](Self::run).
-    #[must_use]
     pub fn new(config: Config, node: NodeName, channel: SourceChannel) -> (Self, ApiHandle) {
         let host = Host::default();
         let status = SourceStatus { reflector: Some(reporter::idle()), ..SourceStatus::default() };

@@ -24,7 +24,6 @@ pub struct StatusError {
 
 impl StatusError {
     /// Reads a response whose HTTP status is not 200. Its body may be anything.
-    #[must_use]
     pub fn from_response(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: Some(String::from_utf8_lossy(body).trim().to_owned()),
@@ -36,7 +35,6 @@ impl StatusError {
     }
 
     /// Reads the object of an ERROR event, which should be a `Status`.
-    #[must_use]
     pub fn from_event(object: &[u8]) -> Self {
         let status: Status = serde_json::from_slice(object).unwrap_or_default();
         let code = status.code.and_then(|code| code.try_into().ok());
@@ -63,39 +61,33 @@ impl StatusError {
     }
 
     /// Whether the resource version is older than what the server remembers.
-    #[must_use]
     pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
     /// Whether the resource version is newer than what the server knows.
-    #[must_use]
     pub fn is_too_large(&self) -> bool {
         self.is_too_large
     }
 
     /// Whether the next request needs another resource version.
-    #[must_use]
     pub fn is_stale(&self) -> bool {
         self.is_expired() || self.is_too_large()
     }
 
     /// Whether the server does not understand the request: for a `WatchList`, that it does
     /// not support it.
-    #[must_use]
     pub fn is_invalid(&self) -> bool {
         self.code == 400 || self.code == 422
     }
 
     /// Whether the same request would fail at any time.
-    #[must_use]
     pub fn is_permanent(&self) -> bool {
         matches!(self.code, 400 | 403 | 404 | 405 | 422)
     }
 
     /// Whether the same request may succeed later, so that the error says nothing about
     /// the resource version.
-    #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(self.code, 401 | 403 | 429 | 503)
     }

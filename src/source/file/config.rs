@@ -25,7 +25,6 @@ pub struct Config {
 
 impl Config {
     /// The kubelet's check frequency (20 s).
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), check_frequency: Duration::from_secs(20), on_invalid: OnInvalid::default() }
     }

@@ -78,7 +78,6 @@ impl FileHandle {
     }
 
     /// The status of the source. Closed when the source has ended.
-    #[must_use]
     pub fn status(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
@@ -104,7 +103,6 @@ pub struct FileSource {
 impl FileSource {
     /// A source that publishes the manifests at the path of the settings into a channel. It does
     /// nothing before it runs.
-    #[must_use]
     pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, FileHandle) {
         let Config { check_frequency, on_invalid, .. } = config;
         let (request, requests) = level::channel(Requests { rescans: 0, check_frequency, on_invalid });

@@ -79,19 +79,16 @@ impl Posts {
     }
 
     /// The posted pod with a key, whether it has a conflict with another source or not.
-    #[must_use]
     pub fn get(&self, key: &PodKey) -> Option<Arc<Pod>> {
         self.posted.borrow().get(key).cloned()
     }
 
     /// The status of the source. Closed when the source has ended.
-    #[must_use]
     pub fn status(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
     }
 
     /// All posted pods, also those that have a conflict with another source. O(1).
-    #[must_use]
     pub fn all(&self) -> OrdMap<PodKey, Arc<Pod>> {
         self.posted.borrow().clone()
     }

@@ -68,7 +68,6 @@ pub enum Outcome {
 impl Outcome {
     /// The name for people: kubectl's `created`, `configured`, `unchanged`, and `terminating`
     /// and `deleted`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",

@@ -25,7 +25,6 @@ pub struct Config {
 
 impl Config {
     /// The kubelet's check frequency (20 s), and nothing but the URL.
-    #[must_use]
     pub fn new(url: Uri) -> Self {
         Self {
             url,

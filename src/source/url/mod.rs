@@ -81,7 +81,6 @@ impl UrlHandle {
     }
 
     /// The status of the source. Closed when the source has ended.
-    #[must_use]
     pub fn status(&self) -> level::Receiver<SourceStatus> {
         self.status.clone()
     }
@@ -118,7 +117,6 @@ pub struct UrlSource {
 
 impl UrlSource {
     /// A source that polls the URL of the settings into a channel. It does nothing before it runs.
-    #[must_use]
     pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, UrlHandle) {
         let target = shown(&config.url);
         let origin = Origin::from(&*target);

@@ -19,10 +19,9 @@ use hyper_util::{
 };
 use jiff::Timestamp;
 use podmux::{
-    clock,
     db::{Sequence, Stored},
     history::{Bounds, History, HistoryReader},
-    host::Host,
+    host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
     server::{ConnectionStats, LastReload, View, router},
@@ -137,7 +136,7 @@ impl TestServer {
         let api_status = watch::Sender::new(SourceStatus::default());
         let sink_status = watch::Sender::new(SinkStatus { name: "test".to_owned(), ..SinkStatus::default() });
         let stopping = CancellationToken::new();
-        let reload = watch::Sender::new(LastReload::at_start(clock::now()));
+        let reload = watch::Sender::new(LastReload::at_start(Clock::default().now()));
         let mut sources =
             vec![(SourceName::File, file_status.subscribe()), (SourceName::Http, posts.status())];
         if setup.reflector.is_some() {

@@ -67,7 +67,6 @@ impl Validity {
 
 impl Connector {
     /// A connector that has read nothing yet.
-    #[must_use]
     pub fn new(kubeconfig: Kubeconfig) -> Self {
         let (proxies, host, outage) = (Proxies::default(), Host::default(), Outage::default());
         Self { kubeconfig, proxies, host, made: None, is_stale: false, outage }

@@ -10,13 +10,11 @@ use crate::{
 
 /// A failed request on one line: what is wrong, and what to do about it. It says "the API
 /// server" in place of its URL, and contains nothing secret.
-#[must_use]
 pub fn describe_failure(error: &kube::Error) -> String {
     describe_cause(error)
 }
 
 /// The same for a body that broke, or for any other error.
-#[must_use]
 pub fn describe_cause(error: &(dyn Error + 'static)) -> String {
     let texts: Vec<String> = causes(error).map(ToString::to_string).collect();
     let contains = |text: &str| texts.iter().any(|cause| cause.contains(text));
