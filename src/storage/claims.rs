@@ -93,8 +93,8 @@ fn owners(claims: &[Claim]) -> HashMap<PodKey, &Claim> {
     loop {
         let best = || by_name.values().filter_map(|claims| claims.last().copied());
         let by_uid = best_by_uid(best());
-        let loses = |claim: &&Claim| by_uid.get(claim.uid()).is_some_and(|best| best.key() != claim.key());
-        let losers: Vec<PodKey> = best().filter(loses).map(|claim| claim.key().clone()).collect();
+        let is_beaten = |claim: &&Claim| by_uid.get(claim.uid()).is_some_and(|best| best.key() != claim.key());
+        let losers: Vec<PodKey> = best().filter(is_beaten).map(|claim| claim.key().clone()).collect();
         if losers.is_empty() {
             return by_name.into_iter().filter_map(|(key, mut claims)| Some((key, claims.pop()?))).collect();
         }
