@@ -31,9 +31,7 @@ pub(super) fn set(pod: &mut Object) {
         each(spec, field).for_each(container);
     }
     round_up(spec, "overhead");
-    if let Some(resources) = get(spec, "resources") {
-        round_up_resources(resources);
-    }
+    fill(spec, "resources", round_up_resources);
     if let Some(status) = get(pod, "status") {
         for field in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
             each(status, field).for_each(resources_of_status);
@@ -65,9 +63,7 @@ pub(super) fn convert(pod: &mut Object) {
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
     }
-    if let Some(status) = get(pod, "status") {
-        pod_ips(status);
-    }
+    fill(pod, "status", pod_ips);
 }
 
 /// Makes `podIP` the first of `podIPs`. If they differ, `podIP` counts.
@@ -86,6 +82,13 @@ fn pod_ips(status: &mut Object) {
 /// The object in a field, if there is one.
 fn get<'v>(object: &'v mut Object, field: &str) -> Option<&'v mut Object> {
     object.get_mut(field)?.as_object_mut()
+}
+
+/// Fills the object in a field, if there is one.
+fn fill(object: &mut Object, field: &str, fill: impl FnOnce(&mut Object)) {
+    if let Some(object) = get(object, field) {
+        fill(object);
+    }
 }
 
 /// The object in a field; created if there is none.
@@ -128,26 +131,18 @@ fn container(container: &mut Object) {
     for variable in each(container, "env") {
         if let Some(from) = get(variable, "valueFrom") {
             field_ref(from);
-            if let Some(key) = get(from, "fileKeyRef") {
-                default(key, "optional", false);
-            }
+            fill(from, "fileKeyRef", |key| default(key, "optional", false));
         }
     }
-    if let Some(resources) = get(container, "resources") {
-        round_up_resources(resources);
-    }
+    fill(container, "resources", round_up_resources);
     for field in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        if let Some(container) = get(container, field) {
-            probe(container);
-        }
+        fill(container, field, probe);
     }
-    if let Some(lifecycle) = get(container, "lifecycle") {
+    fill(container, "lifecycle", |lifecycle| {
         for field in ["postStart", "preStop"] {
-            if let Some(handler) = get(lifecycle, field) {
-                http_get(handler);
-            }
+            fill(lifecycle, field, http_get);
         }
-    }
+    });
 }
 
 fn pull_policy(image: &str) -> &'static str {
@@ -160,22 +155,18 @@ fn probe(probe: &mut Object) {
     default(probe, "successThreshold", 1);
     default(probe, "failureThreshold", 3);
     http_get(probe);
-    if let Some(grpc) = get(probe, "grpc") {
-        default(grpc, "service", "");
-    }
+    fill(probe, "grpc", |grpc| default(grpc, "service", ""));
 }
 
 fn http_get(handler: &mut Object) {
-    if let Some(get) = get(handler, "httpGet") {
+    fill(handler, "httpGet", |get| {
         default(get, "path", "/");
         default(get, "scheme", "HTTP");
-    }
+    });
 }
 
 fn field_ref(source: &mut Object) {
-    if let Some(field) = get(source, "fieldRef") {
-        default(field, "apiVersion", "v1");
-    }
+    fill(source, "fieldRef", |field| default(field, "apiVersion", "v1"));
 }
 
 fn volume(volume: &mut Object) {
@@ -183,7 +174,7 @@ fn volume(volume: &mut Object) {
         volume.insert("emptyDir".to_owned(), Object::new().into());
         return;
     }
-    let mut source = |field, fill: fn(&mut Object)| get(volume, field).into_iter().for_each(fill);
+    let mut source = |field, with: fn(&mut Object)| fill(volume, field, with);
     source("image", |image| {
         let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();
         let policy = pull_policy(reference);
@@ -217,9 +208,7 @@ fn volume(volume: &mut Object) {
         if let Some(template) = get(ephemeral, "volumeClaimTemplate") {
             let spec = child(template, "spec");
             default(spec, "volumeMode", "Filesystem");
-            if let Some(resources) = get(spec, "resources") {
-                round_up_resources(resources);
-            }
+            fill(spec, "resources", round_up_resources);
         }
     });
 }
@@ -227,12 +216,8 @@ fn volume(volume: &mut Object) {
 fn projected(volume: &mut Object) {
     default(volume, "defaultMode", 0o644);
     for source in each(volume, "sources") {
-        if let Some(api) = get(source, "downwardAPI") {
-            each(api, "items").for_each(field_ref);
-        }
-        if let Some(token) = get(source, "serviceAccountToken") {
-            default(token, "expirationSeconds", 3600);
-        }
+        fill(source, "downwardAPI", |api| each(api, "items").for_each(field_ref));
+        fill(source, "serviceAccountToken", |token| default(token, "expirationSeconds", 3600));
     }
 }
 
@@ -256,9 +241,7 @@ fn round_up_resources(resources: &mut Object) {
 
 fn resources_of_status(status: &mut Object) {
     round_up(status, "allocatedResources");
-    if let Some(resources) = get(status, "resources") {
-        round_up_resources(resources);
-    }
+    fill(status, "resources", round_up_resources);
 }
 
 /// Sets the requests of containers that have only a limit to the limit.

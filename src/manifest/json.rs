@@ -98,12 +98,8 @@ impl<'t> Reader<'t> {
         }
         loop {
             items.push(self.value()?);
-            self.space();
-            if self.take(b']') {
+            if self.ends(b']')? {
                 return Ok(Data::List(items));
-            }
-            if !self.take(b',') {
-                return Err(self.fault("a comma or ']' is missing here"));
             }
         }
     }
@@ -131,15 +127,23 @@ impl<'t> Reader<'t> {
                 let value = self.value()?;
                 entries.push(MapEntry { key, at, earlier: None, merged: false, value });
             }
-            self.space();
-            if self.take(b'}') {
+            if self.ends(b'}')? {
                 last_wins(&mut entries);
                 return Ok(Data::Map(entries));
             }
-            if !self.take(b',') {
-                return Err(self.fault("a comma or '}' is missing here"));
-            }
         }
+    }
+
+    /// Consumes what follows an item: the end of the list or map, or a comma. Returns whether it is the end.
+    fn ends(&mut self, bracket: u8) -> Result<bool, Fault> {
+        self.space();
+        if self.take(bracket) {
+            return Ok(true);
+        }
+        if self.take(b',') {
+            return Ok(false);
+        }
+        Err(self.fault(&format!("a comma or '{}' is missing here", char::from(bracket))))
     }
 
     /// Whether the value of a key is skipped.
@@ -194,28 +198,27 @@ impl<'t> Reader<'t> {
         Ok(data)
     }
 
-    fn digits(&mut self) -> usize {
+    /// Consumes at least one digit.
+    fn digits(&mut self) -> Result<(), Fault> {
         let begin = self.at;
         while let Some(b'0'..=b'9') = self.peek() {
             self.at += 1;
         }
-        self.at - begin
+        if self.at == begin { Err(self.fault("a digit is missing here")) } else { Ok(()) }
     }
 
     fn number(&mut self) -> Result<Data<'t>, Fault> {
         let begin = self.at;
         self.take(b'-');
-        if !self.take(b'0') && self.digits() == 0 {
-            return Err(self.fault("a digit is missing here"));
+        if !self.take(b'0') {
+            self.digits()?;
         }
-        if self.take(b'.') && self.digits() == 0 {
-            return Err(self.fault("a digit is missing here"));
+        if self.take(b'.') {
+            self.digits()?;
         }
         if self.take(b'e') || self.take(b'E') {
             let _sign = self.take(b'+') || self.take(b'-');
-            if self.digits() == 0 {
-                return Err(self.fault("a digit is missing here"));
-            }
+            self.digits()?;
         }
         Ok(Data::Number(self.text[begin..self.at].into()))
     }

@@ -153,7 +153,6 @@ fn float<'t>(text: &str) -> Option<Scalar<'t>> {
 
 /// The value of a scalar with an explicit tag, or why it has none.
 pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, String> {
-    let misfit = |text: &str| Err(format!("{} is not a !!{tag}", quoted(text)));
     match tag {
         "bool" | "int" | "float" | "null" | "timestamp" => {}
         "binary" => return base64(&text).map(|text| Scalar::Text(text.into())),
@@ -169,7 +168,7 @@ pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, St
         #[allow(clippy::cast_precision_loss, reason = "the author asked for a float")]
         ("float", Scalar::Int(value)) => Ok(Scalar::Float(value as f64)),
         ("timestamp", Scalar::Text(text)) if super::time::is_yaml_timestamp(&text) => Ok(Scalar::Text(text)),
-        _ => misfit(&text),
+        _ => Err(format!("{} is not a !!{tag}", quoted(&text))),
     }
 }
 

@@ -8,9 +8,7 @@ use serde_json::Value;
 /// Returns none if the text is not such a time.
 pub(super) fn canonical(text: &str) -> Option<Value> {
     let mut rest = text;
-    let year = number(&mut rest, 4, 4)?;
-    let month = after(&mut rest, "-").and_then(|()| number(&mut rest, 2, 2))?;
-    let day = after(&mut rest, "-").and_then(|()| number(&mut rest, 2, 2))?;
+    let date = date(&mut rest, 2)?;
     // Go accepts an hour of one digit.
     let hour = after(&mut rest, "T").and_then(|()| number(&mut rest, 1, 2))?;
     let minute = after(&mut rest, ":").and_then(|()| number(&mut rest, 2, 2))?;
@@ -21,7 +19,6 @@ pub(super) fn canonical(text: &str) -> Option<Value> {
         return None;
     }
     let small = |n: i32| i8::try_from(n).ok();
-    let date = civil::Date::new(i16::try_from(year).ok()?, small(month)?, small(day)?).ok()?;
     let time = civil::Time::new(small(hour)?, small(minute)?, small(second)?, 0).ok()?;
     let utc = date.to_datetime(time).checked_sub(SignedDuration::from_secs(offset)).ok()?;
     if utc == civil::date(1, 1, 1).at(0, 0, 0, 0) && !fraction {
@@ -32,6 +29,14 @@ pub(super) fn canonical(text: &str) -> Option<Value> {
     let (month, day) = (date.month(), date.day());
     let (hour, minute, second) = (time.hour(), time.minute(), time.second());
     Some(format!("{sign}{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z").into())
+}
+
+/// Consumes a date whose month and day have a minimum of digits.
+fn date(rest: &mut &str, least: usize) -> Option<civil::Date> {
+    let year = number(rest, 4, 4)?;
+    let month = after(rest, "-").and_then(|()| number(rest, least, 2))?;
+    let day = after(rest, "-").and_then(|()| number(rest, least, 2))?;
+    civil::Date::new(i16::try_from(year).ok()?, i8::try_from(month).ok()?, i8::try_from(day).ok()?).ok()
 }
 
 /// Consumes a number with a minimum and maximum of digits.
@@ -77,13 +82,7 @@ fn offset(rest: &mut &str) -> Option<i64> {
 /// time, with one or two digits in a part.
 pub(super) fn is_yaml_timestamp(text: &str) -> bool {
     let mut rest = text;
-    let mut date = || {
-        let year = number(&mut rest, 4, 4)?;
-        let month = after(&mut rest, "-").and_then(|()| number(&mut rest, 1, 2))?;
-        let day = after(&mut rest, "-").and_then(|()| number(&mut rest, 1, 2))?;
-        civil::Date::new(i16::try_from(year).ok()?, i8::try_from(month).ok()?, i8::try_from(day).ok()?).ok()
-    };
-    if date().is_none() {
+    if date(&mut rest, 1).is_none() {
         return false;
     }
     if rest.is_empty() {

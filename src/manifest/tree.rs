@@ -132,26 +132,11 @@ impl Node<'_> {
     }
 
     /// Converts the value to JSON.
-    pub(super) fn to_json(&self) -> Value {
-        match &self.data {
-            Data::Null => Value::Null,
-            Data::Bool(value) => Value::Bool(*value),
-            Data::Number(text) => number(text),
-            Data::Text(text) => Value::String(text.to_string()),
-            Data::List(items) => items.iter().map(Self::to_json).collect(),
-            Data::Map(entries) => entries
-                .iter()
-                .map(|entry| (entry.key.to_string(), entry.value.to_json()))
-                .collect::<Map<_, _>>()
-                .into(),
-        }
-    }
-}
-
-impl Node<'_> {
-    /// Converts the value to JSON without copying its strings.
     pub(super) fn into_json(self) -> Value {
         match self.data {
+            Data::Null => Value::Null,
+            Data::Bool(value) => Value::Bool(value),
+            Data::Number(text) => number(&text),
             Data::Text(text) => text.into_owned().into(),
             Data::List(items) => items.into_iter().map(Node::into_json).collect(),
             Data::Map(entries) => entries
@@ -159,7 +144,6 @@ impl Node<'_> {
                 .map(|entry| (entry.key.into_owned(), entry.value.into_json()))
                 .collect::<Map<_, _>>()
                 .into(),
-            Data::Null | Data::Bool(_) | Data::Number(_) => self.to_json(),
         }
     }
 }

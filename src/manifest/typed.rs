@@ -182,9 +182,12 @@ fn scalar(kind: &Type, node: &Node<'_>) -> (Option<Value>, &'static str) {
     match kind {
         Type::Struct(_) | Type::Map(_) => (None, A_MAP),
         Type::List(_) => (None, A_LIST),
-        Type::Any => (Some(node.to_json()), "anything"),
+        Type::Any => (Some(node.clone().into_json()), "anything"),
         Type::String => (node.text().map(Value::from), A_STRING),
-        Type::Bool => (boolean(node).map(Value::from), "a boolean, true or false"),
+        Type::Bool => {
+            let is_boolean = matches!(node.data, Data::Bool(_));
+            (is_boolean.then(|| node.clone().into_json()), "a boolean, true or false")
+        }
         Type::Int32 => (integer(node, i32::MIN.into(), i32::MAX.into()), "an integer of 32 bits"),
         Type::Int64 => (integer(node, i64::MIN, i64::MAX), "an integer of 64 bits"),
         Type::IntOrString => {
@@ -195,7 +198,7 @@ fn scalar(kind: &Type, node: &Node<'_>) -> (Option<Value>, &'static str) {
             )
         }
         Type::Quantity => (quantity(node), quantity::EXPECTED),
-        Type::Time => (time(node), "a time like 2026-01-02T15:04:05Z"),
+        Type::Time => (node.text().and_then(time::canonical), "a time like 2026-01-02T15:04:05Z"),
     }
 }
 
@@ -278,13 +281,6 @@ fn map(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings
     map.into()
 }
 
-fn boolean(node: &Node<'_>) -> Option<bool> {
-    match node.data {
-        Data::Bool(value) => Some(value),
-        _ => None,
-    }
-}
-
 /// Decodes an integer. As in Go, `1.0` in JSON is not an integer (in YAML it became `1`
 /// when the scalar was read).
 fn integer(node: &Node<'_>, least: i64, most: i64) -> Option<Value> {
@@ -303,10 +299,6 @@ fn quantity(node: &Node<'_>) -> Option<Value> {
         _ => return None,
     };
     Quantity::parse(text).map(|quantity| quantity.canonical().into())
-}
-
-fn time(node: &Node<'_>) -> Option<Value> {
-    time::canonical(node.text()?)
 }
 
 /// The zero value of a kind, as Go writes it.

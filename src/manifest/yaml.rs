@@ -35,7 +35,7 @@ pub struct RootField {
 /// # Errors
 /// If the text is invalid or has several documents.
 pub fn to_json(text: &str) -> Result<Value, Problem> {
-    Ok(one(text)?.map_or(Value::Null, |node| node.to_json()))
+    Ok(one(text)?.map_or(Value::Null, Node::into_json))
 }
 
 /// Reads the documents of a YAML or JSON text, without empty ones.
@@ -44,7 +44,7 @@ pub fn to_json(text: &str) -> Result<Value, Problem> {
 /// If the text is invalid.
 pub fn values(text: &str) -> Result<Vec<Value>, Problem> {
     let documents = documents(text).map_err(|fault| problem(text, fault))?;
-    Ok(documents.iter().filter(|document| !document.is_null()).map(Node::to_json).collect())
+    Ok(documents.into_iter().filter(|document| !document.is_null()).map(Node::into_json).collect())
 }
 
 /// Reads the fields of a YAML or JSON text that is one map; an empty text has none.
@@ -59,7 +59,7 @@ pub fn fields(text: &str) -> Result<Vec<RootField>, Problem> {
             .map(|entry| RootField {
                 position: place(text, entry.at),
                 earlier: entry.earlier.map(|at| place(text, at)),
-                value: entry.value.to_json(),
+                value: entry.value.into_json(),
                 name: entry.key.into_owned(),
             })
             .collect()),

@@ -286,14 +286,12 @@ impl Listing {
 /// ```
 #[derive(Debug)]
 pub struct ListingBuilder {
-    source: SourceName,
+    /// The current listing.
+    current: Listing,
     found: BTreeMap<Origin, Vec<Arc<Pod>>>,
     /// The claims on each name and UID; nearly always one.
     by_key: HashMap<PodKey, Vec<Rank>>,
     by_uid: HashMap<Uid, Vec<Rank>>,
-    entries: OrdMap<PodKey, Entry>,
-    rejections: OrdMap<Origin, Rejection>,
-    duplicates: OrdMap<Rank, Rejection>,
     /// The entries of the last listing. A pod that is in it keeps its incarnation.
     published: OrdMap<PodKey, Entry>,
     last_incarnation: u64,
@@ -303,13 +301,16 @@ impl ListingBuilder {
     /// Makes a builder with an empty listing.
     pub fn new(source: SourceName) -> Self {
         Self {
-            source,
+            current: Listing {
+                source,
+                entries: OrdMap::new(),
+                rejections: OrdMap::new(),
+                duplicates: OrdMap::new(),
+                restored: false,
+            },
             found: BTreeMap::new(),
             by_key: HashMap::new(),
             by_uid: HashMap::new(),
-            entries: OrdMap::new(),
-            rejections: OrdMap::new(),
-            duplicates: OrdMap::new(),
             published: OrdMap::new(),
             last_incarnation: 0,
         }
@@ -321,16 +322,16 @@ impl ListingBuilder {
     /// A pod that is known with the same key and UID keeps its
     /// `kubernetes.io/config.seen`; a new one gets `now`.
     pub fn put(&mut self, origin: &Origin, pods: Vec<Prepared>, now: Timestamp) -> bool {
-        let recovered = self.rejections.remove(origin).is_some();
+        let recovered = self.current.rejections.remove(origin).is_some();
         let before = self.found(origin);
         let known: HashMap<&PodKey, &Arc<Pod>> = before.iter().map(|pod| (pod.key(), pod)).collect();
         let now = now.to_string();
         let after: Vec<Arc<Pod>> = pods
             .into_iter()
             .map(|prepared| {
-                let entry = || self.entries.get(prepared.key()).map(Entry::pod);
+                let entry = || self.current.entries.get(prepared.key()).map(Entry::pod);
                 let known = known.get(prepared.key()).copied().or_else(entry).cloned();
-                with_source(prepared, self.source, known.as_ref(), &now)
+                with_source(prepared, self.current.source, known.as_ref(), &now)
             })
             .collect();
         self.replace(origin, after) || recovered
@@ -338,26 +339,28 @@ impl ListingBuilder {
 
     /// Removes an origin with its pods and its rejection. Returns whether anything changed.
     pub fn remove(&mut self, origin: &Origin) -> bool {
-        let recovered = self.rejections.remove(origin).is_some();
+        let recovered = self.current.rejections.remove(origin).is_some();
         self.replace(origin, Vec::new()) || recovered
     }
 
     /// Rejects an origin; its previous pods stay. Returns whether the rejection is new.
     pub fn reject(&mut self, origin: &Origin, reason: RejectionReason) -> bool {
-        let rejection = Rejection { source: self.source, origin: origin.clone(), pod: None, reason };
-        let is_new = self.rejections.get(origin) != Some(&rejection);
-        self.rejections.insert(origin.clone(), rejection);
+        let rejection = Rejection { source: self.current.source, origin: origin.clone(), pod: None, reason };
+        let is_new = self.current.rejections.get(origin) != Some(&rejection);
+        self.current.rejections.insert(origin.clone(), rejection);
         is_new
     }
 
     /// The rejection of an origin, if it is rejected.
     pub fn rejection(&self, origin: &Origin) -> Option<&Rejection> {
-        self.rejections.get(origin)
+        self.current.rejections.get(origin)
     }
 
     /// The origins that have pods or a rejection: first those with pods, each sorted.
     pub fn origins(&self) -> impl Iterator<Item = &Origin> {
-        self.found.keys().chain(self.rejections.keys().filter(|origin| !self.found.contains_key(*origin)))
+        self.found
+            .keys()
+            .chain(self.current.rejections.keys().filter(|origin| !self.found.contains_key(*origin)))
     }
 
     /// The pods of an origin, including rejected duplicates.
@@ -372,14 +375,8 @@ impl ListingBuilder {
 
     /// The current listing. Later edits do not change it.
     pub fn listing(&mut self) -> Listing {
-        self.published = self.entries.clone();
-        Listing {
-            source: self.source,
-            entries: self.entries.clone(),
-            rejections: self.rejections.clone(),
-            duplicates: self.duplicates.clone(),
-            restored: false,
-        }
+        self.published = self.current.entries.clone();
+        self.current.clone()
     }
 
     /// The current listing, marked as restored from an earlier run. Pods keep their
@@ -396,7 +393,10 @@ impl ListingBuilder {
         let mut changed = Vec::new();
         if !same {
             for (index, pod) in before.iter().enumerate() {
-                self.unlink(&Rank { origin: origin.clone(), index }, pod);
+                let rank = Rank { origin: origin.clone(), index };
+                self.current.duplicates.remove(&rank);
+                remove_claim(&mut self.by_key, pod.key(), &rank);
+                remove_claim(&mut self.by_uid, pod.uid(), &rank);
                 changed.push(pod.clone());
             }
             for (index, pod) in after.iter().enumerate() {
@@ -413,12 +413,6 @@ impl ListingBuilder {
         }
         self.resolve(changed);
         !same
-    }
-
-    fn unlink(&mut self, rank: &Rank, pod: &Pod) {
-        self.duplicates.remove(rank);
-        remove_claim(&mut self.by_key, pod.key(), rank);
-        remove_claim(&mut self.by_uid, pod.uid(), rank);
     }
 
     /// Resolves the connected components of claims that the changed pods belong to: in
@@ -440,19 +434,21 @@ impl ListingBuilder {
             if let Some(reason) = reason {
                 let pod = Some(pod.key().clone());
                 let origin = rank.origin.clone();
-                self.duplicates.insert(rank, Rejection { source: self.source, origin, pod, reason });
+                self.current
+                    .duplicates
+                    .insert(rank, Rejection { source: self.current.source, origin, pod, reason });
                 continue;
             }
             names.insert(pod.key().clone(), rank.clone());
             if !pod.uid().is_empty() {
                 uids.insert(pod.uid().clone(), rank.clone());
             }
-            self.duplicates.remove(&rank);
+            self.current.duplicates.remove(&rank);
             self.insert(pod, rank);
         }
         for key in keys {
             if !names.contains_key(&key) {
-                self.entries.remove(&key);
+                self.current.entries.remove(&key);
             }
         }
     }
@@ -492,10 +488,10 @@ impl ListingBuilder {
             },
             Entry::incarnation,
         );
-        let entry = Entry { pod, source: self.source, incarnation, rank };
+        let entry = Entry { pod, source: self.current.source, incarnation, rank };
         let key = entry.pod.key();
-        if self.entries.get(key).is_none_or(|old| *old != entry || old.rank != entry.rank) {
-            self.entries.insert(key.clone(), entry);
+        if self.current.entries.get(key).is_none_or(|old| *old != entry || old.rank != entry.rank) {
+            self.current.entries.insert(key.clone(), entry);
         }
     }
 }

@@ -1,13 +1,27 @@
 //! The errors of fields, in the API's words.
 
-use std::{fmt, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
 use super::{
     fields::{Object, given_text, text},
-    report::Report,
-    syntax::{SyntaxCheck, SyntaxResult},
+    syntax::{Check, SyntaxResult},
 };
 use crate::pod::{FieldPath, Problem, Stage, quoted};
+
+/// Receives the problems of a pod. The decoder of a manifest implements it, because only
+/// the decoder knows the positions of fields in the text.
+pub trait Report {
+    /// Reports an error, which rejects the pod at a stage. The problem is made only if it is
+    /// kept: of the errors of a text, the first hundred are.
+    fn error(&mut self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
+
+    /// Reports what the author of the pod probably did not mean.
+    fn warning(&mut self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
+
+    /// Whether the text has an empty list or map at a path. A prepared pod does not
+    /// distinguish it from an absent one, and some rules of the API do.
+    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool;
+}
 
 /// Reports the errors of a pod, in the API's words, and counts them. A text is made
 /// only for an error: a valid pod costs no allocation.
@@ -17,30 +31,19 @@ pub(super) struct Errors<'e> {
 }
 
 /// The value of a field in an error.
-#[derive(Clone, Copy)]
-pub(super) enum BadValue<'v> {
-    Text(&'v str),
-    Number(i64),
+pub(super) trait BadValue: Copy {
+    fn shown(&self) -> String;
 }
 
-impl fmt::Display for BadValue<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(&quoted(text)),
-            Self::Number(number) => write!(f, "{number}"),
-        }
+impl BadValue for &str {
+    fn shown(&self) -> String {
+        quoted(self)
     }
 }
 
-impl<'v> From<&'v str> for BadValue<'v> {
-    fn from(text: &'v str) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<i64> for BadValue<'_> {
-    fn from(number: i64) -> Self {
-        Self::Number(number)
+impl BadValue for i64 {
+    fn shown(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -72,9 +75,8 @@ impl<'e> Errors<'e> {
         });
     }
 
-    pub(super) fn invalid<'v>(&mut self, path: &FieldPath<'_>, value: impl Into<BadValue<'v>>, why: &str) {
-        let value = value.into();
-        self.add(path, "FieldValueInvalid", &|| format!("Invalid value: {value}: {why}"));
+    pub(super) fn invalid(&mut self, path: &FieldPath<'_>, value: impl BadValue, why: &str) {
+        self.add(path, "FieldValueInvalid", &|| format!("Invalid value: {}: {why}", value.shown()));
     }
 
     /// Reports the error of a syntax check, if there is one.
@@ -85,39 +87,27 @@ impl<'e> Errors<'e> {
     }
 
     /// Checks the syntax of a field of an object; an absent field counts as empty.
-    pub(super) fn check_text(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: SyntaxCheck) {
+    pub(super) fn check_text(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: Check) {
         let value = text(of, field);
         self.check(&path.field(field), value, check(value));
     }
 
     /// Checks the syntax of a field of an object, if it is present.
-    pub(super) fn check_given(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: SyntaxCheck) {
+    pub(super) fn check_given(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: Check) {
         if let Some(value) = given_text(of, field) {
             self.check(&path.field(field), value, check(value));
         }
     }
 
     /// Checks the syntax of a field of an object, if it is not empty.
-    pub(super) fn check_filled(
-        &mut self,
-        of: &Object,
-        field: &str,
-        path: &FieldPath<'_>,
-        check: SyntaxCheck,
-    ) {
+    pub(super) fn check_filled(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: Check) {
         if !text(of, field).is_empty() {
             self.check_text(of, field, path, check);
         }
     }
 
     /// Requires a field of an object, and checks its syntax.
-    pub(super) fn require_text(
-        &mut self,
-        of: &Object,
-        field: &str,
-        path: &FieldPath<'_>,
-        check: SyntaxCheck,
-    ) {
+    pub(super) fn require_text(&mut self, of: &Object, field: &str, path: &FieldPath<'_>, check: Check) {
         match text(of, field) {
             "" => self.required(&path.field(field), ""),
             value => self.check(&path.field(field), value, check(value)),

@@ -18,10 +18,8 @@ mod metadata;
 mod mount;
 mod network;
 mod os;
-mod priority;
 mod projected;
 mod reference;
-mod report;
 mod resources;
 mod scheduling;
 mod security;
@@ -30,7 +28,7 @@ mod storage;
 mod syntax;
 mod volume;
 
-pub use self::report::Report;
+pub use self::errors::Report;
 use self::{
     errors::Errors,
     fields::{Object, object},
@@ -46,7 +44,7 @@ pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
     let Some(spec) = object(pod, "spec") else { return };
     let path = path.field("spec");
     reference::references(spec, &path, report);
-    priority::warnings(spec, &path, report);
+    reference::priority(spec, &path, report);
 }
 
 fn validate_fields(pod: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {

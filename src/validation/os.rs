@@ -7,7 +7,6 @@ use super::{
 use crate::pod::FieldPath;
 
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
-const NOT_ON_LINUX: &str = "windows options cannot be set for a linux pod";
 
 /// The fields for Linux in the security context of a pod.
 const POD: [&str; 11] = [
@@ -42,7 +41,14 @@ pub(super) fn validate(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<
     let os_path = path.field("os");
     match text(os, "name") {
         "" => errors.required(&os_path.field("name"), ""),
-        "linux" => linux(spec, path, errors),
+        "linux" => contexts(spec, path, |path, context, _| {
+            if context.contains_key("windowsOptions") {
+                errors.forbidden(
+                    &path.field("windowsOptions"),
+                    "windows options cannot be set for a linux pod",
+                );
+            }
+        }),
         "windows" => windows(spec, path, errors),
         other => errors.not_supported(&os_path, other, &["linux", "windows"]),
     }
@@ -56,14 +62,6 @@ fn contexts(spec: &Object, path: &FieldPath<'_>, mut visit: impl FnMut(&FieldPat
     each_container(spec, path, |path, container| {
         if let Some(context) = object(container, "securityContext") {
             visit(&path.field("securityContext"), context, false);
-        }
-    });
-}
-
-fn linux(spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    contexts(spec, path, |path, context, _| {
-        if context.contains_key("windowsOptions") {
-            errors.forbidden(&path.field("windowsOptions"), NOT_ON_LINUX);
         }
     });
 }

@@ -25,21 +25,6 @@ const COUNTS: [&str; 9] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// The other resources without a domain that a quota can have.
-const STANDARD: [&str; 11] = [
-    "cpu",
-    "ephemeral-storage",
-    "limits.cpu",
-    "limits.ephemeral-storage",
-    "limits.memory",
-    "memory",
-    "requests.cpu",
-    "requests.ephemeral-storage",
-    "requests.memory",
-    "requests.storage",
-    "storage",
-];
-
 /// Whether a canonical quantity is above zero.
 pub(super) fn is_positive(quantity: &str) -> bool {
     quantity != "0" && !quantity.starts_with('-')
@@ -58,8 +43,7 @@ pub(super) fn of_container(
 
 /// Validates the overhead of a pod, which the API treats as limits.
 pub(super) fn overhead(overhead: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let limits = Limits { amounts: Some(overhead), path: &path.named("limits") };
-    limits_and_requests(&limits, None, path, container_name, errors);
+    limits_and_requests(Some(overhead), &path.named("limits"), None, path, container_name, errors);
 }
 
 /// Validates the resources of a pod as a whole.
@@ -83,36 +67,50 @@ pub(super) fn of_pod(
 /// Checks the name of a resource.
 type NameCheck = fn(&str, &FieldPath<'_>, &mut Errors<'_>);
 
-struct Limits<'v, 'p> {
-    amounts: Option<&'v Object>,
-    path: &'p FieldPath<'p>,
-}
-
 fn amounts(requirements: &Object, path: &FieldPath<'_>, name: NameCheck, errors: &mut Errors<'_>) {
-    let limits = Limits { amounts: object(requirements, "limits"), path: &path.field("limits") };
-    limits_and_requests(&limits, object(requirements, "requests"), path, name, errors);
+    let (limits, requests) = (object(requirements, "limits"), object(requirements, "requests"));
+    limits_and_requests(limits, &path.field("limits"), requests, path, name, errors);
 }
 
 fn limits_and_requests(
-    limits: &Limits<'_, '_>,
+    limits: Option<&Object>,
+    limits_path: &FieldPath<'_>,
     requests: Option<&Object>,
     path: &FieldPath<'_>,
     name: NameCheck,
     errors: &mut Errors<'_>,
 ) {
-    if let Some(amounts) = limits.amounts {
-        self::list(amounts, limits.path, name, errors);
+    if let Some(amounts) = limits {
+        self::list(amounts, limits_path, name, errors);
     }
     let requests_path = path.field("requests");
     if let Some(amounts) = requests {
         self::list(amounts, &requests_path, name, errors);
-        for (resource, amount) in amounts {
-            let amount = amount.as_str().unwrap_or_default();
-            let limit = limits.amounts.and_then(|limits| given_text(limits, resource));
-            within_limit(resource, amount, limit, limits.path, &requests_path, errors);
+    }
+    for (resource, amount) in requests.into_iter().flatten() {
+        let amount = amount.as_str().unwrap_or_default();
+        let may_exceed = is_native(resource) && !resource.starts_with(HUGE_PAGES);
+        let limit = match limits.and_then(|limits| given_text(limits, resource)) {
+            // Nearly always the texts are the same.
+            Some(limit) if limit == amount => continue,
+            Some(limit) => limit,
+            None if may_exceed => continue,
+            None => {
+                let why = "a limit must be set for a resource that cannot be overcommitted";
+                errors.required(limits_path, why);
+                continue;
+            }
+        };
+        let (Some(request), Some(most)) = (Quantity::parse(amount), Quantity::parse(limit)) else { continue };
+        let path = requests_path.key(resource).unnamed();
+        let limit = || format!("the limit of {}, which is {}", quoted(resource), quoted(limit));
+        if request.exceeds(&most) {
+            errors.invalid(&path, amount, &format!("must be less than or equal to {}", limit()));
+        } else if !may_exceed && most.exceeds(&request) {
+            errors.invalid(&path, amount, &format!("must be equal to {}", limit()));
         }
     }
-    let given = || limits.amounts.into_iter().chain(requests).flat_map(|amounts| amounts.keys());
+    let given = || limits.into_iter().chain(requests).flat_map(|amounts| amounts.keys());
     let is_base = |resource: &String| matches!(resource.as_str(), "cpu" | "memory");
     if given().any(|resource| resource.starts_with(HUGE_PAGES)) && !given().any(is_base) {
         errors.forbidden(path, "HugePages require cpu or memory");
@@ -133,35 +131,6 @@ fn list(amounts: &Object, path: &FieldPath<'_>, name: NameCheck, errors: &mut Er
         if resource.starts_with(HUGE_PAGES) && !is_of_pages(resource, amount) {
             errors.invalid(&path, amount, "must be a multiple of the size of a page");
         }
-    }
-}
-
-fn within_limit(
-    resource: &str,
-    amount: &str,
-    limit: Option<&str>,
-    limits_path: &FieldPath<'_>,
-    path: &FieldPath<'_>,
-    errors: &mut Errors<'_>,
-) {
-    let path = path.key(resource).unnamed();
-    let may_exceed = is_native(resource) && !resource.starts_with(HUGE_PAGES);
-    let Some(limit) = limit else {
-        if !may_exceed {
-            errors.required(limits_path, "a limit must be set for a resource that cannot be overcommitted");
-        }
-        return;
-    };
-    // Nearly always the texts are the same.
-    if amount == limit {
-        return;
-    }
-    let (Some(request), Some(most)) = (Quantity::parse(amount), Quantity::parse(limit)) else { return };
-    let limit = || format!("the limit of {}, which is {}", quoted(resource), quoted(limit));
-    if request.exceeds(&most) {
-        errors.invalid(&path, amount, &format!("must be less than or equal to {}", limit()));
-    } else if !may_exceed && most.exceeds(&request) {
-        errors.invalid(&path, amount, &format!("must be equal to {}", limit()));
     }
 }
 
@@ -213,8 +182,12 @@ fn pod_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         return errors.invalid(path, resource, why);
     }
     let is_huge = resource.starts_with(HUGE_PAGES) || resource.starts_with("requests.hugepages-");
-    let is_known =
-        resource.contains('/') || is_huge || STANDARD.contains(&resource) || COUNTS.contains(&resource);
+    // The other resources without a domain that a quota can have.
+    let base =
+        resource.strip_prefix("limits.").or_else(|| resource.strip_prefix(REQUESTS)).unwrap_or(resource);
+    let is_standard = matches!(base, "cpu" | "memory" | "ephemeral-storage")
+        || matches!(resource, "storage" | "requests.storage");
+    let is_known = resource.contains('/') || is_huge || is_standard || COUNTS.contains(&resource);
     if !is_known {
         errors.invalid(path, resource, "must be a standard resource type or fully qualified");
     } else if !matches!(resource, "cpu" | "memory") && !resource.starts_with(HUGE_PAGES) {

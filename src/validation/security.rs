@@ -190,14 +190,8 @@ fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, errors: &mut E
             errors.duplicate(&path, name);
         }
         names.insert(name);
-        match sysctl_namespace(name) {
-            Some(SysctlNamespace::Net) if is_true(spec, "hostNetwork") => {
-                errors.invalid(&path, name, "may not be specified when 'hostNetwork' is true");
-            }
-            Some(SysctlNamespace::Ipc) if is_true(spec, "hostIPC") => {
-                errors.invalid(&path, name, "may not be specified when 'hostIPC' is true");
-            }
-            _ => {}
+        if let Some(field) = host_namespace(name).filter(|field| is_true(spec, field)) {
+            errors.invalid(&path, name, &format!("may not be specified when '{field}' is true"));
         }
     });
 }
@@ -209,17 +203,12 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= MAX_SYSCTL && name.split(['.', '/']).all(is_word)
 }
 
-/// The kernel namespace of a sysctl.
-enum SysctlNamespace {
-    Ipc,
-    Net,
-}
-
 /// The sysctls of the IPC namespace, after `kernel.`.
 const IPC_SYSCTLS: [&str; 10] =
     ["sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced", "shm", "msgmax", "msgmnb", "msgmni", "msg"];
 
-fn sysctl_namespace(name: &str) -> Option<SysctlNamespace> {
+/// The field of a spec by which a pod shares the kernel namespace of a sysctl with the host.
+fn host_namespace(name: &str) -> Option<&'static str> {
     // If a slash is the first separator, slashes and dots are swapped.
     let swap = |c| match c {
         '/' => '.',
@@ -231,9 +220,9 @@ fn sysctl_namespace(name: &str) -> Option<SysctlNamespace> {
     let name = name.split('*').next().unwrap_or_default();
     let is_ipc = name.strip_prefix("kernel.").is_some_and(|name| IPC_SYSCTLS.contains(&name));
     if is_ipc || name.starts_with("fs.mqueue.") {
-        Some(SysctlNamespace::Ipc)
+        Some("hostIPC")
     } else if name.starts_with("net.") {
-        Some(SysctlNamespace::Net)
+        Some("hostNetwork")
     } else {
         None
     }

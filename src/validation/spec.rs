@@ -138,39 +138,29 @@ fn resource_claims<'v>(
             let why = "static pods do not support resource claims";
             return errors.forbidden(&FieldPath::ROOT.named("[]"), why);
         }
-        resource_claim(claim, name, path, &mut seen, errors);
+        let name_path = path.field("name");
+        if name.is_empty() {
+            errors.required(&name_path, "");
+        } else if seen.insert(name) {
+            errors.check(&name_path, name, syntax::label(name));
+        } else {
+            errors.duplicate(&name_path, name);
+        }
+        let sources = ["resourceClaimName", "resourceClaimTemplateName"];
+        match sources.iter().filter(|field| claim.contains_key(**field)).count() {
+            1 => {}
+            0 => {
+                let why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
+                errors.invalid(path, name, why);
+            }
+            _ => {
+                let why = "only one of `resourceClaimName` and `resourceClaimTemplateName` may be specified";
+                errors.invalid(path, name, why);
+            }
+        }
+        for field in sources {
+            errors.check_given(claim, field, path, syntax::subdomain);
+        }
     });
     names
-}
-
-fn resource_claim<'v>(
-    claim: &'v Object,
-    name: &'v str,
-    path: &FieldPath<'_>,
-    seen: &mut BTreeSet<&'v str>,
-    errors: &mut Errors<'_>,
-) {
-    let name_path = path.field("name");
-    if name.is_empty() {
-        errors.required(&name_path, "");
-    } else if seen.insert(name) {
-        errors.check(&name_path, name, syntax::label(name));
-    } else {
-        errors.duplicate(&name_path, name);
-    }
-    let sources = ["resourceClaimName", "resourceClaimTemplateName"];
-    match sources.iter().filter(|field| claim.contains_key(**field)).count() {
-        1 => {}
-        0 => {
-            let why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-            errors.invalid(path, name, why);
-        }
-        _ => {
-            let why = "only one of `resourceClaimName` and `resourceClaimTemplateName` may be specified";
-            errors.invalid(path, name, why);
-        }
-    }
-    for field in sources {
-        errors.check_given(claim, field, path, syntax::subdomain);
-    }
 }

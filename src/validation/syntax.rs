@@ -7,7 +7,7 @@ pub(super) use crate::pod::names::{
 };
 
 /// Checks a text.
-pub(super) type SyntaxCheck = fn(&str) -> SyntaxResult;
+pub(super) type Check = fn(&str) -> SyntaxResult;
 
 /// Checks a DNS-1123 subdomain whose parts may contain underscores and begin with one.
 pub(super) fn subdomain_with_underscore(text: &str) -> SyntaxResult {
