@@ -172,7 +172,7 @@ impl LastGood {
     }
 
     /// Sets the pods of an origin. Their texts are not copied.
-    pub fn put(&mut self, origin: &Origin, pods: Vec<Arc<Pod>>) {
+    pub fn put(&mut self, origin: &Origin, pods: &[Arc<Pod>]) {
         if pods.is_empty() {
             return self.forget(origin);
         }

@@ -26,7 +26,7 @@ fn pod(name: &str, image: &str) -> Arc<Pod> {
 }
 
 fn put(good: &mut LastGood, name: &str, image: &str) {
-    good.put(&Origin::from(&*format!("default/{name}")), vec![pod(name, image)]);
+    good.put(&Origin::from(&*format!("default/{name}")), &[pod(name, image)]);
 }
 
 fn good_of(state: &mut State, node: &str) -> LastGood {

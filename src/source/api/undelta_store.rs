@@ -208,7 +208,7 @@ impl UndeltaStore {
 
     async fn publish(&mut self, info: Option<&ListingInfo>) {
         for origin in std::mem::take(&mut self.changed) {
-            self.last_good.put(&origin, self.builder.found(&origin).to_vec());
+            self.last_good.put(&origin, self.builder.found(&origin));
         }
         self.note(info);
         // The write begins before any sink can receive the listing.

@@ -251,7 +251,7 @@ impl FileSource {
 
     async fn publish(&mut self, outcome: Outcome) {
         for (origin, pods) in outcome.changed {
-            self.last_good.put(&origin, pods);
+            self.last_good.put(&origin, &pods);
         }
         // Begin to save before consumers act on the listing.
         self.last_good.begin().await;

@@ -286,7 +286,7 @@ impl UrlSource {
                 warn!(source = "url", path = %origin, %warning, "manifest warning");
             }
             debug!(source = "url", path = %origin, pods, "manifest accepted");
-            self.last_good.put(&saved_origin(&self.config.url), self.builder.found(origin).to_vec());
+            self.last_good.put(&saved_origin(&self.config.url), self.builder.found(origin));
             // Begin to save before consumers act on the listing.
             self.last_good.begin().await;
         }
