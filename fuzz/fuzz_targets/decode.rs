@@ -6,7 +6,10 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
 
 use libfuzzer_sys::fuzz_target;
-use podmux::{pod::{NodeName, Prepared, Problem, Severity, SourceName}, manifest::{Manifest, Preparation, self}};
+use podmux::{
+    manifest::{self, Manifest, Preparation},
+    pod::{NodeName, Prepared, Problem, Severity, SourceName},
+};
 use podmux_fuzz::is_position_in;
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! Any bytes as the response of an API server, in chunks.
 //!
-//! Nothing panics, the chunk sizes make no difference, every piece is part of the text, and
+//! Nothing panics, the chunk sizes make no difference, every part is part of the text, and
 //! what serde_json reads as events or as a list is split in the same way.
 #![no_main]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a fuzz target fails by panicking")]
@@ -8,72 +8,77 @@
 use std::mem::discriminant;
 
 use libfuzzer_sys::fuzz_target;
-use podmux::source::api::frames::{FrameError, Frames, Piece, Shape};
+use podmux::source::api::json_splitter::{BodyShape, JsonSplitter, Part, SplitError};
 use serde_json::{Deserializer, Value, from_slice};
 
 fuzz_target!(|input: &[u8]| {
     // The first byte is the length of the chunks.
     let Some((chunk, text)) = input.split_first() else { return };
     let chunk = usize::from(*chunk) + 1;
-    for shape in [Shape::Events, Shape::List] {
-        let (pieces, end) = cut(shape, text, text.len().max(1));
-        let length: usize = pieces.iter().map(|piece| object(piece).len()).sum();
+    for shape in [BodyShape::Events, BodyShape::List] {
+        let (parts, end) = split(shape, text, text.len().max(1));
+        let length: usize = parts.iter().map(|part| object(part).len()).sum();
         assert!(length <= text.len());
         for length in [1, chunk] {
-            let (again, ended) = cut(shape, text, length);
-            assert_eq!(again, pieces);
+            let (again, ended) = split(shape, text, length);
+            assert_eq!(again, parts);
             assert_eq!(
                 ended.map_err(|error| discriminant(&error)),
                 end.clone().map_err(|error| discriminant(&error))
             );
         }
         match shape {
-            Shape::Events => is_cut_as_events(text, &pieces, &end),
-            Shape::List => is_cut_as_list(text, &pieces, &end),
+            BodyShape::Events => is_split_as_events(text, &parts, &end),
+            BodyShape::List => is_split_as_list(text, &parts, &end),
         }
     }
 });
 
-fn cut(shape: Shape, text: &[u8], chunk: usize) -> (Vec<Piece>, Result<(), FrameError>) {
-    let mut frames = Frames::new(shape);
-    let mut pieces = Vec::new();
+fn split(shape: BodyShape, text: &[u8], chunk: usize) -> (Vec<Part>, Result<(), SplitError>) {
+    let mut splitter = JsonSplitter::new(shape);
+    let mut parts = Vec::new();
     for chunk in text.chunks(chunk) {
-        frames.push(chunk);
+        splitter.push(chunk);
         loop {
-            match frames.next() {
-                Ok(Some(piece)) => pieces.push(piece),
+            match splitter.next() {
+                Ok(Some(part)) => parts.push(part),
                 Ok(None) => break,
                 Err(error) => {
                     assert!(!error.to_string().chars().any(char::is_control), "{error}");
                     assert!(error.to_string().len() < 300, "{error}");
-                    return (pieces, Err(error));
+                    return (parts, Err(error));
                 }
             }
         }
-        assert!(frames.room() <= 2 * text.len() + 64, "{} bytes for {}", frames.room(), text.len());
+        assert!(
+            splitter.capacity() <= 2 * text.len() + 64,
+            "{} bytes for {}",
+            splitter.capacity(),
+            text.len()
+        );
     }
-    (pieces, frames.finish())
+    (parts, splitter.finish())
 }
 
-fn object(piece: &Piece) -> &[u8] {
-    match piece {
-        Piece::Object(text) => text,
-        Piece::End(_) => b"",
+fn object(part: &Part) -> &[u8] {
+    match part {
+        Part::Object(text) => text,
+        Part::End(_) => b"",
     }
 }
 
-fn is_cut_as_events(text: &[u8], pieces: &[Piece], end: &Result<(), FrameError>) {
+fn is_split_as_events(text: &[u8], parts: &[Part], end: &Result<(), SplitError>) {
     let events: Result<Vec<Value>, _> = Deserializer::from_slice(text).into_iter().collect();
     if let Ok(events) = events
         && events.iter().all(Value::is_object)
     {
         assert_eq!(*end, Ok(()));
-        let found: Vec<Value> = pieces.iter().map(|piece| from_slice(object(piece)).unwrap()).collect();
+        let found: Vec<Value> = parts.iter().map(|part| from_slice(object(part)).unwrap()).collect();
         assert_eq!(found, events);
     }
 }
 
-fn is_cut_as_list(text: &[u8], pieces: &[Piece], end: &Result<(), FrameError>) {
+fn is_split_as_list(text: &[u8], parts: &[Part], end: &Result<(), SplitError>) {
     let Ok(Value::Object(list)) = from_slice::<Value>(text) else { return };
     let are_items_items = matches!(list.get("items"), None | Some(Value::Null | Value::Array(_)));
     let is_metadata_metadata = matches!(list.get("metadata"), None | Some(Value::Object(_)));
@@ -84,12 +89,12 @@ fn is_cut_as_list(text: &[u8], pieces: &[Piece], end: &Result<(), FrameError>) {
         return;
     }
     assert_eq!(*end, Ok(()));
-    let (last, items) = pieces.split_last().unwrap();
-    let found: Vec<Value> = items.iter().map(|piece| from_slice(object(piece)).unwrap()).collect();
+    let (last, items) = parts.split_last().unwrap();
+    let found: Vec<Value> = items.iter().map(|part| from_slice(object(part)).unwrap()).collect();
     assert_eq!(found, list.get("items").and_then(Value::as_array).cloned().unwrap_or_default());
-    let Piece::End(said) = last else { panic!("{last:?}") };
+    let Part::End(end) = last else { panic!("{last:?}") };
     let version = list.get("metadata").and_then(|metadata| metadata.get("resourceVersion")?.as_str());
     if names("resourceVersion") <= 1 {
-        assert_eq!(said.resource_version, version.unwrap_or_default());
+        assert_eq!(end.resource_version, version.unwrap_or_default());
     }
 }
