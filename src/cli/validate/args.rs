@@ -22,7 +22,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "SOURCE", value_enum, default_value_t = SourceArg::File)]
     pub(super) source: SourceArg,
 
-    /// This node's name, a part of every static pod's name
+    /// The name of this node, a part of every static pod's name [default: the host name]
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]
     pub(super) node_name: Option<String>,
 
