@@ -79,7 +79,7 @@ pub(super) async fn wire(
     // now waits in the kernel.
     let server = if settings.server.listens() {
         let node = settings.node_name.clone();
-        Some(Server::bind(&settings.server, passed, node, Limits::default()).await?)
+        Some(Server::bind(&settings.server, passed, node, Limits::default()).await?.on(host.clone()))
     } else {
         None
     };
@@ -173,7 +173,7 @@ impl<'a> Wiring<'a> {
         for sink in &self.settings.sinks {
             let name = sink.to_string();
             let updates = self.mux.updates(self.settings.notify);
-            let open = sink.open(updates, self.numbers(&name), &self.acknowledged)?;
+            let open = sink.open(updates, self.numbers(&name), &self.acknowledged, self.host.clone())?;
             self.sinks.push(open.status);
             self.handles.parts.push(Box::new(move |_| (open.reload)()));
             // Once the shutdown has begun, a reader that goes away is not a failure.
@@ -226,7 +226,7 @@ impl<'a> Wiring<'a> {
         let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
         let stop = self.shutdown.stop.clone();
-        self.tasks.spawn("source http", infallible(source.run(stop)));
+        self.tasks.spawn("source http", infallible(source.on(self.host.clone()).run(stop)));
         self.sources.push((SourceName::Http, posts.status()));
         self.sources.sort_by_key(|(name, _)| *name);
         let reread = server.credential_reload();
@@ -275,10 +275,10 @@ impl<'a> Wiring<'a> {
     fn history(&mut self) -> HistoryReader {
         let updates = self.mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
-        let delivering = self.delivering.clone();
+        let (delivering, host) = (self.delivering.clone(), self.host.clone());
         self.tasks.spawn_with_heartbeat("history", async move {
             let _delivering = delivering;
-            Ok(history.run().await?)
+            Ok(history.on(host).run().await?)
         });
         reader
     }

@@ -47,6 +47,7 @@ fn start(target: Option<&str>, mut opening: Opening) -> Result<OpenSink, OpenErr
         opening.numbers = Sequence::fleeting();
     }
     let jsonl = target.map_or_else(Jsonl::stdout, |path| Jsonl::file(Path::new(path)))?;
+    let jsonl = jsonl.on(opening.host.clone());
     let reopen = jsonl.reopen();
     Ok(opening.deliver(jsonl, move || reopen.now()))
 }

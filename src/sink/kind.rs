@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     db::{DbError, Sequence},
+    host::Host,
     mux::Updates,
 };
 
@@ -63,6 +64,7 @@ pub(super) struct Opening {
     /// The numbers of a stream that continues the one of an earlier run.
     pub(super) numbers: Sequence,
     pub(super) acknowledged: Acknowledged,
+    pub(super) host: Host,
 }
 
 impl Opening {
@@ -73,7 +75,7 @@ impl Opening {
         reload: impl Fn() + Send + Sync + 'static,
     ) -> OpenSink {
         let (delivery, status) = Delivery::new(self.name, sink, self.updates);
-        let delivery = delivery.numbered(self.numbers).reporting(&self.acknowledged);
+        let delivery = delivery.numbered(self.numbers).reporting(&self.acknowledged).on(self.host);
         OpenSink { status, run: Box::new(|stop| Box::pin(delivery.run(stop))), reload: Arc::new(reload) }
     }
 }

@@ -7,7 +7,7 @@ use super::{
     jsonl,
     kind::{Kind, OpenError, OpenSink, Opening},
 };
-use crate::{db::Sequence, mux::Updates};
+use crate::{db::Sequence, host::Host, mux::Updates};
 
 /// The built-in sinks. A new one gets its own file and one row here.
 const KINDS: &[&Kind] = &[&jsonl::KIND];
@@ -64,9 +64,10 @@ impl Config {
         updates: Updates,
         numbers: Sequence,
         acknowledged: &Acknowledged,
+        host: Host,
     ) -> Result<OpenSink, OpenError> {
-        let opening =
-            Opening { name: self.to_string(), updates, numbers, acknowledged: acknowledged.clone() };
+        let (name, acknowledged) = (self.to_string(), acknowledged.clone());
+        let opening = Opening { name, updates, numbers, acknowledged, host };
         (self.kind.open)(self.target.as_deref(), opening)
     }
 }
