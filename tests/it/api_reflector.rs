@@ -653,6 +653,14 @@ fn a_relist_without_a_version_is_the_most_recent() {
 }
 
 #[test]
+fn the_code_of_an_error_event_of_another_kind_counts() {
+    let object = json!({"kind": "Other", "apiVersion": "example.org/v2", "code": 410, "message": "too old"});
+    let error = StatusError::from_event(object.to_string().as_bytes());
+    assert!(error.is_expired());
+    assert_eq!(error.to_string(), "410 Gone: too old");
+}
+
+#[test]
 fn a_status_error_names_the_next_step_and_quotes_a_limited_message() {
     let shown = |code: u16, body: &str| {
         StatusError::from_response(StatusCode::from_u16(code).unwrap(), &HeaderMap::new(), body.as_bytes())

@@ -4,7 +4,7 @@
 use std::{fmt, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use serde::Deserialize;
 
 /// How much of a server's message is repeated, in characters.
 const MAX_MESSAGE: usize = 500;
@@ -22,6 +22,30 @@ pub struct StatusError {
     is_too_large: bool,
 }
 
+/// The used fields of a `Status`. Objects of another kind are read too: their code counts.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    code: Option<u16>,
+    reason: Option<String>,
+    message: Option<String>,
+    details: Option<Details>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Details {
+    causes: Option<Vec<Cause>>,
+    retry_after_seconds: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: Option<String>,
+    message: Option<String>,
+}
+
 impl StatusError {
     /// Reads a response whose HTTP status is not 200. Its body may be anything.
     pub fn from_response(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
@@ -37,13 +61,12 @@ impl StatusError {
     /// Reads the object of an ERROR event, which should be a `Status`.
     pub fn from_event(object: &[u8]) -> Self {
         let status: Status = serde_json::from_slice(object).unwrap_or_default();
-        let code = status.code.and_then(|code| code.try_into().ok());
-        Self::new(status, code.unwrap_or_default())
+        let code = status.code.unwrap_or_default();
+        Self::new(status, code)
     }
 
     fn new(status: Status, code: u16) -> Self {
         let details = status.details.unwrap_or_default();
-        let retry_after = details.retry_after_seconds.and_then(|seconds| seconds.try_into().ok());
         let message: String = status.message.unwrap_or_default().chars().take(MAX_MESSAGE).collect();
         // Servers before 1.18 have no such cause, only the message.
         let too_large = "Too large resource version";
@@ -55,7 +78,7 @@ impl StatusError {
             code,
             reason: status.reason.unwrap_or_default(),
             message,
-            retry_after: retry_after.map(Duration::from_secs),
+            retry_after: details.retry_after_seconds.map(Duration::from_secs),
             is_too_large,
         }
     }
