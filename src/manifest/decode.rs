@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     pod::{
-        FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, Severity, SourceName, Stage,
-        identity, quoted,
+        FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, SourceName, Stage, identity,
+        quoted,
     },
     validation::{self, Report},
 };
@@ -65,35 +65,6 @@ pub const NAME_ATTEMPTS: usize = 8;
 /// bytes (`k8s.io/apiserver/pkg/storage/names`).
 pub const MAX_GENERATED_PREFIX: usize = 58;
 
-/// How often validation may look for empty lists and maps in a text. Each look walks
-/// through the text from its beginning; usual pods need none.
-pub const MAX_LOOKS: usize = 1_000;
-
-/// Reports the problems of one pod with their positions in the text.
-struct PodReport<'f, 't> {
-    findings: &'f mut Findings<'t>,
-    document: &'f Node<'f>,
-    stage: &'f mut Option<Stage>,
-    looks: &'f mut usize,
-}
-
-impl Report for PodReport<'_, '_> {
-    fn error(&mut self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
-        *self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
-        self.findings.add_with(Severity::Error, path, |_| (self.document.position_of(path), problem()));
-    }
-
-    fn warning(&mut self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
-        self.findings.add_with(Severity::Warning, path, |_| (self.document.position_of(path), problem()));
-    }
-
-    /// Returns false after [`MAX_LOOKS`] calls.
-    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
-        *self.looks += 1;
-        *self.looks <= MAX_LOOKS && self.document.is_empty_at(path)
-    }
-}
-
 /// The pods of a valid manifest.
 #[derive(Clone, Debug)]
 pub struct Manifest {
@@ -133,20 +104,17 @@ fn decode_with(text: &[u8], preparation: &Preparation, check: PodCheck) -> Resul
         return Err(invalid(Problem::error(detail)));
     }
     let text = utf8(text).map_err(invalid)?;
+    let documents = yaml::documents(&text).map_err(|fault| invalid(fault.into_problem(&text)))?;
     let mut decoder = Decoder {
         preparation,
         check,
         findings: Findings::new(&text),
-        stage: None,
-        items: Vec::new(),
+        pods: Vec::new(),
+        names: HashMap::new(),
         generated: HashSet::new(),
         lists: 0,
-        looks: 0,
     };
-    match yaml::documents(&text) {
-        Ok(documents) => documents.iter().for_each(|document| decoder.document(document)),
-        Err(fault) => decoder.reject(Stage::Decode, fault.at, &FieldPath::ROOT, Problem::error(fault.detail)),
-    }
+    documents.iter().for_each(|document| decoder.document(document));
     decoder.finish()
 }
 
@@ -164,37 +132,25 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
     Err(Problem::error("not UTF-8: save the file as UTF-8").at(Some(place)))
 }
 
-/// A pod and its position in the text.
-struct DecodedPod {
-    prepared: Prepared,
-    at: usize,
-    field: String,
-}
-
 struct Decoder<'r, 't> {
     preparation: &'r Preparation,
     check: PodCheck,
     findings: Findings<'t>,
-    /// The first stage that found an error.
-    stage: Option<Stage>,
-    items: Vec<DecodedPod>,
+    pods: Vec<Prepared>,
+    /// The position of the first pod with each name.
+    names: HashMap<PodKey, usize>,
     /// The names that were generated for the pods.
     generated: HashSet<PodKey>,
     lists: usize,
-    looks: usize,
 }
 
-impl Decoder<'_, '_> {
-    fn reject(&mut self, stage: Stage, at: usize, path: &FieldPath<'_>, problem: Problem) {
-        self.stage = Some(self.stage.map_or(stage, |first| first.min(stage)));
-        self.findings.add(at, path, problem);
-    }
-
-    fn document(&mut self, document: &Node<'_>) {
+impl<'t> Decoder<'_, 't> {
+    fn document(&mut self, document: &'t Node<'t>) {
         let root = FieldPath::ROOT;
+        self.findings.document = document;
         match kind(document) {
             _ if document.is_null() => {}
-            Ok("Pod") => self.pod(document, document, &root),
+            Ok("Pod") => self.pod(document, &root),
             Ok(list @ ("PodList" | "List")) => {
                 self.lists += 1;
                 self.list(document, list == "PodList", &root);
@@ -219,7 +175,7 @@ impl Decoder<'_, '_> {
                 (at, Some("kind"), Problem::error(detail))
             },
         );
-        self.reject(Stage::Decode, at, &field.map_or(*path, |field| path.field(field)), problem);
+        self.findings.error(Stage::Decode, at, &field.map_or(*path, |field| path.field(field)), problem);
     }
 
     fn list(&mut self, list: &Node<'_>, of_pods: bool, root: &FieldPath<'_>) {
@@ -228,11 +184,7 @@ impl Decoder<'_, '_> {
             None => return,
             Some(items) if items.is_null() => return,
             Some(Node { data: Data::List(items), .. }) => items,
-            Some(other) => {
-                let detail = format!("must be a list, but is {}", other.describe());
-                let problem = Problem::error(detail).because("FieldValueTypeInvalid");
-                return self.reject(Stage::Decode, other.at, &path, problem);
-            }
+            Some(other) => return self.findings.misfit(other, typed::A_LIST, &path),
         };
         for (index, item) in items.iter().enumerate() {
             let path = path.index(index);
@@ -242,76 +194,52 @@ impl Decoder<'_, '_> {
                 kind => kind,
             };
             match kind {
-                Ok("Pod") => self.pod(list, item, &path),
+                Ok("Pod") => self.pod(item, &path),
                 kind => self.reject_kind(kind, "Pod", item, &path),
             }
         }
     }
 
     /// Decodes the pod of a node at a path of its document.
-    fn pod(&mut self, document: &Node<'_>, node: &Node<'_>, path: &FieldPath<'_>) {
+    fn pod(&mut self, node: &Node<'_>, path: &FieldPath<'_>) {
         let errors = self.findings.errors();
         let mut pod = typed::object(&go_types::POD, node, path, &mut self.findings);
         if self.findings.errors() > errors {
-            self.stage = Some(Stage::Decode);
             return;
         }
+        let metadata = path.field("metadata");
+        let name = metadata.field("name");
         if !is_named(&mut pod, self.preparation, &mut self.generated) {
-            let metadata = path.field("metadata");
             let at = node.get("metadata").map_or(node.at, |metadata| metadata.at);
             let problem = Problem::error("Required value: a pod needs a name").because("FieldValueRequired");
-            return self.reject(Stage::Name, at, &metadata.field("name"), problem);
+            return self.findings.error(Stage::Name, at, &name, problem);
         }
         let key = prepare(&mut pod, self.preparation);
-        let Self { findings, stage, looks, .. } = self;
-        (self.check)(&pod, path, &mut PodReport { findings, document, stage, looks });
+        (self.check)(&pod, path, &mut self.findings);
+        if let Some(first) = self.names.get(&key) {
+            self.findings.add(Some(Stage::Decode), &name, |findings| {
+                let (line, column) = findings.place(*first);
+                let detail = format!(
+                    "Duplicate value: {key} is also the name of the pod at {line}:{column}; rename one of them"
+                );
+                (node.at, Problem::error(detail).because("FieldValueDuplicate"))
+            });
+        } else {
+            self.names.insert(key.clone(), node.at);
+        }
         // The API validates managedFields; podmux does not keep them.
         defaults::child(&mut pod, "metadata").remove("managedFields");
-        let prepared = Prepared::from_canonical(pod, key);
-        self.items.push(DecodedPod { prepared, at: node.at, field: path.to_string() });
-    }
-
-    /// Rejects pods of one manifest with the same name.
-    fn reject_duplicates(&mut self) {
-        let mut seen: HashMap<&PodKey, &DecodedPod> = HashMap::new();
-        let mut found = Vec::new();
-        for item in &self.items {
-            if let Some(first) = seen.get(item.prepared.key()) {
-                found.push((item, first.at));
-            } else {
-                seen.insert(item.prepared.key(), item);
-            }
-        }
-        for (item, first) in found {
-            self.stage = Some(Stage::Decode);
-            self.findings.add_with(Severity::Error, &FieldPath::ROOT, |findings| {
-                let (line, column) = findings.place(first);
-                let detail = format!(
-                    "Duplicate value: {} is also the name of the pod at {line}:{column}; rename one of them",
-                    item.prepared.key()
-                );
-                let dot = if item.field.is_empty() { "" } else { "." };
-                let field = format!("{}{dot}metadata.name", item.field);
-                (item.at, Problem::error(detail).because("FieldValueDuplicate").of(field))
-            });
-        }
+        self.pods.push(Prepared::from_canonical(pod, key));
     }
 
     fn finish(mut self) -> Result<Manifest, InvalidManifest> {
-        self.reject_duplicates();
-        if self.items.is_empty() && self.stage.is_none() && self.lists == 0 {
-            let detail = "no pod found: a Pod, a PodList or a List is expected";
-            self.stage = Some(Stage::Decode);
-            self.findings.add(0, &FieldPath::ROOT, Problem::error(detail));
+        if self.pods.is_empty() && self.findings.errors() == 0 && self.lists == 0 {
+            let problem = Problem::error("no pod found: a Pod, a PodList or a List is expected");
+            self.findings.error(Stage::Decode, 0, &FieldPath::ROOT, problem);
         }
-        let problems = self.findings.into_problems();
-        match self.stage {
-            Some(stage) => Err(InvalidManifest { stage, problems }),
-            None => Ok(Manifest {
-                has_list: self.lists > 0,
-                pods: self.items.into_iter().map(|item| item.prepared).collect(),
-                warnings: problems,
-            }),
+        match self.findings.into_problems() {
+            (Some(stage), problems) => Err(InvalidManifest { stage, problems }),
+            (None, warnings) => Ok(Manifest { pods: self.pods, has_list: self.lists > 0, warnings }),
         }
     }
 }
@@ -326,10 +254,9 @@ fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError> {
         return Err((node.at, None, Problem::error(detail)));
     }
     let text = |field: &'static str, example: &str| match node.get(field) {
-        Some(value) if !value.is_null() && value.text() != Some("") => value.text().ok_or_else(|| {
-            let detail = format!("must be a string, but is {}", value.describe());
-            (value.at, Some(field), Problem::error(detail).because("FieldValueTypeInvalid"))
-        }),
+        Some(value) if !value.is_null() && value.text() != Some("") => {
+            value.text().ok_or_else(|| (value.at, Some(field), typed::unfit(value, typed::A_STRING)))
+        }
         _ => {
             let detail = format!("Required value: {example} is expected");
             Err((node.at, Some(field), Problem::error(detail).because("FieldValueRequired")))

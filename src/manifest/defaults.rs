@@ -5,7 +5,9 @@
 //! Go's form as [`super::typed::object`] returns it, where a zero value that is
 //! not behind a pointer is absent.
 
-use serde_json::{Map, Value};
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
 
 use super::image;
 use crate::pod::{Object, Quantity, aggregate};
@@ -15,21 +17,17 @@ pub(super) fn set(pod: &mut Object) {
     let spec = child(pod, "spec");
     default_requests(spec);
     pod_level_resources(spec);
-    default(spec, "enableServiceLinks", true);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for field in ["containers", "initContainers"] {
             each(spec, field).for_each(host_ports);
         }
     }
-    default(spec, "dnsPolicy", "ClusterFirst");
-    default(spec, "restartPolicy", "Always");
     default(spec, "securityContext", Object::new());
-    default(spec, "terminationGracePeriodSeconds", 30);
-    default(spec, "schedulerName", "default-scheduler");
     each(spec, "volumes").for_each(volume);
     for field in ["initContainers", "containers", "ephemeralContainers"] {
         each(spec, field).for_each(container);
     }
+    complete(spec, &SPEC);
     round_up(spec, "overhead");
     fill(spec, "resources", round_up_resources);
     if let Some(status) = get(pod, "status") {
@@ -112,6 +110,76 @@ fn default(object: &mut Object, field: &str, value: impl Into<Value>) {
     }
 }
 
+/// The defaults of a pod's spec that depend on nothing else. Those within a map, or within the
+/// items of a list, apply where the spec has that map or list.
+static SPEC: LazyLock<Value> = LazyLock::new(|| {
+    let http_get = json!({ "path": "/", "scheme": "HTTP" });
+    let probe = json!({
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+        "httpGet": http_get,
+        "grpc": { "service": "" },
+    });
+    let field_ref = json!({ "apiVersion": "v1" });
+    let downward_items = json!([{ "fieldRef": field_ref }]);
+    let container = json!({
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "ports": [{ "protocol": "TCP" }],
+        "env": [{ "valueFrom": { "fieldRef": field_ref, "fileKeyRef": { "optional": false } } }],
+        "livenessProbe": probe,
+        "readinessProbe": probe,
+        "startupProbe": probe,
+        "lifecycle": { "postStart": { "httpGet": http_get }, "preStop": { "httpGet": http_get } },
+    });
+    let volume = json!({
+        "hostPath": { "type": "" },
+        "secret": { "defaultMode": 0o644 },
+        "configMap": { "defaultMode": 0o644 },
+        "iscsi": { "iscsiInterface": "default" },
+        "rbd": { "pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring" },
+        "downwardAPI": { "defaultMode": 0o644, "items": downward_items },
+        "azureDisk": { "cachingMode": "ReadWrite", "fsType": "ext4", "readOnly": false, "kind": "Shared" },
+        "projected": {
+            "defaultMode": 0o644,
+            "sources": [{
+                "downwardAPI": { "items": downward_items },
+                "serviceAccountToken": { "expirationSeconds": 3600 },
+            }],
+        },
+        "scaleIO": { "storageMode": "ThinProvisioned", "fsType": "xfs" },
+        "ephemeral": { "volumeClaimTemplate": { "spec": { "volumeMode": "Filesystem" } } },
+    });
+    json!({
+        "enableServiceLinks": true,
+        "dnsPolicy": "ClusterFirst",
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "schedulerName": "default-scheduler",
+        "initContainers": [container],
+        "containers": [container],
+        "ephemeralContainers": [container],
+        "volumes": [volume],
+    })
+});
+
+/// Adds the defaults that an object lacks.
+fn complete(object: &mut Object, defaults: &Value) {
+    for (field, default) in defaults.as_object().into_iter().flatten() {
+        match (object.get_mut(field), default) {
+            (Some(Value::Object(given)), _) => complete(given, default),
+            (Some(Value::Array(items)), Value::Array(defaults)) => {
+                let items = items.iter_mut().filter_map(Value::as_object_mut);
+                items.for_each(|item| defaults.iter().for_each(|default| complete(item, default)));
+            }
+            (Some(_), _) | (None, Value::Object(_) | Value::Array(_)) => {}
+            (None, default) => drop(object.insert(field.clone(), default.clone())),
+        }
+    }
+}
+
 fn host_ports(container: &mut Object) {
     for port in each(container, "ports") {
         if let Some(number) = port.get("containerPort").cloned() {
@@ -121,104 +189,27 @@ fn host_ports(container: &mut Object) {
 }
 
 fn container(container: &mut Object) {
-    if !container.contains_key("imagePullPolicy") {
-        let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
-        container.insert("imagePullPolicy".to_owned(), pull_policy(image).into());
-    }
-    default(container, "terminationMessagePath", "/dev/termination-log");
-    default(container, "terminationMessagePolicy", "File");
-    each(container, "ports").for_each(|port| default(port, "protocol", "TCP"));
-    for variable in each(container, "env") {
-        if let Some(from) = get(variable, "valueFrom") {
-            field_ref(from);
-            fill(from, "fileKeyRef", |key| default(key, "optional", false));
-        }
-    }
+    pull_policy(container, "image", "imagePullPolicy");
     fill(container, "resources", round_up_resources);
-    for field in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        fill(container, field, probe);
-    }
-    fill(container, "lifecycle", |lifecycle| {
-        for field in ["postStart", "preStop"] {
-            fill(lifecycle, field, http_get);
-        }
-    });
 }
 
-fn pull_policy(image: &str) -> &'static str {
-    if image::is_latest(image) { "Always" } else { "IfNotPresent" }
-}
-
-fn probe(probe: &mut Object) {
-    default(probe, "timeoutSeconds", 1);
-    default(probe, "periodSeconds", 10);
-    default(probe, "successThreshold", 1);
-    default(probe, "failureThreshold", 3);
-    http_get(probe);
-    fill(probe, "grpc", |grpc| default(grpc, "service", ""));
-}
-
-fn http_get(handler: &mut Object) {
-    fill(handler, "httpGet", |get| {
-        default(get, "path", "/");
-        default(get, "scheme", "HTTP");
-    });
-}
-
-fn field_ref(source: &mut Object) {
-    fill(source, "fieldRef", |field| default(field, "apiVersion", "v1"));
+/// Sets the pull policy that the name of an image implies.
+fn pull_policy(object: &mut Object, image: &str, policy: &str) {
+    let image = object.get(image).and_then(Value::as_str).unwrap_or_default();
+    let implied = if image::is_latest(image) { "Always" } else { "IfNotPresent" };
+    default(object, policy, implied);
 }
 
 fn volume(volume: &mut Object) {
     if volume.keys().all(|field| field == "name") {
         volume.insert("emptyDir".to_owned(), Object::new().into());
-        return;
     }
-    let mut source = |field, with: fn(&mut Object)| fill(volume, field, with);
-    source("image", |image| {
-        let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();
-        let policy = pull_policy(reference);
-        default(image, "pullPolicy", policy);
+    fill(volume, "image", |image| pull_policy(image, "reference", "pullPolicy"));
+    fill(volume, "ephemeral", |ephemeral| {
+        fill(ephemeral, "volumeClaimTemplate", |template| {
+            fill(child(template, "spec"), "resources", round_up_resources);
+        });
     });
-    source("hostPath", |path| default(path, "type", ""));
-    source("secret", |secret| default(secret, "defaultMode", 0o644));
-    source("configMap", |map| default(map, "defaultMode", 0o644));
-    source("iscsi", |iscsi| default(iscsi, "iscsiInterface", "default"));
-    source("rbd", |rbd| {
-        default(rbd, "pool", "rbd");
-        default(rbd, "user", "admin");
-        default(rbd, "keyring", "/etc/ceph/keyring");
-    });
-    source("downwardAPI", |api| {
-        default(api, "defaultMode", 0o644);
-        each(api, "items").for_each(field_ref);
-    });
-    source("azureDisk", |disk| {
-        default(disk, "cachingMode", "ReadWrite");
-        default(disk, "fsType", "ext4");
-        default(disk, "readOnly", false);
-        default(disk, "kind", "Shared");
-    });
-    source("projected", projected);
-    source("scaleIO", |scale| {
-        default(scale, "storageMode", "ThinProvisioned");
-        default(scale, "fsType", "xfs");
-    });
-    source("ephemeral", |ephemeral| {
-        if let Some(template) = get(ephemeral, "volumeClaimTemplate") {
-            let spec = child(template, "spec");
-            default(spec, "volumeMode", "Filesystem");
-            fill(spec, "resources", round_up_resources);
-        }
-    });
-}
-
-fn projected(volume: &mut Object) {
-    default(volume, "defaultMode", 0o644);
-    for source in each(volume, "sources") {
-        fill(source, "downwardAPI", |api| each(api, "items").for_each(field_ref));
-        fill(source, "serviceAccountToken", |token| default(token, "expirationSeconds", 3600));
-    }
 }
 
 /// Rounds the quantities in a field up to thousandths.

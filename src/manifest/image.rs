@@ -6,42 +6,27 @@ use crate::pod::names::{consists_of, is_lower};
 /// neither tag nor digest. Not for an invalid name, by the grammar of
 /// `github.com/distribution/reference`, which the API's `ParseImageName` uses.
 pub(super) fn is_latest(image: &str) -> bool {
-    tag_and_digest(image).is_some_and(|(tag, digest)| match tag {
-        Some(tag) => tag == "latest",
-        None => digest.is_none(),
-    })
-}
-
-type TagAndDigest<'t> = (Option<&'t str>, Option<&'t str>);
-
-fn tag_and_digest(image: &str) -> Option<TagAndDigest<'_>> {
-    if image.len() == 64 && image.bytes().all(is_hex) {
-        return None;
-    }
     let (domain, rest) = match image.split_once('/') {
         Some((domain, rest)) if is_domain_like(domain) => (Some(domain), rest),
         _ => (None, image),
     };
-    if let Some(domain) = domain
-        && !is_domain(domain)
-    {
-        return None;
-    }
-    let (name, digest) = match rest.split_once('@') {
-        Some((name, digest)) => (name, Some(digest)),
-        None => (rest, None),
-    };
-    let (path, tag) = match name.split_once(':') {
-        Some((path, tag)) => (path, Some(tag)),
-        None => (name, None),
-    };
+    let (name, digest) = cut(rest, '@');
+    let (path, tag) = cut(name, ':');
     let on_hub = domain.is_none_or(|domain| matches!(domain, "docker.io" | "index.docker.io"));
     let implied = if on_hub && !path.contains('/') { "library/".len() } else { 0 };
-    let is_valid = path.split('/').all(is_path_component)
+    let is_identifier = image.len() == 64 && image.bytes().all(is_hex);
+    let is_valid = !is_identifier
+        && domain.is_none_or(is_domain)
+        && path.split('/').all(is_path_component)
         && path.len() + implied <= 255
         && tag.is_none_or(is_tag)
         && digest.is_none_or(is_digest);
-    is_valid.then_some((tag, digest))
+    is_valid && tag.map_or(digest.is_none(), |tag| tag == "latest")
+}
+
+/// Splits a text at the first delimiter, if it has one.
+fn cut(text: &str, delimiter: char) -> (&str, Option<&str>) {
+    text.split_once(delimiter).map_or((text, None), |(before, after)| (before, Some(after)))
 }
 
 fn is_hex(byte: u8) -> bool {
@@ -56,10 +41,7 @@ fn is_domain_like(text: &str) -> bool {
 fn is_domain(text: &str) -> bool {
     let (host, port) = match text.rfind(']') {
         Some(end) => (&text[..=end], text[end + 1..].strip_prefix(':')),
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
+        None => cut(text, ':'),
     };
     let whole = host.len() + port.map_or(0, |port| port.len() + 1) == text.len();
     let is_word = |byte: u8| byte.is_ascii_alphanumeric();

@@ -5,16 +5,14 @@
 
 use std::borrow::Cow;
 
+use serde::de::IgnoredAny;
+use serde_json::Deserializer;
+
 use super::tree::{Data, Fault, MAX_DEPTH, MAX_NODES, MapEntry, Node, last_wins};
 
-/// Parses a text as one JSON value (RFC 8259). As in Go, half a surrogate pair becomes U+FFFD.
-pub(super) fn read(text: &str) -> Result<Node<'_>, Fault> {
-    read_without(text, None)
-}
-
-/// Parses a text as one JSON value without the field at a path of two keys, which is
-/// skipped unread.
-pub(super) fn read_without<'t>(text: &'t str, skipped: Option<[&'static str; 2]>) -> Result<Node<'t>, Fault> {
+/// Parses a text as one JSON value (RFC 8259), without the field at a path of two keys, which is
+/// skipped unread. As in Go, half a surrogate pair becomes U+FFFD.
+pub(super) fn read<'t>(text: &'t str, skipped: Option<[&'static str; 2]>) -> Result<Node<'t>, Fault> {
     let bytes = text.as_bytes();
     let mut reader = Reader { text, bytes, at: 0, depth: 0, values: 0, skipped, is_outer: false };
     let node = reader.value()?;
@@ -158,36 +156,15 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Skips a value. A list or a map ends with its last bracket.
+    /// Skips a value. If it is not JSON, it is read, for the position and the reason.
     fn skip(&mut self) -> Result<(), Fault> {
         self.space();
-        let mut open = 0_usize;
-        while let Some(byte) = self.peek() {
-            match byte {
-                b'{' | b'[' => open += 1,
-                b'}' | b']' => open = open.saturating_sub(1),
-                b'"' => self.skip_string(),
-                _ if open == 0 => return self.value().map(drop),
-                _ => {}
-            }
-            self.at += 1;
-            if open == 0 {
-                return Ok(());
-            }
+        let mut values = Deserializer::from_str(&self.text[self.at..]).into_iter::<IgnoredAny>();
+        match values.next() {
+            Some(Ok(_)) => self.at += values.byte_offset(),
+            _ => drop(self.value()?),
         }
-        Err(self.fault(""))
-    }
-
-    /// Moves from a string's opening quote to its closing one.
-    fn skip_string(&mut self) {
-        self.at += 1;
-        while let Some(byte) = self.peek() {
-            match byte {
-                b'"' => return,
-                b'\\' => self.at += 2,
-                _ => self.at += 1,
-            }
-        }
+        Ok(())
     }
 
     fn word(&mut self, word: &str, data: Data<'t>) -> Result<Data<'t>, Fault> {

@@ -14,9 +14,9 @@ mod typed;
 pub mod yaml;
 
 pub use decode::{
-    Generate, MAX_GENERATED_PREFIX, MAX_LOOKS, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, decode,
-    read,
+    Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, decode, read,
 };
 pub use server_pod::ServerPodError;
+pub use typed::MAX_LOOKS;
 #[cfg(feature = "agent")]
 pub(crate) use typed::{DUPLICATE_KEY, UNKNOWN_FIELD};

@@ -105,18 +105,13 @@ fn integer<'t>(text: &str) -> Option<Scalar<'t>> {
         [b'0', _, ..] => (8, &unsigned[1..]),
         _ => (10, unsigned),
     };
-    let signed = text.starts_with(['+', '-']);
-    let value = magnitude(digits, radix)?;
+    // Rust's parser would accept a second sign.
+    let value = u64::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))?;
     match i64::try_from(if negative { -i128::from(value) } else { i128::from(value) }) {
         Ok(value) => Some(Scalar::Int(value)),
-        Err(_) if !signed => Some(Scalar::Uint(value)),
+        Err(_) if text == unsigned => Some(Scalar::Uint(value)),
         Err(_) => None,
     }
-}
-
-fn magnitude(digits: &str, radix: u32) -> Option<u64> {
-    // Rust's parser would accept a second sign.
-    if digits.starts_with(['+', '-']) { None } else { u64::from_str_radix(digits, radix).ok() }
 }
 
 /// Parses what follows `0b` as a signed number: in go-yaml `0b-1` is -1.
@@ -128,27 +123,9 @@ fn odd_binary<'t>(text: &str) -> Option<Scalar<'t>> {
 /// Parses a decimal float: digits with an optional point and exponent. A float outside the
 /// range of `f64` is not a number.
 fn float<'t>(text: &str) -> Option<Scalar<'t>> {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
-    let whole = digits(unsigned);
-    let mut rest = &unsigned[whole..];
-    let mut fraction = 0;
-    if let Some(after) = rest.strip_prefix('.') {
-        fraction = digits(after);
-        rest = &after[fraction..];
-    }
-    if let Some(after) = rest.strip_prefix(['e', 'E']) {
-        let after = after.strip_prefix(['+', '-']).unwrap_or(after);
-        let exponent = digits(after);
-        if exponent == 0 || exponent != after.len() {
-            return None;
-        }
-        rest = "";
-    }
-    if whole + fraction == 0 || !rest.is_empty() {
-        return None;
-    }
-    text.parse::<f64>().ok().filter(|value| value.is_finite()).map(Scalar::Float)
+    // Rust's parser would accept `inf` and `nan`.
+    let is_decimal = !text.contains(|c: char| c.is_ascii_alphabetic() && !matches!(c, 'e' | 'E'));
+    text.parse().ok().filter(|value: &f64| is_decimal && value.is_finite()).map(Scalar::Float)
 }
 
 /// The value of a scalar with an explicit tag, or why it has none.

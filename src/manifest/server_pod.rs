@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     go_types, json,
-    tree::{Data, Node, lossy, place},
+    tree::{Data, Node, lossy},
     typed,
 };
 use crate::pod::{FieldPath, PodKey, Prepared, Problem, quoted};
@@ -34,10 +34,8 @@ impl Prepared {
     /// If the object is not a Pod, has no name, or a field has another type.
     pub fn from_server(text: &[u8]) -> Result<Self, ServerPodError> {
         let text = str::from_utf8(text).map_or_else(|_| Cow::Owned(lossy(text)), Cow::Borrowed);
-        let node = json::read_without(&text, Some(MANAGED_FIELDS)).map_err(|fault| {
-            let problem = Problem::error(fault.detail).at(Some(place(&text, fault.at)));
-            ServerPodError { key: None, problem }
-        })?;
+        let node = json::read(&text, Some(MANAGED_FIELDS))
+            .map_err(|fault| ServerPodError { key: None, problem: fault.into_problem(&text) })?;
         match check(&node) {
             Ok(()) => Self::from_value(node.into_json())
                 .map_err(|error| ServerPodError { key: None, problem: Problem::error(error.to_string()) }),

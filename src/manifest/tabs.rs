@@ -11,46 +11,40 @@ use super::tree::Fault;
 /// The tabs in the indentation of lines, and the last scalar before them.
 pub(super) struct Tabs<'t> {
     text: &'t str,
-    /// The position of the first tab of each such line, the last line first.
-    pending: Vec<usize>,
-    last: LastScalar,
-}
-
-/// The scalar that was read last.
-struct LastScalar {
-    end: usize,
-    is_plain: bool,
-    indent: usize,
+    /// The position and the column of the first tab of each such line, the last line first.
+    pending: Vec<(usize, usize)>,
+    /// The least column of the other lines of the last scalar, if it is plain and only white
+    /// space follows it.
+    indent: Option<usize>,
+    /// The position up to which only white space follows the last scalar.
+    blank_to: usize,
 }
 
 impl<'t> Tabs<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        let mut pending: Vec<usize> = Vec::new();
+        let mut pending = Vec::new();
         if text.contains('\t') {
             let mut begin = 0;
             for line in text.split_inclusive('\n') {
                 let spaces = line.bytes().take_while(|byte| *byte == b' ').count();
                 if line[spaces..].starts_with('\t') {
-                    pending.push(begin + spaces);
+                    pending.push((begin + spaces, spaces));
                 }
                 begin += line.len();
             }
             pending.reverse();
         }
-        Self { text, pending, last: LastScalar { end: 0, is_plain: false, indent: 0 } }
+        Self { text, pending, indent: None, blank_to: 0 }
     }
 
     /// Checks the tabs between the last scalar and the next event.
     pub(super) fn before(&mut self, at: usize, in_flow: bool) -> Result<(), Fault> {
-        while let Some(tab) = self.pending.pop_if(|tab| *tab < at) {
-            let touches = self.text.get(self.last.end..tab).is_some_and(|gap| gap.trim().is_empty());
-            let is_allowed = if touches && self.last.is_plain {
-                // The tab may be white space within the plain scalar.
-                self.column(tab) >= self.last.indent
-            } else {
-                in_flow
-            };
-            if !is_allowed {
+        while let Some((tab, column)) = self.pending.pop_if(|(tab, _)| *tab < at) {
+            // The tab may be white space within a plain scalar.
+            self.indent
+                .take_if(|_| self.text.get(self.blank_to..tab).is_none_or(|gap| !gap.trim().is_empty()));
+            self.blank_to = tab;
+            if !self.indent.map_or(in_flow, |least| column >= least) {
                 return Err(fault(tab));
             }
         }
@@ -65,14 +59,16 @@ impl<'t> Tabs<'t> {
         style: ScalarStyle,
         indent: usize,
     ) -> Result<(), Fault> {
-        self.last = LastScalar { end, is_plain: style == ScalarStyle::Plain, indent };
-        while let Some(tab) = self.pending.pop_if(|tab| *tab < end) {
-            let least = match style {
+        self.indent = (style == ScalarStyle::Plain).then_some(indent);
+        self.blank_to = end;
+        let mut least = None;
+        while let Some((tab, column)) = self.pending.pop_if(|(tab, _)| *tab < end) {
+            let least = least.get_or_insert_with(|| match style {
                 ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => 0,
                 ScalarStyle::Plain => indent,
                 ScalarStyle::Literal | ScalarStyle::Folded => self.indent_of_block(begin),
-            };
-            if self.column(tab) < least {
+            });
+            if column < *least {
                 return Err(fault(tab));
             }
         }
@@ -89,19 +85,11 @@ impl<'t> Tabs<'t> {
         Ok(())
     }
 
-    fn column(&self, at: usize) -> usize {
-        at - self.text[..at].rfind('\n').map_or(0, |newline| newline + 1)
-    }
-
     /// The indentation of a block scalar: that of its first line that is not blank.
     fn indent_of_block(&self, begin: usize) -> usize {
         let lines = self.text[begin..].lines().skip(1);
-        let indents = lines.map(|line| (line, line.len() - line.trim_start_matches(' ').len()));
-        indents
-            .filter(|(line, indent)| line.len() > *indent)
-            .map(|(_, indent)| indent)
-            .next()
-            .unwrap_or_default()
+        let mut indents = lines.map(|line| (line, line.bytes().take_while(|byte| *byte == b' ').count()));
+        indents.find(|(line, indent)| line.len() > *indent).map_or(0, |(_, indent)| indent)
     }
 }
 

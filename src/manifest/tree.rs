@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashMap};
 
 use serde_json::{Map, Number, Value};
 
-use crate::pod::{FieldPath, Step, quoted};
+use crate::pod::{FieldPath, Problem, Step, quoted};
 
 /// The deepest nesting of values. A pod needs about fifteen levels; the bound
 /// keeps every recursion over a tree well within a thread's stack.
@@ -58,6 +58,11 @@ pub(super) struct Fault {
 impl Fault {
     pub(super) fn new(at: usize, detail: impl Into<String>) -> Self {
         Self { at, detail: detail.into(), is_bound: false }
+    }
+
+    /// The problem, with its line and column in the text.
+    pub(super) fn into_problem(self, text: &str) -> Problem {
+        Problem::error(self.detail).at(Some(place(text, self.at)))
     }
 
     /// The fault of a value that is nested too deep.

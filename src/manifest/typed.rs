@@ -7,9 +7,12 @@ use super::{
     time,
     tree::{Data, Node, place},
 };
-use crate::pod::{
-    FieldPath, Object, Problem, Severity,
-    quantity::{self, Quantity},
+use crate::{
+    pod::{
+        FieldPath, Object, Problem, Stage,
+        quantity::{self, Quantity},
+    },
+    validation::Report,
 };
 
 /// The most errors, and the most warnings, that are reported of one text.
@@ -21,39 +24,62 @@ pub(crate) const UNKNOWN_FIELD: &str = "unknown field, ignored";
 pub(crate) const DUPLICATE_KEY: &str = "duplicate key";
 
 const A_MAP: &str = "a map";
-const A_LIST: &str = "a list";
-const A_STRING: &str = "a string";
+pub(super) const A_LIST: &str = "a list";
+pub(super) const A_STRING: &str = "a string";
+
+/// How often validation may look for empty lists and maps in a text. Each look walks
+/// through the text from its beginning; usual pods need none.
+pub const MAX_LOOKS: usize = 1_000;
+
+/// The document before the first one.
+static NO_DOCUMENT: Node<'static> = Node { data: Data::Null, at: 0 };
 
 /// The problems of a text.
 pub(super) struct Findings<'t> {
     text: &'t str,
+    /// The document that contains the paths of validation's problems.
+    pub(super) document: &'t Node<'t>,
     problems: Vec<Problem>,
     errors: usize,
     warnings: usize,
+    /// The first stage that found an error.
+    stage: Option<Stage>,
+    looks: usize,
 }
 
 impl<'t> Findings<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, problems: Vec::new(), errors: 0, warnings: 0 }
+        Self {
+            text,
+            document: &NO_DOCUMENT,
+            problems: Vec::new(),
+            errors: 0,
+            warnings: 0,
+            stage: None,
+            looks: 0,
+        }
     }
 
-    /// Adds a problem at a byte of the text.
-    pub(super) fn add(&mut self, at: usize, path: &FieldPath<'_>, problem: Problem) {
-        self.add_with(problem.severity, path, |_| (at, problem));
+    /// Adds an error at a byte of the text.
+    pub(super) fn error(&mut self, stage: Stage, at: usize, path: &FieldPath<'_>, problem: Problem) {
+        self.add(Some(stage), path, |_| (at, problem));
     }
 
-    /// Adds a problem that is made only if it is reported: finding its position walks
-    /// through the text, and a text may have a million problems.
-    pub(super) fn add_with(
+    /// Adds the error that a value is not what is expected.
+    pub(super) fn misfit(&mut self, node: &Node<'_>, expected: &str, path: &FieldPath<'_>) {
+        self.add(Some(Stage::Decode), path, |_| (node.at, unfit(node, expected)));
+    }
+
+    /// Adds an error that a stage found, or a warning. It is made only if it is reported: finding its
+    /// position walks through the text, and a text may have a million problems.
+    pub(super) fn add(
         &mut self,
-        severity: Severity,
+        stage: Option<Stage>,
         path: &FieldPath<'_>,
         problem: impl FnOnce(&Self) -> (usize, Problem),
     ) {
-        let count = match severity {
-            Severity::Error => &mut self.errors,
-            Severity::Warning => &mut self.warnings,
-        };
+        self.stage = self.stage.into_iter().chain(stage).min();
+        let count = if stage.is_some() { &mut self.errors } else { &mut self.warnings };
         *count += 1;
         if *count <= MAX_PROBLEMS {
             let (at, problem) = problem(self);
@@ -75,17 +101,30 @@ impl<'t> Findings<'t> {
         self.errors
     }
 
-    /// The problems in the order of the text.
-    pub(super) fn into_problems(mut self) -> Vec<Problem> {
+    /// The first stage that found an error, and the problems in the order of the text.
+    pub(super) fn into_problems(mut self) -> (Option<Stage>, Vec<Problem>) {
         self.problems.sort_by_key(|problem| problem.position);
-        if self.errors > MAX_PROBLEMS {
-            self.problems.push(Problem::error(format!("and {} more errors", self.errors - MAX_PROBLEMS)));
-        }
-        if self.warnings > MAX_PROBLEMS {
-            self.problems
-                .push(Problem::warning(format!("and {} more warnings", self.warnings - MAX_PROBLEMS)));
-        }
-        self.problems
+        let more = |count: usize| count.checked_sub(MAX_PROBLEMS).filter(|more| *more > 0);
+        let errors = more(self.errors).map(|more| Problem::error(format!("and {more} more errors")));
+        let warnings = more(self.warnings).map(|more| Problem::warning(format!("and {more} more warnings")));
+        self.problems.extend(errors.into_iter().chain(warnings));
+        (self.stage, self.problems)
+    }
+}
+
+impl Report for Findings<'_> {
+    fn error(&mut self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
+        self.add(Some(stage), path, |findings| (findings.document.position_of(path), problem()));
+    }
+
+    fn warning(&mut self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
+        self.add(None, path, |findings| (findings.document.position_of(path), problem()));
+    }
+
+    /// Returns false after [`MAX_LOOKS`] calls.
+    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
+        self.looks += 1;
+        self.looks <= MAX_LOOKS && self.document.is_empty_at(path)
     }
 }
 
@@ -102,7 +141,7 @@ pub(super) fn object(
 ) -> Object {
     let Data::Map(entries) = &node.data else {
         if !node.is_null() {
-            misfit(node, A_MAP, path, findings);
+            findings.misfit(node, A_MAP, path);
         }
         return Object::new();
     };
@@ -111,11 +150,10 @@ pub(super) fn object(
         let path = path.field(&entry.key);
         warn_of_duplicate(entry.earlier, entry.at, &path, findings);
         let Some(field) = of.field(&entry.key) else {
-            let detail = match likely(of, &entry.key) {
-                Some(name) => format!("{UNKNOWN_FIELD}; did you mean {name}?"),
-                None => UNKNOWN_FIELD.to_owned(),
-            };
-            findings.add(entry.at, &path, Problem::warning(detail));
+            findings.add(None, &path, |_| {
+                let hint = likely(of, &entry.key).map(|name| format!("; did you mean {name}?"));
+                (entry.at, Problem::warning(format!("{UNKNOWN_FIELD}{}", hint.unwrap_or_default())))
+            });
             continue;
         };
         let value = value(&field.kind, &entry.value, &path, findings);
@@ -128,7 +166,7 @@ pub(super) fn object(
 
 fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &FieldPath<'_>, findings: &mut Findings<'_>) {
     let Some(earlier) = earlier else { return };
-    findings.add_with(Severity::Warning, path, |findings| {
+    findings.add(None, path, |findings| {
         let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
         let detail = format!("{DUPLICATE_KEY} in line {first} and line {second}; the last one is used");
         (at, Problem::warning(detail))
@@ -147,15 +185,9 @@ fn keeps(field: &Field, given: &Node<'_>, value: &Value) -> bool {
 
 fn is_zero(kind: &Type, value: &Value) -> bool {
     match value {
-        Value::Null => true,
-        Value::Bool(value) => !value,
-        Value::Number(number) => number.as_i64() == Some(0),
-        // A port that is the string "" is not the number 0.
-        Value::String(_) if matches!(kind, Type::IntOrString) => false,
-        Value::String(text) if matches!(kind, Type::Quantity) => text == "0",
-        Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
         Value::Object(map) => map.is_empty(),
+        _ => *value == zero(kind),
     }
 }
 
@@ -172,7 +204,7 @@ fn value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Find
     }
     let (read, expected) = scalar(kind, node);
     read.unwrap_or_else(|| {
-        misfit(node, expected, path, findings);
+        findings.misfit(node, expected, path);
         Value::Null
     })
 }
@@ -237,12 +269,8 @@ fn check_value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>) -> Result<(),
     }
 }
 
-fn misfit(node: &Node<'_>, expected: &str, path: &FieldPath<'_>, findings: &mut Findings<'_>) {
-    findings.add(node.at, path, unfit(node, expected));
-}
-
 /// The problem of a value that is not what is expected.
-fn unfit(node: &Node<'_>, expected: &str) -> Problem {
+pub(super) fn unfit(node: &Node<'_>, expected: &str) -> Problem {
     let hint = match (&node.data, expected) {
         (Data::Number(_) | Data::Bool(_), A_STRING) => ": put it in quotes",
         (Data::Text(text), _) if looks_like(text, expected) => ": remove the quotes",
@@ -260,7 +288,7 @@ fn looks_like(text: &str, expected: &str) -> bool {
 
 fn list(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let Data::List(items) = &node.data else {
-        misfit(node, A_LIST, path, findings);
+        findings.misfit(node, A_LIST, path);
         return Value::Null;
     };
     let item = |(index, item)| value(of, item, &path.index(index), findings);
@@ -269,7 +297,7 @@ fn list(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Finding
 
 fn map(of: &Type, node: &Node<'_>, path: &FieldPath<'_>, findings: &mut Findings<'_>) -> Value {
     let Data::Map(entries) = &node.data else {
-        misfit(node, A_MAP, path, findings);
+        findings.misfit(node, A_MAP, path);
         return Value::Null;
     };
     let mut map = Object::new();

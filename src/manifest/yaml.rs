@@ -43,7 +43,7 @@ pub fn to_json(text: &str) -> Result<Value, Problem> {
 /// # Errors
 /// If the text is invalid.
 pub fn values(text: &str) -> Result<Vec<Value>, Problem> {
-    let documents = documents(text).map_err(|fault| problem(text, fault))?;
+    let documents = documents(text).map_err(|fault| fault.into_problem(text))?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).map(Node::into_json).collect())
 }
 
@@ -63,22 +63,18 @@ pub fn fields(text: &str) -> Result<Vec<RootField>, Problem> {
                 name: entry.key.into_owned(),
             })
             .collect()),
-        Some((at, _)) => Err(problem(text, Fault::new(at, "a map of fields is expected"))),
+        Some((at, _)) => Err(Fault::new(at, "a map of fields is expected").into_problem(text)),
     }
 }
 
 /// The document of a text; none if it is empty.
 fn one(text: &str) -> Result<Option<Node<'_>>, Problem> {
-    let mut full = documents(text).map_err(|fault| problem(text, fault))?;
+    let mut full = documents(text).map_err(|fault| fault.into_problem(text))?;
     full.retain(|document| !document.is_null());
     if let Some(second) = full.get(1) {
-        return Err(problem(text, Fault::new(second.at, "a second document: only one is allowed here")));
+        return Err(Fault::new(second.at, "a second document: only one is allowed here").into_problem(text));
     }
     Ok(full.pop())
-}
-
-fn problem(text: &str, fault: Fault) -> Problem {
-    Problem::error(fault.detail).at(Some(place(text, fault.at)))
 }
 
 /// The documents of a YAML text, or the value of a JSON text.
@@ -90,7 +86,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node<'_>>, Fault> {
     if !text.trim_start().starts_with('{') {
         return compose(text);
     }
-    json::read(text).map(|node| vec![node]).or_else(|json_fault| {
+    json::read(text, None).map(|node| vec![node]).or_else(|json_fault| {
         if json_fault.is_bound {
             return Err(json_fault);
         }
@@ -362,12 +358,11 @@ impl<'t> Composer<'t> {
             let key = scalar(text, style, tag.as_deref()).and_then(Scalar::into_key);
             return key.map_err(|detail| Fault::new(at, detail));
         }
-        match self.node(event, span)?.data {
+        let node = self.node(event, span)?;
+        match node.data {
             Data::Text(text) | Data::Number(text) => Ok(text),
             Data::Bool(value) => Ok(value.to_string().into()),
-            Data::Null => Err(Fault::new(at, "null cannot be a key")),
-            Data::List(_) => Err(Fault::new(at, "a list cannot be a key: a key must be a string")),
-            Data::Map(_) => Err(Fault::new(at, "a map cannot be a key: a key must be a string")),
+            _ => Err(Fault::new(at, format!("{} cannot be a key: a key must be a string", node.describe()))),
         }
     }
 

@@ -224,7 +224,7 @@ fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
         "apiVersion: v1\nkind: 5\n",
         expect![[r#"
             rejected at decode
-            2:7: kind: must be a string, but is the number 5"#]],
+            2:7: kind: must be a string, but is the number 5: put it in quotes"#]],
     );
 }
 

@@ -32,7 +32,12 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Type,
     pub(super) presence: Presence,
-    pub(super) number: Number,
+    /// The protobuf field number; none for `kind` and `apiVersion`, which are in the envelope, `runtime.Unknown`.
+    #[expect(dead_code, reason = "for protobuf, which podmux does not decode yet")]
+    pub(super) number: Option<u8>,
+    /// The field number of the message that has the field, if Go embeds the struct that declares it.
+    #[expect(dead_code, reason = "for protobuf, which podmux does not decode yet")]
+    pub(super) message: Option<u8>,
 }
 
 /// When Go writes a field's zero value.
@@ -46,23 +51,6 @@ pub(super) enum Presence {
     Always,
 }
 
-/// The place of a field in the protobuf message of its struct.
-#[derive(Clone, Copy, Debug)]
-#[expect(dead_code, reason = "for protobuf, which podmux does not decode yet")]
-pub(super) enum Number {
-    /// The message has the field, with this protobuf field number.
-    Direct(u8),
-    /// Go embeds the struct that declares the field; protobuf has a message for that struct.
-    Embedded {
-        /// The field number of the embedded struct's message.
-        message: u8,
-        /// The field number in that message.
-        number: u8,
-    },
-    /// The message lacks the field: `kind` and `apiVersion` are in the envelope, `runtime.Unknown`.
-    Envelope,
-}
-
 impl Struct {
     /// The field of a name, which is case-sensitive.
     pub(super) fn field(&self, name: &str) -> Option<&'static Field> {
@@ -72,24 +60,23 @@ impl Struct {
 }
 
 const fn pointer(number: u8, name: &'static str, kind: Type) -> Field {
-    Field { name, kind, presence: Presence::Pointer, number: Number::Direct(number) }
+    Field { name, kind, presence: Presence::Pointer, number: Some(number), message: None }
 }
 
 const fn omitted(number: u8, name: &'static str, kind: Type) -> Field {
-    Field { name, kind, presence: Presence::Omitted, number: Number::Direct(number) }
+    Field { presence: Presence::Omitted, ..pointer(number, name, kind) }
 }
 
 const fn always(number: u8, name: &'static str, kind: Type) -> Field {
-    Field { name, kind, presence: Presence::Always, number: Number::Direct(number) }
+    Field { presence: Presence::Always, ..pointer(number, name, kind) }
 }
 
 /// A field of an embedded struct, whose message has this number.
 const fn embedded(message: u8, field: Field) -> Field {
-    let Number::Direct(number) = field.number else { panic!("the field is embedded already") };
-    Field { number: Number::Embedded { message, number }, ..field }
+    Field { message: Some(message), ..field }
 }
 
 /// A field that protobuf has in the envelope.
 const fn envelope(name: &'static str, kind: Type) -> Field {
-    Field { name, kind, presence: Presence::Omitted, number: Number::Envelope }
+    Field { number: None, ..omitted(0, name, kind) }
 }
