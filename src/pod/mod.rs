@@ -10,6 +10,7 @@ mod problem;
 pub(crate) mod quantity;
 mod resources;
 mod source;
+mod text;
 mod update;
 
 pub use digest::Digest;

@@ -1,6 +1,6 @@
 //! How Kubernetes names are spelled: labels, subdomains and qualified names.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// What a check of a text returns: the reason if the text is invalid.
 pub(crate) type SyntaxResult = Result<(), &'static str>;
@@ -134,11 +134,5 @@ impl NodeName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }

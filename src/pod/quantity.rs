@@ -16,8 +16,9 @@ enum Format {
 /// A quantity: sign × digits × 10^exponent, of any size and precision.
 #[derive(Clone, Debug)]
 pub(crate) struct Quantity<'t> {
+    /// Zero is not negative.
     negative: bool,
-    /// Decimal digits, the most significant first; empty for zero.
+    /// Decimal digits without zeros at either end, the most significant first; empty for zero.
     digits: Vec<u8>,
     exponent: i64,
     format: Format,
@@ -113,8 +114,18 @@ impl<'t> Quantity<'t> {
         } else {
             quantity.exponent += i64::from(exponent);
         }
+        quantity.normalize();
         quantity.bound();
         Some(quantity)
+    }
+
+    /// Drops the zeros at the end of the digits.
+    fn normalize(&mut self) {
+        while self.digits.last() == Some(&0) {
+            self.digits.pop();
+            self.exponent += 1;
+        }
+        self.negative &= !self.is_zero();
     }
 
     /// Rounds up to a multiple of 10^-9. Limits a binary quantity to 2^63-1, and makes
@@ -122,19 +133,20 @@ impl<'t> Quantity<'t> {
     fn bound(&mut self) {
         self.round_up(NANO);
         if self.format == Format::BinarySi {
-            let largest = Self { digits: digits_of(i64::MAX.unsigned_abs()), exponent: 0, ..self.clone() };
-            if compare_magnitude(self, &largest) == Ordering::Greater {
-                self.digits = largest.digits;
-                self.exponent = 0;
+            let largest = self.integer(i64::MAX.unsigned_abs());
+            if compare_magnitude(self, &largest).is_gt() {
+                *self = largest;
             }
-            if !self.negative && compare_magnitude(self, &self.integer(1)) == Ordering::Less {
+            if !self.negative && compare_magnitude(self, &self.integer(1)).is_lt() {
                 self.format = Format::DecimalSi;
             }
         }
     }
 
+    /// An integer that does not end with a zero, with the sign and format of this quantity.
     fn integer(&self, value: u64) -> Self {
-        Self { digits: digits_of(value), exponent: 0, negative: false, format: self.format, text: None }
+        let digits = value.to_string().bytes().map(|digit| digit - b'0').collect();
+        Self { digits, exponent: 0, negative: self.negative, format: self.format, text: None }
     }
 
     fn is_zero(&self) -> bool {
@@ -143,18 +155,16 @@ impl<'t> Quantity<'t> {
 
     /// Rounds away from zero to a multiple of 10^exponent. Returns whether anything was lost.
     fn round_up(&mut self, exponent: i64) -> bool {
-        let Ok(cut) = usize::try_from(exponent - self.exponent) else { return false };
+        let cut = usize::try_from(exponent - self.exponent).unwrap_or_default();
         if cut == 0 || self.is_zero() {
             return false;
         }
-        let keep = self.digits.len().saturating_sub(cut);
-        let lost = self.digits[keep..].iter().any(|digit| *digit != 0);
-        self.digits.truncate(keep);
+        // The last digit is not zero, so something is lost.
+        self.digits.truncate(self.digits.len().saturating_sub(cut));
+        self.digits = combine(&self.digits, &[1], 1);
         self.exponent = exponent;
-        if lost {
-            self.digits = add(&self.digits, &[1]);
-        }
-        lost
+        self.normalize();
+        true
     }
 
     /// Rounds up to thousandths, as the API does with the resources of a container.
@@ -171,7 +181,7 @@ impl<'t> Quantity<'t> {
     pub(crate) fn plus(&self, other: &Self) -> Self {
         // A sum such as 1e9999999 + 1 would need millions of digits for no effect.
         if self.exponent.abs_diff(other.exponent) > 10_000 {
-            return if compare_magnitude(self, other) == Ordering::Less { other } else { self }.clone();
+            return if compare_magnitude(self, other).is_lt() { other } else { self }.clone();
         }
         let mut sum =
             if self.is_zero() { Self { format: other.format, ..self.clone() } } else { self.clone() };
@@ -179,34 +189,28 @@ impl<'t> Quantity<'t> {
         let (a, b) = aligned(self, other);
         sum.exponent = self.exponent.min(other.exponent);
         (sum.negative, sum.digits) = if self.negative == other.negative {
-            (self.negative, add(&a, &b))
-        } else if compare_magnitude(self, other) == Ordering::Less {
-            (other.negative, subtract(&b, &a))
+            (self.negative, combine(&a, &b, 1))
+        } else if compare_magnitude(self, other).is_lt() {
+            (other.negative, combine(&b, &a, -1))
         } else {
-            (self.negative, subtract(&a, &b))
+            (self.negative, combine(&a, &b, -1))
         };
+        sum.normalize();
         sum
     }
 
     /// Whether this quantity is greater than another.
     pub(crate) fn exceeds(&self, other: &Self) -> bool {
-        let sign = |quantity: &Self| match (quantity.is_zero(), quantity.negative) {
-            (true, _) => 0,
-            (false, true) => -1,
-            (false, false) => 1,
-        };
-        match (sign(self), sign(other)) {
-            (1, 1) => compare_magnitude(self, other) == Ordering::Greater,
-            (-1, -1) => compare_magnitude(self, other) == Ordering::Less,
-            (a, b) => a > b,
+        match (self.negative, other.negative) {
+            (false, false) => compare_magnitude(self, other).is_gt(),
+            (true, true) => compare_magnitude(self, other).is_lt(),
+            (is_negative, _) => !is_negative,
         }
     }
 
     /// Whether the quantity, rounded up to thousandths, is a whole number.
     pub(crate) fn is_whole(&self) -> bool {
-        let thousandths = self.to_milli();
-        let mut whole = thousandths.clone();
-        !whole.round_up(0)
+        !self.to_milli().round_up(0)
     }
 
     /// The quantity rounded up to an integer; 0 if that is out of range, as in Go.
@@ -230,12 +234,10 @@ impl<'t> Quantity<'t> {
         if self.is_zero() {
             return "0".into();
         }
-        let trailing = self.digits.iter().rev().take_while(|digit| **digit == 0).count();
-        let mut digits = self.digits[..self.digits.len() - trailing].to_vec();
-        let mut exponent = self.exponent + i64::try_from(trailing).unwrap_or_default();
+        let (mut digits, mut exponent) = (self.digits.clone(), self.exponent);
         let binary = self.format == Format::BinarySi
             && exponent >= 0
-            && compare_magnitude(self, &self.integer(1024)) != Ordering::Less;
+            && compare_magnitude(self, &self.integer(1024)).is_ge();
         let suffix = if binary {
             digits.resize(digits.len() + usize::try_from(exponent).unwrap_or_default(), 0);
             let mut suffix = None;
@@ -307,44 +309,16 @@ fn compare_magnitude(a: &Quantity<'_>, b: &Quantity<'_>) -> Ordering {
             i64::try_from(quantity.digits.len()).unwrap_or_default() + quantity.exponent
         }
     };
-    end(a).cmp(&end(b)).then_with(|| {
-        let common = a.digits.len().min(b.digits.len());
-        let is_more = |digits: &[u8]| digits[common..].iter().any(|digit| *digit != 0);
-        let front = a.digits[..common].cmp(&b.digits[..common]);
-        front.then_with(|| is_more(&a.digits).cmp(&is_more(&b.digits)))
-    })
+    end(a).cmp(&end(b)).then_with(|| a.digits.cmp(&b.digits))
 }
 
-fn digits_of(value: u64) -> Vec<u8> {
-    if value == 0 { Vec::new() } else { value.to_string().bytes().map(|digit| digit - b'0').collect() }
-}
-
-fn add(a: &[u8], b: &[u8]) -> Vec<u8> {
-    let (mut sum, mut carry) = (Vec::with_capacity(a.len().max(b.len()) + 1), 0);
-    for place in 0..a.len().max(b.len()) {
-        let digit = |digits: &[u8]| digits.len().checked_sub(place + 1).map_or(0, |index| digits[index]);
-        let value = digit(a) + digit(b) + carry;
-        sum.push(value % 10);
-        carry = value / 10;
-    }
-    sum.push(carry);
-    trimmed(sum)
-}
-
-/// `a - b`, where `a` must not be smaller than `b`.
-fn subtract(a: &[u8], b: &[u8]) -> Vec<u8> {
-    let (mut difference, mut borrow) = (Vec::with_capacity(a.len()), 0);
-    for place in 0..a.len() {
-        let digit = |digits: &[u8]| digits.len().checked_sub(place + 1).map_or(0, |index| digits[index]);
-        let (top, bottom) = (digit(a), digit(b) + borrow);
-        borrow = u8::from(top < bottom);
-        difference.push(top + 10 * borrow - bottom);
-    }
-    trimmed(difference)
+/// The digit at a place, counted from the least significant one.
+fn digit_at(digits: &[u8], place: usize) -> u8 {
+    digits.len().checked_sub(place + 1).map_or(0, |index| digits[index])
 }
 
 /// Reverses digits that have the least significant first, and drops leading zeros.
-fn trimmed(mut digits: Vec<u8>) -> Vec<u8> {
+fn reversed(mut digits: Vec<u8>) -> Vec<u8> {
     while digits.last() == Some(&0) {
         digits.pop();
     }
@@ -352,32 +326,35 @@ fn trimmed(mut digits: Vec<u8>) -> Vec<u8> {
     digits
 }
 
-/// `digits` × 2^exponent.
+/// `a + b`, or for the sign -1 `a - b`, where `a` must not be smaller than `b`.
+fn combine(a: &[u8], b: &[u8], sign: i8) -> Vec<u8> {
+    let mut carry = 0;
+    let digits = (0..=a.len().max(b.len())).map(|place| {
+        let value = digit_at(a, place).cast_signed() + sign * digit_at(b, place).cast_signed() + carry;
+        carry = value.div_euclid(10);
+        value.rem_euclid(10).cast_unsigned()
+    });
+    reversed(digits.collect())
+}
+
+/// `digits` × 2^exponent, for an exponent of at most 60.
 fn shifted(digits: &[u8], exponent: i32) -> Vec<u8> {
-    let mut product: Vec<u8> = digits.iter().rev().copied().collect();
-    for _ in 0..exponent / 10 {
-        let mut carry = 0_u32;
-        for digit in &mut product {
-            let value = u32::from(*digit) * 1024 + carry;
-            *digit = u8::try_from(value % 10).unwrap_or_default();
-            carry = value / 10;
-        }
-        while carry > 0 {
-            product.push(u8::try_from(carry % 10).unwrap_or_default());
-            carry /= 10;
-        }
-    }
-    trimmed(product)
+    let mut carry = 0_u128;
+    // 2^60 has 19 digits.
+    let digits = (0..digits.len() + 19).map(|place| {
+        let value = (u128::from(digit_at(digits, place)) << exponent) + carry;
+        carry = value / 10;
+        u8::try_from(value % 10).unwrap_or_default()
+    });
+    reversed(digits.collect())
 }
 
 fn divide(digits: &[u8], divisor: u32) -> (Vec<u8>, u32) {
-    let (mut quotient, mut remainder) = (Vec::with_capacity(digits.len()), 0);
-    for digit in digits {
+    let mut remainder = 0;
+    let quotient = digits.iter().map(|digit| {
         let value = remainder * 10 + u32::from(*digit);
-        quotient.push(u8::try_from(value / divisor).unwrap_or_default());
         remainder = value % divisor;
-    }
-    let leading = quotient.iter().take_while(|digit| **digit == 0).count();
-    quotient.drain(..leading);
-    (quotient, remainder)
+        u8::try_from(value / divisor).unwrap_or_default()
+    });
+    (quotient.skip_while(|digit| *digit == 0).collect(), remainder)
 }

@@ -1,6 +1,6 @@
 //! The names of the sources.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 /// A source of pods. The variants are in order of precedence: if two sources want a pod
 /// with the same `namespace/name`, the lower one owns the name.
@@ -37,12 +37,6 @@ impl SourceName {
             Self::Url => "http",
             other => other.as_str(),
         }
-    }
-}
-
-impl fmt::Display for SourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 

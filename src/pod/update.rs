@@ -1,6 +1,6 @@
 //! What a consumer receives: updates with their operation and source, and the rule that compares two states of a pod.
 
-use std::{borrow::Cow, fmt, iter, sync::Arc};
+use std::{borrow::Cow, iter, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -45,12 +45,6 @@ impl Op {
     }
 }
 
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
 /// The source of the pods of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UpdateSource {
@@ -67,12 +61,6 @@ impl UpdateSource {
             Self::One(source) => source.as_str(),
             Self::All => "*",
         }
-    }
-}
-
-impl fmt::Display for UpdateSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 

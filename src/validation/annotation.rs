@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    errors::Errors,
-    fields::{Object, each_container, given_text, object, text},
+    at::At,
+    fields::{Object, given_text, object, text},
     scheduling, syntax,
 };
-use crate::pod::FieldPath;
 
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -20,48 +19,44 @@ const LOCALHOST: &str = "localhost/";
 const SECCOMP_DEFAULTS: [&str; 2] = ["runtime/default", "docker/default"];
 
 /// Validates the annotations of the pod at a path.
-pub(super) fn validate(annotations: &Object, spec: &Object, pod: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let path = pod.field("metadata");
-    let path = path.field("annotations");
+pub(super) fn validate(annotations: &Object, spec: &Object, pod: &At<'_>) {
+    let at = pod.field("metadata");
+    let at = at.field("annotations");
     let mut names: Option<BTreeSet<&str>> = None;
     let mut has_profiles = false;
     for (key, value) in annotations {
         let value = value.as_str().unwrap_or_default();
         match key.as_str() {
-            TOLERATIONS if !value.is_empty() => tolerations(value, &path, errors),
+            TOLERATIONS if !value.is_empty() => tolerations(value, &at),
             DELETION_COST if !is_cost(value) => {
-                errors.invalid(&path.key(key), value, "must be a 32bit integer");
+                at.key(key).invalid(value, "must be a 32bit integer");
             }
             // In the API's paths these two keys are fields.
             key if key == SECCOMP_OF_POD || key.starts_with(SECCOMP) => {
                 has_profiles = true;
-                seccomp(value, &path.field(key), errors);
+                seccomp(value, &at.field(key));
             }
             key => {
                 let Some(container) = key.strip_prefix(APP_ARMOR) else { continue };
                 has_profiles = true;
-                let names = names.get_or_insert_with(|| container_names(spec));
+                let names = names.get_or_insert_with(|| {
+                    let mut names = BTreeSet::new();
+                    at.each_container(spec, |_, container| names.extend([text(container, "name")]));
+                    names
+                });
                 if !names.contains(container) {
-                    errors.invalid(&path.key(key), container, "container not found");
+                    at.key(key).invalid(container, "container not found");
                 }
                 let is_profile = matches!(value, "" | "runtime/default" | "unconfined");
                 if !is_profile && !value.starts_with(LOCALHOST) {
-                    errors.invalid(&path.key(key), value, "must be an AppArmor profile");
+                    at.key(key).invalid(value, "must be an AppArmor profile");
                 }
             }
         }
     }
     if has_profiles {
-        agree(annotations, spec, &pod.field("spec"), errors);
+        agree(annotations, spec, &pod.field("spec"));
     }
-}
-
-fn container_names(spec: &Object) -> BTreeSet<&str> {
-    let mut names = BTreeSet::new();
-    each_container(spec, &FieldPath::ROOT, |_, container| {
-        names.insert(text(container, "name"));
-    });
-    names
 }
 
 /// Whether a text is an integer of 32 bits without `+` and leading zeros.
@@ -70,24 +65,24 @@ fn is_cost(value: &str) -> bool {
     has_valid_start && value.parse::<i32>().is_ok()
 }
 
-fn seccomp(profile: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn seccomp(profile: &str, at: &At<'_>) {
     match profile.strip_prefix(LOCALHOST) {
         _ if matches!(profile, "runtime/default" | "docker/default" | "unconfined") => {}
-        Some(file) => errors.check(path, profile, syntax::descending(file)),
-        None => errors.invalid(path, profile, "must be a valid seccomp profile"),
+        Some(file) => at.check(profile, |_| syntax::descending(file)),
+        None => at.invalid(profile, "must be a valid seccomp profile"),
     }
 }
 
 /// Validates tolerations that an annotation has as JSON.
-fn tolerations(value: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn tolerations(value: &str, at: &At<'_>) {
     let tolerations = match serde_json::from_str(value) {
         Ok(Value::Null) => return,
         Ok(Value::Array(list)) => list.into_iter().map(toleration).collect::<Option<Vec<Value>>>(),
         _ => None,
     };
     match tolerations {
-        Some(list) => scheduling::tolerations(&list.into(), &path.field(TOLERATIONS), errors),
-        None => errors.invalid(path, TOLERATIONS, "must be tolerations as JSON"),
+        Some(list) => scheduling::tolerations(&list.into(), &at.field(TOLERATIONS)),
+        None => at.invalid(TOLERATIONS, "must be tolerations as JSON"),
     }
 }
 
@@ -118,23 +113,23 @@ fn toleration(given: Value) -> Option<Value> {
 }
 
 /// Rejects fields that differ from the annotations for the same setting.
-fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn agree(annotations: &Object, spec: &Object, at: &At<'_>) {
     let of_pod = |field: &str| object(object(spec, "securityContext")?, field);
     if let (Some(annotation), Some(profile)) =
         (given_text(annotations, SECCOMP_OF_POD), of_pod("seccompProfile"))
     {
-        let path = path.field("securityContext");
-        same(annotation, profile, &SECCOMP_DEFAULTS, &path.field("seccompProfile"), errors);
+        let at = at.field("securityContext");
+        same(annotation, profile, &SECCOMP_DEFAULTS, &at.field("seccompProfile"));
     }
     let on_windows = object(spec, "os").is_some_and(|os| text(os, "name") == "windows");
     let app_armor_of_pod = of_pod("appArmorProfile");
-    each_container(spec, path, |path, container| {
-        let mut compare = |prefix: &str, field: &str, inherited: Option<&Object>, defaults: &[&str]| {
+    at.each_container(spec, |at, container| {
+        let compare = |prefix: &str, field: &str, inherited: Option<&Object>, defaults: &[&str]| {
             let own = object(container, "securityContext").and_then(|context| object(context, field));
             let annotation = given_text(annotations, &format!("{prefix}{}", text(container, "name")));
             if let (Some(annotation), Some(profile)) = (annotation, own.or(inherited)) {
-                let path = path.field("securityContext");
-                same(annotation, profile, defaults, &path.field(field), errors);
+                let at = at.field("securityContext");
+                same(annotation, profile, defaults, &at.field(field));
             }
         };
         compare(SECCOMP, "seccompProfile", None, &SECCOMP_DEFAULTS);
@@ -144,13 +139,7 @@ fn agree(annotations: &Object, spec: &Object, path: &FieldPath<'_>, errors: &mut
     });
 }
 
-fn same(
-    annotation: &str,
-    profile: &Object,
-    defaults: &[&str],
-    path: &FieldPath<'_>,
-    errors: &mut Errors<'_>,
-) {
+fn same(annotation: &str, profile: &Object, defaults: &[&str], at: &At<'_>) {
     let is_same_type = match text(profile, "type") {
         "Unconfined" => annotation == "unconfined",
         "RuntimeDefault" => defaults.contains(&annotation),
@@ -158,10 +147,10 @@ fn same(
         _ => return,
     };
     if !is_same_type {
-        errors.forbidden(&path.field("type"), "the type in annotation and field must match");
+        at.field("type").forbidden("the type in annotation and field must match");
     } else if text(profile, "type") == "Localhost"
         && annotation.strip_prefix(LOCALHOST) != given_text(profile, "localhostProfile")
     {
-        errors.forbidden(&path.field("localhostProfile"), "the profile in annotation and field must match");
+        at.field("localhostProfile").forbidden("the profile in annotation and field must match");
     }
 }

@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
+    at::At,
     context::PodContext,
     environment,
-    errors::Errors,
-    fields::{Object, each_object, list, number, object, objects, text},
+    fields::{Object, list, number, object, text},
     handler, mount, resources, security, syntax,
 };
-use crate::pod::FieldPath;
 
 /// The role of a container.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,73 +41,63 @@ const NOT_EPHEMERAL: [&str; 8] = [
 
 const ON_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 
-pub(super) fn regular(
-    containers: &Value,
-    path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
+pub(super) fn regular(containers: &Value, at: &At<'_>, pod: &PodContext<'_>) {
     let (mut names, mut ports) = (BTreeSet::new(), BTreeSet::new());
-    each_object(containers, path, |path, container| {
-        validate(container, Role::Regular, path, pod, errors);
+    at.each_object(containers, |at, container| {
+        validate(container, Role::Regular, at, pod);
         let name = text(container, "name");
         if !names.insert(name) {
-            errors.duplicate(&path.field("name"), name);
+            at.field("name").duplicate(name);
         }
-        host_ports(container, &path.field("ports"), &mut ports, errors);
+        host_ports(container, at, &mut ports);
     });
 }
 
-pub(super) fn init(containers: &Value, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
+pub(super) fn init(containers: &Value, at: &At<'_>, pod: &PodContext<'_>) {
     let mut names = names(pod.spec, "containers");
-    let first = path.index(0);
-    each_object(containers, path, |path, container| {
+    let first = at.index(0);
+    at.each_object(containers, |at, container| {
         let is_sidecar = text(container, "restartPolicy") == "Always";
-        validate(container, if is_sidecar { Role::Sidecar } else { Role::Init }, path, pod, errors);
+        validate(container, if is_sidecar { Role::Sidecar } else { Role::Init }, at, pod);
         let name = text(container, "name");
         if names.contains(name) {
-            errors.duplicate(&path.field("name"), name);
+            at.field("name").duplicate(name);
         } else if !name.is_empty() {
             names.insert(name);
         }
         // Init containers run one after the other, so their host ports do not conflict.
         // The API reports the path of the first container for all of them.
-        host_ports(container, &first.field("ports"), &mut BTreeSet::new(), errors);
+        host_ports(container, &first, &mut BTreeSet::new());
     });
 }
 
-pub(super) fn ephemeral(
-    containers: &Value,
-    path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
-    errors.forbidden(path, "cannot be set on create");
+pub(super) fn ephemeral(containers: &Value, at: &At<'_>, pod: &PodContext<'_>) {
+    at.forbidden("cannot be set on create");
     let mut others = names(pod.spec, "containers");
     others.extend(names(pod.spec, "initContainers"));
     let mut names = others.clone();
-    each_object(containers, path, |path, container| {
-        validate(container, Role::Ephemeral, path, pod, errors);
+    at.each_object(containers, |at, container| {
+        validate(container, Role::Ephemeral, at, pod);
         let name = text(container, "name");
         if !names.insert(name) {
-            errors.duplicate(&path.field("name"), name);
+            at.field("name").duplicate(name);
         }
         let target = text(container, "targetContainerName");
         if !target.is_empty() && !others.contains(target) {
-            errors.not_found(&path.field("targetContainerName"), target);
+            at.field("targetContainerName").not_found(target);
         }
         for field in NOT_EPHEMERAL {
-            if errors.is_set(container, field, path) {
-                errors.forbidden(&path.field(field), ON_EPHEMERAL);
+            if at.is_set(container, field) {
+                at.field(field).forbidden(ON_EPHEMERAL);
             }
         }
-        if has_resources(container, path, errors) {
-            errors.forbidden(&path.field("resources"), ON_EPHEMERAL);
+        if has_resources(container, at) {
+            at.field("resources").forbidden(ON_EPHEMERAL);
         }
-        objects(&path.field("volumeMounts"), container, "volumeMounts", |path, mount| {
+        at.objects(container, "volumeMounts", |at, mount| {
             for field in ["subPath", "subPathExpr"] {
                 if !text(mount, field).is_empty() {
-                    errors.forbidden(&path.field(field), ON_EPHEMERAL);
+                    at.field(field).forbidden(ON_EPHEMERAL);
                 }
             }
         });
@@ -116,11 +105,10 @@ pub(super) fn ephemeral(
 }
 
 /// Whether a container has resources. The object itself is always present.
-fn has_resources(container: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) -> bool {
-    let path = path.field("resources");
-    let is_set = |resources: &Object| {
-        ["limits", "requests", "claims"].iter().any(|field| errors.is_set(resources, field, &path))
-    };
+fn has_resources(container: &Object, at: &At<'_>) -> bool {
+    let at = at.field("resources");
+    let is_set =
+        |resources: &Object| ["limits", "requests", "claims"].iter().any(|field| at.is_set(resources, field));
     object(container, "resources").is_some_and(is_set)
 }
 
@@ -129,54 +117,40 @@ fn names<'v>(spec: &'v Object, field: &str) -> BTreeSet<&'v str> {
 }
 
 /// Validates a container, field by field.
-fn validate(
-    container: &Object,
-    role: Role,
-    path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
+fn validate(container: &Object, role: Role, at: &At<'_>, pod: &PodContext<'_>) {
     if !container.contains_key("image") {
-        errors.required(&path.field("image"), "");
+        at.field("image").required("");
     }
     for (field, value) in container {
-        part(container, field, value, path, pod, errors);
-        role_part(container, role, field, value, path, pod, errors);
+        part(container, field, value, at, pod);
+        role_part(container, role, field, value, at, pod);
     }
 }
 
 /// Validates a field whose rules do not depend on the role.
-fn part(
-    container: &Object,
-    field: &str,
-    value: &Value,
-    container_path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
-    let path = &container_path.field(field);
+fn part(container: &Object, field: &str, value: &Value, container_path: &At<'_>, pod: &PodContext<'_>) {
+    let at = &container_path.field(field);
     match (field, value) {
-        ("name", Value::String(name)) if name.is_empty() => errors.required(path, ""),
-        ("name", Value::String(name)) => errors.check(path, name, syntax::label(name)),
+        ("name", _) => container_path.require_text(container, field, syntax::label),
         ("image", Value::String(image)) if image.trim() != image => {
-            errors.invalid(path, &**image, "must not have leading or trailing whitespace");
+            at.invalid(&**image, "must not have leading or trailing whitespace");
         }
         ("terminationMessagePolicy", Value::String(policy)) => {
-            errors.required_one_of(path, policy, &["File", "FallbackToLogsOnError"]);
+            at.required_one_of(policy, &["File", "FallbackToLogsOnError"]);
         }
         ("imagePullPolicy", Value::String(policy)) => {
-            errors.required_one_of(path, policy, &["Always", "IfNotPresent", "Never"]);
+            at.required_one_of(policy, &["Always", "IfNotPresent", "Never"]);
         }
-        ("ports", list) => ports(list, path, errors),
-        ("env", list) => environment::variables(list, path, pod, errors),
-        ("envFrom", list) => environment::sources(list, path, errors),
-        ("volumeMounts", list) => mount::mounts(list, container, path, &pod.volumes, errors),
-        ("volumeDevices", list) => mount::devices(list, container, path, &pod.volumes, errors),
+        ("ports", list) => ports(list, at),
+        ("env", list) => environment::variables(list, at, pod),
+        ("envFrom", list) => environment::sources(list, at),
+        ("volumeMounts", list) => mount::mounts(list, container, at, &pod.volumes),
+        ("volumeDevices", list) => mount::devices(list, container, at, &pod.volumes),
         ("resources", Value::Object(requirements)) if !requirements.is_empty() => {
-            resources::of_container(requirements, path, &pod.claims, errors);
+            resources::of_container(requirements, at, &pod.claims);
         }
-        ("resizePolicy", list) => resize_policy(list, path, pod.never_restarts, errors),
-        ("securityContext", Value::Object(context)) => security::of_container(context, path, pod, errors),
+        ("resizePolicy", list) => resize_policy(list, at, pod.never_restarts),
+        ("securityContext", Value::Object(context)) => security::of_container(context, at, pod),
         _ => {}
     }
 }
@@ -187,112 +161,102 @@ fn role_part(
     role: Role,
     field: &str,
     value: &Value,
-    container_path: &FieldPath<'_>,
+    container_path: &At<'_>,
     pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
 ) {
-    let path = &container_path.field(field);
+    let at = &container_path.field(field);
     match (field, value, role) {
         // The caller reports the fields that an ephemeral container cannot have.
         (_, _, Role::Ephemeral) => {}
         ("lifecycle" | "livenessProbe" | "readinessProbe" | "startupProbe", _, Role::Init) => {
-            errors.forbidden(path, "may not be set for init containers without restartPolicy=Always");
+            at.forbidden("may not be set for init containers without restartPolicy=Always");
         }
-        ("lifecycle", Value::Object(lifecycle), _) => handler::lifecycle(lifecycle, path, pod, errors),
-        ("livenessProbe" | "startupProbe", Value::Object(probe), _) => {
-            handler::probe(probe, false, path, errors);
+        ("lifecycle", Value::Object(lifecycle), _) => handler::lifecycle(lifecycle, at, pod),
+        ("livenessProbe" | "readinessProbe" | "startupProbe", Value::Object(probe), _) => {
+            handler::probe(probe, field == "readinessProbe", at);
         }
-        ("readinessProbe", Value::Object(probe), _) => handler::probe(probe, true, path, errors),
-        ("resizePolicy", list, Role::Init) => each_object(list, path, |path, policy| {
+        ("resizePolicy", list, Role::Init) => at.each_object(list, |at, policy| {
             if text(policy, "restartPolicy") == "RestartContainer" {
                 let why = "an init container is restarted only if its restartPolicy is Always";
-                errors.invalid(&path.field("restartPolicy"), "RestartContainer", why);
+                at.field("restartPolicy").invalid("RestartContainer", why);
             }
         }),
         ("restartPolicy", Value::String(policy), _) => {
-            errors.one_of(path, policy, &["Always", "Never", "OnFailure"]);
+            at.one_of(policy, &["Always", "Never", "OnFailure"]);
         }
         ("restartPolicyRules", list, _) => {
             let has_policy = container.contains_key("restartPolicy");
             if !has_policy {
                 let why = "must specify restartPolicy when restart rules are used";
-                errors.required(&container_path.field("restartPolicy"), why);
+                container_path.field("restartPolicy").required(why);
             }
             // The API does not check the rules of an init container without a policy.
             if has_policy || role == Role::Regular {
-                restart_rules(list, path, errors);
+                restart_rules(list, at);
             }
         }
         _ => {}
     }
 }
 
-fn ports(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn ports(list: &Value, at: &At<'_>) {
     let mut names = BTreeSet::new();
-    each_object(list, path, |path, port| {
+    at.each_object(list, |at, port| {
         let name = text(port, "name");
         if !name.is_empty() {
             match syntax::port_name(name) {
-                Err(why) => errors.invalid(&path.field("name"), name, why),
+                Err(why) => at.field("name").invalid(name, why),
                 Ok(()) if names.insert(name) => {}
-                Ok(()) => errors.duplicate(&path.field("name"), name),
+                Ok(()) => at.field("name").duplicate(name),
             }
         }
         match number(port, "containerPort").unwrap_or_default() {
-            0 => errors.required(&path.field("containerPort"), ""),
-            number => handler::port_number(number, &path.field("containerPort"), errors),
+            0 => at.field("containerPort").required(""),
+            number => handler::port_number(number, &at.field("containerPort")),
         }
-        match number(port, "hostPort").unwrap_or_default() {
-            0 => {}
-            number => handler::port_number(number, &path.field("hostPort"), errors),
+        if let Some(number) = number(port, "hostPort").filter(|number| *number != 0) {
+            handler::port_number(number, &at.field("hostPort"));
         }
-        errors.required_one_of(&path.field("protocol"), text(port, "protocol"), &["SCTP", "TCP", "UDP"]);
+        at.field("protocol").required_one_of(text(port, "protocol"), &["SCTP", "TCP", "UDP"]);
     });
 }
 
 /// A port of the host: protocol, address and number.
 type HostPort<'v> = (&'v str, &'v str, i64);
 
-fn host_ports<'v>(
-    container: &'v Object,
-    path: &FieldPath<'_>,
-    taken: &mut BTreeSet<HostPort<'v>>,
-    errors: &mut Errors<'_>,
-) {
-    objects(path, container, "ports", |path, port| {
+fn host_ports<'v>(container: &'v Object, at: &At<'_>, taken: &mut BTreeSet<HostPort<'v>>) {
+    at.objects(container, "ports", |at, port| {
         let number = number(port, "hostPort").unwrap_or_default();
         let (protocol, address) = (text(port, "protocol"), text(port, "hostIP"));
         if number != 0 && !taken.insert((protocol, address, number)) {
-            errors.duplicate(&path.field("hostPort"), &format!("{protocol}/{address}/{number}"));
+            at.field("hostPort").duplicate(&format!("{protocol}/{address}/{number}"));
         }
     });
 }
 
-fn resize_policy(list: &Value, path: &FieldPath<'_>, never_restarts: bool, errors: &mut Errors<'_>) {
+fn resize_policy(list: &Value, at: &At<'_>, never_restarts: bool) {
     let mut resources = BTreeSet::new();
-    each_object(list, path, |item, policy| {
-        let path = item.unnamed();
+    at.each_object(list, |item, policy| {
+        let at = item.unnamed();
         let (resource, restart) = (text(policy, "resourceName"), text(policy, "restartPolicy"));
         if !resources.insert(resource) {
-            errors.duplicate(item, resource);
+            item.duplicate(resource);
         }
-        errors.required_one_of(&path, resource, &["cpu", "memory"]);
-        errors.required_one_of(&path, restart, &["NotRequired", "RestartContainer"]);
+        at.required_one_of(resource, &["cpu", "memory"]);
+        at.required_one_of(restart, &["NotRequired", "RestartContainer"]);
         if never_restarts && restart != "NotRequired" {
-            errors.invalid(&path, restart, "must be NotRequired if the pod's restartPolicy is Never");
+            at.invalid(restart, "must be NotRequired if the pod's restartPolicy is Never");
         }
     });
 }
 
-fn restart_rules(rules: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.max_items(path, rules.as_array().map_or(0, Vec::len), MAX_RESTART_RULES);
-    each_object(rules, path, |path, rule| {
-        errors.one_of(&path.field("action"), text(rule, "action"), &["Restart", "RestartAllContainers"]);
-        let path = path.field("exitCodes");
-        let Some(codes) = object(rule, "exitCodes") else {
-            return errors.required(&path, "must be specified");
-        };
-        errors.one_of(&path.field("operator"), text(codes, "operator"), &["In", "NotIn"]);
-        errors.max_items(&path.field("values"), list(codes, "values").len(), MAX_EXIT_CODES);
+fn restart_rules(rules: &Value, at: &At<'_>) {
+    at.max_items(rules.as_array().map_or(0, Vec::len), MAX_RESTART_RULES);
+    at.each_object(rules, |at, rule| {
+        at.field("action").one_of(text(rule, "action"), &["Restart", "RestartAllContainers"]);
+        let at = at.field("exitCodes");
+        let Some(codes) = object(rule, "exitCodes") else { return at.required("must be specified") };
+        at.field("operator").one_of(text(codes, "operator"), &["In", "NotIn"]);
+        at.field("values").max_items(list(codes, "values").len(), MAX_EXIT_CODES);
     });
 }

@@ -3,12 +3,11 @@
 use serde_json::Value;
 
 use super::{
+    at::At,
     context::PodContext,
-    errors::Errors,
-    fields::{Object, each_object, object, text},
+    fields::{Object, object, text},
     syntax,
 };
-use crate::pod::FieldPath;
 
 /// The fields of the pod that a variable may refer to.
 const VARIABLE_FIELDS: [&str; 9] = [
@@ -39,82 +38,65 @@ const RESOURCES: [&str; 6] = [
 const BYTE_DIVISORS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-pub(super) fn variables(list: &Value, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
-    each_object(list, path, |path, variable| {
-        errors.require_text(variable, "name", path, syntax::variable_name);
-        if let Some(source) = object(variable, "valueFrom") {
-            let has_value = !text(variable, "value").is_empty();
-            value_from(source, has_value, &path.field("valueFrom"), pod, errors);
-        }
+pub(super) fn variables(list: &Value, at: &At<'_>, pod: &PodContext<'_>) {
+    at.each_object(list, |at, variable| {
+        at.require_text(variable, "name", syntax::variable_name);
+        let has_value = !text(variable, "value").is_empty();
+        at.object(variable, "valueFrom", |at, source| value_from(source, has_value, at, pod));
     });
 }
 
-fn value_from(
-    source: &Object,
-    has_value: bool,
-    path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
+fn value_from(source: &Object, has_value: bool, at: &At<'_>, pod: &PodContext<'_>) {
     let mut sources = 0;
     for (kind, source) in source {
         let Some(source) = source.as_object() else { continue };
-        let path = path.field(kind);
+        let at = at.field(kind);
         match kind.as_str() {
-            "fieldRef" => field_reference(source, &VARIABLE_FIELDS, &path, errors),
-            "resourceFieldRef" => resource_reference(source, false, &path, errors),
-            "configMapKeyRef" | "secretKeyRef" => key_reference(source, &path, errors),
-            "fileKeyRef" => file_reference(source, &path, pod, errors),
+            "fieldRef" => field_reference(source, &VARIABLE_FIELDS, &at),
+            "resourceFieldRef" => resource_reference(source, false, &at),
+            "configMapKeyRef" | "secretKeyRef" => key_reference(source, &at),
+            "fileKeyRef" => file_reference(source, &at, pod),
             _ => continue,
         }
         sources += 1;
     }
     if sources == 0 {
         let why = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
-        errors.invalid(path, "", why);
+        at.invalid("", why);
     } else if has_value {
-        errors.invalid(path, "", "may not be specified when `value` is not empty");
+        at.invalid("", "may not be specified when `value` is not empty");
     } else if sources > 1 {
-        errors.invalid(path, "", "may not have more than one field specified at a time");
+        at.invalid("", "may not have more than one field specified at a time");
     }
 }
 
 /// Validates a reference to a field of the pod.
-pub(super) fn field_reference(
-    reference: &Object,
-    supported: &[&str],
-    path: &FieldPath<'_>,
-    errors: &mut Errors<'_>,
-) {
+pub(super) fn field_reference(reference: &Object, supported: &[&str], at: &At<'_>) {
     let (version, field) = (text(reference, "apiVersion"), text(reference, "fieldPath"));
-    let field_path = path.field("fieldPath");
+    let field_path = at.field("fieldPath");
     if version.is_empty() {
-        return errors.required(&path.field("apiVersion"), "");
+        return at.field("apiVersion").required("");
     }
     if field.is_empty() {
-        return errors.required(&field_path, "");
+        return field_path.required("");
     }
     if version != "v1" {
-        return errors.invalid(&field_path, field, "the apiVersion of a pod is v1");
+        return field_path.invalid(field, "the apiVersion of a pod is v1");
     }
     match subscript(field) {
-        Some(("metadata.annotations", key)) => errors.check(path, key, syntax::qualified_caseless(key)),
-        Some(("metadata.labels", key)) => errors.check(path, key, syntax::qualified(key)),
+        Some(("metadata.annotations", key)) => at.check(key, syntax::qualified_caseless),
+        Some(("metadata.labels", key)) => at.check(key, syntax::qualified),
         Some(_) => {
-            errors.invalid(
-                &field_path,
-                field,
-                "only metadata.annotations and metadata.labels may have a key",
-            );
+            field_path.invalid(field, "only metadata.annotations and metadata.labels may have a key");
         }
         None => {
             // Old clients write `spec.host`.
             let field = if field == "spec.host" { "spec.nodeName" } else { field };
             let known = [&VARIABLE_FIELDS[..], &FILE_FIELDS, &UNSUPPORTED_FIELDS];
             if !known.iter().any(|fields| fields.contains(&field)) {
-                errors.invalid(&field_path, field, "must be a field that can be referred to");
+                field_path.invalid(field, "must be a field that can be referred to");
             } else if !supported.contains(&field) {
-                errors.not_supported(&field_path, field, supported);
+                field_path.not_supported(field, supported);
             }
         }
     }
@@ -126,21 +108,16 @@ fn subscript(field: &str) -> Option<(&str, &str)> {
 }
 
 /// Validates a reference to a resource of a container. In a file it names the container.
-pub(super) fn resource_reference(
-    reference: &Object,
-    for_file: bool,
-    path: &FieldPath<'_>,
-    errors: &mut Errors<'_>,
-) {
+pub(super) fn resource_reference(reference: &Object, for_file: bool, at: &At<'_>) {
     let resource = text(reference, "resource");
     let is_huge_pages =
         resource.starts_with("requests.hugepages-") || resource.starts_with("limits.hugepages-");
     if for_file && text(reference, "containerName").is_empty() {
-        errors.required(&path.field("containerName"), "");
+        at.field("containerName").required("");
     } else if resource.is_empty() {
-        errors.required(&path.field("resource"), "");
+        at.field("resource").required("");
     } else if !is_huge_pages {
-        errors.one_of(&path.field("resource"), resource, &RESOURCES);
+        at.field("resource").one_of(resource, &RESOURCES);
     }
     let divisor = text(reference, "divisor");
     let is_valid = match resource {
@@ -151,41 +128,41 @@ pub(super) fn resource_reference(
     };
     if !is_valid {
         let why = "must be 1 or 1m for cpu, and 1 with an optional unit (1k … 1E, 1Ki … 1Ei) for bytes";
-        errors.invalid(&path.field("divisor"), divisor, why);
+        at.field("divisor").invalid(divisor, why);
     }
 }
 
 /// Validates a reference to a key of a `ConfigMap` or Secret.
-fn key_reference(reference: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.check_text(reference, "name", path, syntax::subdomain);
-    errors.require_text(reference, "key", path, syntax::config_key);
+fn key_reference(reference: &Object, at: &At<'_>) {
+    at.check_text(reference, "name", syntax::subdomain);
+    at.require_text(reference, "key", syntax::config_key);
 }
 
 /// Validates a reference to a key of a file in a volume, which must be an emptyDir.
-fn file_reference(reference: &Object, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
-    errors.require_text(reference, "key", path, syntax::variable_name);
-    errors.require_text(reference, "volumeName", path, syntax::label);
-    errors.require_text(reference, "path", path, syntax::no_backsteps);
-    let (name, path) = (text(reference, "volumeName"), path.field("volumeName"));
+fn file_reference(reference: &Object, at: &At<'_>, pod: &PodContext<'_>) {
+    at.require_text(reference, "key", syntax::variable_name);
+    at.require_text(reference, "volumeName", syntax::label);
+    at.require_text(reference, "path", syntax::no_backsteps);
+    let (name, at) = (text(reference, "volumeName"), at.field("volumeName"));
     match pod.volume(name) {
-        None => errors.not_found(&path, name),
+        None => at.not_found(name),
         Some(volume) if volume.contains_key("emptyDir") => {}
-        Some(_) => errors.invalid(&path, name, "the volume must be an emptyDir"),
+        Some(_) => at.invalid(name, "the volume must be an emptyDir"),
     }
 }
 
 /// Validates the objects whose keys all become variables.
-pub(super) fn sources(list: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    each_object(list, path, |path, source| {
-        errors.check_filled(source, "prefix", path, syntax::variable_name);
+pub(super) fn sources(list: &Value, at: &At<'_>) {
+    at.each_object(list, |at, source| {
+        at.check_filled(source, "prefix", syntax::variable_name);
         let mut count = 0;
         for kind in ["configMapRef", "secretRef"] {
             let Some(reference) = object(source, kind) else { continue };
             count += 1;
-            errors.require_text(reference, "name", &path.field(kind), syntax::subdomain_prefix);
+            at.field(kind).require_text(reference, "name", syntax::subdomain_prefix);
         }
         if count != 1 {
-            errors.invalid(&path.unnamed(), "", "must specify one of: `configMapRef` or `secretRef`");
+            at.unnamed().invalid("", "must specify one of: `configMapRef` or `secretRef`");
         }
     });
 }

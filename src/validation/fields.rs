@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use crate::pod::FieldPath;
 pub(super) use crate::pod::Object;
 
 /// The text of a field; empty if the field is absent.
@@ -38,42 +37,6 @@ pub(super) fn object<'v>(object: &'v Object, field: &str) -> Option<&'v Object> 
 /// The items of the list in a field; none if the field is absent.
 pub(super) fn list<'v>(object: &'v Object, field: &str) -> &'v [Value] {
     object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-/// The objects of a list, each with its path.
-pub(super) fn each_object<'v>(
-    list: &'v Value,
-    path: &FieldPath<'_>,
-    mut each: impl FnMut(&FieldPath<'_>, &'v Object),
-) {
-    for (index, item) in list.as_array().into_iter().flatten().enumerate() {
-        if let Value::Object(item) = item {
-            each(&path.index(index), item);
-        }
-    }
-}
-
-/// The objects of the list in a field, each with its path.
-pub(super) fn objects<'v>(
-    list_path: &FieldPath<'_>,
-    object: &'v Object,
-    field: &str,
-    each: impl FnMut(&FieldPath<'_>, &'v Object),
-) {
-    if let Some(list) = object.get(field) {
-        each_object(list, list_path, each);
-    }
-}
-
-/// Visits all containers of a pod, each with its path.
-pub(super) fn each_container<'v>(
-    spec: &'v Object,
-    path: &FieldPath<'_>,
-    mut visit: impl FnMut(&FieldPath<'_>, &'v Object),
-) {
-    for field in ["initContainers", "containers", "ephemeralContainers"] {
-        objects(&path.field(field), spec, field, &mut visit);
-    }
 }
 
 /// The texts of the list in a field.

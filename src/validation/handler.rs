@@ -3,12 +3,11 @@
 use serde_json::Value;
 
 use super::{
+    at::At,
     context::PodContext,
-    errors::Errors,
-    fields::{Object, given_text, list, number, object, objects, text},
+    fields::{Object, given_text, list, number, object, text},
     syntax,
 };
-use crate::pod::FieldPath;
 
 /// The signals that may stop a container on Linux.
 const SIGNALS: &str = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT SIGKILL \
@@ -21,48 +20,41 @@ const SIGNALS: &str = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGH
 /// The signals that may stop a container on Windows.
 const WINDOWS_SIGNALS: &str = "SIGKILL SIGTERM";
 
-pub(super) fn lifecycle(
-    lifecycle: &Object,
-    path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
+pub(super) fn lifecycle(lifecycle: &Object, at: &At<'_>, pod: &PodContext<'_>) {
     for field in ["postStart", "preStop"] {
-        if let Some(handler) = object(lifecycle, field) {
-            self::handler(handler, &path.field(field), pod.grace, errors);
-        }
+        at.object(lifecycle, field, |at, handler| self::handler(handler, at, pod.grace));
     }
     if let Some(signal) = given_text(lifecycle, "stopSignal") {
-        let path = path.field("stopSignal");
+        let at = at.field("stopSignal");
         let signals = match pod.os {
             None => {
-                return errors.forbidden(&path, "may not be set for containers with empty `spec.os.name`");
+                return at.forbidden("may not be set for containers with empty `spec.os.name`");
             }
             Some("windows") => WINDOWS_SIGNALS,
             Some("linux") => SIGNALS,
             Some(_) => return,
         };
-        errors.one_of(&path, signal, &signals.split(' ').collect::<Vec<_>>());
+        at.one_of(signal, &signals.split(' ').collect::<Vec<_>>());
     }
 }
 
 /// Validates a probe. Only a readiness probe may need several successes.
-pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    handler(probe, path, None, errors);
+pub(super) fn probe(probe: &Object, is_readiness: bool, at: &At<'_>) {
+    handler(probe, at, None);
     for (field, value) in probe {
         let Some(number) = value.as_i64() else { continue };
-        let path = path.field(field);
+        let at = at.field(field);
         if field == "terminationGracePeriodSeconds" {
             if number <= 0 {
-                errors.invalid(&path, number, "must be greater than 0");
+                at.invalid(number, "must be greater than 0");
             }
             if is_readiness {
-                errors.invalid(&path, number, "must not be set for readinessProbes");
+                at.invalid(number, "must not be set for readinessProbes");
             }
         } else {
-            errors.not_negative(&path, number);
+            at.not_negative(number);
             if field == "successThreshold" && number != 1 && !is_readiness {
-                errors.invalid(&path, number, "must be 1");
+                at.invalid(number, "must be 1");
             }
         }
     }
@@ -72,56 +64,56 @@ pub(super) fn probe(probe: &Object, is_readiness: bool, path: &FieldPath<'_>, er
 const ACTIONS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// Validates a handler. If it has several types, the first is validated and the others are rejected.
-fn handler(handler: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
+fn handler(handler: &Object, at: &At<'_>, grace: Option<i64>) {
     let mut given = ACTIONS.iter().filter_map(|kind| Some((*kind, object(handler, kind)?)));
     let Some((kind, action)) = given.next() else {
-        return errors.required(path, "must specify a handler type");
+        return at.required("must specify a handler type");
     };
-    self::action(kind, action, &path.field(kind), grace, errors);
+    self::action(kind, action, &at.field(kind), grace);
     for (kind, _) in given {
-        errors.forbidden(&path.field(kind), "may not specify more than 1 handler type");
+        at.field(kind).forbidden("may not specify more than 1 handler type");
     }
 }
 
-fn action(kind: &str, action: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
+fn action(kind: &str, action: &Object, at: &At<'_>, grace: Option<i64>) {
     match kind {
-        "exec" if list(action, "command").is_empty() => errors.required(&path.field("command"), ""),
-        "httpGet" => http_get(action, path, errors),
-        "tcpSocket" => port(action, &path.field("port"), errors),
-        "grpc" => port_number(number(action, "port").unwrap_or_default(), &path.field("port"), errors),
-        "sleep" => sleep(action, path, grace, errors),
+        "exec" if list(action, "command").is_empty() => at.field("command").required(""),
+        "httpGet" => http_get(action, at),
+        "tcpSocket" => port(action, &at.field("port")),
+        "grpc" => port_number(number(action, "port").unwrap_or_default(), &at.field("port")),
+        "sleep" => sleep(action, at, grace),
         _ => {}
     }
 }
 
-fn http_get(action: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.not_empty(&path.field("path"), text(action, "path"));
-    port(action, &path.field("port"), errors);
-    errors.one_of(&path.field("scheme"), text(action, "scheme"), &["HTTP", "HTTPS"]);
-    objects(&path.field("httpHeaders"), action, "httpHeaders", |path, header| {
+fn http_get(action: &Object, at: &At<'_>) {
+    at.field("path").not_empty(text(action, "path"));
+    port(action, &at.field("port"));
+    at.field("scheme").one_of(text(action, "scheme"), &["HTTP", "HTTPS"]);
+    at.objects(action, "httpHeaders", |at, header| {
         let name = text(header, "name");
-        errors.check(&path.unnamed(), name, syntax::header_name(name));
+        at.unnamed().check(name, syntax::header_name);
     });
 }
 
-fn sleep(action: &Object, path: &FieldPath<'_>, grace: Option<i64>, errors: &mut Errors<'_>) {
+fn sleep(action: &Object, at: &At<'_>, grace: Option<i64>) {
     let seconds = number(action, "seconds").unwrap_or_default();
     if let Some(grace) = grace
         && (seconds < 0 || seconds > grace)
     {
         let why = format!("must be from 0 to terminationGracePeriodSeconds ({grace})");
-        errors.invalid(path, seconds, &why);
+        at.invalid(seconds, &why);
     }
 }
 
 /// Validates the port of an action: a number, or the name of a port.
-fn port(action: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn port(action: &Object, at: &At<'_>) {
     match action.get("port") {
-        Some(Value::String(name)) => errors.check(path, name, syntax::port_name(name)),
-        port => port_number(port.and_then(Value::as_i64).unwrap_or_default(), path, errors),
+        Some(Value::String(name)) => at.check(name, syntax::port_name),
+        port => port_number(port.and_then(Value::as_i64).unwrap_or_default(), at),
     }
 }
 
-pub(super) fn port_number(number: i64, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.in_range(path, number, 1..=65_535, "must be between 1 and 65535, inclusive");
+pub(super) fn port_number(number: i64, at: &At<'_>) {
+    at.in_range(number, 1..=65_535, "must be between 1 and 65535, inclusive");
 }

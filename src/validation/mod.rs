@@ -7,11 +7,11 @@
 //! the API's own.
 
 mod annotation;
+mod at;
 mod claim;
 mod container;
 mod context;
 mod environment;
-mod errors;
 mod fields;
 mod handler;
 mod metadata;
@@ -28,9 +28,9 @@ mod storage;
 mod syntax;
 mod volume;
 
-pub use self::errors::Report;
+pub use self::at::Report;
 use self::{
-    errors::Errors,
+    at::{At, Shared},
     fields::{Object, object},
 };
 use crate::pod::FieldPath;
@@ -40,18 +40,20 @@ use crate::pod::FieldPath;
 ///
 /// `path` is the path of the pod in its manifest.
 pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
-    validate_fields(pod, path, &mut Errors::new(report));
-    let Some(spec) = object(pod, "spec") else { return };
-    let path = path.field("spec");
-    reference::references(spec, &path, report);
-    reference::priority(spec, &path, report);
+    let report = Shared::new(report);
+    let at = report.at(*path);
+    validate_fields(pod, &at);
+    at.object(pod, "spec", |at, spec| {
+        reference::references(spec, at);
+        reference::priority(spec, at);
+    });
 }
 
-fn validate_fields(pod: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn validate_fields(pod: &Object, at: &At<'_>) {
     let (Some(metadata), Some(spec)) = (object(pod, "metadata"), object(pod, "spec")) else { return };
-    metadata::validate(metadata, &path.field("metadata"), errors);
-    spec::validate(spec, metadata, &path.field("spec"), errors);
+    metadata::validate(metadata, &at.field("metadata"));
+    spec::validate(spec, metadata, &at.field("spec"));
     if let Some(annotations) = object(metadata, "annotations") {
-        annotation::validate(annotations, spec, path, errors);
+        annotation::validate(annotations, spec, at);
     }
 }

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
+    at::At,
     context::Volumes,
-    errors::Errors,
-    fields::{Object, each_object, given_text, is_true, list, object, text},
+    fields::{Object, given_text, is_true, list, object, text},
     syntax,
 };
-use crate::pod::FieldPath;
 
 const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
 const RECURSIONS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
@@ -22,126 +21,110 @@ fn places<'v>(container: &'v Object, list_field: &str, place: &str) -> BTreeMap<
 }
 
 /// Validates the volumes that a container mounts as directories.
-pub(super) fn mounts(
-    list: &Value,
-    container: &Object,
-    path: &FieldPath<'_>,
-    volumes: &Volumes<'_>,
-    errors: &mut Errors<'_>,
-) {
+pub(super) fn mounts(list: &Value, container: &Object, at: &At<'_>, volumes: &Volumes<'_>) {
     let devices = places(container, "volumeDevices", "devicePath");
     let privileged =
         || object(container, "securityContext").is_some_and(|context| is_true(context, "privileged"));
     let device_paths: BTreeSet<&str> = devices.values().copied().collect();
     let mut taken = BTreeSet::new();
-    each_object(list, path, |path, mount| {
+    at.each_object(list, |at, mount| {
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
-        errors.not_empty(&path.field("name"), name);
+        at.field("name").not_empty(name);
         if !volumes.contains_key(name) {
-            errors.not_found(&path.field("name"), name);
+            at.field("name").not_found(name);
         }
-        errors.not_empty(&path.field("mountPath"), place);
+        at.field("mountPath").not_empty(place);
         if !taken.insert(place) {
-            errors.invalid(&path.field("mountPath"), place, "must be unique");
+            at.field("mountPath").invalid(place, "must be unique");
         }
         if devices.contains_key(name) {
-            errors.invalid(&path.field("name"), name, "must not already exist in volumeDevices");
+            at.field("name").invalid(name, "must not already exist in volumeDevices");
         }
         if device_paths.contains(place) {
-            let why = "must not already exist as a path in volumeDevices";
-            errors.invalid(&path.field("mountPath"), place, why);
+            at.field("mountPath").invalid(place, "must not already exist as a path in volumeDevices");
         }
         let is_plain = |field: &String| matches!(field.as_str(), "name" | "mountPath" | "readOnly");
         if !mount.keys().all(is_plain) {
-            sub_paths(mount, path, errors);
-            propagation(mount, privileged(), &path.unnamed(), errors);
+            sub_paths(mount, at);
+            propagation(mount, privileged(), &at.unnamed());
         }
     });
 }
 
 /// Validates the path in the volume. The API's paths do not have the index of the mount.
-fn sub_paths(mount: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn sub_paths(mount: &Object, at: &At<'_>) {
     let (sub_path, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
-    let short = path.unnamed();
-    errors.check_text(mount, "subPath", &short, syntax::descending);
+    let short = at.unnamed();
+    short.check_text(mount, "subPath", syntax::descending);
     if !sub_path.is_empty() && !expression.is_empty() {
-        let why = "subPathExpr and subPath are mutually exclusive";
-        errors.invalid(&path.field("subPathExpr"), expression, why);
+        at.field("subPathExpr").invalid(expression, "subPathExpr and subPath are mutually exclusive");
     }
-    errors.check_text(mount, "subPathExpr", &short, syntax::descending);
+    short.check_text(mount, "subPathExpr", syntax::descending);
 }
 
 /// Validates the propagation of mounts below the mount.
-fn propagation(mount: &Object, privileged: bool, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn propagation(mount: &Object, privileged: bool, at: &At<'_>) {
     let propagation = given_text(mount, "mountPropagation");
     if let Some(propagation) = propagation {
-        let path = path.field("mountPropagation");
-        errors.one_of(&path, propagation, &PROPAGATIONS);
+        let at = at.field("mountPropagation");
+        at.one_of(propagation, &PROPAGATIONS);
         if propagation == "Bidirectional" && !privileged {
-            let why = "Bidirectional mount propagation is available only to privileged containers";
-            errors.forbidden(&path, why);
+            at.forbidden("Bidirectional mount propagation is available only to privileged containers");
         }
     }
-    let path = path.field("recursiveReadOnly");
+    let at = at.field("recursiveReadOnly");
     match given_text(mount, "recursiveReadOnly") {
         None | Some("Disabled") => {}
         Some("Enabled" | "IfPossible") => {
             if !is_true(mount, "readOnly") {
-                errors.forbidden(&path, "may only be specified when readOnly is true");
+                at.forbidden("may only be specified when readOnly is true");
             }
             if propagation.is_some_and(|propagation| propagation != "None") {
-                let why = "may only be specified when mountPropagation is None or not specified";
-                errors.forbidden(&path, why);
+                at.forbidden("may only be specified when mountPropagation is None or not specified");
             }
         }
-        Some(other) => errors.not_supported(&path, other, &RECURSIONS),
+        Some(other) => at.not_supported(other, &RECURSIONS),
     }
 }
 
 /// Validates the volumes that a container has as block devices.
-pub(super) fn devices(
-    list: &Value,
-    container: &Object,
-    path: &FieldPath<'_>,
-    volumes: &Volumes<'_>,
-    errors: &mut Errors<'_>,
-) {
+pub(super) fn devices(list: &Value, container: &Object, at: &At<'_>, volumes: &Volumes<'_>) {
     let mounts = places(container, "volumeMounts", "mountPath");
     let mount_paths: BTreeSet<&str> = mounts.values().copied().collect();
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
-    each_object(list, path, |path, device| {
+    at.each_object(list, |at, device| {
         let (name, place) = (text(device, "name"), text(device, "devicePath"));
-        let (name_path, place_path) = (path.field("name"), path.field("devicePath"));
-        errors.not_empty(&name_path, name);
+        let (name_path, place_path) = (at.field("name"), at.field("devicePath"));
+        name_path.not_empty(name);
         if !name.is_empty() && !names.insert(name) {
-            errors.invalid(&name_path, name, "must be unique");
+            name_path.invalid(name, "must be unique");
         }
         let is_claim = |volume: &Object| {
             volume.contains_key("persistentVolumeClaim") || volume.contains_key("ephemeral")
         };
         match volumes.get(name) {
-            None => errors.not_found(&name_path, name),
+            None => name_path.not_found(name),
             Some(volume) if is_claim(volume) => {}
             Some(_) => {
                 let why = "must be a persistentVolumeClaim or an ephemeral volume to be a block device";
-                errors.invalid(&name_path, name, why);
+                name_path.invalid(name, why);
             }
         }
-        errors.not_empty(&place_path, place);
+        place_path.not_empty(place);
         if places.contains(place) {
-            errors.invalid(&place_path, place, "must be unique");
+            place_path.invalid(place, "must be unique");
         }
         match syntax::no_backsteps(place) {
             Ok(()) => {
                 places.insert(place);
             }
-            Err(why) => errors.invalid(&place_path, place, why),
+            Err(why) => place_path.invalid(place, why),
         }
         if mounts.contains_key(name) {
-            errors.invalid(&name_path, name, "must not already exist in volumeMounts");
+            name_path.invalid(name, "must not already exist in volumeMounts");
         }
         if mount_paths.contains(place) {
-            errors.invalid(&place_path, place, "must not already exist as a path in volumeMounts");
+            place_path.invalid(place, "must not already exist as a path in volumeMounts");
         }
     });
 }

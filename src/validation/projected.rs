@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{
+    at::At,
     environment,
-    errors::Errors,
-    fields::{Object, given_text, number, object, objects, text},
+    fields::{Object, given_text, list, number, object, text},
     metadata, scheduling, storage, syntax,
 };
-use crate::pod::FieldPath;
 
 /// The shortest lifetime of a projected token, in seconds.
 const MIN_TOKEN_SECONDS: i64 = 10 * 60;
@@ -25,139 +24,118 @@ const MAX_SIGNER: usize = 253 + 1 + 63 + 1 + 253;
 /// The longest domain, in bytes.
 const MAX_DOMAIN: usize = 253;
 
+const CERTIFICATE_PATHS: [&str; 3] = ["credentialBundlePath", "keyPath", "certificateChainPath"];
 const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 
-pub(super) fn downward_api(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    storage::mode(source, "defaultMode", path, errors);
-    objects(&path.field("items").unnamed(), source, "items", |path, file| {
-        downward_file(file, &path.unnamed(), errors);
-    });
+pub(super) fn downward_api(source: &Object, at: &At<'_>) {
+    storage::mode(source, "defaultMode", at);
+    downward_files(source, at);
+}
+
+fn downward_files(source: &Object, at: &At<'_>) {
+    if let Some(items) = source.get("items") {
+        at.field("items").unnamed().each_object(items, |at, file| downward_file(file, &at.unnamed()));
+    }
 }
 
 /// Validates a file of the downward API. The API's paths do not have the list and its index.
-fn downward_file(file: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn downward_file(file: &Object, at: &At<'_>) {
     let place = text(file, "path");
-    errors.not_empty(&path.field("path"), place);
-    errors.check(&path.field("path"), place, syntax::local_path(place));
+    path(place, at);
     match (object(file, "fieldRef"), object(file, "resourceFieldRef")) {
         (Some(field), resource) => {
-            environment::field_reference(field, &environment::FILE_FIELDS, &path.field("fieldRef"), errors);
+            environment::field_reference(field, &environment::FILE_FIELDS, &at.field("fieldRef"));
             if resource.is_some() {
-                let why = "fieldRef and resourceFieldRef can not be specified simultaneously";
-                errors.invalid(path, place, why);
+                at.invalid(place, "fieldRef and resourceFieldRef can not be specified simultaneously");
             }
         }
         (None, Some(resource)) => {
-            environment::resource_reference(resource, true, &path.field("resourceFieldRef"), errors);
+            environment::resource_reference(resource, true, &at.field("resourceFieldRef"));
         }
-        (None, None) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
+        (None, None) => at.required("one of fieldRef and resourceFieldRef is required"),
     }
-    storage::mode(file, "mode", path, errors);
+    storage::mode(file, "mode", at);
 }
 
-/// The paths of the files of a projected volume, which must be unique.
-struct FilePaths<'v, 'p> {
-    paths: BTreeSet<&'v str>,
-    volume: &'p FieldPath<'p>,
+/// Validates the path of a file, which is required.
+fn path(place: &str, at: &At<'_>) {
+    at.field("path").not_empty(place);
+    at.field("path").check(place, syntax::local_path);
 }
 
-impl<'v> FilePaths<'v, '_> {
-    fn add(&mut self, file: &'v str, errors: &mut Errors<'_>) {
-        if !self.paths.insert(file) {
-            errors.invalid(self.volume, file, "conflicting duplicate paths");
-        }
-    }
-}
-
-pub(super) fn validate(volume: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    storage::mode(volume, "defaultMode", path, errors);
-    let mut files = FilePaths { paths: BTreeSet::new(), volume: path };
-    objects(&path.field("sources"), volume, "sources", |path, source| {
+pub(super) fn validate(volume: &Object, volume_at: &At<'_>) {
+    storage::mode(volume, "defaultMode", volume_at);
+    let mut files = BTreeSet::new();
+    volume_at.objects(volume, "sources", |at, source| {
         let mut count = 0;
         for (kind, source) in source {
             let Some(source) = source.as_object() else { continue };
-            let path = path.field(kind);
+            let at = at.field(kind);
             match kind.as_str() {
-                "secret" | "configMap" => keys(source, &path, &mut files, errors),
-                "downwardAPI" => {
-                    objects(&path.field("items").unnamed(), source, "items", |path, file| {
-                        downward_file(file, &path.unnamed(), errors);
-                        let place = text(file, "path");
-                        if !place.is_empty() {
-                            files.add(place, errors);
-                        }
-                    });
+                "secret" | "configMap" => {
+                    at.field("name").not_empty(text(source, "name"));
+                    at.objects(source, "items", |at, item| storage::key_to_path(item, at));
                 }
-                "serviceAccountToken" => token(source, &path, files.volume, errors),
-                "clusterTrustBundle" => {
-                    trust_bundle(source, &path, errors);
-                    files.add(text(source, "path"), errors);
-                }
-                "podCertificate" => certificate(source, &path, &mut files, errors),
+                "downwardAPI" => downward_files(source, &at),
+                "serviceAccountToken" => token(source, &at, volume_at),
+                "clusterTrustBundle" => trust_bundle(source, &at),
+                "podCertificate" => certificate(source, &at),
                 _ => continue,
             }
             count += 1;
+            for place in places(kind, source) {
+                let counts = !place.is_empty() || kind == "clusterTrustBundle";
+                if counts && !files.insert(place) {
+                    volume_at.invalid(place, "conflicting duplicate paths");
+                }
+            }
         }
         if count > 1 {
-            errors.forbidden(path, "may not specify more than 1 volume type per source");
+            at.forbidden("may not specify more than 1 volume type per source");
         }
     });
 }
 
-/// Validates the keys of a Secret or `ConfigMap` that become files.
-fn keys<'v>(
-    source: &'v Object,
-    path: &FieldPath<'_>,
-    files: &mut FilePaths<'v, '_>,
-    errors: &mut Errors<'_>,
-) {
-    errors.not_empty(&path.field("name"), text(source, "name"));
-    objects(&path.field("items"), source, "items", |path, item| {
-        storage::key_to_path(item, path, errors);
-        let place = text(item, "path");
-        if !place.is_empty() {
-            files.add(place, errors);
-        }
-    });
+/// The paths of the files from a source, which must be unique in the volume. The API does
+/// not compare the path of a token, and compares an empty one only of a trust bundle.
+fn places<'v>(kind: &str, source: &'v Object) -> Vec<&'v str> {
+    match kind {
+        "serviceAccountToken" => Vec::new(),
+        "clusterTrustBundle" => vec![text(source, "path")],
+        "podCertificate" => CERTIFICATE_PATHS.map(|field| text(source, field)).into(),
+        _ => list(source, "items").iter().filter_map(|item| given_text(item.as_object()?, "path")).collect(),
+    }
 }
 
 /// Validates a token. The API's path of its file is that of the volume.
-fn token(source: &Object, path: &FieldPath<'_>, volume: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn token(source: &Object, at: &At<'_>, volume: &At<'_>) {
     let seconds = number(source, "expirationSeconds").unwrap_or_default();
     if seconds < MIN_TOKEN_SECONDS {
-        let why = "may not specify a duration less than 10 minutes";
-        errors.invalid(&path.field("expirationSeconds"), seconds, why);
+        at.field("expirationSeconds").invalid(seconds, "may not specify a duration less than 10 minutes");
     }
     if seconds > MAX_TOKEN_SECONDS {
-        let why = "may not specify a duration larger than 2^32 seconds";
-        errors.invalid(&path.field("expirationSeconds"), seconds, why);
+        at.field("expirationSeconds").invalid(seconds, "may not specify a duration larger than 2^32 seconds");
     }
-    let (place, path) = (text(source, "path"), volume.field("path"));
-    errors.not_empty(&path, place);
-    errors.check(&path, place, syntax::local_path(place));
+    path(text(source, "path"), volume);
 }
 
-fn trust_bundle(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let selector = object(source, "labelSelector");
+fn trust_bundle(source: &Object, at: &At<'_>) {
     match (given_text(source, "name"), given_text(source, "signerName")) {
-        (Some(name), Some(_)) => errors.invalid(path, name, "only one of name and signerName may be used"),
+        (Some(name), Some(_)) => at.invalid(name, "only one of name and signerName may be used"),
         (Some(name), None) => {
-            errors.not_empty(&path.field("name"), name);
-            errors.check_text(source, "name", path, trust_bundle_name);
-            if selector.is_some() {
-                errors.invalid(&path.field("labelSelector"), "", "must be unset if name is specified");
+            at.field("name").not_empty(name);
+            at.check_text(source, "name", trust_bundle_name);
+            if source.contains_key("labelSelector") {
+                at.field("labelSelector").invalid("", "must be unset if name is specified");
             }
         }
         (None, Some(signer)) => {
-            self::signer(signer, &path.field("signerName"), errors);
-            if let Some(selector) = selector {
-                scheduling::label_selector(selector, &path.field("labelSelector"), errors);
-            }
+            self::signer(signer, &at.field("signerName"));
+            at.object(source, "labelSelector", scheduling::label_selector);
         }
-        (None, None) => errors.required(path, "either name or signerName must be specified"),
+        (None, None) => at.required("either name or signerName must be specified"),
     }
-    errors.not_empty(&path.field("path"), text(source, "path"));
-    errors.check_text(source, "path", path, syntax::local_path);
+    path(text(source, "path"), at);
 }
 
 /// Checks the name of a bundle: a subdomain, with an optional signer's name and colon before it.
@@ -173,74 +151,60 @@ fn trust_bundle_name(name: &str) -> syntax::SyntaxResult {
 }
 
 /// Validates the name of a signer: `example.com/signer-name`.
-fn signer(name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn signer(name: &str, at: &At<'_>) {
     if name.is_empty() {
-        return errors.required(path, "");
+        return at.required("");
     }
     let Some((domain, rest)) = name.split_once('/').filter(|(_, rest)| !rest.contains('/')) else {
         let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        return errors.invalid(path, name, why);
+        return at.invalid(name, why);
     };
-    errors.max_bytes(path, domain.len(), MAX_DOMAIN);
+    at.max_bytes(domain.len(), MAX_DOMAIN);
     if let Some(why) = domain.split('.').find_map(|label| syntax::label(label).err()) {
-        errors.invalid(path, domain, why);
+        at.invalid(domain, why);
     }
     if !domain.contains('.') {
-        errors.invalid(path, domain, "should be a domain with at least two segments separated by dots");
+        at.invalid(domain, "should be a domain with at least two segments separated by dots");
     }
     if let Some(why) = rest.split('.').find_map(|label| syntax::subdomain(label).err()) {
-        errors.invalid(path, rest, why);
+        at.invalid(rest, why);
     }
-    errors.max_bytes(path, name.len(), MAX_SIGNER);
+    at.max_bytes(name.len(), MAX_SIGNER);
 }
 
-fn certificate<'v>(
-    source: &'v Object,
-    path: &FieldPath<'_>,
-    files: &mut FilePaths<'v, '_>,
-    errors: &mut Errors<'_>,
-) {
+fn certificate(source: &Object, at: &At<'_>) {
     let signer = text(source, "signerName");
-    self::signer(signer, &path.field("signerName"), errors);
-    if let Some(annotations) = object(source, "userAnnotations") {
-        user_annotations(annotations, &path.field("userAnnotations"), errors);
-    }
-    errors.one_of(&path.field("keyType"), text(source, "keyType"), &KEY_TYPES);
+    self::signer(signer, &at.field("signerName"));
+    at.object(source, "userAnnotations", user_annotations);
+    at.field("keyType").one_of(text(source, "keyType"), &KEY_TYPES);
     if let Some(seconds) = number(source, "maxExpirationSeconds") {
         let domain = signer.split('/').next().unwrap_or_default();
         let is_kubernetes = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
         let most = if is_kubernetes { MAX_KUBERNETES_CERTIFICATE_SECONDS } else { MAX_CERTIFICATE_SECONDS };
         if !(MIN_CERTIFICATE_SECONDS..=most).contains(&seconds) {
             let why = format!("must be from {MIN_CERTIFICATE_SECONDS} to {most}");
-            errors.invalid(&path.field("maxExpirationSeconds"), seconds, &why);
+            at.field("maxExpirationSeconds").invalid(seconds, &why);
         }
     }
-    let mut paths = 0;
-    for field in ["credentialBundlePath", "keyPath", "certificateChainPath"] {
-        let place = text(source, field);
-        if !place.is_empty() {
-            paths += 1;
-            errors.check(&path.field(field), place, syntax::local_path(place));
-            files.add(place, errors);
-        }
+    for field in CERTIFICATE_PATHS {
+        at.check_filled(source, field, syntax::local_path);
     }
-    if paths == 0 {
-        let why = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
-        errors.required(path, why);
+    if CERTIFICATE_PATHS.iter().all(|field| text(source, field).is_empty()) {
+        at.required("specify at least one of credentialBundlePath, keyPath, and certificateChainPath");
     }
 }
 
 /// Validates annotations for a signer: each key must begin with a domain.
-fn user_annotations(annotations: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn user_annotations(at: &At<'_>, annotations: &Object) {
     for key in annotations.keys() {
-        let path = path.key(key).unnamed();
+        let at = at.key(key).unnamed();
         if key.is_empty() {
-            errors.required(&path, "");
+            at.required("");
         } else if let Err(why) = syntax::qualified_caseless(key) {
-            errors.invalid(&path, key.as_str(), why);
+            at.invalid(key.as_str(), why);
         } else if !key.contains('/') {
-            errors.invalid(&path, key.as_str(), "must begin with a domain (acme.io/foo)");
+            at.invalid(key.as_str(), "must begin with a domain (acme.io/foo)");
         }
     }
-    metadata::size(annotations, path, errors);
+    metadata::size(annotations, at);
 }

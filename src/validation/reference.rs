@@ -1,106 +1,91 @@
 //! References to API objects, which a node without an API server cannot resolve (`HasAPIObjectReference`).
 
 use super::{
-    errors::Report,
-    fields::{Object, each_object, number, object, objects, text},
+    at::At,
+    fields::{Object, number, text},
 };
-use crate::pod::{FieldPath, Problem, Stage, quoted};
+use crate::pod::{Problem, Stage, quoted};
 
 /// Reports every reference in a pod's spec that only an API server can resolve.
-pub(super) fn references(spec: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
+pub(super) fn references(spec: &Object, at: &At<'_>) {
     for (field, value) in spec {
-        let path = &path.field(field);
+        let at = &at.field(field);
         match field.as_str() {
-            "serviceAccountName" if value != "" => reject(path, "serviceaccounts", report),
-            "imagePullSecrets" => each_object(value, path, |path, secret| {
-                named(path, secret, "name", "secrets", report);
-            }),
+            "serviceAccountName" if value != "" => reject(at, "serviceaccounts"),
+            "imagePullSecrets" => at.each_object(value, |at, secret| named(at, secret, "secrets")),
             "containers" | "initContainers" | "ephemeralContainers" => {
-                each_object(value, path, |path, container| environment(path, container, report));
+                at.each_object(value, environment);
             }
             "resourceClaims" if value.as_array().is_some_and(|claims| !claims.is_empty()) => {
-                reject(path, "resourceclaims", report);
+                reject(at, "resourceclaims");
             }
-            "volumes" => each_object(value, path, |path, volume| volume_source(path, volume, report)),
+            "volumes" => at.each_object(value, volume_source),
             _ => {}
         }
     }
 }
 
-fn reject(path: &FieldPath<'_>, resource: &str, report: &mut dyn Report) {
-    report.error(Stage::Reference, path, &|| {
-        Problem::error(format!(
-            "static pods may not reference {resource}: only an API server can resolve them"
-        ))
-    });
+fn reject(at: &At<'_>, resource: &str) {
+    let why = || format!("static pods may not reference {resource}: only an API server can resolve them");
+    at.error(Stage::Reference, &|| Problem::error(why()));
 }
 
-/// Rejects a name in a field of an object; an empty name is no reference.
-fn named(path: &FieldPath<'_>, object: &Object, field: &str, resource: &str, report: &mut dyn Report) {
-    if !text(object, field).is_empty() {
-        reject(&path.field(field), resource, report);
+/// Rejects the name in an object; an empty name is no reference.
+fn named(at: &At<'_>, object: &Object, resource: &str) {
+    if !text(object, "name").is_empty() {
+        reject(&at.field("name"), resource);
     }
 }
 
-fn environment(path: &FieldPath<'_>, container: &Object, report: &mut dyn Report) {
-    let mut refer = |path: &FieldPath<'_>, source: &Object, field: &str, resource| {
-        if let Some(reference) = object(source, field) {
-            named(&path.field(field), reference, "name", resource, report);
-        }
+fn environment(at: &At<'_>, container: &Object) {
+    let refer = |at: &At<'_>, source, field, resource| {
+        at.object(source, field, |at, reference| named(at, reference, resource));
     };
-    objects(&path.field("envFrom"), container, "envFrom", |path, source| {
-        refer(path, source, "secretRef", "secrets");
-        refer(path, source, "configMapRef", "configmaps");
+    at.objects(container, "envFrom", |at, source| {
+        refer(at, source, "secretRef", "secrets");
+        refer(at, source, "configMapRef", "configmaps");
     });
-    objects(&path.field("env"), container, "env", |path, variable| {
-        if let Some(source) = object(variable, "valueFrom") {
-            let path = path.field("valueFrom");
-            refer(&path, source, "secretKeyRef", "secrets");
-            refer(&path, source, "configMapKeyRef", "configmaps");
-        }
+    at.objects(container, "env", |at, variable| {
+        at.object(variable, "valueFrom", |at, source| {
+            refer(at, source, "secretKeyRef", "secrets");
+            refer(at, source, "configMapKeyRef", "configmaps");
+        });
     });
 }
 
-fn volume_source(path: &FieldPath<'_>, volume: &Object, report: &mut dyn Report) {
+fn volume_source(at: &At<'_>, volume: &Object) {
     for (kind, source) in volume {
-        let path = path.field(kind);
+        let at = at.field(kind);
         let Some(source) = source.as_object() else { continue };
         match kind.as_str() {
-            "configMap" => reject(&path, "configmaps (via configmap volumes)", report),
-            "secret" => reject(&path, "secrets (via secret volumes)", report),
-            "csi" => reject(&path, "csidrivers (via CSI volumes)", report),
-            "glusterfs" => reject(&path, "endpoints (via glusterFS volumes)", report),
-            "persistentVolumeClaim" => reject(&path, "persistentvolumeclaims", report),
-            "ephemeral" => reject(&path, "persistentvolumeclaims (via ephemeral volumes)", report),
-            "azureFile" => reject(&path, "secrets (via azureFile volumes)", report),
-            "projected" => {
-                let sources = path.field("sources");
-                objects(&sources, source, "sources", |path, source| projection(path, source, report));
-            }
+            "configMap" => reject(&at, "configmaps (via configmap volumes)"),
+            "secret" => reject(&at, "secrets (via secret volumes)"),
+            "csi" => reject(&at, "csidrivers (via CSI volumes)"),
+            "glusterfs" => reject(&at, "endpoints (via glusterFS volumes)"),
+            "persistentVolumeClaim" => reject(&at, "persistentvolumeclaims"),
+            "ephemeral" => reject(&at, "persistentvolumeclaims (via ephemeral volumes)"),
+            "azureFile" => reject(&at, "secrets (via azureFile volumes)"),
+            "projected" => at.objects(source, "sources", projection),
             // iscsi, rbd, cephfs, cinder, flexVolume, scaleIO and storageos may have a secretRef.
-            _ => {
-                if let Some(secret) = object(source, "secretRef") {
-                    named(&path.field("secretRef"), secret, "name", "secrets", report);
-                }
-            }
+            _ => at.object(source, "secretRef", |at, secret| named(at, secret, "secrets")),
         }
     }
 }
 
-fn projection(path: &FieldPath<'_>, source: &Object, report: &mut dyn Report) {
+fn projection(at: &At<'_>, source: &Object) {
     if source.is_empty() {
         let why =
             "unknown source of a projected volume: without an API server only downwardAPI can be resolved";
-        return report.error(Stage::Reference, path, &|| Problem::error(why));
+        return at.error(Stage::Reference, &|| Problem::error(why));
     }
     for kind in source.keys() {
-        let path = path.field(kind);
+        let at = at.field(kind);
         match kind.as_str() {
-            "configMap" => reject(&path, "configmaps (via projected volumes)", report),
-            "secret" => reject(&path, "secrets (via projected volumes)", report),
-            "serviceAccountToken" => reject(&path, "serviceaccounts (via projected volumes)", report),
-            "clusterTrustBundle" => reject(&path, "clustertrustbundles", report),
-            "podCertificate" => reject(&path, "podcertificates", report),
+            "configMap" => reject(&at, "configmaps (via projected volumes)"),
+            "secret" => reject(&at, "secrets (via projected volumes)"),
+            "serviceAccountToken" => reject(&at, "serviceaccounts (via projected volumes)"),
+            "clusterTrustBundle" => reject(&at, "clustertrustbundles"),
+            "podCertificate" => reject(&at, "podcertificates"),
             _ => {}
         }
     }
@@ -112,26 +97,24 @@ const STANDARD: [(&str, i64); 2] =
 
 /// Warns of a priority without a class, a class without a priority, and a contradiction.
 /// The class of a static pod is not looked up, so class and value must be given together.
-pub(super) fn priority(spec: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
+pub(super) fn priority(spec: &Object, at: &At<'_>) {
     let (class, value) = (text(spec, "priorityClassName"), number(spec, "priority"));
     let standard = STANDARD.iter().find(|(name, _)| *name == class).map(|(_, value)| *value);
     match (class, value) {
         ("", None) => {}
-        ("", Some(_)) => report.warning(&path.field("priority"), &|| {
-            Problem::warning("priority is set without priorityClassName: set both")
-        }),
-        (class, None) => report.warning(&path.field("priorityClassName"), &|| {
-            let value = standard.map_or("its value".to_owned(), |value| value.to_string());
-            Problem::warning(format!(
-                "the class {} of a static pod is not looked up: set priority to {value} too",
-                quoted(class)
-            ))
+        ("", Some(_)) => {
+            let why = || "priority is set without priorityClassName: set both".to_owned();
+            at.field("priority").warning(&why);
+        }
+        (class, None) => at.field("priorityClassName").warning(&|| {
+            let (class, value) =
+                (quoted(class), standard.map_or("its value".into(), |value| value.to_string()));
+            format!("the class {class} of a static pod is not looked up: set priority to {value} too")
         }),
         (class, Some(value)) => {
             if let Some(standard) = standard.filter(|standard| *standard != value) {
-                report.warning(&path.field("priority"), &|| {
-                    Problem::warning(format!("the priority of the class {class} is {standard}, not {value}"))
-                });
+                let why = || format!("the priority of the class {class} is {standard}, not {value}");
+                at.field("priority").warning(&why);
             }
         }
     }

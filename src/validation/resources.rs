@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::{
+    at::At,
     context::PodContext,
-    errors::Errors,
-    fields::{Object, given_text, object, objects, text},
-    syntax::{self, SyntaxResult},
+    fields::{Object, given_text, object, text},
+    syntax,
 };
-use crate::pod::{FieldPath, Quantity, aggregate, quoted};
+use crate::pod::{Quantity, aggregate, quoted};
 
 const HUGE_PAGES: &str = "hugepages-";
 const REQUESTS: &str = "requests.";
@@ -31,61 +33,50 @@ pub(super) fn is_positive(quantity: &str) -> bool {
 }
 
 /// Validates the resources of a container.
-pub(super) fn of_container(
-    requirements: &Object,
-    path: &FieldPath<'_>,
-    claims: &BTreeSet<&str>,
-    errors: &mut Errors<'_>,
-) {
-    amounts(requirements, path, container_name, errors);
-    claim_names(requirements, &path.field("claims"), claims, errors);
+pub(super) fn of_container(requirements: &Object, at: &At<'_>, claims: &BTreeSet<&str>) {
+    amounts(requirements, at, container_name);
+    claim_names(requirements, at, claims);
 }
 
 /// Validates the overhead of a pod, which the API treats as limits.
-pub(super) fn overhead(overhead: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    limits_and_requests(Some(overhead), &path.named("limits"), None, path, container_name, errors);
+pub(super) fn overhead(overhead: &Object, at: &At<'_>) {
+    limits_and_requests(Some(overhead), &at.named("limits"), None, at, container_name);
 }
 
 /// Validates the resources of a pod as a whole.
-pub(super) fn of_pod(
-    requirements: &Object,
-    path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
+pub(super) fn of_pod(requirements: &Object, at: &At<'_>, pod: &PodContext<'_>) {
     if pod.os == Some("windows") {
-        return errors.forbidden(path, "may not be set for a windows pod");
+        return at.forbidden("may not be set for a windows pod");
     }
-    if errors.is_set(requirements, "claims", path) {
-        errors.forbidden(&path.field("claims"), "claims may not be set for Resources at pod-level");
+    if at.is_set(requirements, "claims") {
+        at.field("claims").forbidden("claims may not be set for Resources at pod-level");
     }
-    amounts(requirements, path, pod_name, errors);
-    claim_names(requirements, &path.field("claims"), &pod.claims, errors);
-    consistency(pod.spec, requirements, path, errors);
+    amounts(requirements, at, pod_name);
+    claim_names(requirements, at, &pod.claims);
+    consistency(pod.spec, requirements, at);
 }
 
 /// Checks the name of a resource.
-type NameCheck = fn(&str, &FieldPath<'_>, &mut Errors<'_>);
+type NameCheck = fn(&str, &At<'_>);
 
-fn amounts(requirements: &Object, path: &FieldPath<'_>, name: NameCheck, errors: &mut Errors<'_>) {
+fn amounts(requirements: &Object, at: &At<'_>, name: NameCheck) {
     let (limits, requests) = (object(requirements, "limits"), object(requirements, "requests"));
-    limits_and_requests(limits, &path.field("limits"), requests, path, name, errors);
+    limits_and_requests(limits, &at.field("limits"), requests, at, name);
 }
 
 fn limits_and_requests(
     limits: Option<&Object>,
-    limits_path: &FieldPath<'_>,
+    limits_path: &At<'_>,
     requests: Option<&Object>,
-    path: &FieldPath<'_>,
+    at: &At<'_>,
     name: NameCheck,
-    errors: &mut Errors<'_>,
 ) {
     if let Some(amounts) = limits {
-        self::list(amounts, limits_path, name, errors);
+        list(amounts, limits_path, name);
     }
-    let requests_path = path.field("requests");
+    let requests_path = at.field("requests");
     if let Some(amounts) = requests {
-        self::list(amounts, &requests_path, name, errors);
+        list(amounts, &requests_path, name);
     }
     for (resource, amount) in requests.into_iter().flatten() {
         let amount = amount.as_str().unwrap_or_default();
@@ -97,39 +88,39 @@ fn limits_and_requests(
             None if may_exceed => continue,
             None => {
                 let why = "a limit must be set for a resource that cannot be overcommitted";
-                errors.required(limits_path, why);
+                limits_path.required(why);
                 continue;
             }
         };
         let (Some(request), Some(most)) = (Quantity::parse(amount), Quantity::parse(limit)) else { continue };
-        let path = requests_path.key(resource).unnamed();
+        let at = requests_path.key(resource).unnamed();
         let limit = || format!("the limit of {}, which is {}", quoted(resource), quoted(limit));
         if request.exceeds(&most) {
-            errors.invalid(&path, amount, &format!("must be less than or equal to {}", limit()));
+            at.invalid(amount, &format!("must be less than or equal to {}", limit()));
         } else if !may_exceed && most.exceeds(&request) {
-            errors.invalid(&path, amount, &format!("must be equal to {}", limit()));
+            at.invalid(amount, &format!("must be equal to {}", limit()));
         }
     }
     let given = || limits.into_iter().chain(requests).flat_map(|amounts| amounts.keys());
     let is_base = |resource: &String| matches!(resource.as_str(), "cpu" | "memory");
     if given().any(|resource| resource.starts_with(HUGE_PAGES)) && !given().any(is_base) {
-        errors.forbidden(path, "HugePages require cpu or memory");
+        at.forbidden("HugePages require cpu or memory");
     }
 }
 
 /// Validates the names and amounts of a list.
-fn list(amounts: &Object, path: &FieldPath<'_>, name: NameCheck, errors: &mut Errors<'_>) {
+fn list(amounts: &Object, at: &At<'_>, name: NameCheck) {
     for (resource, amount) in amounts {
-        let (path, amount) = (path.key(resource), amount.as_str().unwrap_or_default());
-        name(resource, &path, errors);
+        let (at, amount) = (at.key(resource), amount.as_str().unwrap_or_default());
+        name(resource, &at);
         if amount.starts_with('-') {
-            errors.invalid(&path, amount, "must be greater than or equal to 0");
+            at.invalid(amount, "must be greater than or equal to 0");
         }
         if is_counted(resource) && !Quantity::parse(amount).is_some_and(|amount| amount.is_whole()) {
-            errors.invalid(&path, amount, "must be an integer");
+            at.invalid(amount, "must be an integer");
         }
         if resource.starts_with(HUGE_PAGES) && !is_of_pages(resource, amount) {
-            errors.invalid(&path, amount, "must be a multiple of the size of a page");
+            at.invalid(amount, "must be a multiple of the size of a page");
         }
     }
 }
@@ -161,25 +152,23 @@ fn is_of_pages(resource: &str, amount: &str) -> bool {
 }
 
 /// Checks the name of a resource of a container.
-fn container_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn container_name(resource: &str, at: &At<'_>) {
     let standard =
         matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with(HUGE_PAGES);
-    let result: SyntaxResult = syntax::qualified(resource).and_then(|()| {
-        if !resource.contains('/') && !standard {
-            Err("must be a resource of containers (cpu, memory, ephemeral-storage, hugepages-…) or begin with a domain")
-        } else if !is_native(resource) && !is_extended(resource) {
-            Err("must be the name of an extended resource")
-        } else {
-            Ok(())
-        }
-    });
-    errors.check(path, resource, result);
+    if let Err(why) = syntax::qualified(resource) {
+        at.invalid(resource, why);
+    } else if !resource.contains('/') && !standard {
+        let why = "must be a resource of containers (cpu, memory, ephemeral-storage, hugepages-…) or begin with a domain";
+        at.invalid(resource, why);
+    } else if !is_native(resource) && !is_extended(resource) {
+        at.invalid(resource, "must be the name of an extended resource");
+    }
 }
 
 /// Checks the name of a resource of a pod as a whole.
-fn pod_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn pod_name(resource: &str, at: &At<'_>) {
     if let Err(why) = syntax::qualified(resource) {
-        return errors.invalid(path, resource, why);
+        return at.invalid(resource, why);
     }
     let is_huge = resource.starts_with(HUGE_PAGES) || resource.starts_with("requests.hugepages-");
     // The other resources without a domain that a quota can have.
@@ -189,46 +178,41 @@ fn pod_name(resource: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
         || matches!(resource, "storage" | "requests.storage");
     let is_known = resource.contains('/') || is_huge || is_standard || COUNTS.contains(&resource);
     if !is_known {
-        errors.invalid(path, resource, "must be a standard resource type or fully qualified");
+        at.invalid(resource, "must be a standard resource type or fully qualified");
     } else if !matches!(resource, "cpu" | "memory") && !resource.starts_with(HUGE_PAGES) {
-        errors.not_supported(path, resource, &["cpu", HUGE_PAGES, "memory"]);
+        at.not_supported(resource, &["cpu", HUGE_PAGES, "memory"]);
     }
 }
 
 /// Validates the claims that are used: each must be a claim of the pod, and used once.
-fn claim_names(
-    requirements: &Object,
-    path: &FieldPath<'_>,
-    claims: &BTreeSet<&str>,
-    errors: &mut Errors<'_>,
-) {
+fn claim_names(requirements: &Object, at: &At<'_>, claims: &BTreeSet<&str>) {
     // A claim without a request means all of its requests.
     let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
-    objects(path, requirements, "claims", |path, claim| {
+    at.objects(requirements, "claims", |at, claim| {
         let (name, request) = (text(claim, "name"), text(claim, "request"));
         if name.is_empty() {
-            return errors.required(path, "");
+            return at.required("");
         }
         if used.contains(&(name, "")) {
-            errors.duplicate(path, name);
+            at.duplicate(name);
         } else {
-            errors.check_filled(claim, "request", path, syntax::label);
+            at.check_filled(claim, "request", syntax::label);
             let overlaps = used.range((name, "")..).next().is_some_and(|(other, _)| *other == name);
             if used.contains(&(name, request)) || (request.is_empty() && overlaps) {
-                errors.duplicate(path, name);
+                at.duplicate(name);
             }
             used.insert((name, request));
         }
         if !claims.contains(name) {
-            errors.not_found(path, name);
+            at.not_found(name);
         }
     });
 }
 
 /// Validates that the resources of the pod cover those of its containers.
-fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn consistency(spec: &Object, requirements: &Object, at: &At<'_>) {
     for field in ["requests", "limits"] {
-        let (Some(whole), list_path) = (object(requirements, field), path.field(field)) else { continue };
+        let (Some(whole), list_path) = (object(requirements, field), at.field(field)) else { continue };
         for (resource, sum) in aggregate(spec, field) {
             if field == "limits" && !resource.starts_with(HUGE_PAGES) {
                 continue;
@@ -238,19 +222,21 @@ fn consistency(spec: &Object, requirements: &Object, path: &FieldPath<'_>, error
                 Quantity::parse(&sum).zip(Quantity::parse(given)).is_some_and(|(a, b)| a.exceeds(&b));
             if exceeds {
                 let why = format!("must be at least the sum over the containers, {}", quoted(&sum));
-                errors.invalid(&list_path.key(&resource), given, &why);
+                list_path.key(&resource).invalid(given, &why);
             }
         }
     }
-    within_pod(spec, requirements, &path.named("containers"), errors);
+    if let Some(containers) = spec.get("containers") {
+        within_pod(containers, requirements, &at.named("containers"));
+    }
 }
 
 /// Validates that no container's limit is above the pod's.
-fn within_pod(spec: &Object, requirements: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn within_pod(containers: &Value, requirements: &Object, at: &At<'_>) {
     let limits = object(requirements, "limits").into_iter().flatten();
     let limits: BTreeMap<&str, Quantity<'_>> =
         limits.filter_map(|(name, limit)| Some((name.as_str(), Quantity::parse(limit.as_str()?)?))).collect();
-    objects(path, spec, "containers", |path, container| {
+    at.each_object(containers, |at, container| {
         let own = object(container, "resources").and_then(|resources| object(resources, "limits"));
         for (resource, limit) in own.into_iter().flatten() {
             let limit = limit.as_str().unwrap_or_default();
@@ -260,7 +246,7 @@ fn within_pod(spec: &Object, requirements: &Object, path: &FieldPath<'_>, errors
             if own.exceeds(most) {
                 let why =
                     format!("must be less than or equal to the pod's limit of {}", quoted(&most.canonical()));
-                errors.invalid(&path.key(resource).named("limits"), limit, &why);
+                at.key(resource).named("limits").invalid(limit, &why);
             }
         }
     });

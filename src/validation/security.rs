@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{
+    at::At,
     context::PodContext,
-    errors::Errors,
-    fields::{Object, given_text, is_false, is_true, list, number, object, objects, text, texts},
+    fields::{Object, given_text, is_false, is_true, list, number, object, text, texts},
     syntax,
 };
-use crate::pod::FieldPath;
 
 /// The longest name of a sysctl, in bytes.
 const MAX_SYSCTL: usize = 253;
@@ -23,98 +22,90 @@ const MAX_WINDOWS_USER: usize = 104;
 
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
-/// Validates the number of a user or group, which has 31 bits.
-fn id(context: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if let Some(id) = number(context, field) {
-        id_number(id, &path.field(field), errors);
+/// Validates the numbers of users or groups in some fields.
+fn ids(context: &Object, fields: &[&str], at: &At<'_>) {
+    for field in fields {
+        if let Some(id) = number(context, field) {
+            id_number(id, &at.field(field));
+        }
     }
 }
 
-fn id_number(id: i64, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.in_range(path, id, 0..=i32::MAX.into(), "must be between 0 and 2147483647, inclusive");
+/// Validates the number of a user or group, which has 31 bits.
+fn id_number(id: i64, at: &At<'_>) {
+    at.in_range(id, 0..=i32::MAX.into(), "must be between 0 and 2147483647, inclusive");
 }
 
 /// Validates the security context of a container.
-pub(super) fn of_container(
-    context: &Object,
-    path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
-    id(context, "runAsUser", path, errors);
-    id(context, "runAsGroup", path, errors);
-    errors.given_one_of(context, "procMount", path, &["Default", "Unmasked"]);
+pub(super) fn of_container(context: &Object, at: &At<'_>, pod: &PodContext<'_>) {
+    ids(context, &["runAsUser", "runAsGroup"], at);
+    at.given_one_of(context, "procMount", &["Default", "Unmasked"]);
     if pod.host_users && text(context, "procMount") == "Unmasked" {
-        errors.invalid(&path.field("procMount"), "Unmasked", "`hostUsers` must be false to use `Unmasked`");
+        at.field("procMount").invalid("Unmasked", "`hostUsers` must be false to use `Unmasked`");
     }
     if is_false(context, "allowPrivilegeEscalation") {
         let adds = object(context, "capabilities").into_iter().flat_map(|sets| texts(sets, "add"));
         for _ in adds.filter(|capability| *capability == "CAP_SYS_ADMIN") {
-            errors.invalid(path, "CAP_SYS_ADMIN", "cannot be set if `allowPrivilegeEscalation` is false");
+            at.invalid("CAP_SYS_ADMIN", "cannot be set if `allowPrivilegeEscalation` is false");
         }
         if is_true(context, "privileged") {
-            errors.invalid(path, "privileged", "cannot be set if `allowPrivilegeEscalation` is false");
+            at.invalid("privileged", "cannot be set if `allowPrivilegeEscalation` is false");
         }
     }
-    profiles(context, path, pod, errors);
+    profiles(context, at, pod);
 }
 
 /// Validates the profiles of a container or a pod.
-fn profiles(context: &Object, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
-    if let Some(profile) = object(context, "seccompProfile") {
-        seccomp(profile, &path.field("seccompProfile"), errors);
-    }
-    if let Some(profile) = object(context, "appArmorProfile") {
-        app_armor(profile, &path.field("appArmorProfile"), errors);
-    }
-    if let Some(options) = object(context, "windowsOptions") {
+fn profiles(context: &Object, at: &At<'_>, pod: &PodContext<'_>) {
+    at.object(context, "seccompProfile", seccomp);
+    at.object(context, "appArmorProfile", app_armor);
+    at.object(context, "windowsOptions", |at, options| {
         pod.has_windows_options.set(true);
-        windows_options(options, &path.field("windowsOptions"), errors);
-    }
+        windows_options(options, at);
+    });
 }
 
-fn seccomp(profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn seccomp(at: &At<'_>, profile: &Object) {
     let (kind, file) = (text(profile, "type"), given_text(profile, "localhostProfile"));
-    errors.required_one_of(&path.field("type"), kind, &PROFILE_TYPES);
-    let path = path.field("localhostProfile");
+    at.field("type").required_one_of(kind, &PROFILE_TYPES);
+    let at = at.field("localhostProfile");
     match (kind == "Localhost", file) {
-        (true, None) => errors.required(&path, "must be set when seccomp type is Localhost"),
-        (true, Some(file)) => errors.check(&path, file, syntax::descending(file)),
-        (false, Some(file)) => errors.invalid(&path, file, "can only be set when seccomp type is Localhost"),
+        (true, None) => at.required("must be set when seccomp type is Localhost"),
+        (true, Some(file)) => at.check(file, syntax::descending),
+        (false, Some(file)) => at.invalid(file, "can only be set when seccomp type is Localhost"),
         (false, None) => {}
     }
 }
 
-fn app_armor(profile: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn app_armor(at: &At<'_>, profile: &Object) {
     let (kind, name) = (text(profile, "type"), given_text(profile, "localhostProfile"));
-    errors.required_one_of(&path.field("type"), kind, &PROFILE_TYPES);
-    let path = path.field("localhostProfile");
+    at.field("type").required_one_of(kind, &PROFILE_TYPES);
+    let at = at.field("localhostProfile");
     match (kind, name) {
         ("Localhost", Some(name)) if name.trim() != name => {
-            errors.invalid(&path, name, "must not be padded with whitespace");
+            at.invalid(name, "must not be padded with whitespace");
         }
         ("Localhost", None | Some("")) => {
-            errors.required(&path, "must be set when AppArmor type is Localhost");
+            at.required("must be set when AppArmor type is Localhost");
         }
         ("RuntimeDefault" | "Unconfined", Some(name)) => {
-            errors.invalid(&path, name, "can only be set when AppArmor type is Localhost");
+            at.invalid(name, "can only be set when AppArmor type is Localhost");
         }
         _ => {}
     }
     if let ("Localhost", Some(name)) = (kind, name) {
-        errors.max_bytes(&path, name.len(), MAX_APP_ARMOR_PROFILE);
+        at.max_bytes(name.len(), MAX_APP_ARMOR_PROFILE);
     }
 }
 
-fn windows_options(options: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.check_given(options, "gmsaCredentialSpecName", path, syntax::subdomain);
+fn windows_options(options: &Object, at: &At<'_>) {
+    at.check_given(options, "gmsaCredentialSpecName", syntax::subdomain);
     if let Some(spec) = given_text(options, "gmsaCredentialSpec")
         && (spec.is_empty() || spec.len() > MAX_GMSA_SPEC)
     {
-        let why = "must have from 1 byte to 64 KiB";
-        errors.invalid(&path.field("gmsaCredentialSpec"), "", why);
+        at.field("gmsaCredentialSpec").invalid("", "must have from 1 byte to 64 KiB");
     }
-    errors.check_given(options, "runAsUserName", path, windows_user);
+    at.check_given(options, "runAsUserName", windows_user);
 }
 
 /// Checks the name of a Windows user, with an optional domain: `DOMAIN\user`.
@@ -156,42 +147,39 @@ fn is_windows_domain(domain: &str) -> bool {
 }
 
 /// Validates the security context of a pod.
-pub(super) fn of_pod(context: &Object, path: &FieldPath<'_>, pod: &PodContext<'_>, errors: &mut Errors<'_>) {
+pub(super) fn of_pod(context: &Object, at: &At<'_>, pod: &PodContext<'_>) {
     if context.is_empty() {
         return;
     }
-    for field in ["fsGroup", "runAsUser", "runAsGroup"] {
-        id(context, field, path, errors);
-    }
+    ids(context, &["fsGroup", "runAsUser", "runAsGroup"], at);
     for (index, group) in list(context, "supplementalGroups").iter().enumerate() {
-        id_number(group.as_i64().unwrap_or_default(), &path.field("supplementalGroups").index(index), errors);
+        id_number(group.as_i64().unwrap_or_default(), &at.field("supplementalGroups").index(index));
     }
-    sysctls(pod.spec, context, &path.field("sysctls"), errors);
+    sysctls(pod.spec, context, at);
     for (field, supported) in [
         ("fsGroupChangePolicy", &["Always", "OnRootMismatch"][..]),
         ("supplementalGroupsPolicy", &["Merge", "Strict"]),
         ("seLinuxChangePolicy", &["Recursive"]),
     ] {
-        errors.given_one_of(context, field, path, supported);
+        at.given_one_of(context, field, supported);
     }
-    profiles(context, path, pod, errors);
+    profiles(context, at, pod);
 }
 
-fn sysctls(spec: &Object, context: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn sysctls(spec: &Object, context: &Object, at: &At<'_>) {
     let mut names = BTreeSet::new();
-    objects(path, context, "sysctls", |path, sysctl| {
-        let (name, path) = (text(sysctl, "name"), path.field("name"));
+    at.objects(context, "sysctls", |at, sysctl| {
+        let (name, at) = (text(sysctl, "name"), at.field("name"));
         if name.is_empty() {
-            errors.required(&path, "");
+            at.required("");
         } else if !is_sysctl(name) {
-            let why = "must be the name of a sysctl of at most 253 characters";
-            errors.invalid(&path, name, why);
+            at.invalid(name, "must be the name of a sysctl of at most 253 characters");
         } else if names.contains(name) {
-            errors.duplicate(&path, name);
+            at.duplicate(name);
         }
         names.insert(name);
         if let Some(field) = host_namespace(name).filter(|field| is_true(spec, field)) {
-            errors.invalid(&path, name, &format!("may not be specified when '{field}' is true"));
+            at.invalid(name, &format!("may not be specified when '{field}' is true"));
         }
     });
 }

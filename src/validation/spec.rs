@@ -8,19 +8,19 @@ use std::{
 use serde_json::Value;
 
 use super::{
+    at::At,
     container,
     context::PodContext,
-    errors::Errors,
-    fields::{Object, given_text, is_false, is_true, list, number, object, objects, text},
+    fields::{Object, given_text, is_false, is_true, list, number, object, text},
     metadata, network, os, resources, scheduling, security, syntax, volume,
 };
-use crate::pod::{FieldPath, MIRROR};
+use crate::pod::MIRROR;
 
-pub(super) fn validate(spec: &Object, pod: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn validate(spec: &Object, pod: &Object, at: &At<'_>) {
     let context = PodContext {
         spec,
-        volumes: volume::validate(spec, text(pod, "name"), &path.field("volumes"), errors),
-        claims: resource_claims(spec, pod, &path.field("resourceClaims"), errors),
+        volumes: volume::validate(spec, text(pod, "name"), at),
+        claims: resource_claims(spec, pod, at),
         grace: number(spec, "terminationGracePeriodSeconds"),
         never_restarts: text(spec, "restartPolicy") == "Never",
         host_users: !is_false(spec, "hostUsers"),
@@ -29,87 +29,80 @@ pub(super) fn validate(spec: &Object, pod: &Object, path: &FieldPath<'_>, errors
         has_windows_options: Cell::new(false),
     };
     if list(spec, "containers").is_empty() {
-        errors.required(&path.field("containers"), "");
+        at.field("containers").required("");
     }
     // Only the given fields are visited: looking for each possible field would take
     // most of the time.
     for (field, value) in spec {
-        part(field, value, path, &context, errors);
-        name_or_policy(field, value, &path.field(field), errors);
+        part(field, value, at, &context);
+        name_or_policy(field, value, &at.field(field));
     }
     if context.has_windows_options.get() {
-        os::host_processes(spec, path, errors);
+        os::host_processes(spec, at);
     }
 }
 
 /// Validates one field of a spec that has fields of its own or concerns others.
-fn part(
-    field: &str,
-    value: &Value,
-    spec_path: &FieldPath<'_>,
-    pod: &PodContext<'_>,
-    errors: &mut Errors<'_>,
-) {
-    let path = &spec_path.field(field);
+fn part(field: &str, value: &Value, spec_path: &At<'_>, pod: &PodContext<'_>) {
+    let at = &spec_path.field(field);
     match (field, value) {
-        ("containers", list) => container::regular(list, path, pod, errors),
-        ("initContainers", list) => container::init(list, path, pod, errors),
-        ("ephemeralContainers", list) => container::ephemeral(list, path, pod, errors),
-        ("resources", Value::Object(resources)) => resources::of_pod(resources, path, pod, errors),
-        ("overhead", Value::Object(overhead)) => resources::overhead(overhead, path, errors),
-        ("hostNetwork", Value::Bool(true)) => network::host_ports(pod.spec, spec_path, errors),
-        ("hostUsers", Value::Bool(false)) => os::own_users(pod.spec, spec_path, errors),
-        ("dnsPolicy", Value::String(policy)) => network::dns_policy(policy, pod.spec, spec_path, errors),
-        ("dnsConfig", Value::Object(config)) => network::dns_config(config, pod.spec, path, errors),
-        ("hostAliases", list) => network::hosts(list, path, errors),
-        ("hostnameOverride", Value::String(name)) => network::host_name(name, pod.spec, path, errors),
-        ("securityContext", Value::Object(context)) => security::of_pod(context, path, pod, errors),
+        ("containers", list) => container::regular(list, at, pod),
+        ("initContainers", list) => container::init(list, at, pod),
+        ("ephemeralContainers", list) => container::ephemeral(list, at, pod),
+        ("resources", Value::Object(resources)) => resources::of_pod(resources, at, pod),
+        ("overhead", Value::Object(overhead)) => resources::overhead(overhead, at),
+        ("hostNetwork", Value::Bool(true)) => network::host_ports(pod.spec, spec_path),
+        ("hostUsers", Value::Bool(false)) => os::own_users(pod.spec, spec_path),
+        ("dnsPolicy", Value::String(policy)) => network::dns_policy(policy, pod.spec, spec_path),
+        ("dnsConfig", Value::Object(config)) => network::dns_config(config, pod.spec, at),
+        ("hostAliases", list) => network::hosts(list, at),
+        ("hostnameOverride", Value::String(name)) => network::host_name(name, pod.spec, at),
+        ("securityContext", Value::Object(context)) => security::of_pod(context, at, pod),
         ("shareProcessNamespace", Value::Bool(true)) if is_true(pod.spec, "hostPID") => {
             // The API's internal type has this field in the security context.
-            let path = path.unnamed();
-            let path = path.named("securityContext");
-            let why = "shareProcessNamespace and hostPID cannot both be enabled";
-            errors.invalid(&path.named(field), "true", why);
+            let at = at.unnamed();
+            let at = at.named("securityContext");
+            at.named(field).invalid("true", "shareProcessNamespace and hostPID cannot both be enabled");
         }
-        ("os", Value::Object(_)) => os::validate(pod.spec, spec_path, errors),
-        ("nodeSelector", Value::Object(labels)) => metadata::labels(labels, path, errors),
-        ("affinity", Value::Object(affinity)) => scheduling::affinity(affinity, path, errors),
-        ("tolerations", list) => scheduling::tolerations(list, path, errors),
-        ("topologySpreadConstraints", list) => scheduling::spread(list, path, errors),
-        ("readinessGates", list) => scheduling::readiness_gates(list, path, errors),
+        ("os", Value::Object(_)) => os::validate(pod.spec, spec_path),
+        ("nodeSelector", Value::Object(labels)) => metadata::labels(at, labels),
+        ("affinity", Value::Object(affinity)) => scheduling::affinity(affinity, at),
+        ("tolerations", list) => scheduling::tolerations(list, at),
+        ("topologySpreadConstraints", list) => scheduling::spread(list, at),
+        ("readinessGates", list) => scheduling::readiness_gates(list, at),
         ("schedulingGates", list) => {
-            scheduling::scheduling_gates(list, path, errors);
+            scheduling::scheduling_gates(list, at);
             // The kubelet sets spec.nodeName, which the API forbids with a scheduling gate.
             let why = "cannot be set until all schedulingGates have been cleared";
-            errors.forbidden(&spec_path.field("nodeName"), why);
+            spec_path.field("nodeName").forbidden(why);
         }
         _ => {}
     }
 }
 
 /// Validates one field of a spec that is a name, a number or one of some values.
-fn name_or_policy(field: &str, value: &Value, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn name_or_policy(field: &str, value: &Value, at: &At<'_>) {
     match (field, value) {
         ("restartPolicy", Value::String(policy)) => {
-            errors.required_one_of(path, policy, &["Always", "OnFailure", "Never"]);
+            at.required_one_of(policy, &["Always", "OnFailure", "Never"]);
         }
         ("preemptionPolicy", Value::String(policy)) => {
-            errors.required_one_of(path, policy, &["PreemptLowerPriority", "Never"]);
+            at.required_one_of(policy, &["PreemptLowerPriority", "Never"]);
         }
-        ("hostname" | "subdomain", Value::String(name)) => errors.check(path, name, syntax::label(name)),
+        ("hostname" | "subdomain", Value::String(name)) => at.check(name, syntax::label),
         (
             "serviceAccountName" | "nodeName" | "priorityClassName" | "runtimeClassName",
             Value::String(name),
-        ) => errors.check(path, name, syntax::subdomain(name)),
+        ) => at.check(name, syntax::subdomain),
         ("activeDeadlineSeconds", Value::Number(seconds)) => {
             let why = "must be between 1 and 2147483647, inclusive";
-            errors.in_range(path, seconds.as_i64().unwrap_or_default(), 1..=i32::MAX.into(), why);
+            at.in_range(seconds.as_i64().unwrap_or_default(), 1..=i32::MAX.into(), why);
         }
         ("schedulingGroup", Value::Object(group)) => {
-            let path = path.field("podGroupName");
+            let at = at.field("podGroupName");
             match given_text(group, "podGroupName") {
-                None => errors.invalid(&path, "", "must specify one of: `podGroupName`"),
-                Some(name) => errors.check(&path, name, syntax::subdomain(name)),
+                None => at.invalid("", "must specify one of: `podGroupName`"),
+                Some(name) => at.check(name, syntax::subdomain),
             }
         }
         _ => {}
@@ -117,49 +110,42 @@ fn name_or_policy(field: &str, value: &Value, path: &FieldPath<'_>, errors: &mut
 }
 
 /// Validates the pod's resource claims, and returns their names.
-fn resource_claims<'v>(
-    spec: &'v Object,
-    pod: &Object,
-    path: &FieldPath<'_>,
-    errors: &mut Errors<'_>,
-) -> BTreeSet<&'v str> {
+fn resource_claims<'v>(spec: &'v Object, pod: &Object, at: &At<'_>) -> BTreeSet<&'v str> {
     let (mut seen, mut names) = (BTreeSet::new(), BTreeSet::new());
     if !spec.contains_key("resourceClaims") {
         return names;
     }
     let is_mirror = object(pod, "annotations").is_some_and(|annotations| annotations.contains_key(MIRROR));
-    objects(path, spec, "resourceClaims", |path, claim| {
+    at.objects(spec, "resourceClaims", |at, claim| {
         let name = text(claim, "name");
         if !name.is_empty() {
             names.insert(name);
         }
         if is_mirror {
             // The API reports no path here.
-            let why = "static pods do not support resource claims";
-            return errors.forbidden(&FieldPath::ROOT.named("[]"), why);
+            return at.without_path().named("[]").forbidden("static pods do not support resource claims");
         }
-        let name_path = path.field("name");
+        let name_path = at.field("name");
         if name.is_empty() {
-            errors.required(&name_path, "");
+            name_path.required("");
         } else if seen.insert(name) {
-            errors.check(&name_path, name, syntax::label(name));
+            name_path.check(name, syntax::label);
         } else {
-            errors.duplicate(&name_path, name);
+            name_path.duplicate(name);
         }
         let sources = ["resourceClaimName", "resourceClaimTemplateName"];
         match sources.iter().filter(|field| claim.contains_key(**field)).count() {
             1 => {}
             0 => {
-                let why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.invalid(path, name, why);
+                at.invalid(name, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`");
             }
             _ => {
                 let why = "only one of `resourceClaimName` and `resourceClaimTemplateName` may be specified";
-                errors.invalid(path, name, why);
+                at.invalid(name, why);
             }
         }
         for field in sources {
-            errors.check_given(claim, field, path, syntax::subdomain);
+            at.check_given(claim, field, syntax::subdomain);
         }
     });
     names

@@ -3,11 +3,10 @@
 use serde_json::Value;
 
 use super::{
-    errors::Errors,
-    fields::{Object, given_text, is_true, list, number, object, objects, text},
+    at::At,
+    fields::{Object, given_text, is_true, list, number, object, text},
     syntax,
 };
-use crate::pod::FieldPath;
 
 /// The most bytes of an iSCSI volume's name, a colon and its portal together.
 pub(super) const MAX_ISCSI_NAME: usize = 64;
@@ -21,7 +20,7 @@ const HOST_PATH_TYPES: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 
 /// Requires texts and lists that are not empty.
-pub(super) fn require(source: &Object, fields: &[&str], path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn require(source: &Object, fields: &[&str], at: &At<'_>) {
     for field in fields {
         let is_filled = match source.get(*field) {
             Some(Value::String(text)) => !text.is_empty(),
@@ -29,82 +28,82 @@ pub(super) fn require(source: &Object, fields: &[&str], path: &FieldPath<'_>, er
             _ => false,
         };
         if !is_filled {
-            errors.required(&path.field(field), "");
+            at.field(field).required("");
         }
     }
 }
 
-fn range(source: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn range(source: &Object, field: &str, at: &At<'_>) {
     if let Some(number) = number(source, field) {
-        errors.in_range(&path.field(field), number, 0..=255, "must be between 0 and 255, inclusive");
+        at.field(field).in_range(number, 0..=255, "must be between 0 and 255, inclusive");
     }
 }
 
 /// Validates the mode of files.
-pub(super) fn mode(source: &Object, field: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn mode(source: &Object, field: &str, at: &At<'_>) {
     if let Some(mode) = number(source, field) {
-        errors.in_range(&path.field(field), mode, 0..=0o777, MODE);
+        at.field(field).in_range(mode, 0..=0o777, MODE);
     }
 }
 
-pub(super) fn empty_dir(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn empty_dir(source: &Object, at: &At<'_>) {
     if text(source, "sizeLimit").starts_with('-') {
-        errors.forbidden(&path.field("sizeLimit"), "the size cannot be negative");
+        at.field("sizeLimit").forbidden("the size cannot be negative");
     }
 }
 
-pub(super) fn host_path(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.require_text(source, "path", path, syntax::no_backsteps);
+pub(super) fn host_path(source: &Object, at: &At<'_>) {
+    at.require_text(source, "path", syntax::no_backsteps);
     if !text(source, "path").is_empty() {
-        errors.one_of(&path.field("type"), text(source, "type"), &HOST_PATH_TYPES);
+        at.field("type").one_of(text(source, "type"), &HOST_PATH_TYPES);
     }
 }
 
-pub(super) fn git_repo(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.check_text(source, "directory", path, syntax::descending);
+pub(super) fn git_repo(source: &Object, at: &At<'_>) {
+    at.check_text(source, "directory", syntax::descending);
 }
 
-pub(super) fn gce_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let path = path.unnamed();
-    let path = path.named("persistentDisk");
-    require(source, &["pdName"], &path, errors);
-    range(source, "partition", &path, errors);
+pub(super) fn gce_disk(source: &Object, at: &At<'_>) {
+    let at = at.unnamed();
+    let at = at.named("persistentDisk");
+    require(source, &["pdName"], &at);
+    range(source, "partition", &at);
 }
 
-pub(super) fn aws_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    range(source, "partition", path, errors);
+pub(super) fn aws_disk(source: &Object, at: &At<'_>) {
+    range(source, "partition", at);
 }
 
 /// Validates the keys of a Secret or `ConfigMap` that become files.
-pub(super) fn keys(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    mode(source, "defaultMode", path, errors);
-    objects(&path.field("items"), source, "items", |path, item| key_to_path(item, path, errors));
+pub(super) fn keys(source: &Object, at: &At<'_>) {
+    mode(source, "defaultMode", at);
+    at.objects(source, "items", |at, item| key_to_path(item, at));
 }
 
 /// Validates a key and the path of the file for its value.
-pub(super) fn key_to_path(item: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    require(item, &["key", "path"], path, errors);
-    errors.check_text(item, "path", path, syntax::local_path);
-    mode(item, "mode", path, errors);
+pub(super) fn key_to_path(item: &Object, at: &At<'_>) {
+    require(item, &["key", "path"], at);
+    at.check_text(item, "path", syntax::local_path);
+    mode(item, "mode", at);
 }
 
-pub(super) fn nfs(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn nfs(source: &Object, at: &At<'_>) {
     let place = text(source, "path");
     if !place.starts_with('/') {
-        errors.invalid(&path.field("path"), place, "must be an absolute path");
+        at.field("path").invalid(place, "must be an absolute path");
     }
 }
 
-pub(super) fn iscsi(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.check_filled(source, "iqn", path, iscsi_name);
-    range(source, "lun", path, errors);
+pub(super) fn iscsi(source: &Object, at: &At<'_>) {
+    at.check_filled(source, "iqn", iscsi_name);
+    range(source, "lun", at);
     let needs_secret = is_true(source, "chapAuthDiscovery") || is_true(source, "chapAuthSession");
     if needs_secret && !source.contains_key("secretRef") {
-        errors.required(&path.field("secretRef"), "");
+        at.field("secretRef").required("");
     }
     if let Some(initiator) = given_text(source, "initiatorName") {
-        let path = path.field("initiatorName").unnamed();
-        errors.check(&path.named("initiatorname"), initiator, iscsi_name(initiator));
+        let at = at.field("initiatorName").unnamed();
+        at.named("initiatorname").check(initiator, iscsi_name);
     }
 }
 
@@ -158,38 +157,36 @@ fn has_dated_domain(text: &str) -> bool {
         .any(|(at, _)| bytes.get(at + 4..at + 12).is_some_and(is_date) && bytes.len() > at + 12)
 }
 
-pub(super) fn flocker(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn flocker(source: &Object, at: &At<'_>) {
     let (name, uuid) = (text(source, "datasetName"), text(source, "datasetUUID"));
     match (name.is_empty(), uuid.is_empty()) {
-        (true, true) => errors.required(path, "one of datasetName and datasetUUID is required"),
+        (true, true) => at.required("one of datasetName and datasetUUID is required"),
         (false, false) => {
-            errors.invalid(path, name, "datasetName and datasetUUID can not be specified simultaneously");
+            at.invalid(name, "datasetName and datasetUUID can not be specified simultaneously");
         }
         _ => {}
     }
     if name.contains('/') {
-        errors.invalid(&path.field("datasetName"), name, "must not contain '/'");
+        at.field("datasetName").invalid(name, "must not contain '/'");
     }
 }
 
 /// Validates a reference to a Secret, if there is one.
-pub(super) fn secret_name(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    if let Some(secret) = object(source, "secretRef") {
-        require(secret, &["name"], &path.field("secretRef"), errors);
-    }
+pub(super) fn secret_name(source: &Object, at: &At<'_>) {
+    at.object(source, "secretRef", |at, secret| require(secret, &["name"], at));
 }
 
-pub(super) fn quobyte(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn quobyte(source: &Object, at: &At<'_>) {
     const PAIRS: &str = "must be a host:port pair or multiple pairs separated by commas";
     let registry = text(source, "registry");
     if registry.is_empty() {
-        errors.required(&path.field("registry"), PAIRS);
+        at.field("registry").required(PAIRS);
     } else if text(source, "tenant").len() > MAX_QUOBYTE_TENANT {
-        errors.required(&path.field("tenant"), "must be a UUID and may not exceed a length of 64 characters");
+        at.field("tenant").required("must be a UUID and may not exceed a length of 64 characters");
     } else if !registry.split(',').all(is_host_and_port) {
-        errors.invalid(&path.field("registry"), registry, PAIRS);
+        at.field("registry").invalid(registry, PAIRS);
     }
-    require(source, &["volume"], path, errors);
+    require(source, &["volume"], at);
 }
 
 /// Whether a text is `host:port` as for Go's `net.SplitHostPort`: the host in brackets if it
@@ -207,42 +204,42 @@ fn is_host_and_port(pair: &str) -> bool {
     !host.contains([':', '[', ']']) && !port.contains(['[', ']'])
 }
 
-pub(super) fn fibre_channel(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn fibre_channel(source: &Object, at: &At<'_>) {
     let (targets, ids) = (list(source, "targetWWNs"), list(source, "wwids"));
-    let both = path.field("targetWWNs");
+    let both = at.field("targetWWNs");
     match (targets.is_empty(), ids.is_empty()) {
-        (true, true) => errors.required(&both, "must specify either targetWWNs or wwids, but not both"),
+        (true, true) => both.required("must specify either targetWWNs or wwids, but not both"),
         (false, false) => {
-            errors.invalid(&both, "", "targetWWNs and wwids can not be specified simultaneously");
+            both.invalid("", "targetWWNs and wwids can not be specified simultaneously");
         }
         _ => {}
     }
     if !targets.is_empty() {
         if source.contains_key("lun") {
-            range(source, "lun", path, errors);
+            range(source, "lun", at);
         } else {
-            errors.required(&path.field("lun"), "lun is required if targetWWNs is specified");
+            at.field("lun").required("lun is required if targetWWNs is specified");
         }
     }
 }
 
-pub(super) fn flex_volume(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    let path = path.field("options");
+pub(super) fn flex_volume(source: &Object, at: &At<'_>) {
+    let at = at.field("options");
     for key in object(source, "options").into_iter().flat_map(|options| options.keys()) {
         let domain = syntax::lower(key.split_once('/').map_or(key.as_str(), |(domain, _)| domain));
         let reserved =
             |name: &str| domain.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         if reserved("kubernetes.io") || reserved("k8s.io") {
-            errors.invalid(&path.key(key), key.as_str(), "kubernetes.io and k8s.io namespaces are reserved");
+            at.key(key).invalid(key.as_str(), "kubernetes.io and k8s.io namespaces are reserved");
         }
     }
 }
 
-pub(super) fn azure_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
-    errors.given_one_of(source, "cachingMode", path, &["None", "ReadOnly", "ReadWrite"]);
-    let (uri, path_of_uri) = (text(source, "diskURI"), path.field("diskURI"));
+pub(super) fn azure_disk(source: &Object, at: &At<'_>) {
+    at.given_one_of(source, "cachingMode", &["None", "ReadOnly", "ReadWrite"]);
+    let (uri, path_of_uri) = (text(source, "diskURI"), at.field("diskURI"));
     let Some(kind) = given_text(source, "kind") else { return };
-    errors.one_of(&path.field("kind"), kind, &["Dedicated", "Managed", "Shared"]);
+    at.field("kind").one_of(kind, &["Dedicated", "Managed", "Shared"]);
     let form = if kind == "Managed" {
         "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"
     } else {
@@ -250,30 +247,29 @@ pub(super) fn azure_disk(source: &Object, path: &FieldPath<'_>, errors: &mut Err
     };
     let beginning = if kind == "Managed" { "/subscriptions/" } else { "https://" };
     if !uri.starts_with(beginning) {
-        errors.not_supported(&path_of_uri, uri, &[form]);
+        path_of_uri.not_supported(uri, &[form]);
     }
 }
 
-pub(super) fn storageos(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn storageos(source: &Object, at: &At<'_>) {
     for field in ["volumeName", "volumeNamespace"] {
-        errors.check_filled(source, field, path, syntax::label);
+        at.check_filled(source, field, syntax::label);
     }
-    secret_name(source, path, errors);
+    secret_name(source, at);
 }
 
-pub(super) fn csi(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn csi(source: &Object, at: &At<'_>) {
     let driver = text(source, "driver");
-    errors.max_bytes(&path.field("driver"), driver.len(), MAX_CSI_DRIVER);
-    errors.check_filled(source, "driver", path, |driver| syntax::subdomain(&syntax::lower(driver)));
-    if let Some(secret) = object(source, "nodePublishSecretRef") {
-        let path = path.field("nodePublishSecretRef");
-        require(secret, &["name"], &path, errors);
+    at.field("driver").max_bytes(driver.len(), MAX_CSI_DRIVER);
+    at.check_filled(source, "driver", |driver| syntax::subdomain(&syntax::lower(driver)));
+    at.object(source, "nodePublishSecretRef", |at, secret| {
+        require(secret, &["name"], at);
         // The API's path of an invalid name does not have the reference.
-        errors.check_filled(secret, "name", &path.unnamed(), syntax::subdomain);
-    }
+        at.unnamed().check_filled(secret, "name", syntax::subdomain);
+    });
 }
 
-pub(super) fn image(source: &Object, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+pub(super) fn image(source: &Object, at: &At<'_>) {
     let policies = ["Always", "IfNotPresent", "Never"];
-    errors.required_one_of(&path.field("pullPolicy"), text(source, "pullPolicy"), &policies);
+    at.field("pullPolicy").required_one_of(text(source, "pullPolicy"), &policies);
 }

@@ -6,18 +6,18 @@ use std::{
 };
 
 use super::{
+    at::At,
     claim,
     context::Volumes,
-    errors::Errors,
-    fields::{Object, list, object, objects, text},
+    fields::{Object, list, object, text},
     projected, storage, syntax,
 };
-use crate::pod::{FieldPath, quoted};
+use crate::pod::quoted;
 
 /// Validates a source at its path, besides its required fields.
-type SourceCheck = fn(&Object, &FieldPath<'_>, &mut Errors<'_>);
+type SourceCheck = fn(&Object, &At<'_>);
 
-const NO_MORE: SourceCheck = |_, _, _| {};
+const NO_MORE: SourceCheck = |_, _| {};
 
 /// The kinds of sources with their required fields. If a volume has several, all but the
 /// first in this order are rejected. The `cephfs` and `downwardAPI` sources have another
@@ -56,26 +56,21 @@ const KINDS: [(&str, &[&str], SourceCheck); 30] = [
 ];
 
 /// Validates the volumes of a pod, and returns the valid ones.
-pub(super) fn validate<'v>(
-    spec: &'v Object,
-    pod_name: &str,
-    path: &FieldPath<'_>,
-    errors: &mut Errors<'_>,
-) -> Volumes<'v> {
+pub(super) fn validate<'v>(spec: &'v Object, pod_name: &str, at: &At<'_>) -> Volumes<'v> {
     let mut valid = BTreeMap::new();
     let has_account = !text(spec, "serviceAccountName").is_empty();
     let claims = LazyCell::new(|| claims_to_come(spec, pod_name));
-    objects(path, spec, "volumes", |path, volume| {
-        let (count, name, name_path) = (errors.count(), text(volume, "name"), path.field("name"));
-        source(volume, pod_name, path, errors);
-        errors.require_text(volume, "name", path, syntax::label);
+    at.objects(spec, "volumes", |at, volume| {
+        let (count, name, name_path) = (at.errors(), text(volume, "name"), at.field("name"));
+        source(volume, pod_name, at);
+        at.require_text(volume, "name", syntax::label);
         if valid.contains_key(name) {
-            errors.duplicate(&name_path, name);
+            name_path.duplicate(name);
         }
-        if errors.count() == count {
+        if at.errors() == count {
             valid.insert(name, volume);
         }
-        references(volume, path, has_account, &claims, errors);
+        references(volume, at, has_account, &claims);
     });
     valid
 }
@@ -83,25 +78,23 @@ pub(super) fn validate<'v>(
 /// Validates what depends on the rest of the pod. These errors do not make the volume invalid.
 fn references(
     volume: &Object,
-    path: &FieldPath<'_>,
+    at: &At<'_>,
     has_account: bool,
     claims: &LazyCell<BTreeSet<String>, impl FnOnce() -> BTreeSet<String>>,
-    errors: &mut Errors<'_>,
 ) {
     let claim = object(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));
     if let Some(claim) = claim.filter(|claim| claims.contains(*claim)) {
-        let path = path.field("persistentVolumeClaim");
-        errors.invalid(&path.field("claimName"), claim, "an ephemeral volume of this pod makes this claim");
+        let at = at.field("persistentVolumeClaim");
+        at.field("claimName").invalid(claim, "an ephemeral volume of this pod makes this claim");
     }
-    if let Some(projected) = object(volume, "projected").filter(|_| !has_account) {
-        let path = path.field("projected");
-        objects(&path.field("sources"), projected, "sources", |path, source| {
-            if source.contains_key("serviceAccountToken") {
+    at.object(volume, "projected", |at, projected| {
+        at.objects(projected, "sources", |at, source| {
+            if !has_account && source.contains_key("serviceAccountToken") {
                 let why = "must not be specified when serviceAccountName is not set";
-                errors.forbidden(&path.field("serviceAccountToken"), why);
+                at.field("serviceAccountToken").forbidden(why);
             }
         });
-    }
+    });
 }
 
 /// The names of the claims for the pod's ephemeral volumes.
@@ -111,11 +104,11 @@ fn claims_to_come(spec: &Object, pod_name: &str) -> BTreeSet<String> {
     ephemeral.map(|volume| format!("{pod_name}-{}", text(volume, "name"))).collect()
 }
 
-fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Errors<'_>) {
+fn source(volume: &Object, pod_name: &str, at: &At<'_>) {
     let kind_of = |field: &str| KINDS.iter().position(|(kind, ..)| *kind == field);
     let given = || volume.iter().filter_map(|(field, source)| Some((kind_of(field)?, source.as_object()?)));
     let Some((first, source)) = given().min_by_key(|(index, _)| *index) else {
-        return errors.required(path, "must specify a volume type");
+        return at.required("must specify a volume type");
     };
     for (index, _) in given().filter(|(index, _)| *index != first) {
         let kind = KINDS[index].0;
@@ -125,25 +118,25 @@ fn source(volume: &Object, pod_name: &str, path: &FieldPath<'_>, errors: &mut Er
             "downwardAPI" => "downwarAPI",
             kind => kind,
         };
-        let path = path.field(kind).unnamed();
-        errors.forbidden(&path.named(name), "may not specify more than 1 volume type");
+        let at = at.field(kind).unnamed();
+        at.named(name).forbidden("may not specify more than 1 volume type");
     }
     let (kind, required, check) = KINDS[first];
-    storage::require(source, required, &path.field(kind), errors);
-    check(source, &path.field(kind), errors);
+    storage::require(source, required, &at.field(kind));
+    check(source, &at.field(kind));
     let name = text(volume, "name");
     if let Some(iscsi) = object(volume, "iscsi")
         && iscsi.contains_key("initiatorName")
         && name.len() + 1 + text(iscsi, "targetPortal").len() > storage::MAX_ISCSI_NAME
     {
         let why = "with iscsi.initiatorName, the name and iscsi.targetPortal must have at most 63 characters together";
-        errors.invalid(&path.field("name"), name, why);
+        at.field("name").invalid(name, why);
     }
     if kind == "ephemeral" && !name.is_empty() {
         let claim = format!("{pod_name}-{name}");
         if let Err(why) = syntax::subdomain(&claim) {
             let why = format!("it gives the claim name {}: {why}", quoted(&claim));
-            errors.invalid(&path.field("name"), name, &why);
+            at.field("name").invalid(name, &why);
         }
     }
 }
