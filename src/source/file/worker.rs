@@ -6,10 +6,8 @@ use std::{
     io, mem,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
-use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -26,8 +24,8 @@ use crate::{
     host::Host,
     manifest::{Manifest, Preparation},
     outage::Outage,
-    pod::{Listing, ListingBuilder, Origin, Pod, PodKey, Prepared, RejectionReason, SourceName},
-    source::status::SourceFailing,
+    pod::{Listing, ListingBuilder, Origin, Pod, Prepared, RejectionReason, SourceName},
+    source::control::Conflicts,
 };
 
 /// How often the watches are set again because the path changed meanwhile. The next scan does the rest.
@@ -54,18 +52,15 @@ pub(super) struct Outcome {
     pub(super) wants_scan: bool,
     /// Whether no file is unstable.
     pub(super) stable: bool,
-    /// When the step scanned, if it did.
-    pub(super) scanned: Option<Timestamp>,
-    /// Why nothing can be watched.
-    pub(super) polling: Option<Arc<str>>,
-    /// What is wrong with the path.
-    pub(super) failing: Option<SourceFailing>,
-    /// The number of files.
-    pub(super) files: usize,
-    /// The number of unstable or missing files.
-    pub(super) waiting: usize,
-    /// The number of rejected files and pods.
-    pub(super) rejected: usize,
+    /// Whether the step scanned.
+    pub(super) scanned: bool,
+    /// Whether nothing can be watched.
+    pub(super) polls: bool,
+    /// What the source is doing, for people.
+    pub(super) detail: String,
+    /// Whether everything was read, or what is wrong with the path. `None` if that is not known
+    /// anew. Errors of single manifests are in the listing.
+    pub(super) result: Option<Result<(), String>>,
 }
 
 /// The state of the source.
@@ -86,8 +81,8 @@ pub(super) struct Worker {
     polling: Outage,
     watch_again_at: Option<Instant>,
     wants_scan: bool,
-    scanned: Option<Timestamp>,
-    outage: Outage,
+    scanned: bool,
+    result: Option<Result<(), String>>,
     /// Whether the listing changed since it was last published.
     is_changed: bool,
     changed: Vec<(Origin, Vec<Arc<Pod>>)>,
@@ -95,7 +90,7 @@ pub(super) struct Worker {
     published: bool,
     rejected: usize,
     skipped: HashSet<OsString>,
-    conflicts: BTreeMap<(Origin, Option<PodKey>), RejectionReason>,
+    conflicts: Conflicts,
 }
 
 impl Worker {
@@ -117,15 +112,15 @@ impl Worker {
             polling: Outage::default(),
             watch_again_at: None,
             wants_scan: false,
-            scanned: None,
-            outage: Outage::default(),
+            scanned: false,
+            result: None,
             is_changed: false,
             changed: Vec::new(),
             began: None,
             published: false,
             rejected: 0,
             skipped: HashSet::new(),
-            conflicts: BTreeMap::new(),
+            conflicts: Conflicts::default(),
             config,
             timings,
             preparation,
@@ -142,29 +137,23 @@ impl Worker {
         self.host = host;
     }
 
-    /// Adds the manifests of an earlier run. Returns their listing, if there are any, and the
-    /// origins that are not below this source's path.
-    pub(super) fn restore(
-        &mut self,
-        restored: impl Iterator<Item = (Origin, Vec<Prepared>)>,
-    ) -> (Option<Listing>, Vec<Origin>) {
-        let (now, mut others) = (self.host.clock.now(), Vec::new());
-        for (path, pods) in restored {
-            match self.name_of(Path::new(path.as_str())) {
-                Some(name) => {
-                    self.entries.restore(&name);
-                    self.builder.put(&self.origin(&name), pods, now);
-                }
-                None => others.push(path),
-            }
-        }
-        let listing = self.builder.restored_listing();
-        ((!listing.is_empty()).then_some(listing), others)
+    /// Adds the pods of a manifest of an earlier run. Returns false if the manifest is not one
+    /// of this source.
+    pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Prepared>) -> bool {
+        let Some(name) = self.name_of(Path::new(path.as_str())) else { return false };
+        self.entries.restore(&name);
+        self.builder.put(&self.origin(&name), pods, self.host.clock.now());
+        true
+    }
+
+    /// The listing of the manifests of an earlier run.
+    pub(super) fn restored(&mut self) -> Listing {
+        self.builder.restored_listing()
     }
 
     /// Applies the settings that may change while the source runs, also to manifests that are
     /// invalid already.
-    pub(super) fn retune(&mut self, check_frequency: Duration, on_invalid: OnInvalid) {
+    pub(super) fn retune(&mut self, Config { check_frequency, on_invalid, .. }: Config) {
         let before = mem::replace(&mut self.config.on_invalid, on_invalid);
         self.config.check_frequency = check_frequency;
         self.entries.set_check(check_frequency);
@@ -225,15 +214,25 @@ impl Worker {
             changed: mem::take(&mut self.changed),
             next_due: self.entries.next_due(),
             wants_scan: self.wants_scan,
-            scanned: self.scanned.take(),
+            scanned: mem::take(&mut self.scanned),
             stable: !self.entries.is_unstable(),
-            polling: self.polling.error(),
-            // Errors of single manifests are in the listing.
-            failing: SourceFailing::of(&self.outage, false),
-            files: self.entries.len(),
-            waiting: self.entries.waiting(),
-            rejected: self.rejected,
+            polls: self.polling.since().is_some(),
+            detail: self.detail(),
+            result: self.result.take(),
         }
+    }
+
+    /// What the source is doing, for people.
+    fn detail(&self) -> String {
+        let polling = self.polling.error();
+        let mut detail = polling.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
+        detail += &format!("; {} manifests", self.entries.len());
+        for (count, what) in [(self.rejected, "rejected"), (self.entries.waiting(), "pending")] {
+            if count > 0 {
+                detail += &format!(", {count} {what}");
+            }
+        }
+        detail
     }
 
     /// The listing, if it changed. The first one waits a little for unstable files.
@@ -253,7 +252,11 @@ impl Worker {
         self.is_changed = false;
         let listing = self.builder.listing();
         self.rejected = listing.rejections().count();
-        self.log_conflicts(&listing);
+        let mut conflicts = mem::take(&mut self.conflicts);
+        let is_missing = |origin: &Origin| self.entries.is_missing(self.name_at(origin));
+        // While a file is renamed, both of its names are known for a moment: that is no conflict.
+        conflicts.log(&listing, is_missing);
+        self.conflicts = conflicts;
         Some(listing)
     }
 
@@ -270,7 +273,7 @@ impl Worker {
         let was_missing = matches!(self.resolved, Some(Resolved { target: Target::Missing, .. }));
         let resolved = self.set_watches(resolved);
         self.wants_scan = false;
-        self.scanned = Some(self.host.clock.now());
+        self.scanned = true;
         self.resolved = Some(resolved.clone());
         self.entries.set_target(resolved.target);
         let names = match (resolved.target, &resolved.real) {
@@ -284,16 +287,20 @@ impl Worker {
                 }
                 Err(error) => {
                     self.entries.set_target(Target::Unknown);
-                    return self.log_error(Some(error.to_string()));
+                    self.result = Some(Err(error.to_string()));
+                    return;
                 }
             },
-            (Target::Unknown, _) => return self.log_error(resolved.error),
+            (Target::Unknown, _) => {
+                self.result = resolved.error.map(Err);
+                return;
+            }
             _ => BTreeSet::new(),
         };
         if resolved.target != Target::Missing {
-            self.log_error(None);
+            self.result = Some(Ok(()));
         } else if !was_missing {
-            self.log_error(Some(self.missing()));
+            self.result = Some(Err(self.missing()));
         }
         self.links.retain(|name, _| names.contains(name));
         if self.check_all(&names, stop) {
@@ -575,18 +582,6 @@ impl Worker {
 
 /// The log.
 impl Worker {
-    fn log_error(&mut self, error: Option<String>) {
-        let path = self.config.path.display();
-        match error {
-            Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
-                warn!(source = "file", %path, %error, "source failed");
-            }
-            Some(error) => debug!(source = "file", %path, %error, "source failed"),
-            None if self.outage.recovered().is_some() => info!(source = "file", %path, "source recovered"),
-            None => {}
-        }
-    }
-
     /// Logs that the pods of a vanished directory were removed after the grace time.
     fn log_removal(&self, waiting: usize) {
         let files = waiting.saturating_sub(self.entries.waiting());
@@ -613,36 +608,6 @@ impl Worker {
         }
     }
 
-    /// Logs pods that conflict with another pod of the source. While a file is renamed, both
-    /// of its names are known for a moment; that is not a conflict.
-    fn log_conflicts(&mut self, listing: &Listing) {
-        let mut conflicts = BTreeMap::new();
-        for rejection in listing.rejections() {
-            let (RejectionReason::DuplicateName { winner } | RejectionReason::DuplicateUid { winner, .. }) =
-                &rejection.reason
-            else {
-                continue;
-            };
-            if self.is_missing(winner) || self.is_missing(&rejection.origin) {
-                continue;
-            }
-            let key = (rejection.origin.clone(), rejection.pod.clone());
-            if self.conflicts.get(&key) != Some(&rejection.reason) {
-                let pod = rejection.pod.as_ref().map(tracing::field::display);
-                warn!(source = "file", path = %rejection.origin, pod, error = %rejection.reason, "conflict found");
-            }
-            conflicts.insert(key, rejection.reason.clone());
-        }
-        for (path, pod) in self.conflicts.keys().filter(|key| !conflicts.contains_key(key)) {
-            let pod = pod.as_ref().map(tracing::field::display);
-            info!(source = "file", %path, pod, "conflict resolved");
-        }
-        self.conflicts = conflicts;
-    }
-
-    fn is_missing(&self, origin: &Origin) -> bool {
-        self.entries.is_missing(self.name_at(origin))
-    }
 }
 
 fn delays(config: &Config, timings: Timings) -> Delays {
