@@ -20,8 +20,6 @@ const MAX_LINKS: usize = 40;
 #[derive(Debug)]
 pub(super) struct Inspected {
     pub(super) found: Found,
-    /// Whether the path is a symbolic link.
-    pub(super) is_link: bool,
     /// What it is, if it exists and cannot be a manifest.
     pub(super) other: Option<&'static str>,
 }
@@ -36,7 +34,7 @@ pub(super) fn inspect(disk: &Disk, path: &Path) -> Inspected {
         Err(error) if is_missing(&error) => (Found::Nothing, is_link.then_some("a dangling symbolic link")),
         Err(error) => (Found::Unreadable(error.to_string()), None),
     };
-    Inspected { found, is_link, other }
+    Inspected { found, other }
 }
 
 /// Whether a created path is a regular file with one name. Its creator is probably still
@@ -135,7 +133,7 @@ pub(super) fn resolve(disk: &Disk, path: &Path) -> Resolved {
 
 /// Follows an absolute path part by part, as the kernel does, and notes the hops of
 /// [`Resolved`].
-pub(super) fn follow(disk: &Disk, path: &Path, hops: &mut Vec<PathBuf>) -> io::Result<PathBuf> {
+fn follow(disk: &Disk, path: &Path, hops: &mut Vec<PathBuf>) -> io::Result<PathBuf> {
     let mut real = PathBuf::from("/");
     let mut rest = parts(path);
     let mut links = 0;

@@ -142,8 +142,7 @@ impl FileSource {
             let began = Instant::now();
             let Requests { rescans, config } = self.requests.borrow_and_update().clone();
             let check_frequency = config.check_frequency;
-            let scan =
-                schedule.next_scan <= began || rescans > answering.unwrap_or(self.output.rescanned());
+            let scan = schedule.next_scan <= began || rescans > answering.unwrap_or(self.output.rescanned());
             let changes = self.queue.take();
             if let Some(worker) = &mut self.worker {
                 worker.retune(config);

@@ -1,7 +1,7 @@
 //! The blocking half of the file source: checks paths, reads manifests and edits the listing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeSet, HashSet},
     ffi::{OsStr, OsString},
     io, mem,
     path::{Path, PathBuf},
@@ -17,7 +17,7 @@ use super::{
     entries::{Action, Cause, Delays, Entries, Target},
     inspect::{self, Resolved},
     load::{Loaded, load, load_all, time},
-    names::{LEFTOVER, NameKind},
+    names::{LEFTOVER, NameKind, VOLUME_LINK},
     watch::{Change, ChangeQueue, Changes, Interest, Watch},
 };
 use crate::{
@@ -36,8 +36,6 @@ const READ_AT_ONCE: usize = 512;
 const MAX_SKIPPED_LOGGED: usize = 1_000;
 /// For how many quiet times the first listing waits for unstable files.
 const FIRST_WAITS: u32 = 10;
-/// The most directories with targets of links that are watched. A scan finds changes in the others.
-const MAX_LINKED_DIRECTORIES: usize = 256;
 
 /// The result of a step.
 #[derive(Debug, Default)]
@@ -74,8 +72,6 @@ pub(super) struct Worker {
     path: PathBuf,
     builder: ListingBuilder,
     entries: Entries,
-    /// For each manifest that is a symbolic link: the paths below the directory that it leads through.
-    links: BTreeMap<OsString, BTreeSet<PathBuf>>,
     watch: Watch,
     resolved: Option<Resolved>,
     polling: Outage,
@@ -106,7 +102,6 @@ impl Worker {
             path,
             builder: ListingBuilder::new(SourceName::File),
             entries: Entries::new(delays(&config, timings)),
-            links: BTreeMap::new(),
             watch: Watch::new(queue),
             resolved: None,
             polling: Outage::default(),
@@ -186,6 +181,8 @@ impl Worker {
             self.entries.events_lost();
         }
         for (path, change) in &changes.paths {
+            // A volume's manifests are links through this one.
+            self.wants_scan |= path.ends_with(VOLUME_LINK) && *change != Change::Touched;
             if *change != Change::Touched {
                 self.watch.forget(path);
             } else if resolved.real.as_ref() == Some(path) {
@@ -270,7 +267,6 @@ impl Worker {
 
     /// Checks every file.
     fn scan(&mut self, resolved: Resolved, stop: &CancellationToken) {
-        let was_missing = matches!(self.resolved, Some(Resolved { target: Target::Missing, .. }));
         let resolved = self.set_watches(resolved);
         self.wants_scan = false;
         self.scanned = true;
@@ -297,12 +293,7 @@ impl Worker {
             }
             _ => BTreeSet::new(),
         };
-        if resolved.target != Target::Missing {
-            self.result = Some(Ok(()));
-        } else if !was_missing {
-            self.result = Some(Err(self.missing()));
-        }
-        self.links.retain(|name, _| names.contains(name));
+        self.result = Some(if resolved.target == Target::Missing { Err(self.missing()) } else { Ok(()) });
         if self.check_all(&names, stop) {
             self.entries.scanned(&names, Instant::now());
         }
@@ -334,16 +325,13 @@ impl Worker {
             return resolved;
         }
         for _ in 0..MAX_WATCH_ATTEMPTS {
-            let hops: BTreeSet<&PathBuf> = self.links.values().flatten().collect();
-            let parents: BTreeSet<&Path> = hops.iter().filter_map(|hop| hop.parent()).collect();
             let mut wanted: BTreeSet<PathBuf> =
-                parents.into_iter().take(MAX_LINKED_DIRECTORIES).map(Path::to_owned).collect();
-            wanted.extend(resolved.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned));
+                resolved.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned).collect();
             let directory = resolved.real.clone().filter(|_| matches!(resolved.target, Target::Directory(_)));
             wanted.extend(directory.clone());
             // A watched directory may itself be moved or removed.
-            let paths = hops.into_iter().chain(&resolved.hops).chain(&resolved.real).chain(&wanted);
-            self.watch.set_interest(Interest { directory, paths: paths.cloned().collect() });
+            let paths = resolved.hops.iter().chain(&resolved.real).chain(&wanted).cloned().collect();
+            self.watch.set_interest(Interest { directory, paths });
             if let Err(error) = self.watch.set(&self.host.disk, &wanted) {
                 self.watch_again_at = Some(now + self.config.check_frequency);
                 self.entries.events_lost();
@@ -363,24 +351,13 @@ impl Worker {
 
     /// Checks the files that changes concern.
     fn handle(&mut self, changes: &Changes, lossy: bool, stop: &CancellationToken) {
-        let mut checks = BTreeSet::new();
         for (path, change) in &changes.paths {
-            let change = if lossy && *change == Change::Created { Change::Touched } else { *change };
-            checks.extend(self.name_in_place(path).map(|name| (path, name, change)));
-        }
-        for (name, hops) in &self.links {
-            for path in hops {
-                if let Some((path, change)) = changes.paths.get_key_value(path) {
-                    let change = if lossy && *change == Change::Created { Change::Touched } else { *change };
-                    checks.insert((path, name.clone(), change));
-                }
-            }
-        }
-        for (path, name, change) in checks {
             if stop.is_cancelled() {
                 break;
             }
+            let Some(name) = self.name_in_place(path) else { continue };
             let cause = match change {
+                Change::Created if lossy => Cause::Touched,
                 Change::Created if inspect::is_being_written(&self.host.disk, path) => Cause::Created,
                 Change::Created | Change::Complete => Cause::Complete,
                 Change::Touched | Change::Gone => Cause::Touched,
@@ -436,13 +413,7 @@ impl Worker {
     /// change ends here.
     fn check(&mut self, name: &OsStr, cause: Cause) -> Option<PathBuf> {
         let path = self.path_of(name);
-        let mut inspected = inspect::inspect(&self.host.disk, &path);
-        if !inspected.is_link {
-            self.links.remove(name);
-        } else if !name.is_empty() && self.follow(name, &path) {
-            // The target may have changed before it was watched.
-            inspected = inspect::inspect(&self.host.disk, &path);
-        }
+        let inspected = inspect::inspect(&self.host.disk, &path);
         if let Some(other) = inspected.other {
             self.log_skipped(name, other);
         }
@@ -453,35 +424,6 @@ impl Worker {
             Action::Remove => self.remove(name),
         }
         None
-    }
-
-    /// Resolves a link and watches its way below the directory. Returns whether a path or
-    /// directory is watched now that was not watched before.
-    fn follow(&mut self, name: &OsStr, path: &Path) -> bool {
-        let Some(root) = path.parent() else { return false };
-        let mut hops = Vec::new();
-        // A link that leads nowhere has hops, too.
-        drop(inspect::follow(&self.host.disk, path, &mut hops));
-        let inside = |part: &&Path| part.starts_with(root) && *part != root && *part != path;
-        let ancestors = |hop: &'_ PathBuf| {
-            let parts = hop.ancestors().take_while(|part| *part != root).filter(inside);
-            parts.map(Path::to_owned).collect::<Vec<_>>()
-        };
-        let hops: BTreeSet<PathBuf> = hops.iter().flat_map(ancestors).collect();
-        let unwatched = self.watch.len() < MAX_LINKED_DIRECTORIES
-            && hops
-                .iter()
-                .filter_map(|hop| hop.parent())
-                .any(|directory| self.watch.misses(&self.host.disk, directory));
-        let moved = self.links.get(name) != Some(&hops);
-        if moved {
-            self.watch.add_interest(hops.iter().cloned());
-            self.links.insert(name.to_owned(), hops);
-        }
-        if let (true, Some(resolved)) = (unwatched, self.resolved.clone()) {
-            self.set_watches(resolved);
-        }
-        moved || unwatched
     }
 
     fn apply(&mut self, name: &OsStr, loaded: Loaded) {
@@ -607,7 +549,6 @@ impl Worker {
             info!(source = "file", path = %self.origin(name), %reason, "file skipped");
         }
     }
-
 }
 
 fn delays(config: &Config, timings: Timings) -> Delays {

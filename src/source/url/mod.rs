@@ -181,7 +181,11 @@ impl UrlSource {
 
     async fn fetch(&mut self) -> Result<(), UrlError> {
         let validators = self.validators().cloned();
-        match self.fetcher.fetch(&self.output.host.threads, &self.config, self.timeout, validators.as_ref()).await? {
+        match self
+            .fetcher
+            .fetch(&self.output.host.threads, &self.config, self.timeout, validators.as_ref())
+            .await?
+        {
             Answer::Unchanged => {}
             Answer::Body(Fetched { sha256, validators, .. }) if self.is_current(&sha256) => {
                 self.known = Some(Known { sha256, validators });
