@@ -1,8 +1,8 @@
-//! Looking at paths and reading manifests. All of it may block, but never waits for a writer.
+//! Looking at names and paths, and reading manifests. All of it may block, but never waits for a writer.
 
 use std::{
     collections::BTreeSet,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::{self, ErrorKind, Read as _},
     path::{Component, Path, PathBuf},
 };
@@ -15,6 +15,44 @@ use crate::{
 
 /// Linux's own bound on the symbolic links in one path.
 const MAX_LINKS: usize = 40;
+
+/// What a name in a manifest directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameKind {
+    /// A manifest, whatever its extension.
+    Manifest,
+    /// A hidden file: the name begins with a dot.
+    Hidden,
+    /// An editor's temporary file or a backup (kubernetes#136962).
+    Leftover,
+}
+
+/// Why a [`NameKind::Leftover`] is skipped.
+pub(super) const LEFTOVER: &str = "an editor's or backup file";
+
+/// The link that the kubelet replaces when it updates a ConfigMap volume or another projected one.
+pub(super) const VOLUME_LINK: &str = "..data";
+
+impl NameKind {
+    pub(super) fn of(name: &OsStr) -> Self {
+        let name = name.as_encoded_bytes();
+        let leftover = ["~", ".swp", ".bak", ".backup", ".orig", ".tmp"];
+        if name.starts_with(b".") {
+            Self::Hidden
+        } else if leftover.iter().any(|end| name.ends_with(end.as_bytes()))
+            || name == b"4913"
+            || (name.len() > 1 && name.starts_with(b"#") && name.ends_with(b"#"))
+        {
+            Self::Leftover
+        } else {
+            Self::Manifest
+        }
+    }
+
+    pub(super) fn is_manifest(name: &OsStr) -> bool {
+        Self::of(name) == Self::Manifest
+    }
+}
 
 /// What is at one path.
 #[derive(Debug)]

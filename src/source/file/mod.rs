@@ -9,8 +9,6 @@ mod config;
 mod entries;
 mod inspect;
 mod load;
-mod manifests;
-mod names;
 mod watch;
 mod worker;
 
@@ -24,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     config::{Config, OnInvalid, Timings},
-    manifests::{Contents, contents, read_manifest},
+    load::{Contents, contents, read_manifest},
 };
 use self::{
     watch::{ChangeQueue, Changes},

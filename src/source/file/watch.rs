@@ -18,8 +18,7 @@ use tokio::sync::Notify;
 
 use super::{
     entries::Identity,
-    inspect,
-    names::{NameKind, VOLUME_LINK},
+    inspect::{self, NameKind, VOLUME_LINK},
 };
 use crate::host::Disk;
 

@@ -14,10 +14,9 @@ use tracing::{debug, info, warn};
 
 use super::{
     config::{Config, OnInvalid, Timings},
-    entries::{Action, Cause, Delays, Entries, Target},
-    inspect::{self, Resolved},
+    entries::{Action, Cause, Entries, Target},
+    inspect::{self, LEFTOVER, NameKind, Resolved, VOLUME_LINK},
     load::{Loaded, load, load_all, time},
-    names::{LEFTOVER, NameKind, VOLUME_LINK},
     watch::{Change, ChangeQueue, Changes, Interest, Watch},
 };
 use crate::{
@@ -101,7 +100,7 @@ impl Worker {
             host: Host::default(),
             path,
             builder: ListingBuilder::new(SourceName::File),
-            entries: Entries::new(delays(&config, timings)),
+            entries: Entries::new(timings, config.check_frequency),
             watch: Watch::new(queue),
             resolved: None,
             polling: Outage::default(),
@@ -125,7 +124,7 @@ impl Worker {
     /// Changes the delays. Only before anything was restored or checked.
     pub(super) fn set_timings(&mut self, timings: Timings) {
         self.timings = timings;
-        self.entries = Entries::new(delays(&self.config, timings));
+        self.entries = Entries::new(timings, self.config.check_frequency);
     }
 
     pub(super) fn set_host(&mut self, host: Host) {
@@ -549,8 +548,4 @@ impl Worker {
             info!(source = "file", path = %self.origin(name), %reason, "file skipped");
         }
     }
-}
-
-fn delays(config: &Config, timings: Timings) -> Delays {
-    Delays { quiet: timings.quiet, check: config.check_frequency, grace: timings.missing_grace }
 }

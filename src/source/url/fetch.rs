@@ -10,7 +10,7 @@ use http::{
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
-use super::config::Config;
+use super::Config;
 use crate::{
     client::{Client, ClientError, ClientSettings},
     error_chain::chain,
@@ -58,24 +58,14 @@ fn hint(status: StatusCode) -> &'static str {
     }
 }
 
-/// The validators of a body, for conditional requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Validators {
-    pub(super) etag: Option<HeaderValue>,
-    pub(super) last_modified: Option<HeaderValue>,
-}
+/// The header of a conditional request.
+pub(super) type Condition = (HeaderName, HeaderValue);
 
-impl Validators {
-    fn of(headers: &HeaderMap) -> Self {
-        let value = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
-        Self { etag: value(ETAG), last_modified: value(LAST_MODIFIED) }
-    }
-
-    /// The header of a conditional request. The entity tag is exact, so it is preferred.
-    fn condition(&self) -> Option<(HeaderName, HeaderValue)> {
-        let etag = self.etag.clone().map(|etag| (IF_NONE_MATCH, etag));
-        etag.or_else(|| Some((IF_MODIFIED_SINCE, self.last_modified.clone()?)))
-    }
+/// The condition under which a body is sent again. The entity tag is exact, so it is preferred.
+fn condition_of(headers: &HeaderMap) -> Option<Condition> {
+    let header = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
+    let etag = header(ETAG).map(|etag| (IF_NONE_MATCH, etag));
+    etag.or_else(|| Some((IF_MODIFIED_SINCE, header(LAST_MODIFIED)?)))
 }
 
 /// The answer to a request.
@@ -90,7 +80,7 @@ pub(super) enum Answer {
 pub(super) struct Fetched {
     pub(super) body: Bytes,
     pub(super) sha256: [u8; 32],
-    pub(super) validators: Validators,
+    pub(super) condition: Option<Condition>,
 }
 
 /// Sends requests, and reloads certificates.
@@ -116,10 +106,10 @@ impl Fetcher {
         threads: &Threads,
         config: &Config,
         timeout: Duration,
-        known: Option<&Validators>,
+        condition: Option<Condition>,
     ) -> Result<Answer, UrlError> {
         let client = self.ready(threads, config, timeout).await?;
-        let answer = request(&client, config, known).await;
+        let answer = request(&client, config, condition).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
         answer
@@ -168,13 +158,12 @@ async fn client(threads: &Threads, config: &Config, timeout: Duration) -> Result
     made.unwrap_or_else(|error| Err(ClientError::Roots(io::Error::other(error))))
 }
 
-async fn request(client: &Client, config: &Config, known: Option<&Validators>) -> Result<Answer, UrlError> {
+async fn request(client: &Client, config: &Config, condition: Option<Condition>) -> Result<Answer, UrlError> {
     let mut request = Request::get(&config.url).body(Bytes::new()).map_err(UrlError::Request)?;
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
     headers.extend(config.headers.clone());
-    let condition = known.and_then(Validators::condition);
     let is_conditional = condition.is_some();
     if let Some((name, value)) = condition {
         headers.insert(name, value);
@@ -187,7 +176,7 @@ async fn request(client: &Client, config: &Config, known: Option<&Validators>) -
         StatusCode::NOT_MODIFIED => return Err(UrlError::NotConditional),
         status => return Err(UrlError::Status(status)),
     }
-    let validators = Validators::of(answer.headers());
+    let condition = condition_of(answer.headers());
     let body = answer.into_body().whole(MAX_MANIFEST).await?;
     if body.is_empty() {
         return Err(UrlError::Empty);
@@ -195,6 +184,6 @@ async fn request(client: &Client, config: &Config, known: Option<&Validators>) -
     let sha256: [u8; 32] = Sha256::digest(&body).into();
     match config.sha256 {
         Some(pinned) if pinned != sha256 => Err(UrlError::Pin { found: hex(&sha256), pinned: hex(&pinned) }),
-        _ => Ok(Answer::Body(Fetched { body, sha256, validators })),
+        _ => Ok(Answer::Body(Fetched { body, sha256, condition })),
     }
 }

@@ -4,12 +4,11 @@
 //! error and does not mean that there are no pods, a body is remembered only if it was
 //! decoded, and the requests are conditional if the server supports that.
 
-mod config;
 mod fetch;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use http::Uri;
+use http::{HeaderMap, HeaderName, Uri};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch as level,
@@ -18,13 +17,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-pub use self::config::Config;
-use self::fetch::{Answer, Fetched, Fetcher, UrlError, Validators};
+use self::fetch::{Answer, Condition, Fetched, Fetcher, UrlError};
 use super::{
     control::{Conflicts, Handle, Output, Requests},
     last_good::LastGood,
 };
 use crate::{
+    certificate_files::CertificateFiles,
     client::shown,
     error_chain::chain,
     hex::hex,
@@ -40,14 +39,60 @@ const JITTER: f64 = 0.1;
 /// The time limit for a poll, with redirects and the whole body, as in the kubelet.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The url source's settings.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The `http` or `https` URL that is polled; it may hold a user and a password.
+    pub url: Uri,
+    /// Headers of every request. Values that are marked as sensitive are not printed.
+    pub headers: HeaderMap,
+    /// The CAs that are trusted in place of the system's, as PEM.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that the source presents to the server.
+    pub client_certificate: Option<CertificateFiles>,
+    /// The SHA-256 that the body must have.
+    pub sha256: Option<[u8; 32]>,
+    /// The time between the end of one poll and the beginning of the next.
+    pub check_frequency: Duration,
+}
+
+impl Config {
+    /// The kubelet's check frequency (20 s), and nothing but the URL.
+    pub fn new(url: Uri) -> Self {
+        Self {
+            url,
+            headers: HeaderMap::new(),
+            ca_file: None,
+            client_certificate: None,
+            sha256: None,
+            check_frequency: Duration::from_secs(20),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    /// Without user, password and query of the URL and without the headers' values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.keys().map(HeaderName::as_str).collect();
+        f.debug_struct("Config")
+            .field("url", &shown(&self.url))
+            .field("headers", &headers)
+            .field("ca_file", &self.ca_file)
+            .field("client_certificate", &self.client_certificate)
+            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
+            .field("check_frequency", &self.check_frequency)
+            .finish()
+    }
+}
+
 /// Controls a [`UrlSource`] that runs.
 pub type UrlHandle = Handle<Config>;
 
-/// The body of which the current pods were decoded in this run.
+/// The body of which the current pods were decoded in this run. `None` while another is rejected.
 #[derive(Clone, Debug)]
 struct Known {
     sha256: [u8; 32],
-    validators: Validators,
+    condition: Option<Condition>,
 }
 
 /// The source of pods from a URL.
@@ -180,21 +225,17 @@ impl UrlSource {
     }
 
     async fn fetch(&mut self) -> Result<(), UrlError> {
-        let validators = self.validators().cloned();
-        match self
-            .fetcher
-            .fetch(&self.output.host.threads, &self.config, self.timeout, validators.as_ref())
-            .await?
-        {
+        let condition = self.condition();
+        match self.fetcher.fetch(&self.output.host.threads, &self.config, self.timeout, condition).await? {
             Answer::Unchanged => {}
-            Answer::Body(Fetched { sha256, validators, .. }) if self.is_current(&sha256) => {
-                self.known = Some(Known { sha256, validators });
+            Answer::Body(Fetched { sha256, condition, .. }) if self.is_current(&sha256) => {
+                self.known = Some(Known { sha256, condition });
             }
-            Answer::Body(Fetched { body, sha256, validators }) => {
+            Answer::Body(Fetched { body, sha256, condition }) => {
                 let preparation = self.preparation.clone();
                 let decoding = self.output.host.threads.blocking(move || manifest::read(&body, &preparation));
                 match decoding.await {
-                    Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, validators }).await,
+                    Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, condition }).await,
                     Ok(Err(rejection)) => return Err(self.reject(rejection)),
                     Err(cancelled) => cancelled.resume_panic(),
                 }
@@ -203,18 +244,15 @@ impl UrlSource {
         Ok(())
     }
 
-    /// The validators for a conditional request. `None` while the last body is rejected: the
-    /// next valid body may be the one that is known.
-    fn validators(&self) -> Option<&Validators> {
+    /// The condition of the next request.
+    fn condition(&self) -> Option<Condition> {
         let pinned = |known: &&Known| self.config.sha256.is_none_or(|pin| pin == known.sha256);
-        let known = self.known.as_ref().filter(pinned);
-        known.filter(|_| self.builder.rejection(&self.origin).is_none()).map(|known| &known.validators)
+        self.known.as_ref().filter(pinned)?.condition.clone()
     }
 
-    /// Whether the current pods were decoded from this body, and no other body was rejected since.
+    /// Whether the current pods were decoded from this body.
     fn is_current(&self, sha256: &[u8; 32]) -> bool {
-        let same = self.known.as_ref().is_some_and(|known| known.sha256 == *sha256);
-        same && self.builder.rejection(&self.origin).is_none()
+        self.known.as_ref().is_some_and(|known| known.sha256 == *sha256)
     }
 
     /// Whether a listing of this run has been published.
@@ -245,6 +283,8 @@ impl UrlSource {
     /// of the listing, if there is a listing.
     fn reject(&mut self, rejection: InvalidManifest) -> UrlError {
         let rejection = Arc::new(rejection);
+        // The next valid body may be the one that was known.
+        self.known = None;
         let changed = self.builder.reject(&self.origin, RejectionReason::Invalid(rejection.clone()));
         if changed && self.is_live() {
             self.publish();
