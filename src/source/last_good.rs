@@ -37,7 +37,6 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, info, warn};
 
 use crate::{
     db::{Change, Db, DbError, Stored, Table, Value},
@@ -254,7 +253,9 @@ impl LastGood {
         let Some(writing) = &mut self.writing else { return pending().await };
         let written = writing.commit.as_mut().await;
         let chunk = self.writing.take().map(|writing| writing.chunk).unwrap_or_default();
-        self.log(written.as_ref().err());
+        let (source, error) = (self.source.as_str(), written.as_ref().err().map(|error| chain(error)));
+        let now = self.host.clock.now();
+        self.outage.log(source, "saving last-known-good pods", error.as_deref(), now);
         if written.is_err() {
             for Change { key, value, .. } in chunk {
                 // A change since then is newer.
@@ -287,20 +288,6 @@ impl LastGood {
 
     fn key(&self, origin: &str) -> String {
         format!("{}/{origin}", self.source)
-    }
-
-    fn log(&mut self, error: Option<&DbError>) {
-        let source = self.source.as_str();
-        match error.map(|error| chain(error)) {
-            Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
-                warn!(source, %error, "saving last-known-good pods failed");
-            }
-            Some(error) => debug!(source, %error, "saving last-known-good pods failed"),
-            None if self.outage.recovered().is_some() => {
-                info!(source, "saving last-known-good pods recovered");
-            }
-            None => {}
-        }
     }
 }
 

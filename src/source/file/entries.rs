@@ -41,9 +41,10 @@ pub(super) struct Identity {
 }
 
 /// What is at the source's path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Target {
     /// It cannot be looked at: no file counts as removed.
+    #[default]
     Unknown,
     Missing,
     /// One manifest.
@@ -134,7 +135,7 @@ struct Entry {
 }
 
 /// All known files, by name. If the source's path is a file, its name is empty.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Entries {
     timings: Timings,
     /// The time between two scans.
@@ -154,16 +155,7 @@ pub(super) struct Entries {
 
 impl Entries {
     pub(super) fn new(timings: Timings, check: Duration) -> Self {
-        Self {
-            timings,
-            check,
-            target: Target::Unknown,
-            populated: false,
-            scanned: false,
-            recognised: false,
-            by_name: BTreeMap::new(),
-            pending: BTreeSet::new(),
-        }
+        Self { timings, check, ..Self::default() }
     }
 
     /// Adds a file of an earlier run. It has the same grace time as one that was there just now.

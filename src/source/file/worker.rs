@@ -27,8 +27,6 @@ use crate::{
     source::control::Conflicts,
 };
 
-/// How often the watches are set again because the path changed meanwhile. The next scan does the rest.
-const MAX_WATCH_ATTEMPTS: usize = 8;
 /// The most manifests in memory that are read and not in the listing yet.
 const READ_AT_ONCE: usize = 512;
 /// The most skipped files that are logged.
@@ -266,8 +264,8 @@ impl Worker {
 
     /// Checks every file.
     fn scan(&mut self, resolved: Resolved, stop: &CancellationToken) {
-        let resolved = self.set_watches(resolved);
         self.wants_scan = false;
+        let resolved = self.set_watches(resolved);
         self.scanned = true;
         self.resolved = Some(resolved.clone());
         self.entries.set_target(resolved.target);
@@ -316,36 +314,32 @@ impl Worker {
         names
     }
 
-    /// Watches what the path depends on. The path is resolved again after that, so that no
-    /// change before the watch is missed.
-    fn set_watches(&mut self, mut resolved: Resolved) -> Resolved {
+    /// Watches what the path depends on. The path is resolved again after that: if it
+    /// has changed before the watch, another scan follows.
+    fn set_watches(&mut self, resolved: Resolved) -> Resolved {
         let now = Instant::now();
         if self.watch_again_at.is_some_and(|at| now < at) {
             return resolved;
         }
-        for _ in 0..MAX_WATCH_ATTEMPTS {
-            let mut wanted: BTreeSet<PathBuf> =
-                resolved.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned).collect();
-            let directory = resolved.real.clone().filter(|_| matches!(resolved.target, Target::Directory(_)));
-            wanted.extend(directory.clone());
-            // A watched directory may itself be moved or removed.
-            let paths = resolved.hops.iter().chain(&resolved.real).chain(&wanted).cloned().collect();
-            self.watch.set_interest(Interest { directory, paths });
-            if let Err(error) = self.watch.set(&self.host.disk, &wanted) {
-                self.watch_again_at = Some(now + self.config.check_frequency);
-                self.entries.events_lost();
-                self.log_polling(Some(&error));
-                return resolved;
-            }
-            let after = inspect::resolve(&self.host.disk, &self.path);
-            if after == resolved {
-                break;
-            }
-            resolved = after;
+        let mut wanted: BTreeSet<PathBuf> =
+            resolved.hops.iter().filter_map(|hop| hop.parent()).map(Path::to_owned).collect();
+        let directory = resolved.real.clone().filter(|_| matches!(resolved.target, Target::Directory(_)));
+        wanted.extend(directory.clone());
+        // A watched directory may itself be moved or removed.
+        let paths = resolved.hops.iter().chain(&resolved.real).chain(&wanted).cloned().collect();
+        self.watch.set_interest(Interest { directory, paths });
+        let error = self.watch.set(&self.host.disk, &wanted).err();
+        let wall = self.host.clock.now();
+        self.polling.log("file", "watch", error.as_deref(), wall);
+        if error.is_some() {
+            self.watch_again_at = Some(now + self.config.check_frequency);
+            self.entries.events_lost();
+            return resolved;
         }
         self.watch_again_at = None;
-        self.log_polling(None);
-        resolved
+        let after = inspect::resolve(&self.host.disk, &self.path);
+        self.wants_scan |= after != resolved;
+        after
     }
 
     /// Checks the files that changes concern.
@@ -529,17 +523,6 @@ impl Worker {
         if files > 0 && matches!(self.resolved, Some(Resolved { target: Target::Missing, .. })) {
             let path = self.config.path.display();
             warn!(source = "file", %path, files, "path still missing, its pods are removed");
-        }
-    }
-
-    fn log_polling(&mut self, error: Option<&str>) {
-        match error {
-            Some(error) if self.polling.failed(error, self.host.clock.now()) => {
-                warn!(source = "file", %error, "watch failed, scanning every second");
-            }
-            Some(error) => debug!(source = "file", %error, "watch failed, scanning every second"),
-            None if self.polling.recovered().is_some() => info!(source = "file", "watch recovered"),
-            None => {}
         }
     }
 

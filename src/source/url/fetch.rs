@@ -1,18 +1,18 @@
-//! One request for the manifests, and its errors.
+//! The settings, one request for the manifests, and its errors.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, StatusCode,
+    HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
     header::{ACCEPT, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, USER_AGENT},
 };
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
-use super::Config;
 use crate::{
-    client::{Client, ClientError, ClientSettings},
+    certificate_files::CertificateFiles,
+    client::{Client, ClientError, ClientSettings, shown},
     error_chain::chain,
     hex::hex,
     host::Threads,
@@ -24,6 +24,52 @@ use crate::{
 const AGENT: &str = concat!("podmux/", env!("CARGO_PKG_VERSION"));
 /// The `Accept` header. The content type of the answer is ignored.
 const ACCEPTED: &str = "application/yaml, application/json, */*;q=0.5";
+
+/// The url source's settings.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The `http` or `https` URL that is polled; it may hold a user and a password.
+    pub url: Uri,
+    /// Headers of every request. Values that are marked as sensitive are not printed.
+    pub headers: HeaderMap,
+    /// The CAs that are trusted in place of the system's, as PEM.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that the source presents to the server.
+    pub client_certificate: Option<CertificateFiles>,
+    /// The SHA-256 that the body must have.
+    pub sha256: Option<[u8; 32]>,
+    /// The time between the end of one poll and the beginning of the next.
+    pub check_frequency: Duration,
+}
+
+impl Config {
+    /// The kubelet's check frequency (20 s), and nothing but the URL.
+    pub fn new(url: Uri) -> Self {
+        Self {
+            url,
+            headers: HeaderMap::new(),
+            ca_file: None,
+            client_certificate: None,
+            sha256: None,
+            check_frequency: Duration::from_secs(20),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    /// Without user, password and query of the URL and without the headers' values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.keys().map(HeaderName::as_str).collect();
+        f.debug_struct("Config")
+            .field("url", &shown(&self.url))
+            .field("headers", &headers)
+            .field("ca_file", &self.ca_file)
+            .field("client_certificate", &self.client_certificate)
+            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
+            .field("check_frequency", &self.check_frequency)
+            .finish()
+    }
+}
 
 /// Why a URL gave no pods.
 #[derive(Debug, thiserror::Error)]

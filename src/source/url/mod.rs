@@ -6,9 +6,9 @@
 
 mod fetch;
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName, Uri};
+use http::Uri;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch as level,
@@ -17,13 +17,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+pub use self::fetch::Config;
 use self::fetch::{Answer, Condition, Fetched, Fetcher, UrlError};
 use super::{
     control::{Conflicts, Handle, Output, Requests},
     last_good::LastGood,
 };
 use crate::{
-    certificate_files::CertificateFiles,
     client::shown,
     error_chain::chain,
     hex::hex,
@@ -38,52 +38,6 @@ use crate::{
 const JITTER: f64 = 0.1;
 /// The time limit for a poll, with redirects and the whole body, as in the kubelet.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The url source's settings.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Config {
-    /// The `http` or `https` URL that is polled; it may hold a user and a password.
-    pub url: Uri,
-    /// Headers of every request. Values that are marked as sensitive are not printed.
-    pub headers: HeaderMap,
-    /// The CAs that are trusted in place of the system's, as PEM.
-    pub ca_file: Option<PathBuf>,
-    /// The certificate that the source presents to the server.
-    pub client_certificate: Option<CertificateFiles>,
-    /// The SHA-256 that the body must have.
-    pub sha256: Option<[u8; 32]>,
-    /// The time between the end of one poll and the beginning of the next.
-    pub check_frequency: Duration,
-}
-
-impl Config {
-    /// The kubelet's check frequency (20 s), and nothing but the URL.
-    pub fn new(url: Uri) -> Self {
-        Self {
-            url,
-            headers: HeaderMap::new(),
-            ca_file: None,
-            client_certificate: None,
-            sha256: None,
-            check_frequency: Duration::from_secs(20),
-        }
-    }
-}
-
-impl fmt::Debug for Config {
-    /// Without user, password and query of the URL and without the headers' values.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<&str> = self.headers.keys().map(HeaderName::as_str).collect();
-        f.debug_struct("Config")
-            .field("url", &shown(&self.url))
-            .field("headers", &headers)
-            .field("ca_file", &self.ca_file)
-            .field("client_certificate", &self.client_certificate)
-            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
-            .field("check_frequency", &self.check_frequency)
-            .finish()
-    }
-}
 
 /// Controls a [`UrlSource`] that runs.
 pub type UrlHandle = Handle<Config>;
