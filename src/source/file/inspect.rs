@@ -54,25 +54,16 @@ impl NameKind {
     }
 }
 
-/// What is at one path.
-#[derive(Debug)]
-pub(super) struct Inspected {
-    pub(super) found: Found,
-    /// What it is, if it exists and cannot be a manifest.
-    pub(super) other: Option<&'static str>,
-}
-
-/// Looks at a path without opening it.
-pub(super) fn inspect(disk: &Disk, path: &Path) -> Inspected {
+/// What is at a path, without opening it; and what it is if it exists and cannot be a manifest.
+pub(super) fn inspect(disk: &Disk, path: &Path) -> (Found, Option<&'static str>) {
     let own = disk.attributes(path, false);
     let is_link = own.as_ref().is_ok_and(|own| own.kind == FileKind::Link);
-    let (found, other) = match if is_link { disk.attributes(path, true) } else { own } {
+    match if is_link { disk.attributes(path, true) } else { own } {
         Ok(Attributes { kind: FileKind::File, stamp, .. }) => (Found::File(stamp), None),
         Ok(attributes) => (Found::Nothing, Some(describe(attributes.kind))),
         Err(error) if is_missing(&error) => (Found::Nothing, is_link.then_some("a dangling symbolic link")),
         Err(error) => (Found::Unreadable(error.to_string()), None),
-    };
-    Inspected { found, other }
+    }
 }
 
 /// Whether a created path is a regular file with one name. Its creator is probably still

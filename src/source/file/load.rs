@@ -83,7 +83,7 @@ pub fn contents(directory: &Path) -> io::Result<Contents> {
         let skipped = match NameKind::of(&name) {
             NameKind::Hidden => Some("hidden"),
             NameKind::Leftover => Some(LEFTOVER),
-            NameKind::Manifest => inspect::inspect(&disk, &path).other,
+            NameKind::Manifest => inspect::inspect(&disk, &path).1,
         };
         match skipped {
             Some(reason) => contents.skipped.push((path, reason)),

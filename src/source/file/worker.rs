@@ -73,12 +73,10 @@ pub(super) struct Worker {
     resolved: Option<Resolved>,
     polling: Outage,
     watch_again_at: Option<Instant>,
-    wants_scan: bool,
-    scanned: bool,
-    result: Option<Result<(), String>>,
+    /// What the next outcome contains so far.
+    outcome: Outcome,
     /// Whether the listing changed since it was last published.
     is_changed: bool,
-    changed: Vec<(Origin, Vec<Arc<Pod>>)>,
     began: Option<Instant>,
     published: bool,
     rejected: usize,
@@ -103,11 +101,8 @@ impl Worker {
             resolved: None,
             polling: Outage::default(),
             watch_again_at: None,
-            wants_scan: false,
-            scanned: false,
-            result: None,
+            outcome: Outcome::default(),
             is_changed: false,
-            changed: Vec::new(),
             began: None,
             published: false,
             rejected: 0,
@@ -132,7 +127,7 @@ impl Worker {
     /// Adds the pods of a manifest of an earlier run. Returns false if the manifest is not one
     /// of this source.
     pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Prepared>) -> bool {
-        let Some(name) = self.name_of(Path::new(path.as_str())) else { return false };
+        let Some(name) = name_below(&self.path, Path::new(path.as_str())) else { return false };
         self.entries.restore(&name);
         self.builder.put(&self.origin(&name), pods, self.host.clock.now());
         true
@@ -168,7 +163,7 @@ impl Worker {
     /// checks the files that are due. Ends early when stopped.
     pub(super) fn step(&mut self, changes: &Changes, scan: bool, stop: &CancellationToken) -> Outcome {
         self.began.get_or_insert_with(Instant::now);
-        self.wants_scan = changes.lost;
+        self.outcome.wants_scan = changes.lost;
         let resolved = inspect::resolve(&self.host.disk, &self.path);
         let replaced = self.is_replaced(changes);
         // The event that says that a file is complete may be among the lost ones.
@@ -179,12 +174,12 @@ impl Worker {
         }
         for (path, change) in &changes.paths {
             // A volume's manifests are links through this one.
-            self.wants_scan |= path.ends_with(VOLUME_LINK) && *change != Change::Touched;
+            self.outcome.wants_scan |= path.ends_with(VOLUME_LINK) && *change != Change::Touched;
             if *change != Change::Touched {
                 self.watch.forget(path);
             } else if resolved.real.as_ref() == Some(path) {
                 // The directory may have become readable.
-                self.wants_scan |= matches!(resolved.target, Target::Directory(_));
+                self.outcome.wants_scan |= matches!(resolved.target, Target::Directory(_));
             }
         }
         if scan || moved {
@@ -205,14 +200,11 @@ impl Worker {
     fn outcome(&mut self) -> Outcome {
         Outcome {
             listing: self.listing(),
-            changed: mem::take(&mut self.changed),
             next_due: self.entries.next_due(),
-            wants_scan: self.wants_scan,
-            scanned: mem::take(&mut self.scanned),
             stable: !self.entries.is_unstable(),
             polls: self.polling.since().is_some(),
             detail: self.detail(),
-            result: self.result.take(),
+            ..mem::take(&mut self.outcome)
         }
     }
 
@@ -264,9 +256,9 @@ impl Worker {
 
     /// Checks every file.
     fn scan(&mut self, resolved: Resolved, stop: &CancellationToken) {
-        self.wants_scan = false;
+        self.outcome.wants_scan = false;
         let resolved = self.set_watches(resolved);
-        self.scanned = true;
+        self.outcome.scanned = true;
         self.resolved = Some(resolved.clone());
         self.entries.set_target(resolved.target);
         let names = match (resolved.target, &resolved.real) {
@@ -275,22 +267,23 @@ impl Worker {
                 Ok(names) => self.manifests(names),
                 // It vanished just now: the next step resolves the path again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.wants_scan = true;
+                    self.outcome.wants_scan = true;
                     return;
                 }
                 Err(error) => {
                     self.entries.set_target(Target::Unknown);
-                    self.result = Some(Err(error.to_string()));
+                    self.outcome.result = Some(Err(error.to_string()));
                     return;
                 }
             },
             (Target::Unknown, _) => {
-                self.result = resolved.error.map(Err);
+                self.outcome.result = resolved.error.map(Err);
                 return;
             }
             _ => BTreeSet::new(),
         };
-        self.result = Some(if resolved.target == Target::Missing { Err(self.missing()) } else { Ok(()) });
+        self.outcome.result =
+            Some(if resolved.target == Target::Missing { Err(self.missing()) } else { Ok(()) });
         if self.check_all(&names, stop) {
             self.entries.scanned(&names, Instant::now());
         }
@@ -338,7 +331,7 @@ impl Worker {
         }
         self.watch_again_at = None;
         let after = inspect::resolve(&self.host.disk, &self.path);
-        self.wants_scan |= after != resolved;
+        self.outcome.wants_scan |= after != resolved;
         after
     }
 
@@ -362,13 +355,8 @@ impl Worker {
     /// The name of the manifest at a path, if the source reads that path.
     fn name_in_place(&self, path: &Path) -> Option<OsString> {
         let resolved = self.resolved.as_ref()?;
-        match (resolved.target, resolved.real.as_deref()?) {
-            (Target::File, file) if file == path => Some(OsString::new()),
-            (Target::Directory(_), directory) if path.parent() == Some(directory) => {
-                path.file_name().filter(|name| NameKind::is_manifest(name)).map(OsStr::to_owned)
-            }
-            _ => None,
-        }
+        let name = name_below(resolved.real.as_deref()?, path)?;
+        (name.is_empty() == (resolved.target == Target::File)).then_some(name)
     }
 
     /// Checks every name, and reads manifests on several threads. Returns false if it was
@@ -406,11 +394,11 @@ impl Worker {
     /// change ends here.
     fn check(&mut self, name: &OsStr, cause: Cause) -> Option<PathBuf> {
         let path = self.path_of(name);
-        let inspected = inspect::inspect(&self.host.disk, &path);
-        if let Some(other) = inspected.other {
+        let (found, other) = inspect::inspect(&self.host.disk, &path);
+        if let Some(other) = other {
             self.log_skipped(name, other);
         }
-        match self.entries.check(name, inspected.found, cause, time(&self.host)) {
+        match self.entries.check(name, found, cause, time(&self.host)) {
             Action::Nothing => {}
             Action::Read => return Some(path),
             Action::Reject(error) => self.reject(name, RejectionReason::Unreadable(error.into())),
@@ -474,8 +462,7 @@ impl Worker {
     /// The manifest's path below the path of the settings. Bytes that are not UTF-8 are
     /// written as `\xff`.
     fn origin(&self, name: &OsStr) -> Origin {
-        let given = &self.config.path;
-        let path = if name.is_empty() { given.clone() } else { given.join(name) };
+        let path = path_below(&self.config.path, name);
         let mut text = String::new();
         for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
             text.push_str(chunk.valid());
@@ -493,25 +480,14 @@ impl Worker {
     /// next start.
     fn note_changed(&mut self, name: &OsStr) {
         self.is_changed = true;
-        let path = if name.is_empty() { self.path.clone() } else { self.path.join(name) };
-        if let Some(path) = path.to_str() {
-            self.changed.push((Origin::from(path), self.builder.found(&self.origin(name)).to_vec()));
-        }
-    }
-
-    /// The name of the manifest with this absolute path.
-    fn name_of(&self, path: &Path) -> Option<OsString> {
-        let name = path.file_name().filter(|_| path.parent() == Some(&self.path));
-        match name {
-            Some(name) if NameKind::is_manifest(name) => Some(name.to_owned()),
-            _ if path == self.path => Some(OsString::new()),
-            _ => None,
+        if let Some(path) = path_below(&self.path, name).to_str() {
+            self.outcome.changed.push((Origin::from(path), self.builder.found(&self.origin(name)).to_vec()));
         }
     }
 
     fn path_of(&self, name: &OsStr) -> PathBuf {
         let real = self.resolved.as_ref().and_then(|resolved| resolved.real.as_ref()).unwrap_or(&self.path);
-        if name.is_empty() { real.clone() } else { real.join(name) }
+        path_below(real, name)
     }
 }
 
@@ -531,4 +507,18 @@ impl Worker {
             info!(source = "file", path = %self.origin(name), %reason, "file skipped");
         }
     }
+}
+
+/// The name of the manifest with this path, if it is `base` or in that directory.
+fn name_below(base: &Path, path: &Path) -> Option<OsString> {
+    if path == base {
+        return Some(OsString::new());
+    }
+    let name = path.file_name().filter(|name| path.parent() == Some(base) && NameKind::is_manifest(name));
+    name.map(OsStr::to_owned)
+}
+
+/// The path of the manifest with this name.
+fn path_below(base: &Path, name: &OsStr) -> PathBuf {
+    if name.is_empty() { base.to_owned() } else { base.join(name) }
 }
