@@ -239,13 +239,13 @@ fn log_conflicts(outcome: &Outcome) {
     };
     for rejection in outcome.rejected.iter().filter(conflict) {
         tracing::warn!(
-            source = %rejection.source, path = %rejection.origin, pod = pod(rejection),
+            source = rejection.source.as_str(), path = %rejection.origin, pod = pod(rejection),
             reason = rejection.reason.as_str(), error = %rejection.reason, "pod rejected"
         );
     }
     for rejection in outcome.recovered.iter().filter(conflict) {
         tracing::info!(
-            source = %rejection.source, path = %rejection.origin, pod = pod(rejection),
+            source = rejection.source.as_str(), path = %rejection.origin, pod = pod(rejection),
             reason = rejection.reason.as_str(), "pod no longer rejected"
         );
     }

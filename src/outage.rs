@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tracing::{debug, info, warn};
 
 /// How many different errors of one outage are reported as new.
 const MAX_REPORTED: usize = 8;
@@ -38,6 +39,16 @@ impl Outage {
     pub(crate) fn recovered(&mut self) -> Option<u64> {
         let ended = std::mem::take(self);
         ended.since.map(|_| ended.attempts)
+    }
+
+    /// Notes the result of an attempt, and logs it: `… failed`, `… recovered`.
+    pub(crate) fn log(&mut self, source: &'static str, what: &str, error: Option<&str>, now: Timestamp) {
+        match error {
+            Some(error) if self.failed(error, now) => warn!(source, %error, "{what} failed"),
+            Some(error) => debug!(source, %error, "{what} failed"),
+            None if self.recovered().is_some() => info!(source, "{what} recovered"),
+            None => {}
+        }
     }
 
     /// The last error of the outage.

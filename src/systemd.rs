@@ -6,8 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::{self, Write as _},
-    io,
+    fmt, io,
     os::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram},
@@ -152,12 +151,7 @@ impl Manager {
 }
 
 fn message(states: &[State]) -> String {
-    let mut message = String::new();
-    for state in states {
-        // Writing to memory cannot fail.
-        let _ = writeln!(message, "{state}");
-    }
-    message
+    states.iter().map(|state| format!("{state}\n")).collect()
 }
 
 /// A new socket for each message, as in libsystemd: the manager may have been restarted.

@@ -23,7 +23,7 @@ use std::{
 use rustix::fs::fstat;
 use tracing::{Metadata, level_filters::LevelFilter, subscriber::SetGlobalDefaultError};
 use tracing_subscriber::{
-    Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
+    Layer as _, Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
 };
 
 /// The settings of the log, which is always written to standard error.
@@ -93,23 +93,17 @@ impl Log {
         let lines = Lines::to(io::stderr(), journal).map_err(LogError::Thread)?;
         let (level, handle) = reload::Layer::new(targets(config.verbosity));
         let form = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
-        let set = match config.format {
+        let form = match config.format {
             Format::Json => {
-                let form = form.json().flatten_event(true).with_span_list(false).with_current_span(false);
-                tracing::subscriber::set_global_default(Registry::default().with(level).with(form))
+                form.json().flatten_event(true).with_span_list(false).with_current_span(false).boxed()
             }
             Format::Text => {
-                let form =
-                    form.with_ansi(colours(&io::stderr(), environment)).with_target(config.verbosity > 0);
-                let registry = Registry::default().with(level);
-                if journal {
-                    let form = form.without_time().with_level(false);
-                    tracing::subscriber::set_global_default(registry.with(form))
-                } else {
-                    tracing::subscriber::set_global_default(registry.with(form))
-                }
+                let ansi = colours(&io::stderr(), environment);
+                let form = form.with_ansi(ansi).with_target(config.verbosity > 0);
+                if journal { form.without_time().with_level(false).boxed() } else { form.boxed() }
             }
         };
+        let set = tracing::subscriber::set_global_default(Registry::default().with(level).with(form));
         set.map_err(LogError::Twice)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         Ok(Self { level: Level(handle), lines })

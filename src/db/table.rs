@@ -38,7 +38,7 @@ impl Value {
         self.0.concat()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.iter().map(|part| part.len()).sum()
     }
 }

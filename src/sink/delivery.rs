@@ -260,7 +260,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         let now = self.host.clock.now();
         let (sink, seq, op, source) = (&self.name, update.seq, update.update.op, update.update.source);
         if self.outage.failed(error, now) {
-            warn!(sink, seq, %op, %source, error, "sink delivery failed; it is retried until it succeeds");
+            warn!(sink, seq, %op, source = source.as_str(), error, "sink delivery failed; it is retried until it succeeds");
         } else {
             debug!(sink, seq, error, "sink delivery failed; next retry in {delay:.1?}");
         }

@@ -37,7 +37,6 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, info, warn};
 
 use crate::{
     db::{Change, Db, DbError, Stored, Table, Value},
@@ -61,15 +60,6 @@ const MAX_ROWS_DECODED: usize = 256;
 /// The origin in the key of the row with the details. No pod has it.
 const DETAILS: &str = "";
 
-/// A change of a row that is not written yet.
-#[derive(Default)]
-struct Pending {
-    /// `None` if the row is removed.
-    value: Option<Value>,
-    /// The approximate size of the value.
-    bytes: usize,
-}
-
 /// The last-known-good pods of one source, by origin. See the [module](self).
 pub struct LastGood {
     host: Host,
@@ -84,8 +74,8 @@ pub struct LastGood {
     details: Option<Json>,
     /// The keys of all rows, after all changes are written.
     keys: BTreeSet<String>,
-    /// What must be written, by the key of the row.
-    changes: BTreeMap<String, Pending>,
+    /// What must be written, by the key of the row. `None` if the row is removed.
+    changes: BTreeMap<String, Option<Value>>,
     writing: Option<Writing>,
     retry_at: Option<Instant>,
     outage: Outage,
@@ -93,7 +83,7 @@ pub struct LastGood {
 
 /// A commit in progress.
 struct Writing {
-    chunk: Vec<(String, Pending)>,
+    chunk: Vec<Change>,
     commit: Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>,
 }
 
@@ -137,7 +127,7 @@ impl LastGood {
         {
             new.details = parse(&row, &new.node).and_then(|row| row.about);
             if new.details.is_none() {
-                new.set(key, Pending::default());
+                new.set(key, None);
             }
         }
         new
@@ -183,13 +173,12 @@ impl LastGood {
             row.push(pod.text().clone());
         }
         row.push(Arc::from(*b"]}"));
-        let bytes = row.iter().map(|part| part.len()).sum();
-        self.set(self.key(origin.as_str()), Pending { value: Some(row.into()), bytes });
+        self.set(self.key(origin.as_str()), Some(row.into()));
     }
 
     /// Removes an origin.
     pub fn forget(&mut self, origin: &Origin) {
-        self.set(self.key(origin.as_str()), Pending::default());
+        self.set(self.key(origin.as_str()), None);
     }
 
     /// Sets the details of the listing. They are restored even if it has no pods. Unless this
@@ -197,8 +186,7 @@ impl LastGood {
     pub fn set_details(&mut self, details: Json) {
         let mut row = json!({"node": self.node.as_str()});
         row["about"] = details;
-        let row = row.to_string().into_bytes();
-        self.set(self.key(DETAILS), Pending { bytes: row.len(), value: Some(row.into()) });
+        self.set(self.key(DETAILS), Some(row.to_string().into_bytes().into()));
     }
 
     /// Removes everything, also what is not restored yet.
@@ -206,20 +194,20 @@ impl LastGood {
         self.rows.clear();
         self.details = None;
         for key in self.keys.clone() {
-            self.set(key, Pending::default());
+            self.set(key, None);
         }
     }
 
-    fn set(&mut self, key: String, pending: Pending) {
+    fn set(&mut self, key: String, value: Option<Value>) {
         if self.db.is_none() {
             return;
         }
-        if pending.value.is_none() {
+        if value.is_none() {
             self.keys.remove(&key);
         } else {
             self.keys.insert(key.clone());
         }
-        self.changes.insert(key, pending);
+        self.changes.insert(key, value);
         self.retry_at = None;
     }
 
@@ -232,7 +220,7 @@ impl LastGood {
         for ((key, _), pods) in rows.into_iter().zip(decoded) {
             match pods {
                 Some(pods) if !pods.is_empty() => restored.push((Origin::from(&key[prefix..]), pods)),
-                _ => self.set(key, Pending::default()),
+                _ => self.set(key, None),
             }
         }
         restored
@@ -265,11 +253,13 @@ impl LastGood {
         let Some(writing) = &mut self.writing else { return pending().await };
         let written = writing.commit.as_mut().await;
         let chunk = self.writing.take().map(|writing| writing.chunk).unwrap_or_default();
-        self.log(written.as_ref().err());
+        let (source, error) = (self.source.as_str(), written.as_ref().err().map(|error| chain(error)));
+        let now = self.host.clock.now();
+        self.outage.log(source, "saving last-known-good pods", error.as_deref(), now);
         if written.is_err() {
-            for (key, pending) in chunk {
+            for Change { key, value, .. } in chunk {
                 // A change since then is newer.
-                self.changes.entry(key).or_insert(pending);
+                self.changes.entry(key).or_insert(value);
             }
             self.retry_at = Some(Instant::now() + RETRY);
         }
@@ -287,36 +277,17 @@ impl LastGood {
         let db = self.db.clone()?;
         let (mut chunk, mut bytes) = (Vec::new(), 0);
         while self.atomic || (bytes < MAX_CHUNK_BYTES && chunk.len() < MAX_CHUNK_ROWS) {
-            let Some((key, pending)) = self.changes.pop_first() else { break };
-            bytes += pending.bytes;
-            chunk.push((key, pending));
+            let Some((key, value)) = self.changes.pop_first() else { break };
+            bytes += value.as_ref().map_or(0, Value::len);
+            chunk.push(Change { table: Table::LastGood, key, value });
         }
-        let change = |(key, pending): &(String, Pending)| Change {
-            table: Table::LastGood,
-            key: key.clone(),
-            value: pending.value.clone(),
-        };
-        let changes = chunk.iter().map(change).collect();
+        let changes = chunk.clone();
         let commit = Box::pin(async move { db.commit(changes).await });
         (!chunk.is_empty()).then_some(Writing { chunk, commit })
     }
 
     fn key(&self, origin: &str) -> String {
         format!("{}/{origin}", self.source)
-    }
-
-    fn log(&mut self, error: Option<&DbError>) {
-        let source = self.source.as_str();
-        match error.map(|error| chain(error)) {
-            Some(error) if self.outage.failed(&error, self.host.clock.now()) => {
-                warn!(source, %error, "saving last-known-good pods failed");
-            }
-            Some(error) => debug!(source, %error, "saving last-known-good pods failed"),
-            None if self.outage.recovered().is_some() => {
-                info!(source, "saving last-known-good pods recovered");
-            }
-            None => {}
-        }
     }
 }
 

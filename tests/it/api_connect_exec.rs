@@ -55,6 +55,7 @@ async fn until(is: impl Fn() -> bool + Send + 'static) {
         (0..6000).any(|_| {
             let so = is();
             if !so {
+                // The interval of the looks.
                 std::thread::sleep(Duration::from_millis(10));
             }
             so
@@ -152,6 +153,7 @@ async fn a_credential_is_renewed_before_it_expires() {
     while runs(&scene) < 2 {
         assert!(Timestamp::now() < end, "it expired");
         soon(connector.client()).await.unwrap();
+        // The interval of the requests: a credential expires by the wall clock.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(scene.seen(&mut connector).await.header("authorization"), "Bearer two");
@@ -178,6 +180,7 @@ async fn the_previous_credential_is_used_until_it_expires_while_the_plugin_fails
     let error = loop {
         assert!(Timestamp::now() < end + SignedDuration::from_mins(1), "it is used after it expired");
         match soon(connector.client()).await {
+            // The interval of the requests, as above.
             Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             Err(error) => break error.to_string(),
         }

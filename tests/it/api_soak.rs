@@ -71,6 +71,7 @@ fn disturb(apiserver: &Apiserver) {
     let long = env::var_os("CI").is_some_and(|ci| ci == "true");
     let part = if long { LONG } else { SHORT } / (KILLS + 1);
     for _ in 0..KILLS {
+        // How long the soak lasts is a part of what is simulated.
         thread::sleep(part);
         apiserver.command("compact");
         apiserver.command("kill");
@@ -98,6 +99,7 @@ impl Writer<'_> {
                 // The server is down, starting or stopping.
                 Err(Failure::Unanswered(_) | Failure::Rejected(..)) => thread::sleep(REST),
             }
+            // The rate of the writes.
             thread::sleep(REST);
         }
     }

@@ -150,6 +150,7 @@ async fn after_a_stop_the_delays_start_again_with_the_shortest() {
     upstream.want("a").await;
     sink.status(|status| status.failing.as_ref().is_some_and(|failing| failing.attempts == 9)).await;
     upstream.stop.cancel();
+    // The clock is simulated.
     sleep(Duration::from_secs(10)).await;
     let tried = sink.received.borrow().attempts.len() - 9;
     assert!((5..=6).contains(&tried), "at once, and then 0.5, 1, 2 and 4 s apart at most: {tried}");

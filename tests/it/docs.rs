@@ -180,6 +180,7 @@ impl Shell {
                 missing.join("\n"),
                 self.output.text().lines().skip(attempt).collect::<Vec<_>>().join("\n")
             );
+            // The interval of the attempts: what is shown depends on another process.
             std::thread::sleep(Duration::from_millis(20));
         }
     }

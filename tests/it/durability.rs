@@ -139,7 +139,7 @@ fn no_acknowledged_write_is_lost_when_the_agent_is_killed() {
         for (number, writer) in writers.iter_mut().enumerate() {
             writer.check(number, &there);
         }
-        // Long enough for every kind of operation to be in progress.
+        // The moment of the kill is random: every kind of operation is in progress at some of them.
         let life = Duration::from_micros(u64::from(rng.next_u32() % 60_000));
         thread::scope(|scope| {
             for (number, writer) in writers.iter_mut().enumerate() {

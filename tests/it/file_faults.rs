@@ -1,8 +1,9 @@
 //! Faults of manifests and watches: the pods stay, and each fault is logged once.
 
 use std::{
-    fs,
+    fs::{self, File, OpenOptions},
     os::unix::{ffi::OsStrExt as _, net::UnixListener},
+    path::Path,
     process::Command,
     time::Duration,
 };
@@ -13,7 +14,10 @@ use podmux::{
     pod::SourceName,
     source::file::OnInvalid,
 };
-use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+use rustix::{
+    fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with},
+    process::Signal,
+};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +25,8 @@ use crate::support::{
     files::{Place, pod, settings, soon},
     logs::logged,
     namespace::inside,
+    plain::Connection,
+    process::{Process, podmux, wait_for},
 };
 
 // Untested upstream: manifest valid, invalid, valid
@@ -419,4 +425,85 @@ async fn it_runs_without_its_handle() {
     assert_eq!(soon(updates.next()).await.unwrap().pods.len(), 1);
     stop.cancel();
     soon(source).await.unwrap();
+}
+
+/// Mounts a FUSE file system whose server never answers, as a dead NFS server does not. It hangs
+/// until the returned file is dropped.
+fn mount_hanging(directory: &Path) -> File {
+    let server = OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = "fd=0,rootmode=40000,user_id=0,group_id=0";
+    let mut mount = Command::new("mount");
+    mount.args(["-i", "-t", "fuse", "-o", options, "hanging"]).arg(directory);
+    assert!(mount.stdin(server.try_clone().unwrap()).status().unwrap().success());
+    server
+}
+
+/// An agent with one manifest, in the directory `name`.
+fn agent_at(name: &Path) -> Process {
+    let at = |part: &str| name.join(part).display().to_string();
+    let (manifests, state, socket) = (at("manifests"), at("state"), format!("unix:{}", at("s")));
+    let mut args = vec!["run", "--node-name", "node1", "--pod-manifest-path", &manifests];
+    args.extend(["--state-dir", &state, "--listen", &socket, "--file-check-frequency", "1s"]);
+    Process::start(&mut podmux(&args))
+}
+
+fn ask(name: &Path, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut connection = wait_for(|| Connection::unix(&name.join("s")).ok());
+    let answer = connection.ask(method, path, body.as_bytes()).unwrap();
+    (answer.code, answer.text())
+}
+
+#[test]
+fn a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else() {
+    if !inside("-Urm", "file_faults::a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else") {
+        return;
+    }
+    const HANGS: &str = "the file system has not answered for 10s";
+    let (known, unknown) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for place in [known.path(), unknown.path()] {
+        fs::create_dir(place.join("manifests")).unwrap();
+    }
+    fs::write(known.path().join("manifests/web.yaml"), pod("web", "i:1")).unwrap();
+    let agent = agent_at(known.path());
+    agent.holds("the manifest", |held| held.pods.contains_key("default/web-node1"));
+    let server = mount_hanging(&known.path().join("manifests"));
+    let other_server = mount_hanging(&unknown.path().join("manifests"));
+    let other = agent_at(unknown.path());
+
+    // A source that was read stays ready, with a note.
+    agent.logs(HANGS);
+    let (code, ready) = ask(known.path(), "GET", "/readyz?verbose", "");
+    assert!(ready.contains(&format!("[+]source-file ok: failing: {HANGS}")), "{code} {ready}");
+    assert_eq!(code, 200, "{ready}");
+    let (_, sources) = ask(known.path(), "GET", "/sources", "");
+    assert!(sources.contains(HANGS), "{sources}");
+    let (code, posted) = ask(known.path(), "POST", "/pods", &pod("posted", "i:1"));
+    assert_eq!(code, 201, "{posted}");
+    let held = agent.holds("the posted pod", |held| held.pods.contains_key("default/posted"));
+    assert!(held.pods.contains_key("default/web-node1"), "its pods stay");
+
+    // One that was never read is not ready, and nothing else waits for it.
+    other.logs(HANGS);
+    let (code, ready) = ask(unknown.path(), "GET", "/readyz?verbose", "");
+    let failed = format!("[-]source-file failed: not synced yet: {HANGS}");
+    assert!(ready.contains(&failed), "{code} {ready}");
+    assert_eq!(code, 503, "{ready}");
+    other.signal(Signal::TERM);
+    let (code, log) = other.ends();
+    assert_eq!(code, 0, "{log}");
+    assert!(log.ends_with("stopped"), "{log}");
+    drop(other_server);
+
+    // When the mount is gone, the source goes on.
+    let unmount = Command::new("umount").arg("-l").arg(known.path().join("manifests")).status();
+    assert!(unmount.unwrap().success());
+    drop(server);
+    agent.logs("source recovered");
+    fs::write(known.path().join("manifests/web.yaml"), pod("web", "i:2")).unwrap();
+    agent.holds("the update", |held| {
+        held.pods.get("default/web-node1").is_some_and(|pod| pod.to_string().contains("i:2"))
+    });
+    agent.signal(Signal::TERM);
+    let (code, log) = agent.ends();
+    assert_eq!(code, 0, "{log}");
 }

@@ -255,7 +255,7 @@ async fn a_config_map_swap() {
 }
 
 #[tokio::test]
-async fn a_link_target_inside_the_directory_is_watched() {
+async fn a_changed_link_target_is_found_by_a_scan() {
     let place = Place::directory();
     fs::create_dir(place.at("sub")).unwrap();
     fs::write(place.at("sub/real"), pod("web", "i:1")).unwrap();
@@ -263,16 +263,21 @@ async fn a_link_target_inside_the_directory_is_watched() {
     let mut source = place.start();
     source.receives("ADD: web=i:1").await;
     fs::write(place.at("sub/real"), pod("web", "i:2")).unwrap();
+    source.handle.rescan();
     source.receives("UPDATE: web=i:2").await;
     fs::remove_file(place.at("sub/real")).unwrap();
+    source.handle.rescan();
     source.receives("REMOVE: web=i:2").await;
     fs::write(place.at("sub/real"), pod("web", "i:3")).unwrap();
+    source.handle.rescan();
     source.receives("ADD: web=i:3").await;
     place.sh("rm -r manifests/sub").await;
+    source.handle.rescan();
     source.receives("REMOVE: web=i:3").await;
     place.sh("mkdir manifests/sub").await;
-    source.receives_nothing_from_events().await;
+    source.receives_nothing().await;
     fs::write(place.at("sub/real"), pod("web", "i:4")).unwrap();
+    source.handle.rescan();
     source.receives("ADD: web=i:4").await;
 }
 
@@ -286,5 +291,6 @@ async fn a_link_created_after_the_start_is_followed() {
     symlink("sub/real", place.at("web.yaml")).unwrap();
     source.receives("ADD: web=i:1").await;
     fs::write(place.at("sub/real"), pod("web", "i:2")).unwrap();
+    source.handle.rescan();
     source.receives("UPDATE: web=i:2").await;
 }

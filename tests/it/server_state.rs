@@ -343,7 +343,7 @@ async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored()
         200 text/plain; charset=utf-8
         [+]source-file ok
         [+]source-http ok
-        [+]source-api ok: restored, 3h old
+        [+]source-api ok: restored, 3h old, failing: cannot connect to 127.0.0.1:6443
         [+]sink-test ok
         [+]shutdown ok
         readyz check passed

@@ -64,7 +64,7 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
                 Err(format!("not synced yet{}", failing.unwrap_or_default()))
             }
             SourceState::Restored => Ok(Some(restored(&status, now))),
-            SourceState::Synced => Ok(None),
+            SourceState::Synced => Ok(failing(&status)),
         };
         (format!("source-{name}"), outcome)
     });
@@ -79,7 +79,14 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
 
 fn restored(status: &SourceStatus, now: Timestamp) -> String {
     let old = status.restored.map(|since| format!(", {} old", age(Some(since), now)));
-    format!("restored{}", old.unwrap_or_default())
+    let failing = failing(status).map(|failing| format!(", {failing}"));
+    format!("restored{}{}", old.unwrap_or_default(), failing.unwrap_or_default())
+}
+
+/// How a source fails whose pods are known. An error that may quote a manifest is left out.
+fn failing(status: &SourceStatus) -> Option<String> {
+    let failing = status.failing.as_ref()?;
+    Some(if failing.quotes { "failing".to_owned() } else { format!("failing: {}", failing.error) })
 }
 
 /// Why a sink counts as stuck, if it does.

@@ -14,6 +14,7 @@ use std::{
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::config::Timings;
 use crate::host::Stamp;
 
 /// Whether two stamps are of the same content. Attributes may have changed in between.
@@ -40,9 +41,10 @@ pub(super) struct Identity {
 }
 
 /// What is at the source's path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Target {
     /// It cannot be looked at: no file counts as removed.
+    #[default]
     Unknown,
     Missing,
     /// One manifest.
@@ -107,17 +109,6 @@ pub(super) struct Time {
     pub(super) wall: Timestamp,
 }
 
-/// The delays of a source.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Delays {
-    /// For a file to return, or to become stable.
-    pub(super) quiet: Duration,
-    /// Between two scans.
-    pub(super) check: Duration,
-    /// For a directory to return.
-    pub(super) grace: Duration,
-}
-
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// Restored from an earlier run and not found yet in this one.
@@ -144,9 +135,11 @@ struct Entry {
 }
 
 /// All known files, by name. If the source's path is a file, its name is empty.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Entries {
-    delays: Delays,
+    timings: Timings,
+    /// The time between two scans.
+    check: Duration,
     target: Target,
     /// Whether the directory contains a manifest.
     populated: bool,
@@ -161,16 +154,8 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    pub(super) fn new(delays: Delays) -> Self {
-        Self {
-            delays,
-            target: Target::Unknown,
-            populated: false,
-            scanned: false,
-            recognised: false,
-            by_name: BTreeMap::new(),
-            pending: BTreeSet::new(),
-        }
+    pub(super) fn new(timings: Timings, check: Duration) -> Self {
+        Self { timings, check, ..Self::default() }
     }
 
     /// Adds a file of an earlier run. It has the same grace time as one that was there just now.
@@ -180,7 +165,7 @@ impl Entries {
 
     /// Sets the time between two scans.
     pub(super) fn set_check(&mut self, check: Duration) {
-        self.delays.check = check;
+        self.check = check;
     }
 
     /// Sets what is at the source's path.
@@ -233,42 +218,35 @@ impl Entries {
             }
             Found::File(stamp) => {
                 let before = self.by_name.get(name).map(|entry| entry.state);
-                match self.decide(before, stamp, cause, time) {
-                    Decision::Read => {
-                        // It keeps its state until it has been read; a new file is not known yet.
-                        self.set_present(name, before.unwrap_or(State::Read(None)));
-                        Action::Read
-                    }
-                    Decision::Is(state) => {
-                        self.set_present(name, state);
-                        Action::Nothing
-                    }
-                }
+                let decided = self.decide(before, stamp, cause, time);
+                // Until it has been read it keeps its state; a new file is not known yet.
+                self.set_present(name, decided.or(before).unwrap_or(State::Read(None)));
+                if decided.is_some() { Action::Nothing } else { Action::Read }
             }
         }
     }
 
-    fn decide(&self, before: Option<State>, stamp: Stamp, cause: Cause, time: Time) -> Decision {
-        use Decision::{Is, Read};
-        let unstable = State::Unstable { stamp, due: time.now + self.delays.quiet };
+    /// The new state of a file, or `None` if it must be read.
+    fn decide(&self, before: Option<State>, stamp: Stamp, cause: Cause, time: Time) -> Option<State> {
+        let unstable = State::Unstable { stamp, due: time.now + self.timings.quiet };
         match (cause, before) {
-            (Cause::Complete, _) | (Cause::Scan | Cause::Touched, Some(State::Failed)) => Read,
-            (Cause::Created, _) => Is(State::Open { met: None }),
+            (Cause::Complete, _) | (Cause::Scan | Cause::Touched, Some(State::Failed)) => None,
+            (Cause::Created, _) => Some(State::Open { met: None }),
             (Cause::Scan, None | Some(State::Restored))
-                if !self.scanned && is_stable(&stamp, time.wall, self.delays.quiet) =>
+                if !self.scanned && is_stable(&stamp, time.wall, self.timings.quiet) =>
             {
-                Read
+                None
             }
-            (_, Some(same @ State::Read(Some(known)))) if known == stamp => Is(same),
+            (_, Some(same @ State::Read(Some(known)))) if known == stamp => Some(same),
             (Cause::Touched, Some(State::Read(Some(known)))) if same_content(&known, &stamp) => {
-                Is(State::Read(Some(stamp)))
+                Some(State::Read(Some(stamp)))
             }
-            (Cause::Touched, Some(open @ State::Open { .. })) => Is(open),
-            (Cause::Scan, Some(State::Open { met: Some(met) })) if same_content(&met, &stamp) => Read,
-            (Cause::Scan, Some(State::Open { .. })) => Is(State::Open { met: Some(stamp) }),
-            (Cause::Scan | Cause::Touched, Some(waiting @ State::Unstable { .. })) => Is(waiting),
-            (Cause::Due, Some(State::Unstable { stamp: then, .. })) if same_content(&then, &stamp) => Read,
-            _ => Is(unstable),
+            (Cause::Touched, Some(open @ State::Open { .. })) => Some(open),
+            (Cause::Scan, Some(State::Open { met: Some(met) })) if same_content(&met, &stamp) => None,
+            (Cause::Scan, Some(State::Open { .. })) => Some(State::Open { met: Some(stamp) }),
+            (Cause::Scan | Cause::Touched, Some(waiting @ State::Unstable { .. })) => Some(waiting),
+            (Cause::Due, Some(State::Unstable { stamp: then, .. })) if same_content(&then, &stamp) => None,
+            _ => Some(unstable),
         }
     }
 
@@ -280,12 +258,12 @@ impl Entries {
         };
         match reading {
             Reading::Complete(stamp) => {
-                let stable = is_stable(&stamp, time.wall, self.delays.quiet)
+                let stable = is_stable(&stamp, time.wall, self.timings.quiet)
                     || waited_for.is_some_and(|then| same_content(&then, &stamp));
                 self.set(name, State::Read(stable.then_some(stamp)));
             }
             Reading::Torn(stamp) => {
-                self.set(name, State::Unstable { stamp, due: time.now + self.delays.quiet });
+                self.set(name, State::Unstable { stamp, due: time.now + self.timings.quiet });
             }
             // The check after its grace time removes it.
             Reading::Vanished => self.set(name, State::Missing { since: time.now }),
@@ -345,12 +323,12 @@ impl Entries {
     /// bare mount point. Another directory that contains manifests replaces the old one after
     /// the time in which a scan would have found it: it may still be being filled.
     fn grace_of(&self, name: &OsStr, entry: &Entry) -> Option<Duration> {
-        let Delays { quiet, check, grace } = self.delays;
+        let Timings { quiet, missing_grace: grace } = self.timings;
         match self.target {
             Target::Unknown => None,
             _ if name.is_empty() => Some(quiet),
             Target::Directory(here) if entry.directory == Some(here) => Some(quiet),
-            Target::Directory(_) if self.populated => Some(check.min(grace)),
+            Target::Directory(_) if self.populated => Some(self.check.min(grace)),
             Target::Directory(_) | Target::Missing | Target::File => Some(grace),
         }
     }
@@ -389,9 +367,4 @@ impl Entries {
             None => drop(self.by_name.insert(name.to_owned(), Entry { state, directory: None })),
         }
     }
-}
-
-enum Decision {
-    Read,
-    Is(State),
 }

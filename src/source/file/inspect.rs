@@ -1,8 +1,8 @@
-//! Looking at paths and reading manifests. All of it may block, but never waits for a writer.
+//! Looking at names and paths, and reading manifests. All of it may block, but never waits for a writer.
 
 use std::{
     collections::BTreeSet,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::{self, ErrorKind, Read as _},
     path::{Component, Path, PathBuf},
 };
@@ -16,27 +16,54 @@ use crate::{
 /// Linux's own bound on the symbolic links in one path.
 const MAX_LINKS: usize = 40;
 
-/// What is at one path.
-#[derive(Debug)]
-pub(super) struct Inspected {
-    pub(super) found: Found,
-    /// Whether the path is a symbolic link.
-    pub(super) is_link: bool,
-    /// What it is, if it exists and cannot be a manifest.
-    pub(super) other: Option<&'static str>,
+/// What a name in a manifest directory stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameKind {
+    /// A manifest, whatever its extension.
+    Manifest,
+    /// A hidden file: the name begins with a dot.
+    Hidden,
+    /// An editor's temporary file or a backup (kubernetes#136962).
+    Leftover,
 }
 
-/// Looks at a path without opening it.
-pub(super) fn inspect(disk: &Disk, path: &Path) -> Inspected {
+/// Why a [`NameKind::Leftover`] is skipped.
+pub(super) const LEFTOVER: &str = "an editor's or backup file";
+
+/// The link that the kubelet replaces when it updates a ConfigMap volume or another projected one.
+pub(super) const VOLUME_LINK: &str = "..data";
+
+impl NameKind {
+    pub(super) fn of(name: &OsStr) -> Self {
+        let name = name.as_encoded_bytes();
+        let leftover = ["~", ".swp", ".bak", ".backup", ".orig", ".tmp"];
+        if name.starts_with(b".") {
+            Self::Hidden
+        } else if leftover.iter().any(|end| name.ends_with(end.as_bytes()))
+            || name == b"4913"
+            || (name.len() > 1 && name.starts_with(b"#") && name.ends_with(b"#"))
+        {
+            Self::Leftover
+        } else {
+            Self::Manifest
+        }
+    }
+
+    pub(super) fn is_manifest(name: &OsStr) -> bool {
+        Self::of(name) == Self::Manifest
+    }
+}
+
+/// What is at a path, without opening it; and what it is if it exists and cannot be a manifest.
+pub(super) fn inspect(disk: &Disk, path: &Path) -> (Found, Option<&'static str>) {
     let own = disk.attributes(path, false);
     let is_link = own.as_ref().is_ok_and(|own| own.kind == FileKind::Link);
-    let (found, other) = match if is_link { disk.attributes(path, true) } else { own } {
+    match if is_link { disk.attributes(path, true) } else { own } {
         Ok(Attributes { kind: FileKind::File, stamp, .. }) => (Found::File(stamp), None),
         Ok(attributes) => (Found::Nothing, Some(describe(attributes.kind))),
         Err(error) if is_missing(&error) => (Found::Nothing, is_link.then_some("a dangling symbolic link")),
         Err(error) => (Found::Unreadable(error.to_string()), None),
-    };
-    Inspected { found, is_link, other }
+    }
 }
 
 /// Whether a created path is a regular file with one name. Its creator is probably still
@@ -135,7 +162,7 @@ pub(super) fn resolve(disk: &Disk, path: &Path) -> Resolved {
 
 /// Follows an absolute path part by part, as the kernel does, and notes the hops of
 /// [`Resolved`].
-pub(super) fn follow(disk: &Disk, path: &Path, hops: &mut Vec<PathBuf>) -> io::Result<PathBuf> {
+fn follow(disk: &Disk, path: &Path, hops: &mut Vec<PathBuf>) -> io::Result<PathBuf> {
     let mut real = PathBuf::from("/");
     let mut rest = parts(path);
     let mut links = 0;

@@ -1,6 +1,7 @@
-//! Reading and decoding manifests: one, or many on several threads.
+//! Reading and decoding manifests: one, many on several threads, or once for `podmux validate`.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -9,10 +10,10 @@ use tokio::time::Instant;
 
 use super::{
     entries::{Reading, Time},
-    inspect::{self, Text},
+    inspect::{self, LEFTOVER, NameKind, Text},
 };
 use crate::{
-    host::Host,
+    host::{Disk, Host},
     manifest::{self, MAX_MANIFEST, Manifest, Preparation},
     pod::{InvalidManifest, Problem, RejectionReason, Stage},
 };
@@ -56,7 +57,53 @@ pub(super) fn time(host: &Host) -> Time {
     Time { now: Instant::now(), wall: host.clock.now() }
 }
 
-pub(super) fn too_large(size: u64) -> InvalidManifest {
+fn too_large(size: u64) -> InvalidManifest {
     let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
     InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
+}
+
+/// The content of a manifest directory, sorted by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The manifests.
+    pub manifests: Vec<PathBuf>,
+    /// What the source skips, each with the reason.
+    pub skipped: Vec<(PathBuf, &'static str)>,
+}
+
+/// Lists a manifest directory. Nothing is opened.
+///
+/// # Errors
+/// If the directory cannot be read to its end.
+pub fn contents(directory: &Path) -> io::Result<Contents> {
+    let disk = Disk::default();
+    let mut contents = Contents::default();
+    for name in inspect::list(&disk, directory)? {
+        let path = directory.join(&name);
+        let skipped = match NameKind::of(&name) {
+            NameKind::Hidden => Some("hidden"),
+            NameKind::Leftover => Some(LEFTOVER),
+            NameKind::Manifest => inspect::inspect(&disk, &path).1,
+        };
+        match skipped {
+            Some(reason) => contents.skipped.push((path, reason)),
+            None => contents.manifests.push(path),
+        }
+    }
+    Ok(contents)
+}
+
+/// Reads a whole manifest. It does not block, whatever is at the path.
+///
+/// # Errors
+/// If it is not a regular file, cannot be read, is too large, or is written to meanwhile.
+pub fn read_manifest(path: &Path) -> Result<Vec<u8>, RejectionReason> {
+    let unreadable = |error: &str| RejectionReason::Unreadable(error.into());
+    match inspect::read(&Disk::default(), path) {
+        Text::Complete(text, _) => Ok(text),
+        Text::TooLarge(stamp) => Err(RejectionReason::Invalid(Arc::new(too_large(stamp.size)))),
+        Text::Torn(_) => Err(unreadable("it was written to while it was read; try again")),
+        Text::Vanished => Err(unreadable("the file no longer exists")),
+        Text::Unreadable(error) => Err(unreadable(&error)),
+    }
 }

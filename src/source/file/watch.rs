@@ -16,7 +16,10 @@ use notify::{
 };
 use tokio::sync::Notify;
 
-use super::{entries::Identity, inspect, names::NameKind};
+use super::{
+    entries::Identity,
+    inspect::{self, NameKind, VOLUME_LINK},
+};
 use crate::host::Disk;
 
 /// The most paths in the queue. Beyond it a scan costs less than more memory; the kernel's
@@ -53,7 +56,7 @@ impl Changes {
 /// The paths whose changes are queued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Interest {
-    /// Every manifest in this directory,
+    /// Every manifest in this directory, and its [`VOLUME_LINK`],
     pub(super) directory: Option<PathBuf>,
     /// and these paths.
     pub(super) paths: HashSet<PathBuf>,
@@ -62,7 +65,8 @@ pub(super) struct Interest {
 impl Interest {
     fn covers(&self, path: &Path) -> bool {
         let listed = || path.parent().is_some() && path.parent() == self.directory.as_deref();
-        let manifest = || path.file_name().is_some_and(NameKind::is_manifest);
+        let manifest =
+            || path.file_name().is_some_and(|name| NameKind::is_manifest(name) || name == VOLUME_LINK);
         self.paths.contains(path) || (listed() && manifest())
     }
 }
@@ -155,11 +159,6 @@ impl Watch {
         self.queue.lock().interest = interest;
     }
 
-    /// Adds paths whose changes are queued.
-    pub(super) fn add_interest(&self, paths: impl IntoIterator<Item = PathBuf>) {
-        self.queue.lock().interest.paths.extend(paths);
-    }
-
     /// Watches these directories and no others. Missing ones are left out.
     ///
     /// # Errors
@@ -209,16 +208,6 @@ impl Watch {
             // The kernel may have dropped the watch already.
             drop(watcher.unwatch(path));
         }
-    }
-
-    /// Whether a path is a directory that is not watched.
-    pub(super) fn misses(&self, disk: &Disk, path: &Path) -> bool {
-        !self.watched.contains_key(path) && inspect::directory(disk, path).is_some()
-    }
-
-    /// The number of watched directories.
-    pub(super) fn len(&self) -> usize {
-        self.watched.len()
     }
 }
 

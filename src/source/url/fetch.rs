@@ -1,18 +1,18 @@
-//! One request for the manifests, and its errors.
+//! The settings, one request for the manifests, and its errors.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, StatusCode,
+    HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri,
     header::{ACCEPT, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, USER_AGENT},
 };
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
-use super::config::Config;
 use crate::{
-    client::{Client, ClientError, ClientSettings},
+    certificate_files::CertificateFiles,
+    client::{Client, ClientError, ClientSettings, shown},
     error_chain::chain,
     hex::hex,
     host::Threads,
@@ -24,6 +24,52 @@ use crate::{
 const AGENT: &str = concat!("podmux/", env!("CARGO_PKG_VERSION"));
 /// The `Accept` header. The content type of the answer is ignored.
 const ACCEPTED: &str = "application/yaml, application/json, */*;q=0.5";
+
+/// The url source's settings.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The `http` or `https` URL that is polled; it may hold a user and a password.
+    pub url: Uri,
+    /// Headers of every request. Values that are marked as sensitive are not printed.
+    pub headers: HeaderMap,
+    /// The CAs that are trusted in place of the system's, as PEM.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that the source presents to the server.
+    pub client_certificate: Option<CertificateFiles>,
+    /// The SHA-256 that the body must have.
+    pub sha256: Option<[u8; 32]>,
+    /// The time between the end of one poll and the beginning of the next.
+    pub check_frequency: Duration,
+}
+
+impl Config {
+    /// The kubelet's check frequency (20 s), and nothing but the URL.
+    pub fn new(url: Uri) -> Self {
+        Self {
+            url,
+            headers: HeaderMap::new(),
+            ca_file: None,
+            client_certificate: None,
+            sha256: None,
+            check_frequency: Duration::from_secs(20),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    /// Without user, password and query of the URL and without the headers' values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.keys().map(HeaderName::as_str).collect();
+        f.debug_struct("Config")
+            .field("url", &shown(&self.url))
+            .field("headers", &headers)
+            .field("ca_file", &self.ca_file)
+            .field("client_certificate", &self.client_certificate)
+            .field("sha256", &self.sha256.map(|sum| hex(&sum)))
+            .field("check_frequency", &self.check_frequency)
+            .finish()
+    }
+}
 
 /// Why a URL gave no pods.
 #[derive(Debug, thiserror::Error)]
@@ -58,24 +104,14 @@ fn hint(status: StatusCode) -> &'static str {
     }
 }
 
-/// The validators of a body, for conditional requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Validators {
-    pub(super) etag: Option<HeaderValue>,
-    pub(super) last_modified: Option<HeaderValue>,
-}
+/// The header of a conditional request.
+pub(super) type Condition = (HeaderName, HeaderValue);
 
-impl Validators {
-    fn of(headers: &HeaderMap) -> Self {
-        let value = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
-        Self { etag: value(ETAG), last_modified: value(LAST_MODIFIED) }
-    }
-
-    /// The header of a conditional request. The entity tag is exact, so it is preferred.
-    fn condition(&self) -> Option<(HeaderName, HeaderValue)> {
-        let etag = self.etag.clone().map(|etag| (IF_NONE_MATCH, etag));
-        etag.or_else(|| Some((IF_MODIFIED_SINCE, self.last_modified.clone()?)))
-    }
+/// The condition under which a body is sent again. The entity tag is exact, so it is preferred.
+fn condition_of(headers: &HeaderMap) -> Option<Condition> {
+    let header = |name: HeaderName| headers.get(name).filter(|value| !value.is_empty()).cloned();
+    let etag = header(ETAG).map(|etag| (IF_NONE_MATCH, etag));
+    etag.or_else(|| Some((IF_MODIFIED_SINCE, header(LAST_MODIFIED)?)))
 }
 
 /// The answer to a request.
@@ -90,7 +126,7 @@ pub(super) enum Answer {
 pub(super) struct Fetched {
     pub(super) body: Bytes,
     pub(super) sha256: [u8; 32],
-    pub(super) validators: Validators,
+    pub(super) condition: Option<Condition>,
 }
 
 /// Sends requests, and reloads certificates.
@@ -116,10 +152,10 @@ impl Fetcher {
         threads: &Threads,
         config: &Config,
         timeout: Duration,
-        known: Option<&Validators>,
+        condition: Option<Condition>,
     ) -> Result<Answer, UrlError> {
         let client = self.ready(threads, config, timeout).await?;
-        let answer = request(&client, config, known).await;
+        let answer = request(&client, config, condition).await;
         self.client = Some(client);
         self.stale |= answer.is_err();
         answer
@@ -168,13 +204,12 @@ async fn client(threads: &Threads, config: &Config, timeout: Duration) -> Result
     made.unwrap_or_else(|error| Err(ClientError::Roots(io::Error::other(error))))
 }
 
-async fn request(client: &Client, config: &Config, known: Option<&Validators>) -> Result<Answer, UrlError> {
+async fn request(client: &Client, config: &Config, condition: Option<Condition>) -> Result<Answer, UrlError> {
     let mut request = Request::get(&config.url).body(Bytes::new()).map_err(UrlError::Request)?;
     let headers = request.headers_mut();
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
     headers.extend(config.headers.clone());
-    let condition = known.and_then(Validators::condition);
     let is_conditional = condition.is_some();
     if let Some((name, value)) = condition {
         headers.insert(name, value);
@@ -187,7 +222,7 @@ async fn request(client: &Client, config: &Config, known: Option<&Validators>) -
         StatusCode::NOT_MODIFIED => return Err(UrlError::NotConditional),
         status => return Err(UrlError::Status(status)),
     }
-    let validators = Validators::of(answer.headers());
+    let condition = condition_of(answer.headers());
     let body = answer.into_body().whole(MAX_MANIFEST).await?;
     if body.is_empty() {
         return Err(UrlError::Empty);
@@ -195,6 +230,6 @@ async fn request(client: &Client, config: &Config, known: Option<&Validators>) -
     let sha256: [u8; 32] = Sha256::digest(&body).into();
     match config.sha256 {
         Some(pinned) if pinned != sha256 => Err(UrlError::Pin { found: hex(&sha256), pinned: hex(&pinned) }),
-        _ => Ok(Answer::Body(Fetched { body, sha256, validators })),
+        _ => Ok(Answer::Body(Fetched { body, sha256, condition })),
     }
 }

@@ -1,0 +1,235 @@
+//! What the file source and the url source have in common: the handle, the output and the log.
+
+use std::{collections::BTreeMap, mem, pin::pin};
+
+use tokio::sync::watch;
+use tracing::{debug, field::display, info, warn};
+
+use super::{
+    last_good::LastGood,
+    status::{SourceFailing, SourceStatus},
+};
+use crate::{
+    host::Host,
+    mux::SourceChannel,
+    outage::Outage,
+    pod::{Listing, NodeName, Origin, PodKey, Prepared, RejectionReason},
+};
+
+/// What a handle asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Requests<C> {
+    pub(super) rescans: u64,
+    pub(super) config: C,
+}
+
+/// Controls a source that runs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle<C> {
+    requests: watch::Sender<Requests<C>>,
+    /// The number of requested scans that are complete.
+    rescanned: watch::Receiver<u64>,
+    status: watch::Receiver<SourceStatus>,
+}
+
+impl<C> Handle<C> {
+    /// Reads everything again now (SIGHUP): manifests, certificates.
+    pub fn rescan(&self) {
+        self.requests.send_modify(|requests| requests.rescans += 1);
+    }
+
+    /// Applies these settings and reads everything again now. Another path or URL needs a
+    /// restart: it is ignored.
+    pub fn retune(&self, config: C) {
+        self.requests.send_modify(|requests| {
+            requests.rescans += 1;
+            requests.config = config;
+        });
+    }
+
+    /// Reads everything again and waits until the result has been merged. Returns false if the
+    /// source ended before. Cancel-safe.
+    pub async fn rescanned(&self) -> bool {
+        self.rescan();
+        let rescans = self.requests.borrow().rescans;
+        self.rescanned.clone().wait_for(|rescanned| *rescanned >= rescans).await.is_ok()
+    }
+
+    /// The status of the source. Closed when the source has ended.
+    pub fn status(&self) -> watch::Receiver<SourceStatus> {
+        self.status.clone()
+    }
+}
+
+/// The output of a source: its listings, its last-known-good pods, its status and its log.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) host: Host,
+    pub(super) channel: SourceChannel,
+    pub(super) last_good: LastGood,
+    /// The listing that was published last.
+    published: Option<Listing>,
+    rescanned: watch::Sender<u64>,
+    status: watch::Sender<SourceStatus>,
+    /// What the source is doing, for people.
+    detail: String,
+    outage: Outage,
+}
+
+impl Output {
+    /// The output of a source that reads `target`, its handle, and the requests of the handle.
+    pub(super) fn new<C>(
+        target: String,
+        detail: String,
+        config: C,
+        node: NodeName,
+        channel: SourceChannel,
+    ) -> (Self, Handle<C>, watch::Receiver<Requests<C>>) {
+        let (request, requests) = watch::channel(Requests { rescans: 0, config });
+        let (rescanned, complete) = watch::channel(0);
+        let status = SourceStatus { target, detail: detail.clone(), ..SourceStatus::default() };
+        let (status, shown) = watch::channel(status);
+        let last_good = LastGood::none(channel.source(), node);
+        let (host, published, outage) = (Host::default(), None, Outage::default());
+        let output = Self { host, channel, last_good, published, rescanned, status, detail, outage };
+        (output, Handle { requests: request, rescanned: complete, status: shown }, requests)
+    }
+
+    /// Saves pods from now on. `take` is called with the pods of an earlier run and returns
+    /// false for an origin that this source does not have.
+    pub(super) fn restore(
+        &mut self,
+        last_good: LastGood,
+        mut take: impl FnMut(&Origin, Vec<Prepared>) -> bool,
+    ) {
+        let mut last_good = last_good.on(self.host.clone());
+        let restored = last_good.restored();
+        let others: Vec<Origin> =
+            restored.filter_map(|(origin, pods)| (!take(&origin, pods)).then_some(origin)).collect();
+        others.iter().for_each(|origin| last_good.forget(origin));
+        self.last_good = last_good;
+    }
+
+    /// The listing that was published last.
+    pub(super) fn published(&self) -> Option<&Listing> {
+        self.published.as_ref()
+    }
+
+    /// Publishes a listing.
+    pub(super) fn publish(&mut self, listing: Listing) {
+        self.channel.publish(listing.clone());
+        self.published = Some(listing);
+    }
+
+    /// Runs work and saves pods meanwhile. Cancel-safe if the work is.
+    pub(super) async fn save_during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = self.last_good.write() => self.show(|_| ()),
+            }
+        }
+    }
+
+    /// Ends the listings, and saves what is not saved yet.
+    pub(super) async fn finish(self) {
+        let Self { channel, last_good, .. } = self;
+        // The mux must not wait for the last write.
+        drop(channel);
+        last_good.finish().await;
+    }
+
+    /// The number of requested scans that are complete.
+    pub(super) fn rescanned(&self) -> u64 {
+        *self.rescanned.borrow()
+    }
+
+    /// Answers the requests up to this one.
+    pub(super) fn answer(&self, rescans: u64) {
+        self.rescanned.send_if_modified(|rescanned| mem::replace(rescanned, rescans) != rescans);
+    }
+
+    /// Shows what the source is doing.
+    pub(super) fn set_detail(&mut self, detail: String) {
+        self.detail = detail;
+        self.show(|_| ());
+    }
+
+    /// Notes that the source has read everything.
+    pub(super) fn succeeded(&mut self) {
+        self.show(|status| {
+            status.failing = None;
+            status.last_success = Some(self.host.clock.now());
+        });
+        if let Some(failed) = self.outage.recovered() {
+            let (source, pods) = (self.channel.source().as_str(), self.pods());
+            let path = &self.status.borrow().target;
+            info!(source, %path, pods, failed, "source recovered");
+        }
+    }
+
+    /// Notes that the source could not read its input, or has rejected all of it.
+    pub(super) fn failed(&mut self, error: &str, rejected: bool) {
+        let is_new = self.outage.failed(error, self.host.clock.now());
+        self.show(|status| status.failing = SourceFailing::of(&self.outage, rejected));
+        let (source, pods_kept) = (self.channel.source().as_str(), self.pods());
+        let path = &self.status.borrow().target;
+        let message = if rejected { "manifest rejected" } else { "source failed" };
+        if is_new {
+            warn!(source, %path, pods_kept, %error, "{message}");
+        } else {
+            debug!(source, %path, pods_kept, %error, "{message}");
+        }
+    }
+
+    fn pods(&self) -> usize {
+        self.published.as_ref().map_or(0, Listing::len)
+    }
+
+    fn show(&self, change: impl FnOnce(&mut SourceStatus)) {
+        self.status.send_if_modified(|status| {
+            let before = status.clone();
+            change(status);
+            status.detail.clone_from(&self.detail);
+            if let Some(error) = self.last_good.error() {
+                status.detail += &format!("; last-known-good pods cannot be saved: {error}");
+            }
+            *status != before
+        });
+    }
+}
+
+/// The pods of a source that conflict with another pod of it. Each is logged once.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts(BTreeMap<(Origin, Option<PodKey>), RejectionReason>);
+
+impl Conflicts {
+    /// Logs what has changed with this listing. Conflicts with an origin that `is_missing` do
+    /// not count.
+    pub(super) fn log(&mut self, listing: &Listing, is_missing: impl Fn(&Origin) -> bool) {
+        let source = listing.source().as_str();
+        let mut conflicts = BTreeMap::new();
+        for rejection in listing.rejections() {
+            let (RejectionReason::DuplicateName { winner } | RejectionReason::DuplicateUid { winner, .. }) =
+                &rejection.reason
+            else {
+                continue;
+            };
+            if is_missing(winner) || is_missing(&rejection.origin) {
+                continue;
+            }
+            let key = (rejection.origin.clone(), rejection.pod.clone());
+            if self.0.get(&key) != Some(&rejection.reason) {
+                let pod = rejection.pod.as_ref().map(display);
+                warn!(source, path = %rejection.origin, pod, error = %rejection.reason, "conflict found");
+            }
+            conflicts.insert(key, rejection.reason.clone());
+        }
+        for (path, pod) in self.0.keys().filter(|key| !conflicts.contains_key(key)) {
+            info!(source, %path, pod = pod.as_ref().map(display), "conflict resolved");
+        }
+        self.0 = conflicts;
+    }
+}
