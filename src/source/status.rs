@@ -47,7 +47,7 @@ impl SourceFailing {
 }
 
 /// What a reflector is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReflectorStatus {
     /// In a word: `connecting`, `listing`, `watching`, `waiting`.
     pub phase: &'static str,

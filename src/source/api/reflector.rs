@@ -11,7 +11,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{retry::RetryDelay, status_error::StatusError};
+use super::status_error::StatusError;
+use crate::backoff::Backoff;
 
 /// How many pods a page of the first list has.
 pub const PAGE: u32 = 500;
@@ -34,6 +35,16 @@ pub const SHORT: Duration = Duration::from_secs(1);
 /// between, the source relists. (client-go relists after the first.)
 const MAX_WATCH_ERRORS: u32 = 2;
 
+/// The first delay before a retry.
+const FIRST_DELAY: Duration = Duration::from_millis(800);
+/// The longest delay.
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// After this time without a failure the next failure counts as the first again.
+/// (client-go resets its backoff every two minutes, even during an outage.)
+const RESET_DELAY: Duration = Duration::from_mins(2);
+/// The longest `Retry-After` that is honoured.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
+
 /// A resource version.
 pub type Version = Arc<str>;
 
@@ -47,10 +58,7 @@ pub enum Request {
     List { at: ListVersion, limit: Option<u32> },
     /// An empty list not older than the version: it fails if the server has not reached
     /// the version.
-    Probe {
-        /// The version.
-        version: Version,
-    },
+    Probe { version: Version },
     /// The changes after the version.
     Watch { version: Version, timeout: Duration },
 }
@@ -87,10 +95,39 @@ pub enum RequestEnd {
     Silent,
     /// No request could be made: something is wrong with the kubeconfig.
     NoClient(String),
-    /// The credential plugin failed; the text may quote its output.
-    NoCredential(String),
     /// A relist was requested, by a reload or by the user.
     RelistRequested,
+}
+
+impl RequestEnd {
+    fn status_error(&self) -> Option<&StatusError> {
+        match self {
+            Self::Rejected(error) | Self::ErrorEvent(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The `kind` of the error in the metrics, and its text. `was_accepted`: whether the
+    /// response had begun with status 200.
+    pub(super) fn describe(&self, was_accepted: bool) -> (&'static str, String) {
+        match self {
+            Self::Listed | Self::Closed | Self::RelistRequested => {
+                ("short-watch", "the API server closed the watch at once".to_owned())
+            }
+            Self::Rejected(error) => (
+                if error.is_stale() { "expired" } else { "http" },
+                format!("the API server rejected the request: {error}"),
+            ),
+            Self::ErrorEvent(error) => (
+                if error.is_stale() { "expired" } else { "error-event" },
+                format!("the API server ended the watch: {error}"),
+            ),
+            Self::Malformed(why) => ("garbage", format!("{why} (is this the URL of the API server?)")),
+            Self::Broken(why) => (if was_accepted { "broken" } else { "connect" }, why.clone()),
+            Self::NoClient(why) => ("kubeconfig", why.clone()),
+            Self::Silent => ("silent", "the API server has sent nothing for too long".to_owned()),
+        }
+    }
 }
 
 /// What the end of a request means for the source.
@@ -120,6 +157,12 @@ enum Phase {
     },
     /// It has a whole listing, and gets the changes.
     Watching,
+}
+
+impl Attempt {
+    fn new(is_watch: bool, now: Instant, timeout: Duration) -> Self {
+        Self { is_watch, began: now, received: now, timeout, accepted: false, events: 0 }
+    }
 }
 
 impl Phase {
@@ -167,14 +210,6 @@ pub struct Reflector {
 impl Reflector {
     /// A reflector that starts now, from the version of a restored listing if there is one.
     pub fn new(version: Option<Version>, now: Instant) -> Self {
-        let attempt = Attempt {
-            is_watch: false,
-            began: now,
-            received: now,
-            timeout: Duration::ZERO,
-            accepted: false,
-            events: 0,
-        };
         Self {
             phase: Phase::LISTING,
             version,
@@ -185,7 +220,7 @@ impl Reflector {
             retry: RetryDelay::new(),
             retry_expired: RetryDelay::new(),
             next_at: now,
-            attempt,
+            attempt: Attempt::new(false, now, Duration::ZERO),
         }
     }
 
@@ -242,7 +277,7 @@ impl Reflector {
             (Phase::Watching, None) => unreachable!("a complete listing has a version"),
         };
         let is_watch = matches!(request, Request::WatchList { .. } | Request::Watch { .. });
-        self.attempt = Attempt { is_watch, began: now, received: now, timeout, accepted: false, events: 0 };
+        self.attempt = Attempt::new(is_watch, now, timeout);
         request
     }
 
@@ -347,7 +382,7 @@ impl Reflector {
         let Phase::Listing { most_recent, page, unpaged } = self.phase.clone() else {
             return RequestResult::Healthy;
         };
-        let error = status_error(end);
+        let error = end.status_error();
         let is_stale = error.is_some_and(StatusError::is_stale);
         if is_stale && page.is_some() && !unpaged {
             // The token has expired: list once without pages.
@@ -412,14 +447,35 @@ impl Reflector {
     }
 
     fn fail(&mut self, end: &RequestEnd, now: Instant, fraction: f64) {
-        let retry_after = status_error(end).and_then(|error| error.retry_after);
+        let retry_after = end.status_error().and_then(|error| error.retry_after);
         self.next_at = self.retry.fail(now, fraction, retry_after);
     }
 }
 
-fn status_error(end: &RequestEnd) -> Option<&StatusError> {
-    match end {
-        RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) => Some(error),
-        _ => None,
+/// The growing delays before retries.
+#[derive(Debug)]
+struct RetryDelay {
+    backoff: Backoff,
+    last_failure: Option<Instant>,
+}
+
+impl RetryDelay {
+    fn new() -> Self {
+        Self { backoff: Backoff::new(FIRST_DELAY, LONGEST_DELAY), last_failure: None }
+    }
+
+    /// Whether nothing has failed recently.
+    fn is_fresh(&self, now: Instant) -> bool {
+        self.last_failure.is_none_or(|last| now.duration_since(last) >= RESET_DELAY)
+    }
+
+    /// Notes a failure and returns when to retry: after the next delay of the backoff,
+    /// and not before the server's `Retry-After`. `fraction` is a random number from 0 to 1.
+    fn fail(&mut self, now: Instant, fraction: f64, retry_after: Option<Duration>) -> Instant {
+        if self.is_fresh(now) {
+            self.backoff.reset();
+        }
+        self.last_failure = Some(now);
+        now + self.backoff.next(fraction).max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))
     }
 }
