@@ -1,16 +1,10 @@
-//! Why no client for the API server can be made, and why its requests fail.
+//! Why no client for the API server can be made.
 
-use std::{error::Error, io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf};
 
 use jiff::Timestamp;
 
-use super::http_client::CONNECT_TIMEOUT;
-use crate::{
-    client::{ClientError, causes},
-    error_chain::chain,
-    host::Cancelled,
-    pem::PemError,
-};
+use crate::{host::Cancelled, pem::PemError};
 
 /// Why no client can be made, and what to do about it. It contains nothing secret.
 #[derive(Debug, thiserror::Error)]
@@ -96,29 +90,4 @@ pub enum ConnectError {
     /// Reading the files was cancelled.
     #[error("the files of the kubeconfig were not read to the end")]
     Cancelled(#[source] Cancelled),
-}
-
-/// A failed request or a body that broke, on one line: what is wrong, and what to do about it. It says "the API
-/// server" in place of its URL, and contains nothing secret.
-pub fn describe_failure(error: &(dyn Error + 'static)) -> String {
-    let texts: Vec<String> = causes(error).map(ToString::to_string).collect();
-    let contains = |text: &str| texts.iter().any(|cause| cause.contains(text));
-    if contains("dns error") {
-        let last = texts.last().map_or("", |last| last.as_str());
-        return format!(
-            "cannot resolve the name of the API server ({last}); is it right in the kubeconfig, and does name resolution work on this node?"
-        );
-    }
-    // The error types of hyper-util's proxy connectors are private; only their text identifies them.
-    let is_proxy = contains("tunnel error") || contains("SOCKS error");
-    let to: Arc<str> = if is_proxy { "the proxy to the API server" } else { "the API server" }.into();
-    match ClientError::from_hyper(&to, CONNECT_TIMEOUT, error) {
-        Some(known) => chain(&known),
-        None => chain(error),
-    }
-}
-
-/// Whether TLS failed, so that newer certificates may help.
-pub(crate) fn is_about_credentials(error: &kube::Error) -> bool {
-    causes(error).any(<dyn Error>::is::<rustls::Error>)
 }

@@ -26,6 +26,7 @@ use crate::{
     client::shown,
     hex::hex,
     host::{Disk, Stamp},
+    pem,
     source::api::config::{InCluster, Kubeconfig, Proxies},
 };
 
@@ -154,10 +155,16 @@ impl Reader {
 
     fn server(&self, cluster: &Cluster, authorities: Option<&PemSource>) -> Result<ServerPlan, ConnectError> {
         let url = self.url(cluster)?;
-        let identity = identity(&url, authorities)?;
+        let authorities = authorities.map(|authorities| authorities.parse(pem::certificates)).transpose()?;
+        // Text between the certificates does not count.
+        let ca = authorities.as_ref().map(|authorities| {
+            let certificates: Vec<u8> = authorities.iter().flat_map(|der| der.to_vec()).collect();
+            hex(&Sha256::digest(certificates))
+        });
+        let identity = ServerIdentity { url: shown(&url), ca: ca.unwrap_or_default() };
         let trust = match authorities {
             _ if cluster.insecure_skip_tls_verify == Some(true) => ServerTrust::Any,
-            Some(authorities) => ServerTrust::Authorities(authorities.certificates()?),
+            Some(authorities) => ServerTrust::Authorities(authorities),
             None => ServerTrust::System,
         };
         let server_name = cluster.tls_server_name.clone().filter(|name| !name.is_empty());
@@ -365,17 +372,4 @@ fn contents(path: &Path, text: &[u8]) -> Result<Contents, ConnectError> {
 fn names<'c, E>(entries: &'c [E], name: impl Fn(&'c E) -> &'c String) -> String {
     let names: Vec<&str> = entries.iter().map(|entry| name(entry).as_str()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
-fn identity(url: &Uri, authorities: Option<&PemSource>) -> Result<ServerIdentity, ConnectError> {
-    let mut ca = String::new();
-    if let Some(authorities) = authorities {
-        let mut digest = Sha256::new();
-        // Text between the certificates does not count.
-        for certificate in authorities.certificates()? {
-            digest.update(&certificate);
-        }
-        ca = hex(&digest.finalize());
-    }
-    Ok(ServerIdentity { url: shown(url), ca })
 }

@@ -14,9 +14,10 @@ mod kubeconfig_file;
 mod proxy;
 mod tls;
 
-pub(super) use self::error::is_about_credentials;
+pub(super) use self::http_client::is_about_credentials;
 pub use self::{
     connector::{Connected, Connector},
-    error::{ConnectError, describe_failure},
+    error::ConnectError,
+    http_client::describe_failure,
     kubeconfig_file::ServerIdentity,
 };

@@ -14,7 +14,7 @@ use x509_cert::{Certificate, der::Decode as _};
 use super::error::ConnectError;
 use crate::{
     client::{TlsError, tls_config},
-    pem,
+    pem::{self, PemError},
 };
 
 /// A PEM text from the kubeconfig, from a file that it names, or from a plugin.
@@ -25,13 +25,9 @@ pub(super) struct PemSource {
 }
 
 impl PemSource {
-    /// The certificates in it; at least one.
-    pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
-        pem::certificates(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
-    }
-
-    fn private_key(&self) -> Result<PrivateKeyDer<'static>, ConnectError> {
-        pem::private_key(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
+    /// What is in it.
+    pub(super) fn parse<T>(&self, parse: fn(&[u8]) -> Result<T, PemError>) -> Result<T, ConnectError> {
+        parse(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
     }
 }
 
@@ -86,11 +82,11 @@ pub(super) fn tls(
 type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn read_client(client: &CertificateAndKey, now: Timestamp) -> Result<ChainAndKey, ConnectError> {
-    let chain = client.certificate.certificates()?;
+    let chain = client.certificate.parse(pem::certificates)?;
     if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
         return Err(ConnectError::Expired { place: client.certificate.place.clone(), at });
     }
-    Ok((chain, client.key.private_key()?))
+    Ok((chain, client.key.parse(pem::private_key)?))
 }
 
 /// When a certificate expires; nothing if it is not valid DER, which the server will report.
