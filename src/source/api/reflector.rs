@@ -143,31 +143,15 @@ pub enum RequestResult {
     Failing,
 }
 
-/// What the reflector does next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
-    /// It gets the whole listing.
-    Listing {
-        /// The most recent one, whatever version is known.
-        most_recent: bool,
-        /// The token of the next page, and the version of the first page.
-        page: Option<(Arc<str>, Version)>,
-        /// Without pages, because a token expired.
-        unpaged: bool,
-    },
-    /// It has a whole listing, and gets the changes.
-    Watching,
-}
-
-impl Attempt {
-    fn new(is_watch: bool, now: Instant, timeout: Duration) -> Self {
-        Self { is_watch, began: now, received: now, timeout, accepted: false, events: 0 }
-    }
-}
-
-impl Phase {
-    const LISTING: Self = Self::Listing { most_recent: false, page: None, unpaged: false };
-    const LISTING_MOST_RECENT: Self = Self::Listing { most_recent: true, page: None, unpaged: false };
+/// The listing that the reflector is getting.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The most recent one, whatever version is known.
+    most_recent: bool,
+    /// The token of the next page, and the version of the first page.
+    page: Option<(Arc<str>, Version)>,
+    /// Without pages, because a token expired.
+    unpaged: bool,
 }
 
 /// The current request.
@@ -184,10 +168,17 @@ struct Attempt {
     events: u64,
 }
 
+impl Attempt {
+    fn new(is_watch: bool, now: Instant, timeout: Duration) -> Self {
+        Self { is_watch, began: now, received: now, timeout, accepted: false, events: 0 }
+    }
+}
+
 /// The state machine. See the [module](self).
 #[derive(Debug)]
 pub struct Reflector {
-    phase: Phase,
+    /// Nothing while the listing is complete and the reflector gets the changes.
+    listing: Option<Progress>,
     version: Option<Version>,
     /// Whether a listing was completed in this run.
     listed: bool,
@@ -211,7 +202,7 @@ impl Reflector {
     /// A reflector that starts now, from the version of a restored listing if there is one.
     pub fn new(version: Option<Version>, now: Instant) -> Self {
         Self {
-            phase: Phase::LISTING,
+            listing: Some(Progress::default()),
             version,
             listed: false,
             lists_until: None,
@@ -226,7 +217,7 @@ impl Reflector {
 
     /// Drops the version, because it is from another cluster.
     pub fn forget_version(&mut self) {
-        (self.version, self.phase) = (None, Phase::LISTING);
+        (self.version, self.listing) = (None, Some(Progress::default()));
     }
 
     /// The version of the listing.
@@ -236,7 +227,7 @@ impl Reflector {
 
     /// Whether the listing is complete, and only changes are requested.
     pub fn is_synced(&self) -> bool {
-        self.phase == Phase::Watching
+        self.listing.is_none()
     }
 
     /// When the next request may be made.
@@ -252,15 +243,13 @@ impl Reflector {
     /// The next request, which begins now. `fraction` is a random number from 0 to 1.
     pub fn next(&mut self, now: Instant, fraction: f64) -> Request {
         let timeout = WATCH.mul_f64(1.0 + fraction.clamp(0.0, 1.0));
-        let request = match (&self.phase, &self.version) {
-            (Phase::Watching, Some(version)) if self.must_probe => {
-                Request::Probe { version: version.clone() }
-            }
-            (Phase::Watching, Some(version)) => Request::Watch { version: version.clone(), timeout },
-            (Phase::Listing { page: Some((token, _)), .. }, _) => {
+        let request = match (&self.listing, &self.version) {
+            (None, Some(version)) if self.must_probe => Request::Probe { version: version.clone() },
+            (None, Some(version)) => Request::Watch { version: version.clone(), timeout },
+            (Some(Progress { page: Some((token, _)), .. }), _) => {
                 Request::List { at: ListVersion::Continue(token.clone()), limit: Some(PAGE) }
             }
-            (Phase::Listing { most_recent, unpaged, .. }, version) => {
+            (Some(Progress { most_recent, unpaged, .. }), version) => {
                 let version = version.clone().filter(|_| !most_recent);
                 if self.lists_until.is_some_and(|until| now < until) {
                     let at = match version {
@@ -274,7 +263,7 @@ impl Reflector {
                     Request::WatchList { version, timeout }
                 }
             }
-            (Phase::Watching, None) => unreachable!("a complete listing has a version"),
+            (None, None) => unreachable!("a complete listing has a version"),
         };
         let is_watch = matches!(request, Request::WatchList { .. } | Request::Watch { .. });
         self.attempt = Attempt::new(is_watch, now, timeout);
@@ -295,10 +284,10 @@ impl Reflector {
     /// Until when more data must arrive.
     pub fn deadline(&self) -> Instant {
         let Attempt { is_watch, began, received, timeout, .. } = self.attempt;
-        match self.phase {
+        match self.listing {
             _ if !is_watch => received + LIST_SILENCE,
-            Phase::Watching => began + timeout + WATCH_SLACK,
-            Phase::Listing { .. } => (received + INITIAL_EVENTS_SILENCE).min(began + INITIAL_EVENTS_LIMIT),
+            None => began + timeout + WATCH_SLACK,
+            Some(_) => (received + INITIAL_EVENTS_SILENCE).min(began + INITIAL_EVENTS_LIMIT),
         }
     }
 
@@ -332,28 +321,24 @@ impl Reflector {
     /// Notes the end of a list or of a page, and the token of the next page. Returns
     /// whether it completes the listing.
     pub fn page(&mut self, version: Version, token: &str) -> bool {
-        let Phase::Listing { most_recent, page, unpaged } = &self.phase else { return false };
+        let Some(listing) = &mut self.listing else { return false };
         // All pages show the moment of the first one.
-        let version = page.as_ref().map_or(version, |(_, first)| first.clone());
+        let version = listing.page.take().map_or(version, |(_, first)| first);
         if token.is_empty() {
             self.complete(version);
             return true;
         }
-        self.phase = Phase::Listing {
-            most_recent: *most_recent,
-            page: Some((token.into(), version)),
-            unpaged: *unpaged,
-        };
+        listing.page = Some((token.into(), version));
         false
     }
 
     /// Whether the next or current request is for a page after the first.
     pub fn is_continuing(&self) -> bool {
-        matches!(self.phase, Phase::Listing { page: Some(_), .. })
+        self.listing.as_ref().is_some_and(|listing| listing.page.is_some())
     }
 
     fn complete(&mut self, version: Version) {
-        (self.phase, self.version, self.listed) = (Phase::Watching, Some(version), true);
+        (self.listing, self.version, self.listed) = (None, Some(version), true);
         (self.watch_errors, self.must_probe) = (0, false);
     }
 
@@ -362,7 +347,7 @@ impl Reflector {
         self.next_at = now;
         let result = match end {
             RequestEnd::RelistRequested => {
-                self.phase = Phase::LISTING;
+                self.listing = Some(Progress::default());
                 RequestResult::Healthy
             }
             RequestEnd::Listed => {
@@ -379,18 +364,18 @@ impl Reflector {
 
     /// The request ended before the listing was complete.
     fn end_listing(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
-        let Phase::Listing { most_recent, page, unpaged } = self.phase.clone() else {
-            return RequestResult::Healthy;
-        };
+        let Some(listing) = &mut self.listing else { return RequestResult::Healthy };
+        // Start again with the first page.
+        let had_page = listing.page.take().is_some();
         let error = end.status_error();
         let is_stale = error.is_some_and(StatusError::is_stale);
-        if is_stale && page.is_some() && !unpaged {
+        if is_stale && had_page && !listing.unpaged {
             // The token has expired: list once without pages.
-            self.phase = Phase::Listing { most_recent, page: None, unpaged: true };
+            listing.unpaged = true;
             return RequestResult::Interrupted;
         }
-        if is_stale && !most_recent {
-            self.phase = Phase::LISTING_MOST_RECENT;
+        if is_stale && !listing.most_recent {
+            *listing = Progress { most_recent: true, ..Progress::default() };
             return RequestResult::Interrupted;
         }
         let is_unsupported =
@@ -399,8 +384,6 @@ impl Reflector {
             self.lists_until = Some(now + LIST_FALLBACK);
             return RequestResult::ListFallback;
         }
-        // Start again with the first page.
-        self.phase = Phase::Listing { most_recent, page: None, unpaged };
         self.fail(end, now, fraction);
         RequestResult::Failing
     }
@@ -426,7 +409,7 @@ impl Reflector {
                 return RequestResult::Healthy;
             }
             RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) if error.is_stale() => {
-                self.phase = if error.is_expired() { Phase::LISTING } else { Phase::LISTING_MOST_RECENT };
+                self.listing = Some(Progress { most_recent: !error.is_expired(), ..Progress::default() });
                 let is_first = self.retry_expired.is_fresh(now);
                 self.next_at = self.retry_expired.fail(now, fraction, error.retry_after);
                 return if is_first { RequestResult::Interrupted } else { RequestResult::Failing };
@@ -435,7 +418,7 @@ impl Reflector {
             RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_) | RequestEnd::Malformed(_) => {
                 self.watch_errors += 1;
                 if self.watch_errors >= MAX_WATCH_ERRORS {
-                    (self.phase, self.watch_errors) = (Phase::LISTING, 0);
+                    (self.listing, self.watch_errors) = (Some(Progress::default()), 0);
                 }
             }
             _ => {}

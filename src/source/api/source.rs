@@ -176,7 +176,7 @@ impl ApiSource {
         }
         let Some(stored) = stored else {
             last_good.clear();
-            self.store.store_in(last_good);
+            self.store.last_good = last_good;
             return self;
         };
         let (pods, version) = (self.store.restore(last_good), Version::from(stored.version));
@@ -195,8 +195,7 @@ impl ApiSource {
     pub async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(Box::pin(self.reflect())).await;
         if self.reflector.is_synced() && self.reflector.was_accepted() {
-            // The listing is current at this moment.
-            self.store.note(self.listing_info());
+            self.note_current();
         }
         self.store.finish().await;
     }
@@ -279,7 +278,7 @@ impl ApiSource {
     async fn read(&mut self, request: &Request, body: Body) -> RequestEnd {
         self.reflector.accepted(Instant::now());
         if self.reflector.is_synced() {
-            self.store.note(self.listing_info());
+            self.note_current();
         } else if !self.reflector.is_continuing() {
             self.store.begin();
         }
@@ -505,11 +504,18 @@ impl ApiSource {
         RequestEnd::Broken(describe_failure(error))
     }
 
-    /// What is stored about the listing: it is current at this moment.
+    /// What is stored about the listing, which is current at this moment.
     fn listing_info(&self) -> Option<Value> {
         let (server, cluster) = (self.server.clone()?, self.cluster.clone());
         let (version, live) = (self.reflector.version()?.to_string(), self.host.clock.now().to_string());
         serde_json::to_value(ListingInfo { server, cluster, version, live }).ok()
+    }
+
+    /// Stores that the listing is current at this moment.
+    fn note_current(&mut self) {
+        if let Some(info) = self.listing_info() {
+            self.store.last_good.set_details(info);
+        }
     }
 
     fn count(&mut self, object: &Object) {
@@ -532,7 +538,7 @@ impl ApiSource {
             1 => parts.push("1 mirror pod withheld".to_owned()),
             mirrors => parts.push(format!("{mirrors} mirror pods withheld")),
         }
-        if let Some(trouble) = self.store.trouble() {
+        if let Some(trouble) = self.store.last_good.error() {
             parts.push(format!("cannot store the listing for the next start: {trouble}"));
         }
         parts.join("; ")
@@ -545,7 +551,7 @@ async fn while_storing<T>(store: &mut UndeltaStore, work: impl Future<Output = T
     loop {
         tokio::select! {
             biased;
-            () = store.write() => {}
+            () = store.last_good.write() => {}
             done = &mut work => return done,
         }
     }

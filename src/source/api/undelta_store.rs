@@ -7,10 +7,7 @@
 //! before it is complete. One that breaks off needs no undo: the next listing decides again
 //! which pods exist.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::Value;
 use tracing::{debug, info, warn};
@@ -31,7 +28,7 @@ pub(super) struct UndeltaStore {
     node: NodeName,
     channel: SourceChannel,
     builder: ListingBuilder,
-    last_good: LastGood,
+    pub(super) last_good: LastGood,
     published: Option<Listing>,
     /// What the listing that is being collected contains so far.
     collected: HashSet<Origin>,
@@ -69,11 +66,6 @@ impl UndeltaStore {
         self.published = Some(listing);
         self.last_good = last_good;
         pods
-    }
-
-    /// Stores changes there from now on.
-    pub(super) fn store_in(&mut self, last_good: LastGood) {
-        self.last_good = last_good;
     }
 
     /// How many pods the published listing has.
@@ -196,30 +188,15 @@ impl UndeltaStore {
         for origin in std::mem::take(&mut self.changed) {
             self.last_good.put(&origin, self.builder.found(&origin));
         }
-        self.note(details);
+        if let Some(details) = details {
+            self.last_good.set_details(details);
+        }
         // The write begins before any sink can receive the listing.
         self.last_good.begin().await;
         let listing = self.builder.listing();
         self.log_duplicates(&listing);
         self.channel.publish(listing.clone());
         self.published = Some(listing);
-    }
-
-    /// Stores what is known of the listing beside its pods for the next start.
-    pub(super) fn note(&mut self, details: Option<Value>) {
-        if let Some(details) = details {
-            self.last_good.set_details(details);
-        }
-    }
-
-    /// Why the listing cannot be stored, if it cannot.
-    pub(super) fn trouble(&self) -> Option<Arc<str>> {
-        self.last_good.error()
-    }
-
-    /// Writes some of what is to be stored. Cancel-safe; pending while there is nothing.
-    pub(super) async fn write(&mut self) {
-        self.last_good.write().await;
     }
 
     /// Closes the source's channel and writes the rest.

@@ -23,7 +23,7 @@ use super::{
     tls::{CertificateAndKey, PemSource, ServerTrust},
 };
 use crate::{
-    client::shown,
+    client::{absolute, shown},
     hex::hex,
     host::{Disk, Stamp},
     pem,
@@ -226,12 +226,7 @@ impl Reader {
         let Some(server) = cluster.server.as_deref().filter(|server| !server.is_empty()) else {
             return Err(self.invalid(format!("the cluster has no server; {expected}")));
         };
-        let server: Option<Uri> = server.parse().ok();
-        let http = |server: &Uri| {
-            matches!(server.scheme_str(), Some("http" | "https"))
-                && server.host().is_some_and(|host| !host.is_empty())
-        };
-        let server = server.filter(http).ok_or_else(|| {
+        let server = absolute(server).ok_or_else(|| {
             self.invalid(format!("the cluster's server is not an http or https URL; {expected}"))
         })?;
         let user = server.authority().is_some_and(|authority| authority.as_str().contains('@'));
@@ -285,7 +280,6 @@ impl Reader {
         Ok(Some(PemSource { bytes, place: path.display().to_string() }))
     }
 
-    /// The credentials beside the client certificate.
     /// The token or the password, and who is impersonated.
     fn login(&mut self, user: &AuthInfo) -> Result<AuthInfo, ConnectError> {
         if let Some(provider) = &user.auth_provider {
