@@ -312,17 +312,13 @@ async fn the_error_for_a_plugin_that_cannot_run_names_the_next_step() {
         let text = connect_error(&mut scene.connector(&user)).await;
         text.replace(&scene.directory.path().display().to_string(), "DIR")
     };
-    let long = format!("the credential plugin no-such-plugin does not exist: {}", "a".repeat(400));
+    let long = format!("the credential plugin no-such-plugin does not exist: run: apt {}", "a".repeat(391));
     let rows = [
         (
             json!({}),
             "the credential plugin no-such-plugin does not exist: install it, or correct exec.command in the kubeconfig",
         ),
-        (
-            json!({ "installHint": "run:\n  apt install it" }),
-            "the credential plugin no-such-plugin does not exist: run: apt install it",
-        ),
-        (json!({ "installHint": "a".repeat(2000) }), &long),
+        (json!({ "installHint": format!("run:\n\u{1b} apt {}", "a".repeat(2000)) }), &long),
         (
             json!({ "command": "./ca.pem" }),
             "the credential plugin DIR/./ca.pem cannot be run: Permission denied (os error 13)",

@@ -64,8 +64,9 @@ pub enum SplitError {
 }
 
 /// What the next byte that is not white space must be part of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Position {
+    #[default]
     Event,
     List,
     FirstKey,
@@ -82,7 +83,7 @@ enum Position {
 
 /// Splits one body. It holds at most one object and one chunk, if the caller takes every
 /// complete part before it adds the next chunk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct JsonSplitter {
     position: Position,
     /// The bytes not yet returned. A value that is being scanned begins the buffer.
@@ -99,18 +100,11 @@ pub struct JsonSplitter {
 impl JsonSplitter {
     /// A splitter for a body of this shape.
     pub fn new(shape: BodyShape) -> Self {
-        Self {
-            position: match shape {
-                BodyShape::Events => Position::Event,
-                BodyShape::List => Position::List,
-            },
-            buffer: BytesMut::new(),
-            scan: ValueScan::default(),
-            begun: false,
-            field: String::new(),
-            end: ListEnd::default(),
-            failed: None,
-        }
+        let position = match shape {
+            BodyShape::Events => Position::Event,
+            BodyShape::List => Position::List,
+        };
+        Self { position, ..Self::default() }
     }
 
     /// Adds a chunk of the body.
@@ -160,7 +154,7 @@ impl JsonSplitter {
     /// Goes on until a part is complete or the buffer has nothing more to scan.
     fn advance(&mut self) -> Result<Option<Part>, SplitError> {
         loop {
-            if !self.scan.is_begun() {
+            if self.scan.at == 0 {
                 self.skip_space();
             }
             let Some(&byte) = self.buffer.first() else { return Ok(None) };
@@ -309,10 +303,6 @@ struct ValueScan {
 }
 
 impl ValueScan {
-    fn is_begun(&self) -> bool {
-        self.at > 0
-    }
-
     /// The end of the value at the start of a text, if it is complete.
     fn end(&mut self, text: &[u8]) -> Option<usize> {
         if text.first().is_some_and(|&byte| is_word(byte)) {

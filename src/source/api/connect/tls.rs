@@ -7,7 +7,7 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime},
+    pki_types::{CertificateDer, ServerName, UnixTime},
 };
 use x509_cert::{Certificate, der::Decode as _};
 
@@ -64,8 +64,14 @@ pub(super) fn tls(
         // Not used: the verifier is replaced below.
         ServerTrust::Any => Some(RootCertStore::empty()),
     };
-    let identity = client.map(|client| read_client(client, now)).transpose()?;
-    let mut config = tls_config(roots, identity).map_err(|error| match (error, client) {
+    let identity = client.map(|client| {
+        let chain = client.certificate.parse(pem::certificates)?;
+        if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
+            return Err(ConnectError::Expired { place: client.certificate.place.clone(), at });
+        }
+        Ok((chain, client.key.parse(pem::private_key)?))
+    });
+    let mut config = tls_config(roots, identity.transpose()?).map_err(|error| match (error, client) {
         (TlsError::Identity(error), Some(client)) => {
             let (certificate, key) = (client.certificate.place.clone(), client.key.place.clone());
             ConnectError::CertificateAndKey { certificate, key, error }
@@ -77,16 +83,6 @@ pub(super) fn tls(
         config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(ring::default_provider())));
     }
     Ok(config)
-}
-
-type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn read_client(client: &CertificateAndKey, now: Timestamp) -> Result<ChainAndKey, ConnectError> {
-    let chain = client.certificate.parse(pem::certificates)?;
-    if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
-        return Err(ConnectError::Expired { place: client.certificate.place.clone(), at });
-    }
-    Ok((chain, client.key.parse(pem::private_key)?))
 }
 
 /// When a certificate expires; nothing if it is not valid DER, which the server will report.
