@@ -36,6 +36,7 @@ pub use self::{
 pub(crate) use self::{
     connection::{pool, tcp},
     error::causes,
+    redirect::absolute,
     tls::{TlsError, config as tls_config},
 };
 pub use crate::pem::PemError;

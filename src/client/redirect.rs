@@ -105,7 +105,8 @@ fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-fn absolute(text: &str) -> Option<Uri> {
+/// An http or https URL with a host.
+pub(crate) fn absolute(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
     let fetched =
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());

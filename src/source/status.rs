@@ -34,8 +34,8 @@ pub struct SourceFailing {
     pub attempts: u64,
     /// The last error, with its causes, and what to do about it.
     pub error: Arc<str>,
-    /// Whether the error may quote what was read, a manifest's values or the
-    /// words of a program: then only authenticated callers may see it.
+    /// Whether the error may quote what was read, such as a manifest's values:
+    /// then only authenticated callers may see it.
     pub quotes: bool,
 }
 
@@ -47,7 +47,7 @@ impl SourceFailing {
 }
 
 /// What a reflector is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReflectorStatus {
     /// In a word: `connecting`, `listing`, `watching`, `waiting`.
     pub phase: &'static str,

@@ -219,7 +219,7 @@ async fn a_pod_in_the_cluster_uses_its_service_account() {
     assert_eq!(
         connect_error(&mut connector).await,
         format!(
-            "cannot read the CA of the cluster {shown} (does it exist, and may this process read it?): No such file or directory (os error 2)"
+            "cannot read the certificate-authority {shown} (does it exist, and may this process read it?): No such file or directory (os error 2)"
         )
     );
 

@@ -11,6 +11,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::{
+    cluster::kubeconfig,
     process::{Process, podmux},
     web::Authority,
 };
@@ -33,15 +34,9 @@ impl Place {
         fs::rename(certificate, at("client.crt")).unwrap();
         fs::rename(key, at("client.key")).unwrap();
         fs::write(at("token"), "s3cret-token\n").unwrap();
-        let kubeconfig = json!({
-            "current-context": "c",
-            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
-            "clusters": [{ "name": "c", "cluster": {
-                "server": "https://localhost:1", "certificate-authority": "ca.pem" } }],
-            "users": [{ "name": "u", "user": {
-                "client-certificate": "client.crt", "client-key": "client.key" } }],
-        });
-        fs::write(at("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let cluster = json!({ "server": "https://localhost:1", "certificate-authority": "ca.pem" });
+        let user = json!({ "client-certificate": "client.crt", "client-key": "client.key" });
+        kubeconfig(directory.path(), &cluster, &user);
         let config = at("config.yaml");
         let place = Self { directory, config };
         place.configure("");

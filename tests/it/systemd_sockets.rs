@@ -33,6 +33,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     activated::{activated, activated_for},
+    cluster::kubeconfig,
     plain::Connection,
     process::{PATIENCE, Process, podmux, wait_for},
     web::Authority,
@@ -327,14 +328,8 @@ fn a_credential_plugin_inherits_nothing_that_systemd_passed() {
         "apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh", "args": ["-c", script],
         "interactiveMode": "Never",
     });
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
-        "users": [{"name": "u", "user": {"exec": exec}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    });
-    fs::write(unit.at("kubeconfig"), kubeconfig.to_string()).unwrap();
-    let kubeconfig = unit.at("kubeconfig");
+    let server = json!({"server": "https://127.0.0.1:1"});
+    let kubeconfig = kubeconfig(unit.dir.path(), &server, &json!({"exec": exec}));
     let mut command = unit.command(&["--listen", "none", "--kubeconfig", kubeconfig.to_str().unwrap()]);
     command.env("PATH", "/usr/bin:/bin").env("SEEN", "yes");
     for name in ["NOTIFY_SOCKET", "WATCHDOG_PID"] {

@@ -5,11 +5,10 @@
 //! whole, and an invalid object affects no other. The end of an object is found by its
 //! brackets and quotes alone; its decoder finds out whether it is valid.
 
-use std::{borrow::Cow, mem};
+use std::mem;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use serde::Deserialize;
-use serde_json::{Value, from_slice};
+use serde_json::{Map, Value, from_slice};
 
 /// The largest accepted object, in bytes. (The API server limits a request to 3 MiB.)
 pub const MAX_OBJECT: usize = 10 << 20;
@@ -65,8 +64,9 @@ pub enum SplitError {
 }
 
 /// What the next byte that is not white space must be part of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Position {
+    #[default]
     Event,
     List,
     FirstKey,
@@ -81,19 +81,9 @@ enum Position {
     AfterList,
 }
 
-/// The fields of a list that are read.
-#[derive(Clone, Copy, Debug)]
-enum ListField {
-    ApiVersion,
-    Kind,
-    Metadata,
-    Items,
-    Other,
-}
-
 /// Splits one body. It holds at most one object and one chunk, if the caller takes every
 /// complete part before it adds the next chunk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct JsonSplitter {
     position: Position,
     /// The bytes not yet returned. A value that is being scanned begins the buffer.
@@ -102,7 +92,7 @@ pub struct JsonSplitter {
     /// Whether any byte of the response was valid.
     begun: bool,
     /// The field of the list whose value is next.
-    field: ListField,
+    field: String,
     end: ListEnd,
     failed: Option<SplitError>,
 }
@@ -110,18 +100,11 @@ pub struct JsonSplitter {
 impl JsonSplitter {
     /// A splitter for a body of this shape.
     pub fn new(shape: BodyShape) -> Self {
-        Self {
-            position: match shape {
-                BodyShape::Events => Position::Event,
-                BodyShape::List => Position::List,
-            },
-            buffer: BytesMut::new(),
-            scan: ValueScan::default(),
-            begun: false,
-            field: ListField::Other,
-            end: ListEnd::default(),
-            failed: None,
-        }
+        let position = match shape {
+            BodyShape::Events => Position::Event,
+            BodyShape::List => Position::List,
+        };
+        Self { position, ..Self::default() }
     }
 
     /// Adds a chunk of the body.
@@ -171,7 +154,7 @@ impl JsonSplitter {
     /// Goes on until a part is complete or the buffer has nothing more to scan.
     fn advance(&mut self) -> Result<Option<Part>, SplitError> {
         loop {
-            if !self.scan.is_begun() {
+            if self.scan.at == 0 {
                 self.skip_space();
             }
             let Some(&byte) = self.buffer.first() else { return Ok(None) };
@@ -194,7 +177,8 @@ impl JsonSplitter {
                 Position::FirstKey | Position::Key => {
                     self.expect(byte == b'"', "a field's name")?;
                     let Some(name) = self.value()? else { return Ok(None) };
-                    self.field = field(&name);
+                    // Decoded, because JSON allows escapes in it.
+                    self.field = text(&name);
                     self.position = Position::Colon;
                 }
                 Position::Items if byte == b'[' => self.step(Position::FirstItem),
@@ -213,7 +197,7 @@ impl JsonSplitter {
     fn punctuation(&mut self, byte: u8) -> Result<(), SplitError> {
         let (wanted, expected, then) = match self.position {
             Position::List => (b'{', "a list", Position::FirstKey),
-            Position::Colon if matches!(self.field, ListField::Items) => (b':', "a colon", Position::Items),
+            Position::Colon if self.field == "items" => (b':', "a colon", Position::Items),
             Position::Colon => (b':', "a colon", Position::Value),
             Position::AfterItem if byte == b']' => (b']', "", Position::AfterValue),
             Position::AfterItem => (b',', "a comma or the end of the items", Position::Item),
@@ -274,57 +258,27 @@ impl JsonSplitter {
 
     /// Stores the value of a field of the list.
     fn store(&mut self, value: &[u8]) -> Result<(), SplitError> {
-        let invalid = |name: &str| SplitError::Malformed(format!("{name} has the wrong type for a list"));
-        match self.field {
-            ListField::ApiVersion => self.end.api_version = text(value),
-            ListField::Kind => self.end.kind = text(value),
-            ListField::Metadata => {
-                let metadata: ListMetadata = from_slice(value).map_err(|_| invalid("metadata"))?;
-                self.end.resource_version = metadata.resource_version.0;
-                self.end.continue_token = metadata.continue_token.0;
+        let name = &*self.field;
+        let invalid = || SplitError::Malformed(format!("{name} has the wrong type for a list"));
+        match name {
+            "apiVersion" => self.end.api_version = text(value),
+            "kind" => self.end.kind = text(value),
+            "metadata" => {
+                let metadata: Map<String, Value> = from_slice(value).map_err(|_| invalid())?;
+                let text = |name| metadata.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+                self.end.resource_version = text("resourceVersion");
+                self.end.continue_token = text("continue");
             }
-            ListField::Items if value != b"null" => return Err(invalid("items")),
-            ListField::Items | ListField::Other => {}
+            "items" if value != b"null" => return Err(invalid()),
+            _ => {}
         }
         Ok(())
     }
 }
 
-/// The fields of a list's metadata that are read.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ListMetadata {
-    resource_version: TextOrEmpty,
-    #[serde(rename = "continue")]
-    continue_token: TextOrEmpty,
-}
-
-/// A string; empty if the value is something else.
-#[derive(Default)]
-pub(super) struct TextOrEmpty(pub(super) String);
-
-impl<'de> Deserialize<'de> for TextOrEmpty {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(from)?;
-        Ok(Self(value.as_str().unwrap_or_default().to_owned()))
-    }
-}
-
+/// A JSON string; empty if the value is something else.
 fn text(value: &[u8]) -> String {
     from_slice(value).unwrap_or_default()
-}
-
-/// The field that a JSON string names.
-fn field(name: &[u8]) -> ListField {
-    // Decoded, because JSON allows escapes in it.
-    let name: Cow<'_, str> = from_slice(name).unwrap_or_default();
-    match &*name {
-        "apiVersion" => ListField::ApiVersion,
-        "kind" => ListField::Kind,
-        "metadata" => ListField::Metadata,
-        "items" => ListField::Items,
-        _ => ListField::Other,
-    }
 }
 
 fn begins_value(byte: u8) -> bool {
@@ -349,10 +303,6 @@ struct ValueScan {
 }
 
 impl ValueScan {
-    fn is_begun(&self) -> bool {
-        self.at > 0
-    }
-
     /// The end of the value at the start of a text, if it is complete.
     fn end(&mut self, text: &[u8]) -> Option<usize> {
         if text.first().is_some_and(|&byte| is_word(byte)) {

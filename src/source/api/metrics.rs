@@ -57,45 +57,42 @@ impl ReflectorMetrics {
 /// What the current request has done so far.
 #[derive(Debug, Default)]
 pub(super) struct RequestMetrics {
+    pub(super) metrics: ReflectorMetrics,
     list: Option<Instant>,
     watch: Option<Instant>,
-    pub(super) items: u64,
+    pub(super) items: u32,
 }
 
 impl RequestMetrics {
-    pub(super) fn list_started(&mut self, metrics: &ReflectorMetrics) {
-        metrics.lists.inc();
-        *self = Self { list: Some(Instant::now()), ..Self::default() };
+    pub(super) fn list_started(&mut self) {
+        self.metrics.lists.inc();
+        (self.list, self.watch, self.items) = (Some(Instant::now()), None, 0);
     }
 
-    pub(super) fn watch_started(&mut self, metrics: &ReflectorMetrics) {
-        metrics.watches.inc();
-        *self = Self { watch: Some(Instant::now()), ..Self::default() };
+    pub(super) fn watch_started(&mut self) {
+        self.metrics.watches.inc();
+        (self.list, self.watch, self.items) = (None, Some(Instant::now()), 0);
     }
 
     /// A list is complete; a `WatchList` goes on as a watch.
-    pub(super) fn list_completed(&mut self, metrics: &ReflectorMetrics, is_watch: bool) {
+    pub(super) fn list_completed(&mut self, is_watch: bool) {
         if let Some(began) = self.list.take() {
-            metrics.list_duration.observe(began.elapsed().as_secs_f64());
-            metrics.items_per_list.observe(float(self.items));
+            self.metrics.list_duration.observe(began.elapsed().as_secs_f64());
+            self.metrics.items_per_list.observe(self.items.into());
         }
         self.items = 0;
         if is_watch {
-            self.watch_started(metrics);
+            self.watch_started();
         }
     }
 
-    pub(super) fn request_ended(&mut self, metrics: &ReflectorMetrics, was_short: bool) {
+    pub(super) fn request_ended(&mut self, was_short: bool) {
         if let Some(began) = self.watch.take() {
-            metrics.watch_duration.observe(began.elapsed().as_secs_f64());
-            metrics.items_per_watch.observe(float(self.items));
+            self.metrics.watch_duration.observe(began.elapsed().as_secs_f64());
+            self.metrics.items_per_watch.observe(self.items.into());
             if was_short {
-                metrics.short_watches.inc();
+                self.metrics.short_watches.inc();
             }
         }
     }
-}
-
-fn float(number: u64) -> f64 {
-    u32::try_from(number).map_or(f64::INFINITY, f64::from)
 }

@@ -14,12 +14,10 @@ mod connect;
 #[doc(hidden)]
 pub mod json_splitter;
 mod list_watch;
-mod listing_info;
 mod metrics;
 #[doc(hidden)]
 pub mod reflector;
 mod reporter;
-mod retry;
 mod source;
 #[doc(hidden)]
 pub mod status_error;
@@ -28,7 +26,7 @@ mod watch_event;
 
 pub use self::{
     config::{Config, InCluster, Kubeconfig, Proxies},
-    connect::{ConnectError, Connected, Connector, ServerIdentity, describe_cause, describe_failure},
+    connect::{ConnectError, Connected, Connector, ServerIdentity, describe_failure},
     metrics::ReflectorMetrics,
     source::{ApiHandle, ApiSource},
 };

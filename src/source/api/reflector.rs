@@ -11,7 +11,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{retry::RetryDelay, status_error::StatusError};
+use super::status_error::StatusError;
+use crate::backoff::Backoff;
 
 /// How many pods a page of the first list has.
 pub const PAGE: u32 = 500;
@@ -34,6 +35,16 @@ pub const SHORT: Duration = Duration::from_secs(1);
 /// between, the source relists. (client-go relists after the first.)
 const MAX_WATCH_ERRORS: u32 = 2;
 
+/// The first delay before a retry.
+const FIRST_DELAY: Duration = Duration::from_millis(800);
+/// The longest delay.
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// After this time without a failure the next failure counts as the first again.
+/// (client-go resets its backoff every two minutes, even during an outage.)
+const RESET_DELAY: Duration = Duration::from_mins(2);
+/// The longest `Retry-After` that is honoured.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
+
 /// A resource version.
 pub type Version = Arc<str>;
 
@@ -47,10 +58,7 @@ pub enum Request {
     List { at: ListVersion, limit: Option<u32> },
     /// An empty list not older than the version: it fails if the server has not reached
     /// the version.
-    Probe {
-        /// The version.
-        version: Version,
-    },
+    Probe { version: Version },
     /// The changes after the version.
     Watch { version: Version, timeout: Duration },
 }
@@ -87,10 +95,39 @@ pub enum RequestEnd {
     Silent,
     /// No request could be made: something is wrong with the kubeconfig.
     NoClient(String),
-    /// The credential plugin failed; the text may quote its output.
-    NoCredential(String),
     /// A relist was requested, by a reload or by the user.
     RelistRequested,
+}
+
+impl RequestEnd {
+    fn status_error(&self) -> Option<&StatusError> {
+        match self {
+            Self::Rejected(error) | Self::ErrorEvent(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The `kind` of the error in the metrics, and its text. `was_accepted`: whether the
+    /// response had begun with status 200.
+    pub(super) fn describe(&self, was_accepted: bool) -> (&'static str, String) {
+        match self {
+            Self::Listed | Self::Closed | Self::RelistRequested => {
+                ("short-watch", "the API server closed the watch at once".to_owned())
+            }
+            Self::Rejected(error) => (
+                if error.is_stale() { "expired" } else { "http" },
+                format!("the API server rejected the request: {error}"),
+            ),
+            Self::ErrorEvent(error) => (
+                if error.is_stale() { "expired" } else { "error-event" },
+                format!("the API server ended the watch: {error}"),
+            ),
+            Self::Malformed(why) => ("garbage", format!("{why} (is this the URL of the API server?)")),
+            Self::Broken(why) => (if was_accepted { "broken" } else { "connect" }, why.clone()),
+            Self::NoClient(why) => ("kubeconfig", why.clone()),
+            Self::Silent => ("silent", "the API server has sent nothing for too long".to_owned()),
+        }
+    }
 }
 
 /// What the end of a request means for the source.
@@ -106,25 +143,15 @@ pub enum RequestResult {
     Failing,
 }
 
-/// What the reflector does next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
-    /// It gets the whole listing.
-    Listing {
-        /// The most recent one, whatever version is known.
-        most_recent: bool,
-        /// The token of the next page, and the version of the first page.
-        page: Option<(Arc<str>, Version)>,
-        /// Without pages, because a token expired.
-        unpaged: bool,
-    },
-    /// It has a whole listing, and gets the changes.
-    Watching,
-}
-
-impl Phase {
-    const LISTING: Self = Self::Listing { most_recent: false, page: None, unpaged: false };
-    const LISTING_MOST_RECENT: Self = Self::Listing { most_recent: true, page: None, unpaged: false };
+/// The listing that the reflector is getting.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The most recent one, whatever version is known.
+    most_recent: bool,
+    /// The token of the next page, and the version of the first page.
+    page: Option<(Arc<str>, Version)>,
+    /// Without pages, because a token expired.
+    unpaged: bool,
 }
 
 /// The current request.
@@ -141,10 +168,17 @@ struct Attempt {
     events: u64,
 }
 
+impl Attempt {
+    fn new(is_watch: bool, now: Instant, timeout: Duration) -> Self {
+        Self { is_watch, began: now, received: now, timeout, accepted: false, events: 0 }
+    }
+}
+
 /// The state machine. See the [module](self).
 #[derive(Debug)]
 pub struct Reflector {
-    phase: Phase,
+    /// Nothing while the listing is complete and the reflector gets the changes.
+    listing: Option<Progress>,
     version: Option<Version>,
     /// Whether a listing was completed in this run.
     listed: bool,
@@ -167,16 +201,8 @@ pub struct Reflector {
 impl Reflector {
     /// A reflector that starts now, from the version of a restored listing if there is one.
     pub fn new(version: Option<Version>, now: Instant) -> Self {
-        let attempt = Attempt {
-            is_watch: false,
-            began: now,
-            received: now,
-            timeout: Duration::ZERO,
-            accepted: false,
-            events: 0,
-        };
         Self {
-            phase: Phase::LISTING,
+            listing: Some(Progress::default()),
             version,
             listed: false,
             lists_until: None,
@@ -185,13 +211,13 @@ impl Reflector {
             retry: RetryDelay::new(),
             retry_expired: RetryDelay::new(),
             next_at: now,
-            attempt,
+            attempt: Attempt::new(false, now, Duration::ZERO),
         }
     }
 
     /// Drops the version, because it is from another cluster.
     pub fn forget_version(&mut self) {
-        (self.version, self.phase) = (None, Phase::LISTING);
+        (self.version, self.listing) = (None, Some(Progress::default()));
     }
 
     /// The version of the listing.
@@ -201,7 +227,7 @@ impl Reflector {
 
     /// Whether the listing is complete, and only changes are requested.
     pub fn is_synced(&self) -> bool {
-        self.phase == Phase::Watching
+        self.listing.is_none()
     }
 
     /// When the next request may be made.
@@ -217,15 +243,13 @@ impl Reflector {
     /// The next request, which begins now. `fraction` is a random number from 0 to 1.
     pub fn next(&mut self, now: Instant, fraction: f64) -> Request {
         let timeout = WATCH.mul_f64(1.0 + fraction.clamp(0.0, 1.0));
-        let request = match (&self.phase, &self.version) {
-            (Phase::Watching, Some(version)) if self.must_probe => {
-                Request::Probe { version: version.clone() }
-            }
-            (Phase::Watching, Some(version)) => Request::Watch { version: version.clone(), timeout },
-            (Phase::Listing { page: Some((token, _)), .. }, _) => {
+        let request = match (&self.listing, &self.version) {
+            (None, Some(version)) if self.must_probe => Request::Probe { version: version.clone() },
+            (None, Some(version)) => Request::Watch { version: version.clone(), timeout },
+            (Some(Progress { page: Some((token, _)), .. }), _) => {
                 Request::List { at: ListVersion::Continue(token.clone()), limit: Some(PAGE) }
             }
-            (Phase::Listing { most_recent, unpaged, .. }, version) => {
+            (Some(Progress { most_recent, unpaged, .. }), version) => {
                 let version = version.clone().filter(|_| !most_recent);
                 if self.lists_until.is_some_and(|until| now < until) {
                     let at = match version {
@@ -239,10 +263,10 @@ impl Reflector {
                     Request::WatchList { version, timeout }
                 }
             }
-            (Phase::Watching, None) => unreachable!("a complete listing has a version"),
+            (None, None) => unreachable!("a complete listing has a version"),
         };
         let is_watch = matches!(request, Request::WatchList { .. } | Request::Watch { .. });
-        self.attempt = Attempt { is_watch, began: now, received: now, timeout, accepted: false, events: 0 };
+        self.attempt = Attempt::new(is_watch, now, timeout);
         request
     }
 
@@ -260,10 +284,10 @@ impl Reflector {
     /// Until when more data must arrive.
     pub fn deadline(&self) -> Instant {
         let Attempt { is_watch, began, received, timeout, .. } = self.attempt;
-        match self.phase {
+        match self.listing {
             _ if !is_watch => received + LIST_SILENCE,
-            Phase::Watching => began + timeout + WATCH_SLACK,
-            Phase::Listing { .. } => (received + INITIAL_EVENTS_SILENCE).min(began + INITIAL_EVENTS_LIMIT),
+            None => began + timeout + WATCH_SLACK,
+            Some(_) => (received + INITIAL_EVENTS_SILENCE).min(began + INITIAL_EVENTS_LIMIT),
         }
     }
 
@@ -297,28 +321,24 @@ impl Reflector {
     /// Notes the end of a list or of a page, and the token of the next page. Returns
     /// whether it completes the listing.
     pub fn page(&mut self, version: Version, token: &str) -> bool {
-        let Phase::Listing { most_recent, page, unpaged } = &self.phase else { return false };
+        let Some(listing) = &mut self.listing else { return false };
         // All pages show the moment of the first one.
-        let version = page.as_ref().map_or(version, |(_, first)| first.clone());
+        let version = listing.page.take().map_or(version, |(_, first)| first);
         if token.is_empty() {
             self.complete(version);
             return true;
         }
-        self.phase = Phase::Listing {
-            most_recent: *most_recent,
-            page: Some((token.into(), version)),
-            unpaged: *unpaged,
-        };
+        listing.page = Some((token.into(), version));
         false
     }
 
     /// Whether the next or current request is for a page after the first.
     pub fn is_continuing(&self) -> bool {
-        matches!(self.phase, Phase::Listing { page: Some(_), .. })
+        self.listing.as_ref().is_some_and(|listing| listing.page.is_some())
     }
 
     fn complete(&mut self, version: Version) {
-        (self.phase, self.version, self.listed) = (Phase::Watching, Some(version), true);
+        (self.listing, self.version, self.listed) = (None, Some(version), true);
         (self.watch_errors, self.must_probe) = (0, false);
     }
 
@@ -327,7 +347,7 @@ impl Reflector {
         self.next_at = now;
         let result = match end {
             RequestEnd::RelistRequested => {
-                self.phase = Phase::LISTING;
+                self.listing = Some(Progress::default());
                 RequestResult::Healthy
             }
             RequestEnd::Listed => {
@@ -344,18 +364,18 @@ impl Reflector {
 
     /// The request ended before the listing was complete.
     fn end_listing(&mut self, end: &RequestEnd, now: Instant, fraction: f64) -> RequestResult {
-        let Phase::Listing { most_recent, page, unpaged } = self.phase.clone() else {
-            return RequestResult::Healthy;
-        };
-        let error = status_error(end);
+        let Some(listing) = &mut self.listing else { return RequestResult::Healthy };
+        // Start again with the first page.
+        let had_page = listing.page.take().is_some();
+        let error = end.status_error();
         let is_stale = error.is_some_and(StatusError::is_stale);
-        if is_stale && page.is_some() && !unpaged {
+        if is_stale && had_page && !listing.unpaged {
             // The token has expired: list once without pages.
-            self.phase = Phase::Listing { most_recent, page: None, unpaged: true };
+            listing.unpaged = true;
             return RequestResult::Interrupted;
         }
-        if is_stale && !most_recent {
-            self.phase = Phase::LISTING_MOST_RECENT;
+        if is_stale && !listing.most_recent {
+            *listing = Progress { most_recent: true, ..Progress::default() };
             return RequestResult::Interrupted;
         }
         let is_unsupported =
@@ -364,8 +384,6 @@ impl Reflector {
             self.lists_until = Some(now + LIST_FALLBACK);
             return RequestResult::ListFallback;
         }
-        // Start again with the first page.
-        self.phase = Phase::Listing { most_recent, page: None, unpaged };
         self.fail(end, now, fraction);
         RequestResult::Failing
     }
@@ -391,7 +409,7 @@ impl Reflector {
                 return RequestResult::Healthy;
             }
             RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) if error.is_stale() => {
-                self.phase = if error.is_expired() { Phase::LISTING } else { Phase::LISTING_MOST_RECENT };
+                self.listing = Some(Progress { most_recent: !error.is_expired(), ..Progress::default() });
                 let is_first = self.retry_expired.is_fresh(now);
                 self.next_at = self.retry_expired.fail(now, fraction, error.retry_after);
                 return if is_first { RequestResult::Interrupted } else { RequestResult::Failing };
@@ -400,7 +418,7 @@ impl Reflector {
             RequestEnd::Rejected(_) | RequestEnd::ErrorEvent(_) | RequestEnd::Malformed(_) => {
                 self.watch_errors += 1;
                 if self.watch_errors >= MAX_WATCH_ERRORS {
-                    (self.phase, self.watch_errors) = (Phase::LISTING, 0);
+                    (self.listing, self.watch_errors) = (Some(Progress::default()), 0);
                 }
             }
             _ => {}
@@ -412,14 +430,35 @@ impl Reflector {
     }
 
     fn fail(&mut self, end: &RequestEnd, now: Instant, fraction: f64) {
-        let retry_after = status_error(end).and_then(|error| error.retry_after);
+        let retry_after = end.status_error().and_then(|error| error.retry_after);
         self.next_at = self.retry.fail(now, fraction, retry_after);
     }
 }
 
-fn status_error(end: &RequestEnd) -> Option<&StatusError> {
-    match end {
-        RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) => Some(error),
-        _ => None,
+/// The growing delays before retries.
+#[derive(Debug)]
+struct RetryDelay {
+    backoff: Backoff,
+    last_failure: Option<Instant>,
+}
+
+impl RetryDelay {
+    fn new() -> Self {
+        Self { backoff: Backoff::new(FIRST_DELAY, LONGEST_DELAY), last_failure: None }
+    }
+
+    /// Whether nothing has failed recently.
+    fn is_fresh(&self, now: Instant) -> bool {
+        self.last_failure.is_none_or(|last| now.duration_since(last) >= RESET_DELAY)
+    }
+
+    /// Notes a failure and returns when to retry: after the next delay of the backoff,
+    /// and not before the server's `Retry-After`. `fraction` is a random number from 0 to 1.
+    fn fail(&mut self, now: Instant, fraction: f64, retry_after: Option<Duration>) -> Instant {
+        if self.is_fresh(now) {
+            self.backoff.reset();
+        }
+        self.last_failure = Some(now);
+        now + self.backoff.next(fraction).max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))
     }
 }

@@ -8,28 +8,19 @@ use super::reflector::Version;
 use crate::{
     host::Clock,
     outage::Outage,
-    source::status::{ReflectorStatus, SourceFailing, SourceStatus},
+    source::status::{SourceFailing, SourceStatus},
 };
 
 /// Publishes the source's status and logs what changes in it.
 pub(super) struct Reporter {
     status: watch::Sender<SourceStatus>,
     outage: Outage,
-    clock: Clock,
-}
-
-/// The status of a reflector that has not started.
-pub(super) fn idle() -> ReflectorStatus {
-    ReflectorStatus { phase: "waiting", resource_version: None, last_event: None, next_attempt: None }
+    pub(super) clock: Clock,
 }
 
 impl Reporter {
     pub(super) fn new(status: watch::Sender<SourceStatus>, clock: Clock) -> Self {
         Self { status, outage: Outage::default(), clock }
-    }
-
-    pub(super) fn set_clock(&mut self, clock: Clock) {
-        self.clock = clock;
     }
 
     /// Shows the server's URL, or where it is to be read.
@@ -40,7 +31,7 @@ impl Reporter {
     pub(super) fn phase(&self, phase: &'static str, detail: String) {
         self.status.send_modify(|status| {
             status.detail = detail;
-            let reflector = status.reflector.get_or_insert_with(idle);
+            let reflector = status.reflector.get_or_insert_default();
             (reflector.phase, reflector.next_attempt) = (phase, None);
         });
     }
@@ -49,7 +40,7 @@ impl Reporter {
     pub(super) fn restored(&self, live: Option<Timestamp>, version: Option<Version>) {
         self.status.send_modify(|status| {
             status.restored = live;
-            status.reflector.get_or_insert_with(idle).resource_version = version;
+            status.reflector.get_or_insert_default().resource_version = version;
         });
     }
 
@@ -57,7 +48,7 @@ impl Reporter {
     pub(super) fn received(&self, version: Option<&Version>) {
         let now = self.clock.now();
         self.status.send_modify(|status| {
-            let reflector = status.reflector.get_or_insert_with(idle);
+            let reflector = status.reflector.get_or_insert_default();
             reflector.last_event = Some(now);
             reflector.resource_version = version.cloned();
         });
@@ -66,12 +57,11 @@ impl Reporter {
     /// Notes that the listing is live.
     pub(super) fn healthy(&mut self, pods: usize) {
         let now = self.clock.now();
-        let (mut is_first, mut target) = (false, String::new());
+        let (mut is_first, target) = (false, self.status.borrow().target.clone());
         self.status.send_modify(|status| {
             status.failing = None;
             is_first = status.last_success.replace(now).is_none();
             status.restored = None;
-            target.clone_from(&status.target);
         });
         if let Some(failed) = self.outage.recovered() {
             info!(source = "api", path = %target, pods, failed, "source recovered");
@@ -85,13 +75,8 @@ impl Reporter {
     pub(super) fn failing(&mut self, error: &str, quotes: bool, pods_kept: usize, next: Instant) {
         let next_attempt = format!("{:.3}", self.waiting(next));
         let is_new = self.outage.failed(error, self.clock.now());
-        let (since, attempts) = (self.outage.since(), self.outage.attempts());
-        let mut target = String::new();
-        self.status.send_modify(|status| {
-            target.clone_from(&status.target);
-            status.failing =
-                since.map(|since| SourceFailing { since, attempts, error: error.into(), quotes });
-        });
+        let target = self.status.borrow().target.clone();
+        self.status.send_modify(|status| status.failing = SourceFailing::of(&self.outage, quotes));
         if is_new {
             warn!(source = "api", path = %target, pods_kept, next_attempt, %error, "source failed");
         } else {
@@ -104,7 +89,7 @@ impl Reporter {
         let delay = next.saturating_duration_since(Instant::now());
         let next = self.clock.now() + jiff::SignedDuration::try_from(delay).unwrap_or_default();
         self.status.send_modify(|status| {
-            let reflector = status.reflector.get_or_insert_with(idle);
+            let reflector = status.reflector.get_or_insert_default();
             (reflector.phase, reflector.next_attempt) = ("waiting", Some(next));
         });
         next

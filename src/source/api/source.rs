@@ -5,7 +5,9 @@ use std::{pin::pin, time::Duration};
 use bytes::Bytes;
 use http::{StatusCode, header::CONTENT_ENCODING};
 use http_body_util::{BodyExt as _, Collected, LengthLimitError, Limited};
+use jiff::Timestamp;
 use kube::{Client, client::Body};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
     sync::watch,
@@ -16,15 +18,12 @@ use tracing::{debug, info, warn};
 
 use super::{
     config::{Config, Kubeconfig},
-    connect::{
-        ConnectError, Connector, ServerIdentity, describe_cause, describe_failure, is_about_credentials,
-    },
+    connect::{Connector, ServerIdentity, describe_failure, is_about_credentials},
     json_splitter::{BodyShape, JsonSplitter, ListEnd, Part},
     list_watch::http_request,
-    listing_info::ListingInfo,
     metrics::{ReflectorMetrics, RequestMetrics},
-    reflector::{Reflector, Request, RequestEnd, RequestResult},
-    reporter::{self, Reporter},
+    reflector::{Reflector, Request, RequestEnd, RequestResult, Version},
+    reporter::Reporter,
     status_error::StatusError,
     undelta_store::UndeltaStore,
     watch_event::{Object, WatchEvent, decode_object},
@@ -34,7 +33,10 @@ use crate::{
     host::Host,
     mux::SourceChannel,
     pod::NodeName,
-    source::{last_good::LastGood, status::SourceStatus},
+    source::{
+        last_good::LastGood,
+        status::{ReflectorStatus, SourceStatus},
+    },
 };
 
 /// The time limit for the head of a response. The API server itself ends a request after a
@@ -47,18 +49,26 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const KUBE_SYSTEM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the handle asks the running source for.
-#[derive(Clone, Debug)]
-struct RelistRequest {
-    /// How many relists were requested.
-    count: u64,
-    config: Config,
+/// What is stored about a listing beside its pods. The names of its fields are those in the
+/// state directory.
+#[derive(Serialize, Deserialize)]
+struct ListingInfo {
+    /// The server that the listing is from.
+    server: ServerIdentity,
+    /// The UID of the cluster's kube-system namespace, if this node may read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
+    /// The resource version of the listing.
+    version: String,
+    /// When the listing was last known to be current.
+    live: String,
 }
 
 /// A handle of the running apiserver source. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ApiHandle {
-    relist: watch::Sender<RelistRequest>,
+    /// Each value that is sent asks for a relist with it.
+    relist: watch::Sender<Config>,
     status: watch::Receiver<SourceStatus>,
     metrics: ReflectorMetrics,
 }
@@ -66,16 +76,13 @@ pub struct ApiHandle {
 impl ApiHandle {
     /// Relists now, with credentials that are read again.
     pub fn rescan(&self) {
-        self.relist.send_modify(|request| request.count += 1);
+        self.relist.send_modify(|_| {});
     }
 
     /// Relists now with another kubeconfig. The previous one stays in use while the new one
     /// is invalid. The proxies need a restart: they are ignored.
     pub fn retune(&self, config: Config) {
-        self.relist.send_modify(|request| {
-            request.count += 1;
-            request.config = config;
-        });
+        self.relist.send_replace(config);
     }
 
     /// The status of the source. Closed when the source has ended.
@@ -91,7 +98,6 @@ impl ApiHandle {
 
 /// The source of the pods that an API server has bound to this node.
 pub struct ApiSource {
-    config: Config,
     node: NodeName,
     host: Host,
     connector: Connector,
@@ -104,9 +110,8 @@ pub struct ApiSource {
     reflector: Reflector,
     store: UndeltaStore,
     reporter: Reporter,
-    metrics: ReflectorMetrics,
-    request_metrics: RequestMetrics,
-    relist: watch::Receiver<RelistRequest>,
+    metrics: RequestMetrics,
+    relist: watch::Receiver<Config>,
 }
 
 impl ApiSource {
@@ -114,13 +119,15 @@ impl ApiSource {
     /// [`run`](Self::run).
     pub fn new(config: Config, node: NodeName, channel: SourceChannel) -> (Self, ApiHandle) {
         let host = Host::default();
-        let status = SourceStatus { reflector: Some(reporter::idle()), ..SourceStatus::default() };
+        let reflector = ReflectorStatus { phase: "waiting", ..ReflectorStatus::default() };
+        let status = SourceStatus { reflector: Some(reflector), ..SourceStatus::default() };
         let (status_sender, status) = watch::channel(status);
-        let (relist_sender, relist) = watch::channel(RelistRequest { count: 0, config: config.clone() });
-        let metrics = ReflectorMetrics::default();
-        let handle = ApiHandle { relist: relist_sender, status, metrics: metrics.clone() };
+        let connector = Connector::new(config.kubeconfig.clone()).with_proxies(config.proxies.clone());
+        let (relist_sender, relist) = watch::channel(config);
+        let metrics = RequestMetrics::default();
+        let handle = ApiHandle { relist: relist_sender, status, metrics: metrics.metrics.clone() };
         let source = Self {
-            connector: Connector::new(config.kubeconfig.clone()).with_proxies(config.proxies.clone()),
+            connector,
             server: None,
             cluster: None,
             is_cluster_checked: false,
@@ -128,9 +135,7 @@ impl ApiSource {
             store: UndeltaStore::new(node.clone(), channel, host.clock.clone()),
             reporter: Reporter::new(status_sender, host.clock.clone()),
             metrics,
-            request_metrics: RequestMetrics::default(),
             relist,
-            config,
             node,
             host,
         };
@@ -141,8 +146,8 @@ impl ApiSource {
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {
         self.connector = self.connector.on(host.clone());
-        self.store.set_clock(host.clock.clone());
-        self.reporter.set_clock(host.clock.clone());
+        self.store.clock = host.clock.clone();
+        self.reporter.clock = host.clock.clone();
         self.host = host;
         self
     }
@@ -155,12 +160,13 @@ impl ApiSource {
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         let mut last_good = last_good.atomic();
         let configured = self.connector.identity();
-        match (&configured, &self.config.kubeconfig) {
+        match (&configured, &self.relist.borrow().kubeconfig) {
             (Ok(server), _) => self.reporter.target(&server.url),
             (Err(_), Kubeconfig::File(path)) => self.reporter.target(&path.display().to_string()),
             (Err(_), Kubeconfig::InCluster(_)) => {}
         }
-        let mut stored = last_good.restored_details().and_then(ListingInfo::from_stored);
+        let stored = last_good.restored_details();
+        let mut stored: Option<ListingInfo> = stored.and_then(|stored| serde_json::from_value(stored).ok());
         if let (Some(ListingInfo { server: before, .. }), Ok(now)) = (&stored, &configured)
             && before != now
         {
@@ -170,14 +176,15 @@ impl ApiSource {
         }
         let Some(stored) = stored else {
             last_good.clear();
-            self.store.store_in(last_good);
+            self.store.last_good = last_good;
             return self;
         };
-        let (pods, version) = (self.store.restore(last_good), stored.version());
-        let of = stored.live().map(|live| format!("{live:.3}"));
+        let (pods, version) = (self.store.restore(last_good), Version::from(stored.version));
+        let live: Option<Timestamp> = stored.live.parse().ok();
+        let of = live.map(|live| format!("{live:.3}"));
         info!(source = "api", pods, of, "listing restored");
         self.reporter.target(&stored.server.url);
-        self.reporter.restored(stored.live(), Some(version.clone()));
+        self.reporter.restored(live, Some(version.clone()));
         self.reflector = Reflector::new(Some(version), Instant::now());
         (self.server, self.cluster) = (Some(stored.server), stored.cluster);
         self
@@ -188,9 +195,7 @@ impl ApiSource {
     pub async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(Box::pin(self.reflect())).await;
         if self.reflector.is_synced() && self.reflector.was_accepted() {
-            // The listing is current at this moment.
-            let info = self.listing_info();
-            self.store.note(info.as_ref());
+            self.note_current();
         }
         self.store.finish().await;
     }
@@ -216,7 +221,6 @@ impl ApiSource {
         let connecting = self.connector.client();
         let connected = match while_storing(&mut self.store, connecting).await {
             Ok(connected) => connected,
-            Err(error @ ConnectError::Plugin { .. }) => return RequestEnd::NoCredential(chain(&error)),
             Err(error) => return RequestEnd::NoClient(chain(&error)),
         };
         self.check_server(&connected.identity);
@@ -230,12 +234,10 @@ impl ApiSource {
             Err(error) => return RequestEnd::NoClient(chain(&error)),
         };
         match request {
-            Request::Watch { .. } => self.request_metrics.watch_started(&self.metrics),
+            Request::Watch { .. } => self.metrics.watch_started(),
             Request::Probe { .. } => {}
             _ if self.reflector.is_continuing() => {}
-            Request::WatchList { .. } | Request::List { .. } => {
-                self.request_metrics.list_started(&self.metrics);
-            }
+            Request::WatchList { .. } | Request::List { .. } => self.metrics.list_started(),
         }
         let sending = timeout(HEAD_TIMEOUT, connected.client.send(http_request));
         let response = match while_storing(&mut self.store, sending).await {
@@ -246,10 +248,10 @@ impl ApiSource {
         if response.status() != StatusCode::OK {
             return self.read_error(response).await;
         }
-        if let Some(encoding) = response.headers().get(CONTENT_ENCODING) {
-            return RequestEnd::Malformed(format!(
-                "the response is encoded ({encoding:?}), but no encoding was requested"
-            ));
+        if response.headers().contains_key(CONTENT_ENCODING) {
+            return RequestEnd::Malformed(
+                "the response is encoded, but no encoding was requested".to_owned(),
+            );
         }
         self.read(&request, response.into_body()).await
     }
@@ -276,8 +278,7 @@ impl ApiSource {
     async fn read(&mut self, request: &Request, body: Body) -> RequestEnd {
         self.reflector.accepted(Instant::now());
         if self.reflector.is_synced() {
-            let info = self.listing_info();
-            self.store.note(info.as_ref());
+            self.note_current();
         } else if !self.reflector.is_continuing() {
             self.store.begin();
         }
@@ -297,7 +298,7 @@ impl ApiSource {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 // Whatever follows a complete list does not matter.
                 _ if is_complete => return RequestEnd::Listed,
-                Ok(Some(Err(error))) => return RequestEnd::Broken(describe_cause(&error)),
+                Ok(Some(Err(error))) => return RequestEnd::Broken(describe_failure(&error)),
                 Ok(None) => match parts.finish() {
                     Ok(()) => return RequestEnd::Closed,
                     Err(error) => return RequestEnd::Broken(error.to_string()),
@@ -369,7 +370,7 @@ impl ApiSource {
             WatchEvent::Error(status) => return Err(RequestEnd::ErrorEvent(StatusError::from_event(status))),
             WatchEvent::Unknown(kind) => {
                 debug!(source = "api", kind, "event of an unknown type ignored");
-                self.metrics.error("undecodable");
+                self.metrics.metrics.error("undecodable");
             }
             WatchEvent::Bookmark { version, ends_initial_events } => {
                 if self.reflector.bookmark(version, ends_initial_events) {
@@ -380,8 +381,7 @@ impl ApiSource {
                 self.count(&object);
                 self.reflector.event(version);
                 if is_synced {
-                    let info = self.listing_info();
-                    self.store.apply(object, info.as_ref()).await;
+                    self.store.apply(object, self.listing_info()).await;
                 } else {
                     self.store.collect(object);
                 }
@@ -390,11 +390,10 @@ impl ApiSource {
                 return Err(RequestEnd::Malformed("a DELETED event does not name its pod".to_owned()));
             }
             WatchEvent::Deleted(Some(key), version) => {
-                self.request_metrics.items += 1;
+                self.metrics.items += 1;
                 self.reflector.event(version);
                 if is_synced {
-                    let info = self.listing_info();
-                    self.store.delete(&key, info.as_ref()).await;
+                    self.store.delete(&key, self.listing_info()).await;
                 } else {
                     self.store.uncollect(&key);
                 }
@@ -409,9 +408,8 @@ impl ApiSource {
 
     /// Publishes the collected listing.
     async fn listing_completed(&mut self, is_watch: bool) {
-        self.request_metrics.list_completed(&self.metrics, is_watch);
-        let info = self.listing_info();
-        self.store.replace(info.as_ref()).await;
+        self.metrics.list_completed(is_watch);
+        self.store.replace(self.listing_info()).await;
         self.reporter.received(self.reflector.version());
         self.reporter.healthy(self.store.len());
         self.report_phase();
@@ -420,17 +418,16 @@ impl ApiSource {
 
     fn request_ended(&mut self, end: &RequestEnd) {
         if *end == RequestEnd::RelistRequested {
-            let kubeconfig = self.relist.borrow().config.kubeconfig.clone();
+            let kubeconfig = self.relist.borrow().kubeconfig.clone();
             self.connector.switch_to(kubeconfig);
         }
-        let kind = error_kind(end, self.reflector.was_accepted());
+        let (kind, error) = end.describe(self.reflector.was_accepted());
         let result = self.reflector.end(end, Instant::now(), self.host.random.fraction());
         let is_healthy = result == RequestResult::Healthy;
-        self.request_metrics.request_ended(&self.metrics, *end == RequestEnd::Closed && !is_healthy);
+        self.metrics.request_ended(*end == RequestEnd::Closed && !is_healthy);
         if !is_healthy {
-            self.metrics.error(kind);
+            self.metrics.metrics.error(kind);
         }
-        let error = describe_end(end);
         match result {
             RequestResult::Healthy => {}
             RequestResult::Interrupted => info!(source = "api", %error, "watch interrupted"),
@@ -438,7 +435,7 @@ impl ApiSource {
                 info!(source = "api", %error, "WatchList is not supported by the server, using lists");
             }
             RequestResult::Failing => {
-                let quotes = matches!(end, RequestEnd::Malformed(_) | RequestEnd::NoCredential(_));
+                let quotes = matches!(end, RequestEnd::Malformed(_));
                 self.reporter.failing(&error, quotes, self.store.len(), self.reflector.next_at());
                 return;
             }
@@ -507,15 +504,24 @@ impl ApiSource {
         RequestEnd::Broken(describe_failure(error))
     }
 
-    fn listing_info(&self) -> Option<ListingInfo> {
-        let version = self.reflector.version()?;
-        Some(ListingInfo::new(self.server.clone()?, self.cluster.clone(), version, self.host.clock.now()))
+    /// What is stored about the listing, which is current at this moment.
+    fn listing_info(&self) -> Option<Value> {
+        let (server, cluster) = (self.server.clone()?, self.cluster.clone());
+        let (version, live) = (self.reflector.version()?.to_string(), self.host.clock.now().to_string());
+        serde_json::to_value(ListingInfo { server, cluster, version, live }).ok()
+    }
+
+    /// Stores that the listing is current at this moment.
+    fn note_current(&mut self) {
+        if let Some(info) = self.listing_info() {
+            self.store.last_good.set_details(info);
+        }
     }
 
     fn count(&mut self, object: &Object) {
-        self.request_metrics.items += 1;
+        self.metrics.items += 1;
         if matches!(object, Object::Undecodable { .. }) {
-            self.metrics.error("undecodable");
+            self.metrics.metrics.error("undecodable");
         }
     }
 
@@ -532,7 +538,7 @@ impl ApiSource {
             1 => parts.push("1 mirror pod withheld".to_owned()),
             mirrors => parts.push(format!("{mirrors} mirror pods withheld")),
         }
-        if let Some(trouble) = self.store.trouble() {
+        if let Some(trouble) = self.store.last_good.error() {
             parts.push(format!("cannot store the listing for the next start: {trouble}"));
         }
         parts.join("; ")
@@ -545,37 +551,8 @@ async fn while_storing<T>(store: &mut UndeltaStore, work: impl Future<Output = T
     loop {
         tokio::select! {
             biased;
-            () = store.write() => {}
+            () = store.last_good.write() => {}
             done = &mut work => return done,
         }
-    }
-}
-
-/// The end of a request as an error message.
-fn describe_end(end: &RequestEnd) -> String {
-    match end {
-        RequestEnd::Listed | RequestEnd::Closed | RequestEnd::RelistRequested => {
-            "the API server closed the watch at once".to_owned()
-        }
-        RequestEnd::Rejected(error) => format!("the API server rejected the request: {error}"),
-        RequestEnd::ErrorEvent(error) => format!("the API server ended the watch: {error}"),
-        RequestEnd::Malformed(why) => format!("{why} (is this the URL of the API server?)"),
-        RequestEnd::Broken(why) | RequestEnd::NoClient(why) | RequestEnd::NoCredential(why) => why.clone(),
-        RequestEnd::Silent => "the API server has sent nothing for too long".to_owned(),
-    }
-}
-
-/// The `kind` of an error in the metrics.
-fn error_kind(end: &RequestEnd, accepted: bool) -> &'static str {
-    match end {
-        RequestEnd::Rejected(error) | RequestEnd::ErrorEvent(error) if error.is_stale() => "expired",
-        RequestEnd::Rejected(_) => "http",
-        RequestEnd::ErrorEvent(_) => "error-event",
-        RequestEnd::Broken(_) if accepted => "broken",
-        RequestEnd::Broken(_) => "connect",
-        RequestEnd::Malformed(_) => "garbage",
-        RequestEnd::Silent => "silent",
-        RequestEnd::NoClient(_) | RequestEnd::NoCredential(_) => "kubeconfig",
-        RequestEnd::Closed | RequestEnd::Listed | RequestEnd::RelistRequested => "short-watch",
     }
 }

@@ -4,7 +4,7 @@
 use std::{fmt, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
-use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// How much of a server's message is repeated, in characters.
 const MAX_MESSAGE: usize = 500;
@@ -22,65 +22,35 @@ pub struct StatusError {
     is_too_large: bool,
 }
 
-/// The used fields of a `Status`. Objects of another kind are read too: their code counts.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Status {
-    code: Option<u16>,
-    reason: Option<String>,
-    message: Option<String>,
-    details: Option<Details>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Details {
-    causes: Option<Vec<Cause>>,
-    retry_after_seconds: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Cause {
-    reason: Option<String>,
-    message: Option<String>,
-}
-
 impl StatusError {
     /// Reads a response whose HTTP status is not 200. Its body may be anything.
     pub fn from_response(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        let status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
-            message: Some(String::from_utf8_lossy(body).trim().to_owned()),
-            ..Status::default()
-        });
+        let status = serde_json::from_slice(body).ok().filter(Value::is_object);
+        let status = status.unwrap_or_else(|| json!({ "message": String::from_utf8_lossy(body).trim() }));
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let error = Self::new(status, code.as_u16());
+        let error = Self::new(&status, code.as_u16());
         Self { retry_after: header.map(Duration::from_secs).or(error.retry_after), ..error }
     }
 
-    /// Reads the object of an ERROR event, which should be a `Status`.
+    /// Reads the object of an ERROR event, which should be a `Status`. Of an object of another
+    /// kind the code counts, too.
     pub fn from_event(object: &[u8]) -> Self {
-        let status: Status = serde_json::from_slice(object).unwrap_or_default();
-        let code = status.code.unwrap_or_default();
-        Self::new(status, code)
+        let status: Value = serde_json::from_slice(object).unwrap_or_default();
+        let code = status["code"].as_u64().and_then(|code| code.try_into().ok());
+        Self::new(&status, code.unwrap_or_default())
     }
 
-    fn new(status: Status, code: u16) -> Self {
-        let details = status.details.unwrap_or_default();
-        let message: String = status.message.unwrap_or_default().chars().take(MAX_MESSAGE).collect();
+    fn new(status: &Value, code: u16) -> Self {
+        let text = |name: &str| status[name].as_str().unwrap_or_default();
+        let message: String = text("message").chars().take(MAX_MESSAGE).collect();
         // Servers before 1.18 have no such cause, only the message.
         let too_large = "Too large resource version";
-        let is_too_large = details.causes.unwrap_or_default().iter().any(|cause| {
-            cause.reason.as_deref() == Some("ResourceVersionTooLarge")
-                || cause.message.as_deref() == Some(too_large)
-        }) || (code == 504 && message.contains(too_large));
-        Self {
-            code,
-            reason: status.reason.unwrap_or_default(),
-            message,
-            retry_after: details.retry_after_seconds.map(Duration::from_secs),
-            is_too_large,
-        }
+        let mut causes = status["details"]["causes"].as_array().into_iter().flatten();
+        let is_too_large = causes
+            .any(|cause| cause["reason"] == "ResourceVersionTooLarge" || cause["message"] == too_large)
+            || (code == 504 && message.contains(too_large));
+        let retry_after = status["details"]["retryAfterSeconds"].as_u64().map(Duration::from_secs);
+        Self { code, reason: text("reason").to_owned(), message, retry_after, is_too_large }
     }
 
     /// Whether the resource version is older than what the server remembers.

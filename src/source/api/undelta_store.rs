@@ -7,14 +7,12 @@
 //! before it is complete. One that breaks off needs no undo: the next listing decides again
 //! which pods exist.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeSet, HashSet};
 
+use serde_json::Value;
 use tracing::{debug, info, warn};
 
-use super::{listing_info::ListingInfo, watch_event::Object};
+use super::watch_event::Object;
 use crate::{
     host::Clock,
     mux::SourceChannel,
@@ -30,16 +28,14 @@ pub(super) struct UndeltaStore {
     node: NodeName,
     channel: SourceChannel,
     builder: ListingBuilder,
-    last_good: LastGood,
+    pub(super) last_good: LastGood,
     published: Option<Listing>,
     /// What the listing that is being collected contains so far.
     collected: HashSet<Origin>,
-    /// Whether it contains an object that could be any pod.
-    has_nameless: bool,
     /// The origins whose pods changed since the last publication.
     changed: BTreeSet<Origin>,
     mirrors: HashSet<Origin>,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 impl UndeltaStore {
@@ -51,15 +47,10 @@ impl UndeltaStore {
             builder: ListingBuilder::new(SourceName::Api),
             published: None,
             collected: HashSet::new(),
-            has_nameless: false,
             changed: BTreeSet::new(),
             mirrors: HashSet::new(),
             clock,
         }
-    }
-
-    pub(super) fn set_clock(&mut self, clock: Clock) {
-        self.clock = clock;
     }
 
     /// Publishes the last-known-good listing, stores changes there from now on, and returns
@@ -77,11 +68,6 @@ impl UndeltaStore {
         pods
     }
 
-    /// Stores changes there from now on.
-    pub(super) fn store_in(&mut self, last_good: LastGood) {
-        self.last_good = last_good;
-    }
-
     /// How many pods the published listing has.
     pub(super) fn len(&self) -> usize {
         self.published.as_ref().map_or(0, Listing::len)
@@ -95,19 +81,11 @@ impl UndeltaStore {
     /// Starts to collect a listing.
     pub(super) fn begin(&mut self) {
         self.collected.clear();
-        self.has_nameless = false;
     }
 
     /// Adds an object to the listing that is being collected.
     pub(super) fn collect(&mut self, object: Object) {
-        let key = match &object {
-            Object::Pod(pod) => Some(origin(pod.key())),
-            Object::Undecodable { key, .. } => key.as_ref().map(origin),
-        };
-        match key {
-            Some(origin) => drop(self.collected.insert(origin)),
-            None => self.has_nameless = true,
-        }
+        self.collected.insert(origin_of(&object));
         self.put(object);
     }
 
@@ -119,45 +97,46 @@ impl UndeltaStore {
     }
 
     /// Publishes the collected listing in place of the last one.
-    pub(super) async fn replace(&mut self, info: Option<&ListingInfo>) {
+    pub(super) async fn replace(&mut self, details: Option<Value>) {
         let gone: Vec<Origin> =
             self.builder.origins().filter(|origin| !self.collected.contains(*origin)).cloned().collect();
+        let has_nameless = self.collected.contains(&Origin::from(NAMELESS));
         for origin in gone {
             // An object whose name cannot be read may be this very pod.
-            if !self.has_nameless || self.builder.pods_of(&origin) == 0 && origin.as_str() != NAMELESS {
+            if !has_nameless || self.builder.pods_of(&origin) == 0 {
                 self.remove(&origin);
             }
         }
         self.mirrors.retain(|origin| self.collected.contains(origin));
         self.collected = HashSet::new();
-        self.publish(info).await;
+        self.publish(details).await;
     }
 
     /// Applies an added or changed object.
-    pub(super) async fn apply(&mut self, object: Object, info: Option<&ListingInfo>) {
+    pub(super) async fn apply(&mut self, object: Object, details: Option<Value>) {
         if self.put(object) {
-            self.publish(info).await;
+            self.publish(details).await;
         }
     }
 
     /// Applies a deletion.
-    pub(super) async fn delete(&mut self, key: &PodKey, info: Option<&ListingInfo>) {
+    pub(super) async fn delete(&mut self, key: &PodKey, details: Option<Value>) {
         self.mirrors.remove(&origin(key));
         if self.remove(&origin(key)) {
-            self.publish(info).await;
+            self.publish(details).await;
         }
     }
 
     /// Returns whether the listing changed.
     fn put(&mut self, object: Object) -> bool {
-        let (key, why) = match object {
+        let origin = origin_of(&object);
+        let why = match object {
             Object::Pod(pod) => match self.wrong_node(&pod) {
-                None => return self.put_pod(*pod),
-                Some(why) => (Some(pod.key().clone()), why),
+                None => return self.put_pod(origin, *pod),
+                Some(why) => why,
             },
-            Object::Undecodable { key, why } => (key, why),
+            Object::Undecodable { why, .. } => why,
         };
-        let origin = key.as_ref().map_or_else(|| Origin::from(NAMELESS), origin);
         let is_new = self.builder.reject(&origin, RejectionReason::Unreadable(why.as_str().into()));
         if is_new {
             let kept = self.builder.pods_of(&origin) > 0;
@@ -166,8 +145,7 @@ impl UndeltaStore {
         is_new
     }
 
-    fn put_pod(&mut self, pod: Prepared) -> bool {
-        let origin = origin(pod.key());
+    fn put_pod(&mut self, origin: Origin, pod: Prepared) -> bool {
         if pod.annotation(MIRROR).is_some() {
             if self.mirrors.insert(origin.clone()) {
                 debug!(source = "api", pod = %origin, "mirror pod withheld");
@@ -206,34 +184,19 @@ impl UndeltaStore {
         removed
     }
 
-    async fn publish(&mut self, info: Option<&ListingInfo>) {
+    async fn publish(&mut self, details: Option<Value>) {
         for origin in std::mem::take(&mut self.changed) {
             self.last_good.put(&origin, self.builder.found(&origin));
         }
-        self.note(info);
+        if let Some(details) = details {
+            self.last_good.set_details(details);
+        }
         // The write begins before any sink can receive the listing.
         self.last_good.begin().await;
         let listing = self.builder.listing();
         self.log_duplicates(&listing);
         self.channel.publish(listing.clone());
         self.published = Some(listing);
-    }
-
-    /// Stores the server, version and time of the listing for the next start.
-    pub(super) fn note(&mut self, info: Option<&ListingInfo>) {
-        if let Some(info) = info {
-            self.last_good.set_details(info.to_stored());
-        }
-    }
-
-    /// Why the listing cannot be stored, if it cannot.
-    pub(super) fn trouble(&self) -> Option<Arc<str>> {
-        self.last_good.error()
-    }
-
-    /// Writes some of what is to be stored. Cancel-safe; pending while there is nothing.
-    pub(super) async fn write(&mut self) {
-        self.last_good.write().await;
     }
 
     /// Closes the source's channel and writes the rest.
@@ -253,6 +216,14 @@ impl UndeltaStore {
             info!(source = "api", pod = %rejection.origin, "pod recovered");
         }
     }
+}
+
+fn origin_of(object: &Object) -> Origin {
+    let key = match object {
+        Object::Pod(pod) => Some(pod.key()),
+        Object::Undecodable { key, .. } => key.as_ref(),
+    };
+    key.map_or_else(|| Origin::from(NAMELESS), origin)
 }
 
 fn origin(key: &PodKey) -> Origin {

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
-use super::{json_splitter::TextOrEmpty, reflector::Version};
+use super::reflector::Version;
 use crate::{
     error_chain::chain,
     pod::{PodKey, Prepared},
@@ -56,10 +56,10 @@ struct ObjectOutline {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct MetadataOutline {
-    name: TextOrEmpty,
-    namespace: TextOrEmpty,
-    resource_version: TextOrEmpty,
-    annotations: serde_json::Value,
+    name: Value,
+    namespace: Value,
+    resource_version: Value,
+    annotations: Value,
 }
 
 impl MetadataOutline {
@@ -68,13 +68,17 @@ impl MetadataOutline {
     }
 
     fn key(&self) -> Option<PodKey> {
-        let Self { name, namespace, .. } = self;
-        (!name.0.is_empty() && !namespace.0.is_empty()).then(|| PodKey::new(&namespace.0, &name.0))
+        Some(PodKey::new(text(&self.namespace)?, text(&self.name)?))
     }
 
     fn version(&self) -> Option<Version> {
-        (!self.resource_version.0.is_empty()).then(|| self.resource_version.0.as_str().into())
+        text(&self.resource_version).map(Version::from)
     }
+}
+
+/// A string that is not empty.
+fn text(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.is_empty())
 }
 
 impl<'t> WatchEvent<'t> {

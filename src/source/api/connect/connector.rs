@@ -1,17 +1,15 @@
 //! Makes clients, and remakes them when what they were made from changes.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use secrecy::ExposeSecret as _;
 
 use super::{
     error::ConnectError,
-    exec_plugin::ExecCredential,
     http_client,
-    kubeconfig_file::{ClientPlan, FileStamp, ServerIdentity, ServerPlan, is_valid_token, stamp},
-    tls::{CertificateAndKey, PemSource, tls},
+    kubeconfig_file::{ClientPlan, FileStamps, ServerIdentity, ServerPlan},
+    tls::tls,
 };
 use crate::{
     error_chain::chain,
@@ -47,7 +45,7 @@ pub struct Connector {
 /// A client and what it was made from.
 struct MadeClient {
     connected: Connected,
-    files: Vec<(PathBuf, FileStamp)>,
+    files: FileStamps,
     validity: Option<Validity>,
 }
 
@@ -114,12 +112,9 @@ impl Connector {
     /// If no client can be made and the previous one is not valid. The next call retries.
     pub async fn client(&mut self) -> Result<Connected, ConnectError> {
         if let Some(made) = self.made.as_ref().filter(|_| !self.is_stale) {
-            let files: Vec<PathBuf> = made.files.iter().map(|(path, _)| path.clone()).collect();
-            let disk = self.host.disk.clone();
-            let stamps =
-                blocking(&self.host, move || files.iter().map(|path| stamp(&disk, path)).collect::<Vec<_>>())
-                    .await?;
-            let is_unchanged = made.files.iter().map(|(_, stamp)| stamp).eq(&stamps);
+            let (files, disk) = (made.files.clone(), self.host.disk.clone());
+            let is_unchanged = move || files.iter().all(|(path, before)| disk.stamp(path).ok() == *before);
+            let is_unchanged = blocking(&self.host, is_unchanged).await?;
             if is_unchanged && made.validity.is_none_or(|validity| self.host.clock.now() < validity.renew_at)
             {
                 return Ok(made.connected.clone());
@@ -167,7 +162,9 @@ impl Connector {
         if let Some(plugin) = plan.plugin.take() {
             let credential = plugin.run(self.host.clock.now()).await?;
             validity = credential.expires.map(|at| Validity::new(self.host.clock.now(), at));
-            use_credential(&mut plan, credential, plugin.command())?;
+            // A plugin is used only without another token.
+            plan.login.token = credential.token;
+            plan.certificate = credential.certificate.or(plan.certificate);
         }
         let now = self.host.clock.now();
         let (plan, tls) = blocking(&self.host, move || {
@@ -179,27 +176,6 @@ impl Connector {
         let connected = Connected { client, identity: Arc::new(plan.server.identity) };
         Ok(MadeClient { connected, files: plan.files, validity })
     }
-}
-
-/// Uses the output of a plugin in place of the kubeconfig's own credentials.
-fn use_credential(
-    plan: &mut ClientPlan,
-    credential: ExecCredential,
-    plugin: &str,
-) -> Result<(), ConnectError> {
-    if let Some(token) = credential.token {
-        if !is_valid_token(token.expose_secret()) {
-            let problem = "printed a token with characters that no token can have".to_owned();
-            return Err(ConnectError::Plugin { command: plugin.to_owned(), problem });
-        }
-        plan.login.token = Some(token);
-    }
-    if let Some((certificate, key)) = credential.certificate {
-        let source =
-            |text: String| PemSource { bytes: text.into_bytes(), place: format!("the plugin {plugin}") };
-        plan.certificate = Some(CertificateAndKey { certificate: source(certificate), key: source(key) });
-    }
-    Ok(())
 }
 
 async fn blocking<T: Send + 'static>(

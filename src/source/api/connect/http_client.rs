@@ -3,14 +3,7 @@
 //! kube's own stack is not used, because it retries silently for minutes and has no TCP
 //! keepalive.
 
-use std::{
-    error::Error,
-    future::Future,
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{
@@ -19,6 +12,7 @@ use http::{
 };
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_timeout::TimeoutConnector;
 use hyper_util::client::{
     legacy::connect::{
         Connection,
@@ -33,14 +27,16 @@ use kube::{
 };
 use rustls::ClientConfig;
 use secrecy::ExposeSecret as _;
-use tokio::time::timeout;
 use tower_service::Service;
 
 use super::{error::ConnectError, kubeconfig_file::ClientPlan};
-use crate::client::{pool, tcp};
+use crate::{
+    client::{ClientError, causes, pool, tcp},
+    error_chain::chain,
+};
 
 /// The time limit for connecting to one address.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit until a request can be sent: connecting to each address, the proxy, TLS.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -94,7 +90,8 @@ where
         Some(name) => builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
         None => builder,
     };
-    let connector = ReadyInTime(builder.enable_http1().wrap_connector(connector));
+    let mut connector = TimeoutConnector::new(builder.enable_http1().wrap_connector(connector));
+    connector.set_connect_timeout(Some(READY_TIMEOUT));
     let mut config = Config::new(plan.server.url.clone());
     config.auth_info = plan.login.clone();
     let agent = concat!("podmux/", env!("CARGO_PKG_VERSION"));
@@ -120,31 +117,27 @@ fn authorization(login: &AuthInfo) -> Result<Option<HeaderValue>, ConnectError> 
     Ok(Some(value))
 }
 
-/// A connector with [`READY_TIMEOUT`].
-#[derive(Clone)]
-struct ReadyInTime<C>(C);
-
-impl<C> Service<Uri> for ReadyInTime<C>
-where
-    C: Service<Uri>,
-    C::Future: Send + 'static,
-    C::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    type Response = C::Response;
-    type Error = Box<dyn Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(context).map_err(Into::into)
+/// A failed request or a body that broke, on one line: what is wrong, and what to do about it. It says "the API
+/// server" in place of its URL, and contains nothing secret.
+pub fn describe_failure(error: &(dyn Error + 'static)) -> String {
+    let texts: Vec<String> = causes(error).map(ToString::to_string).collect();
+    let contains = |text: &str| texts.iter().any(|cause| cause.contains(text));
+    if contains("dns error") {
+        let last = texts.last().map_or("", |last| last.as_str());
+        return format!(
+            "cannot resolve the name of the API server ({last}); is it right in the kubeconfig, and does name resolution work on this node?"
+        );
     }
-
-    fn call(&mut self, to: Uri) -> Self::Future {
-        let connected = self.0.call(to);
-        Box::pin(async move {
-            match timeout(READY_TIMEOUT, connected).await {
-                Ok(connected) => connected.map_err(Into::into),
-                Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-            }
-        })
+    // The error types of hyper-util's proxy connectors are private; only their text identifies them.
+    let is_proxy = contains("tunnel error") || contains("SOCKS error");
+    let to: Arc<str> = if is_proxy { "the proxy to the API server" } else { "the API server" }.into();
+    match ClientError::from_hyper(&to, CONNECT_TIMEOUT, error) {
+        Some(known) => chain(&known),
+        None => chain(error),
     }
+}
+
+/// Whether TLS failed, so that newer certificates may help.
+pub(crate) fn is_about_credentials(error: &kube::Error) -> bool {
+    causes(error).any(<dyn Error>::is::<rustls::Error>)
 }

@@ -10,33 +10,31 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::Uri;
 use hyper_util::client::proxy::matcher::Intercept;
-use kube::config::{AuthInfo, Cluster, ExecAuthCluster, Kubeconfig as Contents, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig, Kubeconfig as Contents, KubeconfigError};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
     error::ConnectError,
-    exec_plugin::ExecPlugin,
+    exec_plugin::{ExecPlugin, is_valid_token},
     proxy,
     tls::{CertificateAndKey, PemSource, ServerTrust},
 };
 use crate::{
-    client::shown,
+    client::{absolute, shown},
     hex::hex,
     host::{Disk, Stamp},
+    pem,
     source::api::config::{InCluster, Kubeconfig, Proxies},
 };
 
 /// The largest file that is read, in bytes. A kubeconfig or a CA bundle is much smaller.
 const MAX_FILE: u64 = 10 * 1024 * 1024;
-/// The name of a cluster's extension for plugins.
-const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// The stamp of a file before it was read; nothing if there was no file.
-pub(super) type FileStamp = Option<Stamp>;
+/// Files, each with its stamp before it was read, or nothing if there was no file.
+pub(super) type FileStamps = Vec<(PathBuf, Option<Stamp>)>;
 
 /// The API server, and which certificate of it is trusted.
 pub(super) struct ServerPlan {
@@ -66,26 +64,17 @@ pub(super) struct ClientPlan {
     pub(super) login: AuthInfo,
     /// The plugin that the other credentials are from.
     pub(super) plugin: Option<ExecPlugin>,
-    /// The files that were read, with their stamps before that.
-    pub(super) files: Vec<(PathBuf, FileStamp)>,
-}
-
-pub(super) fn stamp(disk: &Disk, path: &Path) -> FileStamp {
-    disk.stamp(path).ok()
+    /// The files that were read.
+    pub(super) files: FileStamps,
 }
 
 impl ServerPlan {
     /// Reads the server, and no credentials.
     pub(super) fn read(kubeconfig: &Kubeconfig, disk: &Disk) -> Result<Self, ConnectError> {
         let mut reader = Reader::new(kubeconfig, disk);
-        match kubeconfig {
-            Kubeconfig::File(path) => {
-                let (cluster, _) = reader.current_context(path)?;
-                let authorities = reader.authorities(&cluster)?;
-                reader.server(&cluster, authorities.as_ref())
-            }
-            Kubeconfig::InCluster(pod) => reader.in_cluster_server(pod),
-        }
+        let (cluster, _) = reader.cluster_and_user(kubeconfig)?;
+        let authorities = reader.authorities(&cluster)?;
+        reader.server(&cluster, authorities.as_ref())
     }
 }
 
@@ -96,11 +85,18 @@ impl ClientPlan {
         proxies: &Proxies,
         disk: &Disk,
     ) -> Result<Self, ConnectError> {
-        let reader = Reader::new(kubeconfig, disk);
-        match kubeconfig {
-            Kubeconfig::File(path) => reader.file(path, proxies),
-            Kubeconfig::InCluster(pod) => reader.in_cluster(pod, proxies),
-        }
+        let mut reader = Reader::new(kubeconfig, disk);
+        let (cluster, user) = reader.cluster_and_user(kubeconfig)?;
+        let authorities = reader.authorities(&cluster)?;
+        let server = reader.server(&cluster, authorities.as_ref())?;
+        let proxy = proxy::choose(&server.url, cluster.proxy_url.as_deref(), proxies);
+        let proxy = proxy.map_err(|problem| reader.invalid(problem))?;
+        let certificate = reader.client_certificate(&user)?;
+        let login = reader.login(&user)?;
+        // As in client-go, a plugin is used only without other credentials.
+        let exec = user.exec.filter(|_| login.token.is_none() && login.username.is_none());
+        let plugin = exec.map(|exec| reader.plugin(exec, cluster, authorities.as_ref())).transpose()?;
+        Ok(Self { server, proxy, certificate, login, plugin, files: reader.files })
     }
 }
 
@@ -111,7 +107,7 @@ struct Reader {
     place: String,
     /// What the paths in the kubeconfig are relative to.
     directory: PathBuf,
-    files: Vec<(PathBuf, FileStamp)>,
+    files: FileStamps,
 }
 
 impl Reader {
@@ -129,7 +125,7 @@ impl Reader {
     }
 
     fn read(&mut self, what: &'static str, path: &Path) -> Result<Vec<u8>, ConnectError> {
-        self.files.push((path.to_owned(), stamp(&self.disk, path)));
+        self.files.push((path.to_owned(), self.disk.stamp(path).ok()));
         let bytes = match self.disk.is_file(path) {
             Ok(false) => Err(io::Error::other("not a regular file")),
             _ => self.disk.read(path, MAX_FILE),
@@ -137,48 +133,38 @@ impl Reader {
         bytes.map_err(|error| ConnectError::File { what, path: path.to_owned(), error })
     }
 
-    fn file(mut self, path: &Path, proxies: &Proxies) -> Result<ClientPlan, ConnectError> {
-        let (cluster, user) = self.current_context(path)?;
-        let authorities = self.authorities(&cluster)?;
-        let server = self.server(&cluster, authorities.as_ref())?;
-        let proxy = proxy::choose(&server.url, cluster.proxy_url.as_deref(), proxies);
-        let proxy = proxy.map_err(|problem| self.invalid(problem))?;
-        let certificate = self.client_certificate(&user)?;
-        let (login, plugin) = self.login(&user, &cluster, authorities.as_ref())?;
-        Ok(ClientPlan { server, proxy, certificate, login, plugin, files: self.files })
+    fn cluster_and_user(&mut self, kubeconfig: &Kubeconfig) -> Result<(Cluster, AuthInfo), ConnectError> {
+        match kubeconfig {
+            Kubeconfig::File(path) => self.current_context(path),
+            Kubeconfig::InCluster(pod) => self.service_account(pod),
+        }
     }
 
     /// The server and the service account of a pod (client-go's `rest.InClusterConfig`).
-    fn in_cluster(mut self, pod: &InCluster, proxies: &Proxies) -> Result<ClientPlan, ConnectError> {
-        let server = self.in_cluster_server(pod)?;
-        let proxy = proxy::choose(&server.url, None, proxies).map_err(|problem| self.invalid(problem))?;
-        let token = self.token(&pod.directory.join("token"))?;
-        let login = AuthInfo { token: Some(token), ..AuthInfo::default() };
-        Ok(ClientPlan { server, proxy, certificate: None, login, plugin: None, files: self.files })
-    }
-
-    fn in_cluster_server(&mut self, pod: &InCluster) -> Result<ServerPlan, ConnectError> {
+    fn service_account(&self, pod: &InCluster) -> Result<(Cluster, AuthInfo), ConnectError> {
         let host = if pod.host.contains(':') { format!("[{}]", pod.host) } else { pod.host.clone() };
-        let url = format!("https://{host}:{}", pod.port).parse::<Uri>();
-        let url = url.map_err(|_| {
-            self.invalid(
-                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not the address of a server",
-            )
-        })?;
-        let ca = pod.directory.join("ca.crt");
-        let bytes = self.read("CA of the cluster", &ca)?;
-        let authorities = PemSource { bytes, place: ca.display().to_string() };
-        let identity = identity(&url, Some(&authorities))?;
-        let trust = ServerTrust::Authorities(authorities.certificates()?);
-        Ok(ServerPlan { url, trust, server_name: None, identity })
+        let server = format!("https://{host}:{}", pod.port);
+        if server.parse::<Uri>().is_err() {
+            let variables = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT";
+            return Err(self.invalid(format!("{variables} are not the address of a server")));
+        }
+        let (ca, token) = (Some("ca.crt".to_owned()), Some("token".to_owned()));
+        let cluster = Cluster { server: Some(server), certificate_authority: ca, ..Cluster::default() };
+        Ok((cluster, AuthInfo { token_file: token, ..AuthInfo::default() }))
     }
 
     fn server(&self, cluster: &Cluster, authorities: Option<&PemSource>) -> Result<ServerPlan, ConnectError> {
         let url = self.url(cluster)?;
-        let identity = identity(&url, authorities)?;
+        let authorities = authorities.map(|authorities| authorities.parse(pem::certificates)).transpose()?;
+        // Text between the certificates does not count.
+        let ca = authorities.as_ref().map(|authorities| {
+            let certificates: Vec<u8> = authorities.iter().flat_map(|der| der.to_vec()).collect();
+            hex(&Sha256::digest(certificates))
+        });
+        let identity = ServerIdentity { url: shown(&url), ca: ca.unwrap_or_default() };
         let trust = match authorities {
             _ if cluster.insecure_skip_tls_verify == Some(true) => ServerTrust::Any,
-            Some(authorities) => ServerTrust::Authorities(authorities.certificates()?),
+            Some(authorities) => ServerTrust::Authorities(authorities),
             None => ServerTrust::System,
         };
         let server_name = cluster.tls_server_name.clone().filter(|name| !name.is_empty());
@@ -240,12 +226,7 @@ impl Reader {
         let Some(server) = cluster.server.as_deref().filter(|server| !server.is_empty()) else {
             return Err(self.invalid(format!("the cluster has no server; {expected}")));
         };
-        let server: Option<Uri> = server.parse().ok();
-        let http = |server: &Uri| {
-            matches!(server.scheme_str(), Some("http" | "https"))
-                && server.host().is_some_and(|host| !host.is_empty())
-        };
-        let server = server.filter(http).ok_or_else(|| {
+        let server = absolute(server).ok_or_else(|| {
             self.invalid(format!("the cluster's server is not an http or https URL; {expected}"))
         })?;
         let user = server.authority().is_some_and(|authority| authority.as_str().contains('@'));
@@ -299,49 +280,48 @@ impl Reader {
         Ok(Some(PemSource { bytes, place: path.display().to_string() }))
     }
 
-    /// The credentials beside the client certificate.
-    fn login(
-        &mut self,
-        user: &AuthInfo,
-        cluster: &Cluster,
-        authorities: Option<&PemSource>,
-    ) -> Result<(AuthInfo, Option<ExecPlugin>), ConnectError> {
+    /// The token or the password, and who is impersonated.
+    fn login(&mut self, user: &AuthInfo) -> Result<AuthInfo, ConnectError> {
         if let Some(provider) = &user.auth_provider {
             return Err(self.invalid(format!(
                 "the user's auth-provider {:?} is not supported; use an exec plugin",
                 provider.name
             )));
         }
-        let mut login = AuthInfo {
-            impersonate: user.impersonate.clone(),
-            impersonate_uid: user.impersonate_uid.clone(),
-            impersonate_groups: user.impersonate_groups.clone(),
-            impersonate_user_extra: user.impersonate_user_extra.clone(),
-            ..AuthInfo::default()
-        };
-        login.token = self.user_token(user)?;
-        let password = user.password.clone().filter(|password| !password.expose_secret().is_empty());
-        let name = user.username.clone().filter(|name| !name.is_empty());
-        if name.is_some() || password.is_some() {
-            if login.token.is_some() {
-                return Err(
-                    self.invalid("the user has both a token and a username or password; remove one of them")
-                );
-            }
-            login.username = Some(name.unwrap_or_default());
-            login.password = Some(password.unwrap_or_default());
+        let mut login = AuthInfo { token: self.user_token(user)?, ..user.clone() };
+        let is_empty = |password: &SecretString| password.expose_secret().is_empty();
+        if user.username.as_deref().is_none_or(str::is_empty) && user.password.as_ref().is_none_or(is_empty) {
+            (login.username, login.password) = (None, None);
+        } else if login.token.is_some() {
+            return Err(
+                self.invalid("the user has both a token and a username or password; remove one of them")
+            );
+        } else {
+            login.username.get_or_insert_default();
+            login.password.get_or_insert_default();
         }
-        // As in client-go, a plugin is used only without other credentials.
-        let exec = user.exec.as_ref().filter(|_| login.token.is_none() && login.username.is_none());
-        let Some(exec) = exec else { return Ok((login, None)) };
-        let command = exec.command.clone().unwrap_or_default();
+        Ok(login)
+    }
+
+    fn plugin(
+        &self,
+        mut exec: ExecConfig,
+        mut cluster: Cluster,
+        authorities: Option<&PemSource>,
+    ) -> Result<ExecPlugin, ConnectError> {
+        let command = exec.command.take().unwrap_or_default();
         if command.is_empty() {
             return Err(self.invalid("the user's exec has no command"));
         }
         let command =
             if command.contains('/') { self.directory.join(command).display().to_string() } else { command };
-        let plugin = ExecPlugin::new(exec, command, || cluster_info(cluster, authorities));
-        Ok((login, Some(plugin.map_err(|problem| self.invalid(problem))?)))
+        if exec.provide_cluster_info {
+            // kube would read the file again.
+            cluster.certificate_authority = None;
+            cluster.certificate_authority_data = authorities.map(|pem| STANDARD.encode(&pem.bytes));
+            exec.cluster = ExecAuthCluster::try_from(&cluster).ok();
+        }
+        ExecPlugin::new(exec, command).map_err(|problem| self.invalid(problem))
     }
 
     /// The token of the token file if it can be read, or else the token in the kubeconfig.
@@ -370,11 +350,6 @@ impl Reader {
     }
 }
 
-/// Whether a token can be sent in a header.
-pub(super) fn is_valid_token(token: &str) -> bool {
-    token.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
 fn contents(path: &Path, text: &[u8]) -> Result<Contents, ConnectError> {
     let bad = |line| ConnectError::Yaml { path: path.to_owned(), line };
     let text = str::from_utf8(text).map_err(|error| {
@@ -391,30 +366,4 @@ fn contents(path: &Path, text: &[u8]) -> Result<Contents, ConnectError> {
 fn names<'c, E>(entries: &'c [E], name: impl Fn(&'c E) -> &'c String) -> String {
     let names: Vec<&str> = entries.iter().map(|entry| name(entry).as_str()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
-fn identity(url: &Uri, authorities: Option<&PemSource>) -> Result<ServerIdentity, ConnectError> {
-    let mut ca = String::new();
-    if let Some(authorities) = authorities {
-        let mut digest = Sha256::new();
-        // Text between the certificates does not count.
-        for certificate in authorities.certificates()? {
-            digest.update(&certificate);
-        }
-        ca = hex(&digest.finalize());
-    }
-    Ok(ServerIdentity { url: shown(url), ca })
-}
-
-/// The cluster as it is passed to a plugin (`provideClusterInfo`).
-fn cluster_info(cluster: &Cluster, authorities: Option<&PemSource>) -> Value {
-    let extension = cluster.extensions.iter().flatten().find(|extension| extension.name == EXTENSION);
-    json!(ExecAuthCluster {
-        server: cluster.server.clone(),
-        insecure_skip_tls_verify: cluster.insecure_skip_tls_verify.filter(|skips| *skips),
-        certificate_authority_data: authorities.map(|authorities| authorities.bytes.clone()),
-        proxy_url: cluster.proxy_url.clone(),
-        tls_server_name: cluster.tls_server_name.clone(),
-        config: extension.map(|extension| extension.extension.clone()),
-    })
 }

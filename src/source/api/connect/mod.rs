@@ -7,7 +7,6 @@
 //! token expires interrupts the source.
 
 mod connector;
-mod describe;
 mod error;
 mod exec_plugin;
 mod http_client;
@@ -15,10 +14,10 @@ mod kubeconfig_file;
 mod proxy;
 mod tls;
 
-pub(super) use self::describe::is_about_credentials;
+pub(super) use self::http_client::is_about_credentials;
 pub use self::{
     connector::{Connected, Connector},
-    describe::{describe_cause, describe_failure},
     error::ConnectError,
+    http_client::describe_failure,
     kubeconfig_file::ServerIdentity,
 };

@@ -7,14 +7,14 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime},
+    pki_types::{CertificateDer, ServerName, UnixTime},
 };
 use x509_cert::{Certificate, der::Decode as _};
 
 use super::error::ConnectError;
 use crate::{
     client::{TlsError, tls_config},
-    pem,
+    pem::{self, PemError},
 };
 
 /// A PEM text from the kubeconfig, from a file that it names, or from a plugin.
@@ -25,13 +25,9 @@ pub(super) struct PemSource {
 }
 
 impl PemSource {
-    /// The certificates in it; at least one.
-    pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
-        pem::certificates(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
-    }
-
-    fn private_key(&self) -> Result<PrivateKeyDer<'static>, ConnectError> {
-        pem::private_key(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
+    /// What is in it.
+    pub(super) fn parse<T>(&self, parse: fn(&[u8]) -> Result<T, PemError>) -> Result<T, ConnectError> {
+        parse(&self.bytes).map_err(|error| ConnectError::Pem { place: self.place.clone(), error })
     }
 }
 
@@ -68,8 +64,14 @@ pub(super) fn tls(
         // Not used: the verifier is replaced below.
         ServerTrust::Any => Some(RootCertStore::empty()),
     };
-    let identity = client.map(|client| read_client(client, now)).transpose()?;
-    let mut config = tls_config(roots, identity).map_err(|error| match (error, client) {
+    let identity = client.map(|client| {
+        let chain = client.certificate.parse(pem::certificates)?;
+        if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
+            return Err(ConnectError::Expired { place: client.certificate.place.clone(), at });
+        }
+        Ok((chain, client.key.parse(pem::private_key)?))
+    });
+    let mut config = tls_config(roots, identity.transpose()?).map_err(|error| match (error, client) {
         (TlsError::Identity(error), Some(client)) => {
             let (certificate, key) = (client.certificate.place.clone(), client.key.place.clone());
             ConnectError::CertificateAndKey { certificate, key, error }
@@ -81,16 +83,6 @@ pub(super) fn tls(
         config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(ring::default_provider())));
     }
     Ok(config)
-}
-
-type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn read_client(client: &CertificateAndKey, now: Timestamp) -> Result<ChainAndKey, ConnectError> {
-    let chain = client.certificate.certificates()?;
-    if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
-        return Err(ConnectError::Expired { place: client.certificate.place.clone(), at });
-    }
-    Ok((chain, client.key.private_key()?))
 }
 
 /// When a certificate expires; nothing if it is not valid DER, which the server will report.
