@@ -77,6 +77,13 @@ pub enum DbError {
     Ended,
 }
 
+impl DbError {
+    /// Whether the disk or the quota is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_)) || matches!(self, Self::Uncertain(error) if is_full(error))
+    }
+}
+
 impl From<io::Error> for DbError {
     fn from(error: io::Error) -> Self {
         let error = Arc::new(error);

@@ -253,6 +253,10 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.places.close();
+        while let Ok(commit) = self.commits.try_recv() {
+            // The caller may have gone away.
+            let _ = commit.done.send(Err(DbError::Ended));
+        }
     }
 }
 

@@ -364,3 +364,14 @@ proptest! {
         prop_assert_eq!(matches("!="), value != "p");
     }
 }
+
+#[tokio::test]
+async fn a_list_names_the_sources_that_are_not_known_yet() {
+    let server = TestServer::start().await;
+    let expected = "299 - \"pods of source file are not known yet and are missing: see GET /sources\"";
+    for path in ["/pods", "/api/v1/pods", "/api/v1/namespaces/default/pods"] {
+        assert_eq!(server.get(path).await.header("warning"), [expected], "{path}");
+    }
+    server.file(|_| {}).await;
+    assert!(server.get("/pods").await.header("warning").is_empty());
+}

@@ -108,6 +108,18 @@ fn row(key: &str) -> Row {
                 ("", "127.0.0.1:10240"),
             ],
         ),
+        "max-posted-pods" => (
+            "max-posted-pods",
+            "PODMUX_MAX_POSTED_PODS",
+            "maxPostedPods",
+            [("5", "5"), ("0", "0"), ("7", "7"), ("", "1000")],
+        ),
+        "max-posted-bytes" => (
+            "max-posted-bytes",
+            "PODMUX_MAX_POSTED_BYTES",
+            "maxPostedBytes",
+            [("1Ki", "1024"), ("2M", "2000000"), ("3", "3"), ("", "67108864")],
+        ),
         "state-dir" => (
             "state-dir",
             "PODMUX_STATE_DIR",
@@ -257,6 +269,8 @@ fn value(settings: &Settings, key: &str) -> String {
             url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()))
         }
         "http-check-frequency" => url(|url| Some(format!("{:?}", url.check_frequency))),
+        "max-posted-pods" => Some(settings.http.max_pods.to_string()),
+        "max-posted-bytes" => Some(settings.http.max_bytes.to_string()),
         "listen" => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
         "kubeconfig" => path(&settings.api.as_ref().map(|api| match &api.kubeconfig {
             Kubeconfig::File(path) => path.clone(),

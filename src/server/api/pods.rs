@@ -370,20 +370,23 @@ impl DeleteOptions {
 fn write_error(error: &WriteError) -> ApiError {
     match error {
         WriteError::Rejected(obstacles) => obstacle_error(obstacles),
-        WriteError::Storage(DbError::Full(_)) => ApiError::new(
-            StatusCode::INSUFFICIENT_STORAGE,
-            "InsufficientStorage",
-            format!("{}; nothing was changed: free disk space for the state directory", chain(error)),
-        ),
+        WriteError::Storage(failed) => {
+            let effect = match failed {
+                DbError::Uncertain(_) => "the write may be in effect after a restart",
+                _ => "nothing was changed",
+            };
+            let (code, reason, hint) = if failed.is_full() {
+                let hint = "free disk space for the state directory";
+                (StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", hint)
+            } else {
+                let hint = "check the disk of the state directory";
+                (StatusCode::INTERNAL_SERVER_ERROR, "InternalError", hint)
+            };
+            ApiError::new(code, reason, format!("{}; {effect}: {hint}", chain(error)))
+        }
         WriteError::Stopping => ApiError::stopping(),
         WriteError::Uncertain => {
-            let message = "the state directory or the agent failed during the write, \
-                which may be in effect: read the pods before you repeat it";
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
-        }
-        WriteError::Storage(_) => {
-            let message =
-                format!("{}; nothing was changed: check the disk of the state directory", chain(error));
+            let message = format!("{error}, which may be in effect: read the pods before you repeat it");
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
         }
     }

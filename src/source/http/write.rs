@@ -81,7 +81,7 @@ impl Outcome {
     }
 }
 
-/// Why a write failed. It changed nothing, unless it is [`Uncertain`](Self::Uncertain).
+/// Why a write failed. It changed nothing, unless it or its [`DbError`] is `Uncertain`.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     /// Some of its pods are in conflict with the posted pods.
@@ -93,8 +93,8 @@ pub enum WriteError {
     /// The agent is stopping.
     #[error("the agent is stopping")]
     Stopping,
-    /// The state directory or the agent failed during the write, which may be in effect.
-    #[error("the write may be in effect or not")]
+    /// The agent ended during the write, which may be in effect.
+    #[error("the agent ended during the write")]
     Uncertain,
 }
 
@@ -102,7 +102,6 @@ impl From<DbError> for WriteError {
     fn from(error: DbError) -> Self {
         match error {
             DbError::Ended => Self::Stopping,
-            DbError::Uncertain(_) => Self::Uncertain,
             error => Self::Storage(error),
         }
     }
