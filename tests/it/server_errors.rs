@@ -237,8 +237,8 @@ async fn contradictory_requests_are_400_and_conflicts_409() {
     golden("409-terminating", &create(manifest("web")).await);
     golden("409-terminating-replace", &replace(manifest("web")).await);
     assert_eq!(create(manifest("first")).await.code, 201);
-    let with_uid = |name: &str| manifest(name).replace("\"metadata\":{", "\"metadata\":{\"uid\":\"u1\",");
-    let several = [manifest("web"), with_uid("first"), manifest("fine")].join("\n---\n");
+    let stale = manifest("first").replace("\"metadata\":{", "\"metadata\":{\"resourceVersion\":\"77\",");
+    let several = [manifest("web"), stale, manifest("fine")].join("\n---\n");
     golden("409-several", &server.ask("POST /pods", &[], several).await);
 }
 

@@ -885,6 +885,8 @@ fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
         "manifest-url-sha256",
         "http-check-frequency",
         "kubeconfig",
+        "max-posted-pods",
+        "max-posted-bytes",
         "token-file",
         "tls-cert-file",
         "tls-private-key-file",
