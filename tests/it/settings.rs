@@ -586,6 +586,8 @@ verbose: 1
             httpCheckFrequency: 120s
             nodeName: node
             listen: unix:DIR/podmux.sock+127.0.0.1:1
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             tokenFile: DIR/token
             tlsCertFile: DIR/tls.pem
             tlsPrivateKeyFile: /tls.key
@@ -610,6 +612,8 @@ fn a_config_file_may_be_json_without_a_kind() {
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             sink: jsonl=/s
             notify: Incremental
             stateDir: /state
@@ -630,7 +634,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, maxPostedPods, maxPostedBytes, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -781,6 +785,8 @@ fn the_manifests_of_a_real_kubelet_configuration_are_used_with_one_warning_about
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             sink: jsonl
             notify: Incremental
             stateDir: /state
@@ -814,6 +820,8 @@ fileCheckFrequency: 5s
             httpCheckFrequency: 60s
             nodeName: node
             listen: 127.0.0.1:10240
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             sink: jsonl
             notify: Incremental
             stateDir: /state
