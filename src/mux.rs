@@ -67,8 +67,8 @@ impl Mux {
         Updates { notify, merged, delivered, goal, newest, batch: VecDeque::new() }
     }
 
-    /// Waits until the loop has run once more, as a heartbeat. Returns false if the mux
-    /// has ended. Cancel-safe.
+    /// Waits until the loop has run once more, as a heartbeat. What was published before is merged
+    /// then. Returns false if the mux has ended. Cancel-safe.
     pub async fn turns(&self) -> bool {
         let asked = {
             let mut slots = self.inbox.lock();
@@ -208,12 +208,14 @@ impl MuxLoop {
                 let mut slots = self.inbox.lock();
                 (slots.take(), slots.all_ended(), slots.asked)
             };
-            self.turns.send_if_modified(|turned| mem::replace(turned, asked) != asked);
-            if !waiting.is_empty() {
+            let idle = waiting.is_empty();
+            if !idle {
                 self.merge(waiting);
-            } else if ended {
+            }
+            self.turns.send_if_modified(|turned| mem::replace(turned, asked) != asked);
+            if idle && ended {
                 return;
-            } else {
+            } else if idle {
                 self.inbox.wake.notified().await;
             }
         }

@@ -84,16 +84,21 @@ pub(super) async fn wire(
         None
     };
     let sources = SOURCES.iter().filter(|source| (source.is_configured)(settings));
-    let http = server.as_ref().map(|_| SourceName::Http);
+    // A start without a listener does not forget what was posted.
+    let has_http = server.is_some() || settings.state_dir.is_some();
+    let http = has_http.then_some(SourceName::Http);
     let names: Vec<_> = sources.map(|source| source.name).chain(http).collect();
     let (mux, merging) = Mux::new(&names);
     let mut wiring = Wiring::new(settings, host, shutdown, tasks, mux).await?;
     wiring.sinks()?;
     wiring.sources().await?;
-    if let Some(server) = server {
-        wiring.server(server)?;
-    }
+    let posts = if has_http { Some(wiring.http_source()?) } else { None };
     wiring.tasks.spawn("mux", infallible(merging.run()));
+    // No request is answered before the pods of the earlier run are merged.
+    wiring.mux.turns().await;
+    if let Some((server, posts)) = server.zip(posts) {
+        wiring.server(server, posts);
+    }
     let Wiring { mux, sources, sinks, handles, .. } = wiring;
     Ok(Wired { state: AgentState::new(mux.merged(), &sources, &sinks), handles, mux })
 }
@@ -219,16 +224,24 @@ impl<'a> Wiring<'a> {
         Ok(())
     }
 
-    /// The http source, the history of updates and the server, which already listens.
-    fn server(&mut self, server: Server) -> anyhow::Result<()> {
+    /// The http source: the posted pods.
+    fn http_source(&mut self) -> anyhow::Result<Posts> {
         let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
         let node = &self.settings.node_name;
         let acknowledged = self.acknowledged.subscribe();
         let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
+        posts.retune(self.settings.http);
         let stop = self.shutdown.stop.clone();
         self.tasks.spawn("source http", infallible(source.on(self.host.clone()).run(stop)));
         self.sources.push((SourceName::Http, posts.status()));
         self.sources.sort_by_key(|(name, _)| *name);
+        let retuned = posts.clone();
+        self.handles.parts.push(Box::new(move |settings| retuned.retune(settings.http)));
+        Ok(posts)
+    }
+
+    /// The history of updates and the server, which already listens.
+    fn server(&mut self, server: Server, posts: Posts) {
         let reread = server.credential_reload();
         self.handles.parts.push(Box::new(move |settings| reread.now(&settings.server)));
         self.handles.finished = Some(server.drained());
@@ -247,7 +260,6 @@ impl<'a> Wiring<'a> {
             tokio::join!(server.run(router, finish, ended), idle);
             Ok(())
         });
-        Ok(())
     }
 
     fn view(&mut self, posts: Posts, server: &Server) -> View {

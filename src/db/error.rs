@@ -59,7 +59,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Why a commit failed. Nothing of it is stored.
+/// Why a commit failed. Nothing of it is stored, unless it is [`Uncertain`](Self::Uncertain).
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DbError {
     /// The disk or the quota is full.
@@ -68,9 +68,20 @@ pub enum DbError {
     /// The state could not be written.
     #[error("the state cannot be written")]
     Io(#[source] Arc<io::Error>),
+    /// The state could not be written, nor what was written before restored: the commit may be
+    /// in effect after a crash.
+    #[error("the state cannot be written, nor restored")]
+    Uncertain(#[source] Arc<io::Error>),
     /// The database is closed.
     #[error("the database is closed")]
     Ended,
+}
+
+impl DbError {
+    /// Whether the disk or the quota is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_)) || matches!(self, Self::Uncertain(error) if is_full(error))
+    }
 }
 
 impl From<io::Error> for DbError {

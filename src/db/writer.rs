@@ -1,6 +1,7 @@
 //! The one writer. Commits that wait at the same time share one write to the disk.
 
 use std::{
+    error::Error,
     io,
     path::PathBuf,
     sync::{
@@ -68,7 +69,9 @@ impl Db {
         let (done, result) = oneshot::channel();
         // The queue has as many places as there are permits, so it is not full.
         self.commits.try_send(Commit { changes, done, _place: place }).map_err(|_| DbError::Ended)?;
-        result.await.map_err(|_| DbError::Ended)?
+        let ended =
+            |_| DbError::Uncertain(Arc::new(io::Error::other("the database ended during the commit")));
+        result.await.map_err(ended)?
     }
 
     /// The number of commits without an answer.
@@ -122,7 +125,7 @@ impl Writer {
         };
         match database {
             Ok(database) => writer.database = Some(database),
-            Err(error) => writer.log(Some(&error)),
+            Err(error) => writer.log(Some(error.to_string())),
         }
         (db, writer)
     }
@@ -162,15 +165,14 @@ impl Writer {
             group.push(next);
         }
         let written = self.write(group.iter().flat_map(|commit| &commit.changes));
-        self.log(written.as_ref().err());
-        let answer = written.map_err(DbError::from);
+        self.log(written.as_ref().err().and_then(Error::source).map(ToString::to_string));
         for commit in group {
             // The caller may have gone away.
-            let _ = commit.done.send(answer.clone());
+            let _ = commit.done.send(written.clone());
         }
     }
 
-    fn write<'a>(&mut self, changes: impl Iterator<Item = &'a Change>) -> io::Result<()> {
+    fn write<'a>(&mut self, changes: impl Iterator<Item = &'a Change>) -> Result<(), DbError> {
         let database = self.opened()?;
         let (before, mut totals) = (self.file.synced(), self.totals);
         self.sealed = false;
@@ -188,9 +190,12 @@ impl Writer {
             Err(_) if self.file.synced() != before => Ok(()),
             Err(error) => {
                 drop(database);
+                let error = io_error(error);
                 // If that fails, the next write tries it first.
-                let _ = self.file.restore();
-                Err(io_error(error))
+                match self.file.restore() {
+                    Ok(()) => Err(error.into()),
+                    Err(_) => Err(DbError::Uncertain(Arc::new(error))),
+                }
             }
         }
     }
@@ -232,10 +237,10 @@ impl Writer {
         }
     }
 
-    fn log(&mut self, error: Option<&io::Error>) {
+    fn log(&mut self, error: Option<String>) {
         let path = self.path.display();
         match error {
-            Some(error) if self.outage.failed(&error.to_string(), self.clock.now()) => {
+            Some(error) if self.outage.failed(&error, self.clock.now()) => {
                 warn!(%path, %error, "database write failed");
             }
             Some(error) => debug!(%path, %error, "database write failed"),
@@ -248,6 +253,10 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.places.close();
+        while let Ok(commit) = self.commits.try_recv() {
+            // The caller may have gone away.
+            let _ = commit.done.send(Err(DbError::Ended));
+        }
     }
 }
 

@@ -162,7 +162,7 @@ impl File<'_> {
             Value::Null => return Ok(None),
             Value::String(text) => vec![text.clone()],
             // The parser's error about a number without a unit is clearer than one about its type.
-            Value::Number(number) if matches!(&*setting.value, "DURATION" | "LEVEL") => {
+            Value::Number(number) if matches!(&*setting.value, "DURATION" | "LEVEL" | "NUMBER" | "BYTES") => {
                 vec![number.to_string()]
             }
             // As in the kubelet's configuration: each header with its values.
@@ -179,7 +179,7 @@ impl File<'_> {
             other if setting.separator.is_some() => {
                 return Err(wrong("a string or a list of strings", other));
             }
-            other if setting.value == "LEVEL" => return Err(wrong("a number", other)),
+            other if matches!(&*setting.value, "LEVEL" | "NUMBER") => return Err(wrong("a number", other)),
             other => return Err(wrong("a string", other)),
         };
         let texts: Vec<_> = texts.into_iter().map(|text| self.anchored(setting, text)).collect();

@@ -10,7 +10,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{ArgAction, Args as _, ValueHint};
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::values::{self, frequency, grace, header, listen, node_name, path, sha256, url, word};
+use super::values::{self, bytes, frequency, grace, header, listen, node_name, path, sha256, url, word};
 use crate::{mux::Notify, pod::NodeName, server::Listen, sink, source::file::OnInvalid, telemetry};
 
 /// The settings of `podmux run`. `value_delimiter` separates several values in an environment variable
@@ -71,6 +71,14 @@ pub(crate) struct Flags {
     /// address that other machines can reach needs TLS, and a token or client certificates
     #[arg(long, value_name = "HOST:PORT|unix:PATH|none", value_parser = listen, value_delimiter = ',', default_value = "127.0.0.1:10240", help_heading = "Server")]
     pub(super) listen: Vec<Option<Listen>>,
+
+    /// The most posted pods; replacing and deleting them is always allowed
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64), default_value = "1000", help_heading = "Server")]
+    pub(super) max_posted_pods: u64,
+
+    /// The most bytes of posted pods, as JSON
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64Mi", help_heading = "Server")]
+    pub(super) max_posted_bytes: u64,
 
     /// The file with the token that TCP clients must send
     #[arg(long, value_name = "FILE", value_parser = path, value_hint = ValueHint::FilePath, help_heading = "Server")]

@@ -40,7 +40,9 @@ pub struct Settings {
     pub url: Option<source::url::Config>,
     /// The api source, if it is configured.
     pub api: Option<source::api::Config>,
-    /// The server. With an address it is the http source, too.
+    /// The quota of the http source.
+    pub http: source::http::Config,
+    /// The server.
     pub server: server::Config,
     /// The state directory; without one nothing is stored.
     pub state_dir: Option<PathBuf>,
@@ -83,6 +85,7 @@ impl Settings {
             }),
             url: url_config(&mut flags, &layers)?,
             api: api_config(flags.kubeconfig.take(), environment, &layers)?,
+            http: source::http::Config { max_pods: flags.max_posted_pods, max_bytes: flags.max_posted_bytes },
             server: server_config(&mut flags, &layers, &command_line.passed)?,
             state_dir: state_dir(flags.state_dir, environment)?,
             node_name: flags.node_name.map_or_else(host_name, Ok)?,

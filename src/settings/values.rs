@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, Uri, uri::Scheme};
 use super::duration;
 use crate::{
     mux::Notify,
-    pod::{NodeName, NodeNameError},
+    pod::{NodeName, NodeNameError, quantity::Quantity},
     server::Listen,
     source::file::OnInvalid,
     telemetry::Format,
@@ -53,6 +53,12 @@ pub(super) fn frequency(text: &str) -> Result<Duration, String> {
 
 pub(super) fn grace(text: &str) -> Result<Duration, String> {
     duration::read(text, &(Duration::ZERO..=HOUR))
+}
+
+/// A size as Kubernetes writes it: `64Mi`, `1500000`.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let number = Quantity::parse(text).and_then(|number| u64::try_from(number.to_i64_up()).ok());
+    number.ok_or_else(|| format!("{text:?} is not a number of bytes: write it like 64Mi"))
 }
 
 pub(super) fn verbosity(text: &str) -> Result<u8, String> {

@@ -228,6 +228,8 @@ fn every_flag_reaches_its_own_setting() {
             | "listen"
             | "sink"
             | "notify"
+            | "max-posted-pods"
+            | "max-posted-bytes"
             | "log-format" => "bad",
             _ => panic!("no invalid value for {key}"),
         };

@@ -112,7 +112,10 @@ const YAML: (&str, &str) = ("content-type", "application/yaml");
 
 #[tokio::test]
 async fn a_pod_is_created() {
-    let meant = [("create without a kind", "422 Invalid", "a manifest needs a kind, in every source")];
+    let meant = [
+        ("create without a kind", "422 Invalid", "a manifest needs a kind, in every source"),
+        ("create with a finalizer", "422 Invalid", "nothing on the node would remove it"),
+    ];
     conforms("created", &meant, async |side, pods| {
         let post = format!("POST {pods}");
         side.send("create", &post, &pod("web")).await;
@@ -122,7 +125,7 @@ async fn a_pod_is_created() {
         let full = with(
             "full",
             &json!({
-                "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["example.com/f"],
+                "labels": {"a": "b"}, "annotations": {"c": "d"},
                 "generation": 7, "creationTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x",
                 "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 5,
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
@@ -130,6 +133,7 @@ async fn a_pod_is_created() {
             &json!({"hostNetwork": true, "terminationGracePeriodSeconds": 5}),
         );
         side.send("create with much metadata", &post, &full).await;
+        side.send("create with a UID", &post, &with("uid", &json!({"uid": "mine"}), &no())).await;
         let mut status = pod("status");
         status["status"] = json!({"phase": "Running", "podIP": "10.0.0.1"});
         side.send("create with a status", &post, &status).await;
@@ -149,6 +153,8 @@ async fn a_pod_is_created() {
         side.send("create without a kind", &post, &bare).await;
         let cluster_wide = "POST /api/v1/pods";
         side.send("create without a namespace in the path", cluster_wide, &pod("nowhere")).await;
+        let finalizers = with("finalizer", &json!({"finalizers": ["example.com/f"]}), &no());
+        side.send("create with a finalizer", &post, &finalizers).await;
     })
     .await;
 }

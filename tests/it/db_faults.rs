@@ -26,6 +26,7 @@ async fn commit_through(fault: Fault) -> usize {
     let state = State::open_on(&disk).unwrap();
     let (mut dice, mut rows, mut failures) = (Dice(11), no_rows(), 0);
     for n in 0..24 {
+        let mut certain = true;
         if n == 6 {
             disk.platter().fault = Some(fault);
         }
@@ -37,15 +38,18 @@ async fn commit_through(fault: Fault) -> usize {
             }
             Err(DbError::Full(_)) if fault.errno == ENOSPC => failures += 1,
             Err(DbError::Io(_)) if fault.errno == EIO => failures += 1,
+            Err(error @ DbError::Uncertain(_)) if error.is_full() == (fault.errno == ENOSPC) => {
+                (failures, certain) = (failures + 1, false);
+            }
             Err(error) => panic!("{fault:?}: {error:?}"),
         }
         let (bytes, synced, failed) = {
             let platter = disk.platter();
             (platter.bytes.clone(), platter.synced.clone(), platter.failed)
         };
-        // If the disk accepts no writes, the commit cannot be undone.
-        let lasting = failed && fault.times > 1;
-        assert!(lasting || found(bytes).await == rows, "{fault:?}, commit {n}: killed");
+        // If the disk accepts no writes, the commit cannot be undone, and its error says so.
+        assert!(certain || (failed && fault.times > 1), "{fault:?}, commit {n}: it could be undone");
+        assert!(!certain || found(bytes).await == rows, "{fault:?}, commit {n}: killed");
         assert!(found(synced).await == rows, "{fault:?}, commit {n}: power cut");
     }
     disk.platter().fault = None;
@@ -164,7 +168,7 @@ async fn a_disk_that_is_full_at_the_start_restores_the_state() {
             without_database += usize::from(disk.platter().failed);
             let failed = match soon(state.db.commit(vec![set(Table::Posted, "b", "2")])).await {
                 Ok(()) => false,
-                Err(DbError::Full(_)) => true,
+                Err(error) if error.is_full() => true,
                 Err(error) => panic!("{fault:?}: {error:?}"),
             };
             let mut rows = no_rows();

@@ -6,6 +6,7 @@ use std::{
     collections::BTreeMap,
     env,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::Duration,
 };
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     plain::Connection,
-    process::{Process, podmux, wait_for},
+    process::{Process, podmux, podmux_run, wait_for},
 };
 
 const WRITERS: usize = 32;
@@ -103,10 +104,15 @@ fn pod(name: &str, contents: u64) -> Value {
     })
 }
 
+/// The agent with a state directory and an address.
+fn agent(dir: &Path, listen: &str) -> Command {
+    let args = ["run", "--node-name", "node1", "--listen", listen, "--state-dir", dir.to_str().unwrap()];
+    podmux(&args)
+}
+
 fn start(dir: &Path, socket: &Path) -> (Process, Connection) {
     let listen = format!("unix:{}", socket.display());
-    let args = ["run", "--node-name", "node1", "--listen", &listen, "--state-dir", dir.to_str().unwrap()];
-    let agent = Process::start(&mut podmux(&args));
+    let agent = Process::start(&mut agent(dir, &listen));
     let connection = wait_for(|| {
         let mut connection = Connection::unix(socket).ok()?;
         (connection.ask("GET", "/readyz", b"").ok()?.code == 200).then_some(connection)
@@ -158,4 +164,48 @@ fn no_acknowledged_write_is_lost_when_the_agent_is_killed() {
     }
     let answered: u64 = writers.iter().map(|writer| writer.answered).sum();
     assert!(answered > u64::from(rounds) * 10, "only {answered} writes were answered in all");
+}
+
+#[test]
+fn the_first_list_after_a_kill_has_all_posted_pods() {
+    const PODS: u64 = 2000;
+    let dir = tempfile::tempdir().unwrap();
+    let (state, socket) = (dir.path().join("state"), dir.path().join("s"));
+    let listen = format!("unix:{}", socket.display());
+    let mut command = agent(&state, &listen);
+    command.args(["--max-posted-pods", "5000"]);
+    let items: Vec<Value> = (0..PODS).map(|n| pod(&format!("p{n}"), n)).collect();
+    let body = json!({"kind": "PodList", "apiVersion": "v1", "items": items}).to_string();
+    for round in 0..10 {
+        let agent = Process::start(&mut command);
+        // Not after /readyz: the very first request counts.
+        let mut connection = wait_for(|| Connection::unix(&socket).ok());
+        if round == 0 {
+            assert_eq!(connection.ask("POST", "/pods", body.as_bytes()).unwrap().code, 201);
+        }
+        assert_eq!(list(&mut connection).0.len() as u64, PODS, "round {round}");
+        agent.signal(Signal::KILL);
+        agent.ends();
+    }
+}
+
+#[test]
+fn a_start_without_a_listener_forgets_no_posted_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, socket) = (dir.path().join("state"), dir.path().join("s"));
+    let (agent, mut connection) = start(&state, &socket);
+    assert_eq!(connection.ask("POST", "/pods", pod("web", 1).to_string().as_bytes()).unwrap().code, 201);
+    agent.signal(Signal::TERM);
+    agent.ends();
+    let manifests = dir.path().join("manifests");
+    std::fs::create_dir(&manifests).unwrap();
+    let args = ["--listen", "none", "--state-dir", state.to_str().unwrap()];
+    let agent = Process::start(&mut podmux_run(&manifests, &args));
+    agent.holds("the posted pod", |replica| replica.pods.contains_key("default/web"));
+    agent.signal(Signal::TERM);
+    agent.ends();
+    let (agent, mut connection) = start(&state, &socket);
+    assert_eq!(list(&mut connection).0.len(), 1);
+    agent.signal(Signal::TERM);
+    agent.ends();
 }

@@ -8,7 +8,7 @@ use podmux::{
     mux::{Mux, Notify},
     pod::{NodeName, PodKey, SourceName},
     sink::{Acknowledged, Delivery},
-    source::http::{HttpSource, Posts, Preconditions, Write, WriteError, Written},
+    source::http::{Config, HttpSource, Posts, Preconditions, Write, WriteError, Written},
 };
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -148,22 +148,15 @@ async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
     );
     let other = agent.result(Write::Replace(pod("a#another"))).await;
     assert!(other.starts_with("error: pods \"a\" was not written: its uid is "), "{other}");
-    assert_eq!(agent.result(Write::Create(pod("b#u"))).await, "default/b created at 3");
-    assert_eq!(
-        agent.result(Write::Create(pod("c#u"))).await,
-        "error: pods \"c\" cannot have the UID of default/b"
-    );
     assert_eq!(agent.result(delete("default/none", None)).await, "error: pods \"none\" not found");
 }
 
 #[tokio::test]
 async fn a_write_is_atomic() {
     let agent = Agent::start(Behaviour::Accepts).await;
-    agent.write(Write::Create(pod("b#u"))).await.unwrap();
-    assert_eq!(
-        agent.result(Write::Apply(vec![pod("a#"), pod("c#u"), pod("d#u")])).await,
-        "error: pods \"c\" cannot have the UID of default/b; pods \"d\" cannot have the UID of default/b"
-    );
+    agent.write(Write::Create(pod("b#"))).await.unwrap();
+    let result = agent.result(Write::Apply(vec![pod("a#"), pod("b#x"), pod("b#y")])).await;
+    assert_eq!(result.matches("pods \"b\" was not written: its uid is ").count(), 2, "{result}");
     assert_eq!(agent.posts.all().len(), 1);
     assert_eq!(agent.mux.merged().borrow().len(), 1);
 }
@@ -399,4 +392,75 @@ async fn writes_after_the_stop_fail() {
     agent.stop.cancel();
     agent.mux.merged().wait_for(|_| false).await.unwrap_err();
     assert!(matches!(agent.write(Write::Apply(vec![pod("a#")])).await, Err(WriteError::Stopping)));
+}
+
+/// A pod whose name, UID and annotation of some bytes are given.
+fn sized(text: &str, bytes: usize) -> podmux::pod::Prepared {
+    let mut pod = pod(text);
+    pod.set_annotation("padding", Some(&"x".repeat(bytes)));
+    pod
+}
+
+#[tokio::test]
+async fn a_clients_uid_is_ignored_when_a_pod_is_created() {
+    let agent = Agent::start(Behaviour::Accepts).await;
+    let created = agent.write(Write::Apply(vec![pod("a#u"), pod("b#u")])).await.unwrap();
+    let uids: Vec<_> = created.iter().map(|written| written.pod.uid().to_string()).collect();
+    assert_ne!(uids[0], uids[1]);
+    assert!(uids.iter().all(|uid| uuid::Uuid::parse_str(uid).is_ok()), "{uids:?}");
+}
+
+#[tokio::test]
+async fn a_version_of_a_pod_that_is_not_the_current_one_fails_an_apply() {
+    let agent = Agent::start(Behaviour::Accepts).await;
+    let versioned = |name: &str, version: &str| {
+        let mut pod = pod(name);
+        pod.set_metadata("resourceVersion", Some(version.into()));
+        Write::Apply(vec![pod])
+    };
+    assert_eq!(
+        agent.result(versioned("a#", "5")).await,
+        "error: pods \"a\" was not written: it does not exist, and has no resourceVersion 5; remove the field"
+    );
+    assert_eq!(agent.result(versioned("a#", "0")).await, "default/a created at 1");
+    assert_eq!(agent.result(versioned("a#=i:2", "1")).await, "default/a configured at 2");
+    assert_eq!(
+        agent.result(versioned("a#=i:3", "1")).await,
+        "error: pods \"a\" was not written: its resourceVersion is 2, not 1; read it again"
+    );
+}
+
+#[tokio::test]
+async fn pods_above_the_quota_are_rejected_and_those_that_exist_can_be_replaced_and_deleted() {
+    let agent = Agent::start(Behaviour::Accepts).await;
+    agent.posts.retune(Config { max_pods: 2, max_bytes: 100_000 });
+    agent.write(Write::Apply(vec![pod("a#"), sized("b#", 60_000)])).await.unwrap();
+    let rejected = agent.result(Write::Create(pod("c#"))).await;
+    assert_eq!(
+        rejected,
+        "error: pods \"c\" is forbidden: exceeded quota: max-posted-pods, requested: 1, used: 2, limited: 2; \
+         delete posted pods, or start the agent with a higher --max-posted-pods"
+    );
+    let rejected = agent.result(Write::Apply(vec![sized("a#", 40_000)])).await;
+    assert!(rejected.contains("exceeded quota: max-posted-bytes, requested: 4"), "{rejected}");
+    // Replacements that are small, or not larger than before, are always possible.
+    agent.posts.retune(Config { max_pods: 1, max_bytes: 1000 });
+    agent.write(Write::Apply(vec![sized("a#", 15_000), sized("b#", 59_990)])).await.unwrap();
+    let rejected = agent.result(Write::Apply(vec![sized("a#", 17_000)])).await;
+    assert!(rejected.contains("exceeded quota: max-posted-bytes"), "{rejected}");
+    // A dry run checks the quota too.
+    let dry = agent.posts.write(Write::Create(pod("c#")), true).await;
+    assert!(answer(dry).contains("exceeded quota: max-posted-pods"));
+    agent.posts.retune(Config { max_pods: 2, max_bytes: 100_000 });
+    agent.write(delete("default/b", Some(0))).await.unwrap();
+    agent.write(Write::Create(pod("c#"))).await.unwrap();
+}
+
+#[tokio::test]
+async fn writes_that_wait_at_the_stop_are_rejected() {
+    let agent = Agent::start(Behaviour::Accepts).await;
+    agent.stop.cancel();
+    let late = agent.write(Write::Create(pod("a#"))).await;
+    assert!(matches!(late, Err(WriteError::Stopping)), "{late:?}");
+    assert!(agent.posts.all().is_empty());
 }

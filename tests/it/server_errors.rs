@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use expect_test::expect_file;
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
-use podmux::{pod::Origin, server::MAX_WATCHERS};
+use podmux::{pod::Origin, server::MAX_WATCHERS, source::http::Config};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{
@@ -236,11 +236,45 @@ async fn contradictory_requests_are_400_and_conflicts_409() {
     assert_eq!(delete("", "").await.code, 200, "the pod is terminating now");
     golden("409-terminating", &create(manifest("web")).await);
     golden("409-terminating-replace", &replace(manifest("web")).await);
-    let same_uid = |name: &str| manifest(name).replace("\"metadata\":{", "\"metadata\":{\"uid\":\"u1\",");
-    assert_eq!(create(same_uid("first")).await.code, 201);
-    golden("409-uid", &create(same_uid("second")).await);
-    let several = [manifest("web"), same_uid("second"), manifest("fine")].join("\n---\n");
+    assert_eq!(create(manifest("first")).await.code, 201);
+    let stale = manifest("first").replace("\"metadata\":{", "\"metadata\":{\"resourceVersion\":\"77\",");
+    let several = [manifest("web"), stale, manifest("fine")].join("\n---\n");
     golden("409-several", &server.ask("POST /pods", &[], several).await);
+}
+
+#[tokio::test]
+async fn a_quota_that_is_used_up_is_403() {
+    let server = TestServer::start().await;
+    server.posts.retune(Config { max_pods: 1, max_bytes: 1 << 20 });
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+    golden("403-quota", &server.ask("POST /api/v1/namespaces/default/pods", &[], manifest("b")).await);
+}
+
+#[tokio::test]
+async fn finalizers_are_422() {
+    let server = TestServer::start().await;
+    let body = manifest("web").replace("\"metadata\":{", "\"metadata\":{\"finalizers\":[\"example.com/x\"],");
+    golden("422-finalizers", &server.ask("POST /pods", &[], body.clone()).await);
+    assert_eq!(server.ask("POST /api/v1/namespaces/default/pods", &[], body).await.code, 422);
+}
+
+#[tokio::test]
+async fn a_list_without_items_deletes_no_posted_pod() {
+    let server = TestServer::start().await;
+    assert_eq!(server.ask("POST /pods", &[], manifest("web")).await.code, 201);
+    let put = async |body: &str| server.ask("PUT /pods", &[], body.to_owned()).await;
+    golden("422-no-items", &put(r#"{"kind":"PodList","apiVersion":"v1"}"#).await);
+    for body in [
+        r#"{"kind":"PodList","apiVersion":"v1","items":null}"#,
+        "kind: List\napiVersion: v1\n",
+        "kind: List\napiVersion: v1\n---\nkind: List\napiVersion: v1\nitems: []\n",
+    ] {
+        assert!(put(body).await.code >= 400, "{body}");
+    }
+    assert_eq!(server.get("/pods").await.names(), ["default/web"]);
+    assert_eq!(put(r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#).await.code, 200);
+    let web = server.get("/api/v1/namespaces/default/pods/web").await;
+    assert!(web.code == 404 || web.json()["metadata"]["deletionTimestamp"].is_string());
 }
 
 #[tokio::test]

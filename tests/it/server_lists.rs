@@ -6,13 +6,14 @@ use expect_test::{Expect, expect};
 use podmux::{
     pod::{Pod, Prepared},
     server::Selector,
+    source::api::ReflectorMetrics,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::support::{
     script::pod,
-    server::{TestServer, manifest},
+    server::{Setup, TestServer, manifest},
 };
 
 /// A pod with labels `name=value`.
@@ -363,4 +364,16 @@ proptest! {
         prop_assert_eq!(matches("=="), value == "p");
         prop_assert_eq!(matches("!="), value != "p");
     }
+}
+
+#[tokio::test]
+async fn a_list_names_the_sources_that_are_not_known_yet() {
+    let metrics = Some(ReflectorMetrics::default());
+    let server = TestServer::with(Setup { reflector: metrics, ..Setup::default() }).await;
+    let expected = "299 - \"pods of source api are not known yet and are missing: see GET /sources\"";
+    for path in ["/pods", "/api/v1/pods", "/api/v1/namespaces/default/pods"] {
+        assert_eq!(server.get(path).await.header("warning"), [expected], "{path}");
+    }
+    server.api(|_| {}).await;
+    assert!(server.get("/pods").await.header("warning").is_empty());
 }

@@ -108,6 +108,18 @@ fn row(key: &str) -> Row {
                 ("", "127.0.0.1:10240"),
             ],
         ),
+        "max-posted-pods" => (
+            "max-posted-pods",
+            "PODMUX_MAX_POSTED_PODS",
+            "maxPostedPods",
+            [("5", "5"), ("0", "0"), ("7", "7"), ("", "1000")],
+        ),
+        "max-posted-bytes" => (
+            "max-posted-bytes",
+            "PODMUX_MAX_POSTED_BYTES",
+            "maxPostedBytes",
+            [("1Ki", "1024"), ("2M", "2000000"), ("3", "3"), ("", "67108864")],
+        ),
         "state-dir" => (
             "state-dir",
             "PODMUX_STATE_DIR",
@@ -257,6 +269,8 @@ fn value(settings: &Settings, key: &str) -> String {
             url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()))
         }
         "http-check-frequency" => url(|url| Some(format!("{:?}", url.check_frequency))),
+        "max-posted-pods" => Some(settings.http.max_pods.to_string()),
+        "max-posted-bytes" => Some(settings.http.max_bytes.to_string()),
         "listen" => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
         "kubeconfig" => path(&settings.api.as_ref().map(|api| match &api.kubeconfig {
             Kubeconfig::File(path) => path.clone(),
@@ -572,6 +586,8 @@ verbose: 1
             httpCheckFrequency: 120s
             nodeName: node
             listen: unix:DIR/podmux.sock+127.0.0.1:1
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             tokenFile: DIR/token
             tlsCertFile: DIR/tls.pem
             tlsPrivateKeyFile: /tls.key
@@ -596,6 +612,8 @@ fn a_config_file_may_be_json_without_a_kind() {
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             sink: jsonl=/s
             notify: Incremental
             stateDir: /state
@@ -616,7 +634,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, maxPostedPods, maxPostedBytes, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -767,6 +785,8 @@ fn the_manifests_of_a_real_kubelet_configuration_are_used_with_one_warning_about
             onInvalidManifest: Keep
             nodeName: node
             listen: 127.0.0.1:10240
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             sink: jsonl
             notify: Incremental
             stateDir: /state
@@ -800,6 +820,8 @@ fileCheckFrequency: 5s
             httpCheckFrequency: 60s
             nodeName: node
             listen: 127.0.0.1:10240
+            maxPostedPods: 1000
+            maxPostedBytes: 67108864
             sink: jsonl
             notify: Incremental
             stateDir: /state
@@ -871,6 +893,8 @@ fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
         "manifest-url-sha256",
         "http-check-frequency",
         "kubeconfig",
+        "max-posted-pods",
+        "max-posted-bytes",
         "token-file",
         "tls-cert-file",
         "tls-private-key-file",

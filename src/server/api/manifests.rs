@@ -33,6 +33,8 @@ fn field_validation(params: &Params) -> Result<&str, ApiError> {
 pub(crate) struct DecodedBody {
     pub(crate) pods: Vec<Prepared>,
     pub(crate) has_list: bool,
+    /// Whether a body without pods has an empty `items`.
+    pub(crate) has_no_items: bool,
     pub(crate) warnings: HeaderMap,
 }
 
@@ -63,8 +65,35 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Body) -> Resul
     if validation == "Strict" {
         strict(&warnings)?;
     }
+    check_finalizers(&pods)?;
     let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
-    Ok(DecodedBody { pods, has_list, warnings })
+    let has_no_items = pods.is_empty() && has_empty_items(&input.text);
+    Ok(DecodedBody { pods, has_list, has_no_items, warnings })
+}
+
+/// Rejects pods with finalizers: nothing on the node would ever remove them.
+fn check_finalizers(pods: &[Prepared]) -> Result<(), ApiError> {
+    let has_finalizers = |pod: &&Prepared| {
+        let finalizers = pod.metadata("finalizers").and_then(serde_json::Value::as_array);
+        finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+    };
+    let Some(pod) = pods.iter().find(has_finalizers) else { return Ok(()) };
+    let name = pod.key().name();
+    let why = "Forbidden: no controller of podmux removes finalizers, so the pod could never be deleted; \
+        remove the field";
+    let message = format!("Pod {name:?} is invalid: metadata.finalizers: {why}");
+    Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about("Pod", name).cause(
+        "FieldValueForbidden",
+        why,
+        "metadata.finalizers",
+    ))
+}
+
+/// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
+fn has_empty_items(text: &[u8]) -> bool {
+    let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY);
+    let list = text.and_then(|text| yaml::to_json(text).ok());
+    list.is_some_and(|list| list.get("items").is_some_and(serde_json::Value::is_array))
 }
 
 /// Generates names that no merged and no posted pod has. Two concurrent requests can still
@@ -178,6 +207,12 @@ fn warning_headers(warnings: &[Problem]) -> HeaderMap {
         }
     }
     headers
+}
+
+/// A header with a warning of the server.
+pub(crate) fn warning_header(text: &str) -> HeaderMap {
+    let value = HeaderValue::from_str(&quoted(text)).ok();
+    value.into_iter().map(|value| (WARNING, value)).collect()
 }
 
 /// The value of a warning's header: code 299, no agent, and a quoted text of printable ASCII.

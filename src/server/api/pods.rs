@@ -26,6 +26,7 @@ use crate::{
     error_chain::chain,
     pod::{Pod, PodKey, Prepared, SourceName},
     source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
+    storage::{Merged, SourceState},
 };
 
 type Answer = Result<Response, ApiError>;
@@ -52,6 +53,7 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
     check_version(&params, page.is_continued(), snapshot.seq)?;
     let namespace = params.part("namespace").map(str::to_owned);
     let selects = !selector.is_empty();
+    let warnings = unknown_sources(&snapshot.merged);
     let cut = move || {
         let in_namespace =
             |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
@@ -59,7 +61,21 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
         page.cut(entries, &selector, snapshot.seq)
     };
     // A selector reads the text of every pod: of 100,000 pods that takes a second.
-    Ok(pod_list(if selects { server.blocking(cut).await?? } else { cut()? }))
+    let page = if selects { server.blocking(cut).await?? } else { cut()? };
+    Ok((warnings, pod_list(page)).into_response())
+}
+
+/// A warning that names the sources whose pods are not known yet.
+fn unknown_sources(merged: &Merged) -> HeaderMap {
+    let unknown = |source: &SourceName| merged.state(*source) == Some(SourceState::Waiting);
+    let names: Vec<&str> =
+        SourceName::ALL.iter().filter(|source| unknown(source)).map(|name| name.as_str()).collect();
+    if names.is_empty() {
+        return HeaderMap::new();
+    }
+    let what =
+        format!("pods of source {} are not known yet and are missing: see GET /sources", names.join(", "));
+    manifests::warning_header(&what)
 }
 
 /// Checks the requested resource version against the current number of the update stream
@@ -137,22 +153,33 @@ fn key(params: &Params) -> PodKey {
 
 /// `POST /pods`: creates or replaces each pod of the body.
 pub(crate) async fn apply(server: Server, params: Params, body: Body) -> Answer {
-    write_set(&server, &params, body, Write::Apply).await
+    let dry = params.dry_run()?;
+    let body = manifests::read(&server, &params, body).await?;
+    write_set(&server, body, dry, Write::Apply).await
 }
 
-/// `PUT /pods`: replaces the set of all posted pods.
+/// `PUT /pods`: replaces the set of all posted pods. Only an explicit `items: []` removes all.
 pub(crate) async fn replace_all(server: Server, params: Params, body: Body) -> Answer {
-    write_set(&server, &params, body, Write::ReplaceAll).await
+    let dry = params.dry_run()?;
+    let body = manifests::read(&server, &params, body).await?;
+    if body.pods.is_empty() && !body.has_no_items {
+        let why = "Required value: a list without items would delete all posted pods; \
+            send \"items\": [] if that is what you want";
+        let message = format!("PodList is invalid: items: {why}");
+        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+            .about("PodList", "")
+            .cause("FieldValueRequired", why, "items"));
+    }
+    write_set(&server, body, dry, Write::ReplaceAll).await
 }
 
 async fn write_set(
     server: &Context,
-    params: &Params,
-    body: Body,
+    body: DecodedBody,
+    dry: bool,
     write: impl FnOnce(Vec<Prepared>) -> Write,
 ) -> Answer {
-    let dry = params.dry_run()?;
-    let DecodedBody { pods, warnings, .. } = manifests::read(server, params, body).await?;
+    let DecodedBody { pods, warnings, .. } = body;
     check_owner(server, pods.iter().map(Prepared::key))?;
     let written = server.view.posts.write(write(pods), dry).await.map_err(|error| write_error(&error))?;
     // The pods are written, even if the history does not answer.
@@ -195,7 +222,7 @@ async fn write_body(
     code: StatusCode,
 ) -> Answer {
     let dry = params.dry_run()?;
-    let DecodedBody { pods, has_list, warnings } = manifests::read(server, params, body).await?;
+    let DecodedBody { pods, has_list, warnings, .. } = manifests::read(server, params, body).await?;
     let pod = one(pods, has_list, params)?;
     let key = pod.key().clone();
     check_owner(server, iter::once(&key))?;
@@ -343,15 +370,23 @@ impl DeleteOptions {
 fn write_error(error: &WriteError) -> ApiError {
     match error {
         WriteError::Rejected(obstacles) => obstacle_error(obstacles),
-        WriteError::Storage(DbError::Full(_)) => ApiError::new(
-            StatusCode::INSUFFICIENT_STORAGE,
-            "InsufficientStorage",
-            format!("{}; nothing was changed: free disk space for the state directory", chain(error)),
-        ),
-        WriteError::Storage(DbError::Ended) | WriteError::Stopping => ApiError::stopping(),
-        WriteError::Storage(_) => {
-            let message =
-                format!("{}; nothing was changed: check the disk of the state directory", chain(error));
+        WriteError::Storage(failed) => {
+            let effect = match failed {
+                DbError::Uncertain(_) => "the write may be in effect after a restart",
+                _ => "nothing was changed",
+            };
+            let (code, reason, hint) = if failed.is_full() {
+                let hint = "free disk space for the state directory";
+                (StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", hint)
+            } else {
+                let hint = "check the disk of the state directory";
+                (StatusCode::INTERNAL_SERVER_ERROR, "InternalError", hint)
+            };
+            ApiError::new(code, reason, format!("{}; {effect}: {hint}", chain(error)))
+        }
+        WriteError::Stopping => ApiError::stopping(),
+        WriteError::Uncertain => {
+            let message = format!("{error}, which may be in effect: read the pods before you repeat it");
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
         }
     }
@@ -361,13 +396,12 @@ fn obstacle_error(obstacles: &[Obstacle]) -> ApiError {
     let code = |obstacle: &Obstacle| match obstacle.what {
         ObstacleKind::AlreadyExists | ObstacleKind::NotGoneYet => (StatusCode::CONFLICT, "AlreadyExists"),
         ObstacleKind::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
-        ObstacleKind::Terminating | ObstacleKind::UidInUse(_) | ObstacleKind::Precondition(_) => {
-            (StatusCode::CONFLICT, "Conflict")
-        }
+        ObstacleKind::Quota(_) => (StatusCode::FORBIDDEN, "Forbidden"),
+        ObstacleKind::Terminating | ObstacleKind::Precondition(_) => (StatusCode::CONFLICT, "Conflict"),
     };
     let texts: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
     let (status, reason) = match obstacles {
-        [one] => code(one),
+        [first, others @ ..] if others.iter().all(|other| code(other) == code(first)) => code(first),
         _ => (StatusCode::CONFLICT, "Conflict"),
     };
     let mut error = ApiError::new(status, reason, texts.join("; "));

@@ -4,6 +4,7 @@
 //! an actor: it applies the waiting writes one after the other to a copy of the set, commits
 //! all their changes at once, and then replaces the set with the copy.
 
+mod quota;
 mod record;
 mod set;
 mod write;
@@ -25,6 +26,7 @@ use tracing::{debug, info, warn};
 
 use self::set::{Posted, Set, Step};
 pub use self::{
+    quota::{Config, QuotaExceeded},
     record::LoadError,
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
 };
@@ -60,6 +62,7 @@ pub struct Posts {
     requests: mpsc::Sender<Request>,
     posted: watch::Receiver<OrdMap<PodKey, Arc<Pod>>>,
     status: watch::Receiver<SourceStatus>,
+    quota: Arc<watch::Sender<Config>>,
 }
 
 impl Posts {
@@ -70,12 +73,12 @@ impl Posts {
     /// Once polled the write may happen even if the future is dropped.
     ///
     /// # Errors
-    /// Why it failed. Nothing has changed then.
+    /// Why it failed.
     pub async fn write(&self, write: Write, dry_run: bool) -> Result<Vec<Written>, WriteError> {
         let (answer, result) = oneshot::channel();
         let request = Request { write, dry_run, answer };
         self.requests.send(request).await.map_err(|_| WriteError::Stopping)?;
-        result.await.map_err(|_| WriteError::Stopping)?
+        result.await.map_err(|_| WriteError::Uncertain)?
     }
 
     /// The posted pod with a key, whether it has a conflict with another source or not.
@@ -86,6 +89,11 @@ impl Posts {
     /// The status of the source. Closed when the source has ended.
     pub fn status(&self) -> watch::Receiver<SourceStatus> {
         self.status.clone()
+    }
+
+    /// Sets the quota. Pods that exceed it stay.
+    pub fn retune(&self, quota: Config) {
+        self.quota.send_replace(quota);
     }
 
     /// All posted pods, also those that have a conflict with another source. O(1).
@@ -118,11 +126,12 @@ pub struct HttpSource {
     requests: mpsc::Receiver<Request>,
     posted: watch::Sender<OrdMap<PodKey, Arc<Pod>>>,
     status: watch::Sender<SourceStatus>,
+    quota: watch::Receiver<Config>,
 }
 
 impl HttpSource {
     /// A source that publishes the pods of earlier runs at once. Without a database the posted
-    /// pods live as long as the process.
+    /// pods live as long as the process. The quota is the default one until [`Posts::retune`].
     ///
     /// `sinks` is what each sink has acknowledged: a pod that is being deleted is removed when
     /// all sinks have acknowledged its DELETE.
@@ -140,6 +149,7 @@ impl HttpSource {
         let set = record::load(stored.tables.get(&Table::Posted).unwrap_or(&nothing), node)?;
         let (request, requests) = mpsc::channel(MAX_WAITING);
         let (posted, all) = watch::channel(OrdMap::new());
+        let (retune, quota) = watch::channel(Config::default());
         let target = if db.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
         let (status, published) =
             watch::channel(SourceStatus { target: target.to_owned(), ..Default::default() });
@@ -155,10 +165,12 @@ impl HttpSource {
             requests,
             posted,
             status,
+            quota,
         };
         let restored: Vec<Step> = set.pods.values().map(restored).collect();
         source.publish(set, &restored);
-        Ok((source, Posts { requests: request, posted: all, status: published }))
+        let posts = Posts { requests: request, posted: all, status: published, quota: Arc::new(retune) };
+        Ok((source, posts))
     }
 
     /// Runs on this host.
@@ -172,7 +184,7 @@ impl HttpSource {
         self
     }
 
-    /// Performs writes until `stop` is cancelled. The writes that wait then fail.
+    /// Performs writes until `stop` is cancelled. The writes that wait then are rejected.
     pub async fn run(mut self, stop: CancellationToken) {
         let (mut waiting, mut open) = (Vec::new(), true);
         loop {
@@ -181,7 +193,7 @@ impl HttpSource {
             let deleting = !self.set.terminating.is_empty();
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => break,
                 Ok(()) = self.sinks.changed(), if deleting => self.remove_released().await,
                 () = sleep_until(wake), if deleting => self.remove_released().await,
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
@@ -190,17 +202,23 @@ impl HttpSource {
                 }
             }
         }
+        self.requests.close();
+        while let Some(request) = self.requests.recv().await {
+            // The caller may have gone away.
+            let _ = request.answer.send(Err(WriteError::Stopping));
+        }
     }
 
     /// Applies writes one after the other, and commits all of them at once.
     async fn perform(&mut self, requests: Vec<Request>) {
         let now = self.host.clock.now();
         let uid = || self.host.random.uuid().to_string();
+        let quota = *self.quota.borrow();
         let mut next = self.set.clone();
         let (mut steps, mut answers) = (Vec::new(), Vec::new());
         for Request { write, dry_run, answer } in requests {
             let mut trial = next.clone();
-            let applied = match trial.apply(write, now, &uid) {
+            let applied = match trial.apply(write, quota, now, &uid) {
                 Err(obstacles) => Applied::Rejected(WriteError::Rejected(obstacles)),
                 Ok(trial_steps) if dry_run => {
                     Applied::DryRun(trial_steps.iter().map(dry_run_result).collect())
@@ -215,17 +233,17 @@ impl HttpSource {
         }
         // No write is answered before the commit: a rejection may depend on a write that is not
         // durable yet.
-        let mut done = self.commit(&next, steps.iter().filter_map(record::change).collect()).await;
+        let changes = steps.iter_mut().filter_map(record::change).collect();
+        let mut done = self.commit(&next, changes).await.map_err(WriteError::from);
         if done.is_ok() && !steps.is_empty() {
             self.publish(next, &steps);
-            done = self.channel.merged().await.then_some(()).ok_or(DbError::Ended);
+            done = self.channel.merged().await.then_some(()).ok_or(WriteError::Uncertain);
         }
         let written = if done.is_ok() { results(&steps, &self.posted.borrow()) } else { Vec::new() };
         let (mut written, mut begin) = (written.into_iter(), 0);
         for (applied, answer) in answers {
             let result = match (applied, &done) {
-                (_, Err(DbError::Ended)) => Err(WriteError::Stopping),
-                (_, Err(error)) => Err(WriteError::Storage(error.clone())),
+                (_, Err(error)) => Err(error.clone()),
                 (Applied::Rejected(error), Ok(())) => Err(error),
                 (Applied::DryRun(written), Ok(())) => Ok(written),
                 (Applied::Until(end), Ok(())) => {
@@ -330,7 +348,7 @@ impl HttpSource {
         let mut next = self.set.clone();
         let removed = |key: &PodKey| {
             let posted = next.remove(key)?;
-            Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted, before: None })
+            Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted, row: None, before: None })
         };
         let steps: Vec<Step> = released.iter().filter_map(removed).collect();
         if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
@@ -354,7 +372,13 @@ impl HttpSource {
 
 /// The step that publishes a pod of an earlier run.
 fn restored(posted: &Arc<Posted>) -> Step {
-    Step { key: posted.pod.key().clone(), outcome: Outcome::Unchanged, posted: posted.clone(), before: None }
+    Step {
+        key: posted.pod.key().clone(),
+        outcome: Outcome::Unchanged,
+        posted: posted.clone(),
+        row: None,
+        before: None,
+    }
 }
 
 /// The result of a step of a dry run. The pod keeps its version.

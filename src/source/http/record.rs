@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{
-    set::{Posted, Set, Step},
-    write::Outcome,
-};
+use super::set::{Posted, Set, Step};
 use crate::{
     db::{Change, Table},
     pod::{NodeName, PodKey, Prepared},
@@ -29,14 +26,8 @@ pub struct LoadError {
 }
 
 /// The change of the database for a step.
-pub(super) fn change(step: &Step) -> Option<Change> {
-    match step.outcome {
-        Outcome::Unchanged => None,
-        Outcome::Deleted => Some(removal(&step.key)),
-        Outcome::Created | Outcome::Configured | Outcome::Terminating => {
-            Some(row(step.key.as_str(), Some(value(&step.posted))))
-        }
-    }
+pub(super) fn change(step: &mut Step) -> Option<Change> {
+    step.row.take().map(|value| row(step.key.as_str(), value))
 }
 
 /// Removes a pod.
@@ -53,10 +44,11 @@ fn row(key: &str, value: Option<Vec<u8>>) -> Change {
     Change { table: Table::Posted, key: key.to_owned(), value: value.map(Into::into) }
 }
 
-fn value(posted: &Posted) -> Vec<u8> {
+/// The row of a pod.
+pub(super) fn value(pod: &Prepared, seen: Timestamp) -> Vec<u8> {
     // Writing to memory cannot fail: the keys are texts and the numbers finite.
-    let pod = serde_json::to_string(posted.pod.object()).unwrap_or_default();
-    format!(r#"{{"seen":"{}","pod":{pod}}}"#, posted.seen).into_bytes()
+    let pod = serde_json::to_string(pod.object()).unwrap_or_default();
+    format!(r#"{{"seen":"{seen}","pod":{pod}}}"#).into_bytes()
 }
 
 /// Loads the posted pods and binds them to this node, whatever its earlier name was.
@@ -78,7 +70,8 @@ pub(super) fn load(table: &BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result
             return Err(bad("it contains the name of another pod"));
         }
         pod.set_node(node);
-        set.insert(Arc::new(Posted { pod, seen: seen.ok_or_else(|| bad("it contains no time"))? }));
+        let seen = seen.ok_or_else(|| bad("it contains no time"))?;
+        set.insert(Arc::new(Posted { pod, seen, bytes: value.len() as u64 }));
     }
     Ok(set)
 }

@@ -6,8 +6,12 @@ use imbl::{OrdMap, OrdSet};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write};
-use crate::pod::{PodKey, Prepared, SEEN, SOURCE, Uid, identity::HASH};
+use super::{
+    quota::{Config, Used},
+    record,
+    write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write},
+};
+use crate::pod::{PodKey, Prepared, SEEN, SOURCE, identity::HASH};
 
 /// The API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
@@ -25,15 +29,13 @@ pub(super) struct Posted {
     pub(super) pod: Prepared,
     /// When it was first posted.
     pub(super) seen: Timestamp,
+    /// The size of its row in the database, in bytes.
+    pub(super) bytes: u64,
 }
 
 impl Posted {
     fn text(&self, field: &str) -> &str {
         self.pod.metadata(field).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    fn uid(&self) -> &str {
-        self.pod.uid()
     }
 
     /// The deletionTimestamp, if it is being deleted.
@@ -54,6 +56,8 @@ pub(super) struct Step {
     pub(super) outcome: Outcome,
     /// The pod after the write, or before it if it is deleted.
     pub(super) posted: Arc<Posted>,
+    /// Its row in the database, if that changes; `None` in it removes the row.
+    pub(super) row: Option<Option<Vec<u8>>>,
     /// Its resourceVersion before the write, if it existed.
     pub(super) before: Option<String>,
 }
@@ -65,7 +69,8 @@ pub(super) struct Set {
     pub(super) pods: OrdMap<PodKey, Arc<Posted>>,
     /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
-    by_uid: OrdMap<Uid, PodKey>,
+    /// What the pods use of the quota.
+    pub(super) used: Used,
     /// The resourceVersion of the last change.
     pub(super) version: u64,
 }
@@ -78,10 +83,11 @@ impl Set {
     pub(super) fn apply(
         &mut self,
         write: Write,
+        quota: Config,
         now: Timestamp,
         uid: &dyn Fn() -> String,
     ) -> Result<Vec<Step>, Vec<Obstacle>> {
-        let mut trial = Trial { set: self, now, uid, steps: Vec::new(), obstacles: Vec::new() };
+        let mut trial = Trial { set: self, quota, now, uid, steps: Vec::new(), obstacles: Vec::new() };
         match write {
             Write::Apply(pods) => trial.apply_all(pods),
             Write::ReplaceAll(pods) => trial.replace_all(pods),
@@ -96,17 +102,19 @@ impl Set {
     /// Inserts or replaces a pod with the version that it has.
     pub(super) fn insert(&mut self, posted: Arc<Posted>) {
         let key = posted.pod.key().clone();
-        self.by_uid.insert(Uid::from(posted.uid()), key.clone());
         if posted.deadline().is_some() {
             self.terminating.insert(key.clone());
         }
-        self.pods.insert(key, posted);
+        self.used.add(posted.bytes);
+        if let Some(before) = self.pods.insert(key, posted) {
+            self.used.subtract(before.bytes);
+        }
     }
 
     /// Removes a pod.
     pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Posted>> {
         let posted = self.pods.remove(key)?;
-        self.by_uid.remove(&Uid::from(posted.uid()));
+        self.used.subtract(posted.bytes);
         self.terminating.remove(key);
         Some(posted)
     }
@@ -115,6 +123,7 @@ impl Set {
 /// A write in progress.
 struct Trial<'a> {
     set: &'a mut Set,
+    quota: Config,
     now: Timestamp,
     uid: &'a dyn Fn() -> String,
     steps: Vec<Step>,
@@ -126,9 +135,10 @@ impl Trial<'_> {
         self.obstacles.push(Obstacle { key: key.clone(), what });
     }
 
-    fn step(&mut self, outcome: Outcome, posted: Arc<Posted>, before: Option<&Posted>) {
-        let before = before.map(|before| before.text("resourceVersion").to_owned());
-        self.steps.push(Step { key: posted.pod.key().clone(), outcome, posted, before });
+    /// Leaves a pod as it is.
+    fn unchanged(&mut self, outcome: Outcome, old: Arc<Posted>) {
+        let before = Some(old.text("resourceVersion").to_owned());
+        self.steps.push(Step { key: old.pod.key().clone(), outcome, posted: old, row: None, before });
     }
 
     fn apply_all(&mut self, pods: Vec<Prepared>) {
@@ -137,13 +147,17 @@ impl Trial<'_> {
         }
     }
 
-    fn apply(&mut self, mut pod: Prepared) {
-        // A pod that was read earlier may be applied: its version is no precondition.
-        pod.set_metadata("resourceVersion", None);
+    fn apply(&mut self, pod: Prepared) {
         if self.set.pods.contains_key(pod.key()) {
-            self.replace(pod);
-        } else {
-            self.create(pod);
+            return self.replace(pod);
+        }
+        match given(&pod, "resourceVersion") {
+            Some(version) if version != "0" => {
+                let error =
+                    format!("it does not exist, and has no resourceVersion {version}; remove the field");
+                self.reject(&pod.key().clone(), ObstacleKind::Precondition(error));
+            }
+            _ => self.create(pod),
         }
     }
 
@@ -153,7 +167,7 @@ impl Trial<'_> {
             let gone = self.set.pods.keys().filter(|key| !kept.contains(key));
             gone.filter(|key| !self.set.terminating.contains(*key)).cloned().collect::<Vec<_>>()
         };
-        // A pod that is deleted at once frees its UID.
+        // A pod that is deleted at once frees its part of the quota.
         for key in gone {
             self.delete(&key, None, &Preconditions::default());
         }
@@ -169,15 +183,12 @@ impl Trial<'_> {
             Some(_) => return self.reject(&key, ObstacleKind::AlreadyExists),
             None => {}
         }
-        if pod.uid().is_empty() {
-            pod.set_metadata("uid", Some((self.uid)().into()));
-        } else if let Some(holder) = self.set.by_uid.get(&Uid::from(pod.uid())).cloned() {
-            return self.reject(&key, ObstacleKind::UidInUse(holder));
-        }
         strip(&mut pod);
+        // As at an API server, the server makes the UID, whatever the client sent.
+        pod.set_metadata("uid", Some((self.uid)().into()));
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
         pod.set_metadata("generation", Some(1.into()));
-        self.store(Outcome::Created, Posted { pod, seen: self.now }, None);
+        self.store(Outcome::Created, pod, self.now, None);
     }
 
     fn replace(&mut self, mut pod: Prepared) {
@@ -185,10 +196,9 @@ impl Trial<'_> {
         let Some(old) = self.set.pods.get(&key).cloned() else {
             return self.reject(&key, ObstacleKind::NotFound);
         };
-        let given = |field: &str| pod.metadata(field).and_then(Value::as_str).map(str::to_owned);
         // As at an API server, 0 is any version.
-        let version = given("resourceVersion").filter(|version| version != "0");
-        let preconditions = Preconditions { uid: given("uid"), resource_version: version };
+        let version = given(&pod, "resourceVersion").filter(|version| version != "0");
+        let preconditions = Preconditions { uid: given(&pod, "uid"), resource_version: version };
         if !self.check(&old, &preconditions) {
             return;
         }
@@ -200,12 +210,12 @@ impl Trial<'_> {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
         if equals(&pod, &old.pod) {
-            return self.step(Outcome::Unchanged, old.clone(), Some(&old));
+            return self.unchanged(Outcome::Unchanged, old);
         }
         if pod.object().get("spec") != old.pod.object().get("spec") {
             next_generation(&mut pod);
         }
-        self.store(Outcome::Configured, Posted { pod, seen: old.seen }, Some(&old));
+        self.store(Outcome::Configured, pod, old.seen, Some(&old));
     }
 
     fn delete(&mut self, key: &PodKey, grace: Option<i64>, preconditions: &Preconditions) {
@@ -220,26 +230,21 @@ impl Trial<'_> {
             spec.and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64()).unwrap_or(DEFAULT_GRACE)
         };
         let Some(grace) = grace.or_else(|| old.deadline().is_none().then(own)) else {
-            return self.step(Outcome::Terminating, old.clone(), Some(&old));
+            return self.unchanged(Outcome::Terminating, old);
         };
         let grace = if grace < 0 { 1 } else { grace.min(LONGEST_GRACE) };
         let deadline = self.now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
         if grace > 0 && old.deadline().is_some_and(|before| before <= deadline) {
-            return self.step(Outcome::Terminating, old.clone(), Some(&old));
+            return self.unchanged(Outcome::Terminating, old);
         }
-        let mut posted = Posted::clone(&old);
-        posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
-        posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
+        let mut pod = old.pod.clone();
+        pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
+        pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
         if old.deadline().is_none() {
-            next_generation(&mut posted.pod);
+            next_generation(&mut pod);
         }
-        if grace == 0 {
-            self.set.remove(key);
-            self.set.version += 1;
-            posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
-            return self.step(Outcome::Deleted, Arc::new(posted), Some(&old));
-        }
-        self.store(Outcome::Terminating, posted, Some(&old));
+        let outcome = if grace == 0 { Outcome::Deleted } else { Outcome::Terminating };
+        self.store(outcome, pod, old.seen, Some(&old));
     }
 
     /// Checks a write's preconditions, and rejects it if one fails.
@@ -256,13 +261,32 @@ impl Trial<'_> {
         true
     }
 
-    fn store(&mut self, outcome: Outcome, mut posted: Posted, before: Option<&Posted>) {
+    /// Stores a pod with the next version, or removes it if it is deleted.
+    fn store(&mut self, outcome: Outcome, mut pod: Prepared, seen: Timestamp, before: Option<&Posted>) {
+        let key = pod.key().clone();
+        pod.set_metadata("resourceVersion", Some((self.set.version + 1).to_string().into()));
+        let row = (outcome != Outcome::Deleted).then(|| record::value(&pod, seen));
+        let bytes = row.as_ref().map_or(0, |row| row.len() as u64);
+        if matches!(outcome, Outcome::Created | Outcome::Configured)
+            && let Err(exceeded) = self.quota.check(self.set.used, before.map(|before| before.bytes), bytes)
+        {
+            return self.reject(&key, ObstacleKind::Quota(exceeded));
+        }
         self.set.version += 1;
-        posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
-        let posted = Arc::new(posted);
-        self.set.insert(posted.clone());
-        self.step(outcome, posted, before);
+        let posted = Arc::new(Posted { pod, seen, bytes });
+        if row.is_some() {
+            self.set.insert(posted.clone());
+        } else {
+            self.set.remove(&key);
+        }
+        let before = before.map(|before| before.text("resourceVersion").to_owned());
+        self.steps.push(Step { key, outcome, posted, row: Some(row), before });
     }
+}
+
+/// A text in the metadata that a client sent.
+fn given(pod: &Prepared, field: &str) -> Option<String> {
+    pod.metadata(field).and_then(Value::as_str).map(str::to_owned)
 }
 
 /// Removes what only the source sets from a pod.

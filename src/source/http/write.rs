@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::quota::QuotaExceeded;
 use crate::{
     db::DbError,
     pod::{Pod, PodKey, Prepared},
@@ -10,7 +11,8 @@ use crate::{
 /// A write to the posted pods.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// Creates or replaces each pod (`POST /pods`).
+    /// Creates or replaces each pod (`POST /pods`). A resourceVersion or, of a pod that exists, a
+    /// UID in its metadata is a precondition.
     Apply(Vec<Prepared>),
     /// Replaces all pods; the others are deleted gracefully (`PUT /pods`).
     ReplaceAll(Vec<Prepared>),
@@ -79,7 +81,7 @@ impl Outcome {
     }
 }
 
-/// Why a write failed. It changed nothing.
+/// Why a write failed. It changed nothing, unless it or its [`DbError`] is `Uncertain`.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     /// Some of its pods are in conflict with the posted pods.
@@ -91,6 +93,18 @@ pub enum WriteError {
     /// The agent is stopping.
     #[error("the agent is stopping")]
     Stopping,
+    /// The agent ended during the write, which may be in effect.
+    #[error("the agent ended during the write")]
+    Uncertain,
+}
+
+impl From<DbError> for WriteError {
+    fn from(error: DbError) -> Self {
+        match error {
+            DbError::Ended => Self::Stopping,
+            error => Self::Storage(error),
+        }
+    }
 }
 
 /// Why one pod of a write is rejected.
@@ -118,9 +132,9 @@ pub enum ObstacleKind {
     /// A pod that is being deleted cannot be changed.
     #[error("is being deleted; try again when it is gone")]
     Terminating,
-    /// Another posted pod has its UID.
-    #[error("cannot have the UID of {0}")]
-    UidInUse(PodKey),
+    /// It exceeds the quota of the posted pods.
+    #[error("is forbidden: {0}")]
+    Quota(QuotaExceeded),
     /// A precondition failed.
     #[error("was not written: {0}")]
     Precondition(String),
