@@ -151,7 +151,8 @@ impl Manager {
 }
 
 fn message(states: &[State]) -> String {
-    states.iter().map(|state| format!("{state}\n")).collect()
+    let lines: Vec<String> = states.iter().map(|state| format!("{state}\n")).collect();
+    lines.concat()
 }
 
 /// A new socket for each message, as in libsystemd: the manager may have been restarted.

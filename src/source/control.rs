@@ -106,7 +106,9 @@ impl Output {
         let restored = last_good.restored();
         let others: Vec<Origin> =
             restored.filter_map(|(origin, pods)| (!take(&origin, pods)).then_some(origin)).collect();
-        others.iter().for_each(|origin| last_good.forget(origin));
+        for origin in &others {
+            last_good.forget(origin);
+        }
         self.last_good = last_good;
     }
 
@@ -192,10 +194,10 @@ impl Output {
         self.status.send_if_modified(|status| {
             let before = status.clone();
             change(status);
-            status.detail.clone_from(&self.detail);
-            if let Some(error) = self.last_good.error() {
-                status.detail += &format!("; last-known-good pods cannot be saved: {error}");
-            }
+            status.detail = match self.last_good.error() {
+                Some(error) => format!("{}; last-known-good pods cannot be saved: {error}", self.detail),
+                None => self.detail.clone(),
+            };
             *status != before
         });
     }

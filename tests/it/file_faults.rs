@@ -449,7 +449,7 @@ fn agent_at(name: &Path) -> Process {
 
 fn ask(name: &Path, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut connection = wait_for(|| Connection::unix(&name.join("s")).ok());
-    let answer = connection.ask(method, path, body.as_bytes()).unwrap();
+    let answer = connection.ask_as(method, path, "application/yaml", body.as_bytes()).unwrap();
     (answer.code, answer.text())
 }
 

@@ -361,7 +361,11 @@ async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored()
 
     // Without a known age.
     server.api_status.send_modify(|status| status.restored = None);
-    assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok: restored\n"));
+    let ready = server.get("/readyz?verbose").await.text().to_owned();
+    assert!(
+        ready.contains("[+]source-api ok: restored, failing: cannot connect to 127.0.0.1:6443\n"),
+        "{ready}"
+    );
 
     // After a sync with the same pods they are live, and the failure shows.
     server.api_status.send_replace(restored(Duration::from_mins(1)));
@@ -369,7 +373,8 @@ async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored()
     let source = api().await;
     assert_eq!((&source["state"], source.get("restored")), (&"failing".into(), None));
     assert_eq!(restored_of().await, None);
-    assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok\n"));
+    let ready = server.get("/readyz?verbose").await.text().to_owned();
+    assert!(ready.contains("[+]source-api ok: failing: cannot connect to 127.0.0.1:6443\n"), "{ready}");
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@
 use std::mem;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use serde_json::{Map, Value, from_slice};
+use serde::Deserialize;
+use serde_json::{Value, from_slice};
 
 /// The largest accepted object, in bytes. (The API server limits a request to 3 MiB.)
 pub const MAX_OBJECT: usize = 10 << 20;
@@ -264,16 +265,24 @@ impl JsonSplitter {
             "apiVersion" => self.end.api_version = text(value),
             "kind" => self.end.kind = text(value),
             "metadata" => {
-                let metadata: Map<String, Value> = from_slice(value).map_err(|_| invalid())?;
-                let text = |name| metadata.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-                self.end.resource_version = text("resourceVersion");
-                self.end.continue_token = text("continue");
+                let metadata: ListMetadata = from_slice(value).map_err(|_| invalid())?;
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                self.end.resource_version = text(&metadata.resource_version);
+                self.end.continue_token = text(&metadata.r#continue);
             }
             "items" if value != b"null" => return Err(invalid()),
             _ => {}
         }
         Ok(())
     }
+}
+
+/// The fields of a list's metadata that are read.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: Value,
+    r#continue: Value,
 }
 
 /// A JSON string; empty if the value is something else.

@@ -206,7 +206,7 @@ impl ApiSource {
             let end = tokio::select! {
                 biased;
                 Ok(()) = relist.changed() => RequestEnd::RelistRequested,
-                end = self.request() => end,
+                end = self.request() => end.unwrap_or_else(|end| end),
             };
             self.request_ended(&end);
         }
@@ -214,25 +214,22 @@ impl ApiSource {
 
     /// Waits for the time of the next request, makes it and reads its response. Cancel-safe:
     /// changes are published at once, and a listing that is being collected can be abandoned.
-    async fn request(&mut self) -> RequestEnd {
+    ///
+    /// # Errors
+    /// The end of a request that was not made.
+    async fn request(&mut self) -> Result<RequestEnd, RequestEnd> {
         let next = sleep_until(self.reflector.next_at());
         while_storing(&mut self.store, next).await;
         self.reporter.phase("connecting", self.detail());
         let connecting = self.connector.client();
-        let connected = match while_storing(&mut self.store, connecting).await {
-            Ok(connected) => connected,
-            Err(error) => return RequestEnd::NoClient(chain(&error)),
-        };
+        let connected = while_storing(&mut self.store, connecting).await;
+        let connected = connected.map_err(|error| RequestEnd::NoClient(chain(&error)))?;
         self.check_server(&connected.identity);
-        if let Err(end) = self.check_cluster(&connected.client).await {
-            return end;
-        }
+        self.check_cluster(&connected.client).await?;
         let request = self.reflector.next(Instant::now(), self.host.random.fraction());
         debug!(source = "api", ?request, "sending a request to the API server");
-        let http_request = match http_request(&request, &self.node) {
-            Ok(request) => request,
-            Err(error) => return RequestEnd::NoClient(chain(&error)),
-        };
+        let http_request = http_request(&request, &self.node);
+        let http_request = http_request.map_err(|error| RequestEnd::NoClient(chain(&error)))?;
         match request {
             Request::Watch { .. } => self.metrics.watch_started(),
             Request::Probe { .. } => {}
@@ -242,18 +239,17 @@ impl ApiSource {
         let sending = timeout(HEAD_TIMEOUT, connected.client.send(http_request));
         let response = match while_storing(&mut self.store, sending).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return self.send_failed(&error),
-            Err(_) => return RequestEnd::Silent,
+            Ok(Err(error)) => return Ok(self.send_failed(&error)),
+            Err(_) => return Ok(RequestEnd::Silent),
         };
         if response.status() != StatusCode::OK {
-            return self.read_error(response).await;
+            return Ok(self.read_error(response).await);
         }
         if response.headers().contains_key(CONTENT_ENCODING) {
-            return RequestEnd::Malformed(
-                "the response is encoded, but no encoding was requested".to_owned(),
-            );
+            let why = "the response is encoded, but no encoding was requested";
+            return Ok(RequestEnd::Malformed(why.to_owned()));
         }
-        self.read(&request, response.into_body()).await
+        Ok(self.read(&request, response.into_body()).await)
     }
 
     /// Reads a response whose status is not 200.

@@ -30,7 +30,7 @@ pub(super) enum NameKind {
 /// Why a [`NameKind::Leftover`] is skipped.
 pub(super) const LEFTOVER: &str = "an editor's or backup file";
 
-/// The link that the kubelet replaces when it updates a ConfigMap volume or another projected one.
+/// The link that the kubelet replaces when it updates a `ConfigMap` volume or another projected one.
 pub(super) const VOLUME_LINK: &str = "..data";
 
 impl NameKind {

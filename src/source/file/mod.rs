@@ -247,7 +247,7 @@ impl Schedule {
             self.last_scan = began;
             self.next_scan = Instant::now() + check_frequency;
         }
-        if outcome.polls {
+        if outcome.polling.is_some() {
             self.next_scan = self.next_scan.min(Instant::now() + POLL);
         }
         if outcome.wants_scan {

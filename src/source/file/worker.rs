@@ -49,8 +49,8 @@ pub(super) struct Outcome {
     pub(super) stable: bool,
     /// Whether the step scanned.
     pub(super) scanned: bool,
-    /// Whether nothing can be watched.
-    pub(super) polls: bool,
+    /// Why nothing can be watched.
+    pub(super) polling: Option<Arc<str>>,
     /// What the source is doing, for people.
     pub(super) detail: String,
     /// Whether everything was read, or what is wrong with the path. `None` if that is not known
@@ -202,7 +202,7 @@ impl Worker {
             listing: self.listing(),
             next_due: self.entries.next_due(),
             stable: !self.entries.is_unstable(),
-            polls: self.polling.since().is_some(),
+            polling: self.polling.error(),
             detail: self.detail(),
             ..mem::take(&mut self.outcome)
         }
@@ -211,14 +211,12 @@ impl Worker {
     /// What the source is doing, for people.
     fn detail(&self) -> String {
         let polling = self.polling.error();
-        let mut detail = polling.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
-        detail += &format!("; {} manifests", self.entries.len());
+        let how = polling.map_or("watching".to_owned(), |why| format!("scanning every second: {why}"));
+        let mut counts = vec![format!("{} manifests", self.entries.len())];
         for (count, what) in [(self.rejected, "rejected"), (self.entries.waiting(), "pending")] {
-            if count > 0 {
-                detail += &format!(", {count} {what}");
-            }
+            counts.extend((count > 0).then(|| format!("{count} {what}")));
         }
-        detail
+        format!("{how}; {}", counts.join(", "))
     }
 
     /// The listing, if it changed. The first one waits a little for unstable files.
