@@ -265,7 +265,7 @@ fn with_a_full_disk_all_stored_pods_are_still_published() {
         node.fill();
         let out = node.at("updates.jsonl");
         let sink = format!("jsonl={}", out.display());
-        let agent = node.start(&["--sink", "jsonl", "--sink", &sink]);
+        let agent = node.start(&["--sink", "jsonl", "--sink", &sink, "--max-posted-pods", "5000"]);
         agent.holds("both pods", |held| held.pods.len() == 2);
         // A sink with durable numbers receives them too: the disk has space for the numbers.
         let both = |text: &String| Replica::of(text).pods.len() == 2;

@@ -73,7 +73,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("server/observe/metrics", &["std::fs"]),
     ("settings", &[ASYNC, "-tokio std::env std::fs listenfd clap",
         "crate::pod crate::manifest::yaml crate::mux::Notify crate::host crate::error_chain",
-        "crate::source -crate::source::http -crate::source::last_good crate::certificate_files",
+        "crate::source -crate::source::http crate::source::http::Config -crate::source::last_good crate::certificate_files",
         "crate::server crate::sink crate::telemetry crate::client"]),
     ("db", &[ASYNC, "-tokio -tokio_util std::fs tokio::sync redb sha2 uuid crate::host crate::error_chain crate::outage"]),
     ("client", &[ASYNC, "base64 http_body_util hyper hyper_rustls hyper_util percent_encoding rustls",

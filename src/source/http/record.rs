@@ -44,13 +44,6 @@ fn row(key: &str, value: Option<Vec<u8>>) -> Change {
     Change { table: Table::Posted, key: key.to_owned(), value: value.map(Into::into) }
 }
 
-/// The row of a pod.
-pub(super) fn value(pod: &Prepared, seen: Timestamp) -> Vec<u8> {
-    // Writing to memory cannot fail: the keys are texts and the numbers finite.
-    let pod = serde_json::to_string(pod.object()).unwrap_or_default();
-    format!(r#"{{"seen":"{seen}","pod":{pod}}}"#).into_bytes()
-}
-
 /// Loads the posted pods and binds them to this node, whatever its earlier name was.
 pub(super) fn load(table: &BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<Set, LoadError> {
     let mut set = Set::default();

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::{
     quota::{Config, Used},
-    record,
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write},
 };
 use crate::pod::{PodKey, Prepared, SEEN, SOURCE, identity::HASH};
@@ -265,7 +264,7 @@ impl Trial<'_> {
     fn store(&mut self, outcome: Outcome, mut pod: Prepared, seen: Timestamp, before: Option<&Posted>) {
         let key = pod.key().clone();
         pod.set_metadata("resourceVersion", Some((self.set.version + 1).to_string().into()));
-        let row = (outcome != Outcome::Deleted).then(|| record::value(&pod, seen));
+        let row = (outcome != Outcome::Deleted).then(|| row(&pod, seen));
         let bytes = row.as_ref().map_or(0, |row| row.len() as u64);
         if matches!(outcome, Outcome::Created | Outcome::Configured)
             && let Err(exceeded) = self.quota.check(self.set.used, before.map(|before| before.bytes), bytes)
@@ -287,6 +286,13 @@ impl Trial<'_> {
 /// A text in the metadata that a client sent.
 fn given(pod: &Prepared, field: &str) -> Option<String> {
     pod.metadata(field).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// The row of a pod in the database.
+fn row(pod: &Prepared, seen: Timestamp) -> Vec<u8> {
+    // Writing to memory cannot fail: the keys are texts and the numbers finite.
+    let pod = serde_json::to_string(pod.object()).unwrap_or_default();
+    format!(r#"{{"seen":"{seen}","pod":{pod}}}"#).into_bytes()
 }
 
 /// Removes what only the source sets from a pod.
