@@ -42,7 +42,7 @@ pub(super) fn follow(
     status: StatusCode,
     location: &[u8],
 ) -> Result<(), ClientError> {
-    let bad = || ClientError::BadRedirect { from: shown(&head.uri) };
+    let bad = || ClientError::BadRedirect(shown(&head.uri));
     let location = str::from_utf8(location).map_err(|_| bad())?;
     let next = resolve(&head.uri, location).ok_or_else(bad)?;
     if head.uri.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {

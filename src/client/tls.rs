@@ -42,7 +42,7 @@ impl TlsFiles {
         let roots = ca_file.map(|path| {
             let mut roots = RootCertStore::empty();
             for certificate in read(disk, path, pem::certificates)? {
-                roots.add(certificate).map_err(|error| ClientError::Ca { path: path.to_owned(), error })?;
+                roots.add(certificate).map_err(|error| ClientError::Ca(path.to_owned(), error))?;
             }
             Ok(roots)
         });
@@ -70,8 +70,8 @@ impl TlsFiles {
 
 fn read<T>(disk: &Disk, path: &Path, parse: fn(&[u8]) -> Result<T, PemError>) -> Result<T, ClientError> {
     let text = disk.read(path, MAX_FILE);
-    let text = text.map_err(|error| ClientError::File { path: path.to_owned(), error })?;
-    parse(&text).map_err(|error| ClientError::Pem { path: path.to_owned(), error })
+    let text = text.map_err(|error| ClientError::File(path.to_owned(), error))?;
+    parse(&text).map_err(|error| ClientError::Pem(path.to_owned(), error))
 }
 
 /// Why there is no configuration of TLS.
