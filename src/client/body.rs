@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
@@ -48,7 +49,7 @@ impl Body {
                 Some(error) => ClientError::in_body(&from, error),
                 None => ClientError::TooLarge(from, limit),
             }),
-            Err(_) => Err(ClientError::Timeout { to: from, after: deadline.after }),
+            Err(_) => Err(ClientError::Timeout(from, deadline.after)),
         }
     }
 
@@ -60,17 +61,9 @@ impl Body {
     /// # Errors
     /// If the connection breaks before the end.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, ClientError>> {
-        loop {
-            match self.incoming.frame().await? {
-                Ok(frame) => {
-                    // Trailers are ignored.
-                    if let Ok(data) = frame.into_data() {
-                        return Some(Ok(data));
-                    }
-                }
-                Err(error) => return Some(Err(ClientError::in_body(&self.from, &error))),
-            }
-        }
+        // Trailers are ignored.
+        let chunk = (&mut self.incoming).into_data_stream().next().await?;
+        Some(chunk.map_err(|error| ClientError::in_body(&self.from, &error)))
     }
 
     /// The lines of the body as they arrive, each of at most `longest` bytes.

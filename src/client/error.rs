@@ -13,7 +13,7 @@ use hyper_util::client::legacy;
 use rustls::{AlertDescription, CertificateError};
 
 use super::url::shown;
-use crate::pem::PemError;
+use crate::{certificate_files::CertificateFiles, pem::PemError};
 
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
@@ -31,16 +31,8 @@ pub enum ClientError {
     #[error("cannot use {} as CA: one of its certificates is not valid for that", .0.display())]
     Ca(PathBuf, #[source] rustls::Error),
     /// The certificate and the key cannot be used together.
-    #[error("cannot use the certificate {} with the key {} (do they belong together?)", .cert_file.display(), .key_file.display())]
-    Identity {
-        /// The certificate's file.
-        cert_file: PathBuf,
-        /// The key's file.
-        key_file: PathBuf,
-        /// The reason.
-        #[source]
-        error: rustls::Error,
-    },
+    #[error("cannot use the certificate {} with the key {} (do they belong together?)", .0.certificate.display(), .0.key.display())]
+    Identity(CertificateFiles, #[source] rustls::Error),
     /// The system's CAs cannot be read.
     #[error(
         "cannot read the system's CA certificates (install the package ca-certificates, or set a CA file)"
@@ -70,21 +62,11 @@ pub enum ClientError {
     #[error("TLS with {0} failed (does the server use TLS at this port?)")]
     Tls(Arc<str>, #[source] rustls::Error),
     /// The response was not complete in time.
-    #[error("{to} sent no complete response within {after:?}")]
-    Timeout {
-        /// Host and port, or the socket's path.
-        to: Arc<str>,
-        /// The time limit.
-        after: Duration,
-    },
+    #[error("{0} sent no complete response within {1:?}")]
+    Timeout(Arc<str>, Duration),
     /// The connection was not established in time.
-    #[error("no connection to {to} within {after:?} (is the host up, and does a firewall block the port?)")]
-    ConnectTimeout {
-        /// Host and port.
-        to: Arc<str>,
-        /// The time limit.
-        after: Duration,
-    },
+    #[error("no connection to {0} within {1:?} (is the host up, and does a firewall block the port?)")]
+    ConnectTimeout(Arc<str>, Duration),
     /// The response is larger than the limit in bytes.
     #[error("{0} sent more than the limit of {1} bytes")]
     TooLarge(Arc<str>, usize),
@@ -149,7 +131,7 @@ impl ClientError {
         let kind = cause::<io::Error>(error).map(io::Error::kind);
         match kind.filter(|_| error.is_connect()) {
             Some(io::ErrorKind::ConnectionRefused) => Self::Refused(to.clone()),
-            Some(io::ErrorKind::TimedOut) => Self::ConnectTimeout { to: to.clone(), after: connect_timeout },
+            Some(io::ErrorKind::TimedOut) => Self::ConnectTimeout(to.clone(), connect_timeout),
             _ => Self::from_client(to, error),
         }
     }

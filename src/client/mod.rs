@@ -135,8 +135,7 @@ impl Client {
             let peer = self.peer(&head.uri)?;
             let request = Request::from_parts(head.clone(), Full::new(body.clone()));
             let response = timeout_at(deadline.at, self.send_once(&peer, request)).await;
-            let response =
-                response.map_err(|_| ClientError::Timeout { to: peer.clone(), after: deadline.after })??;
+            let response = response.map_err(|_| ClientError::Timeout(peer.clone(), deadline.after))??;
             if let Some(location) = redirect::location(&response).filter(|_| self.settings.follow_redirects) {
                 redirect::follow(&mut head, &mut body, response.status(), location)?;
                 continue;

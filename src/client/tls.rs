@@ -59,8 +59,7 @@ impl TlsFiles {
         let identity = self.identity.as_ref().map(|loaded| (loaded.chain.clone(), loaded.key.clone_key()));
         config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
             (TlsError::Identity(error), Some(LoadedIdentity { files, .. })) => {
-                let CertificateFiles { certificate: cert_file, key: key_file } = files.clone();
-                ClientError::Identity { cert_file, key_file, error }
+                ClientError::Identity(files.clone(), error)
             }
             (TlsError::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
             (TlsError::Roots(error), _) => ClientError::Roots(error),

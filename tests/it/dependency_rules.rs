@@ -76,7 +76,7 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::source -crate::source::http -crate::source::last_good crate::certificate_files",
         "crate::server crate::sink crate::telemetry crate::client"]),
     ("db", &[ASYNC, "-tokio -tokio_util std::fs tokio::sync redb sha2 uuid crate::host crate::error_chain crate::outage"]),
-    ("client", &[ASYNC, "base64 http_body_util hyper hyper_rustls hyper_util percent_encoding rustls",
+    ("client", &[ASYNC, "base64 futures_util http_body_util hyper hyper_rustls hyper_util percent_encoding rustls",
         "tower crate::host crate::certificate_files crate::error_chain crate::pem"]),
     ("supervise", &[ASYNC, "-rustix -serde -serde_json crate::error_chain"]),
     ("systemd", &[ASYNC, "-tokio -tokio_util tokio::net::UnixDatagram"]),

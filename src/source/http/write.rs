@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use crate::{
     db::DbError,
     pod::{Pod, PodKey, Prepared},
@@ -32,7 +34,8 @@ pub enum Write {
 }
 
 /// The conditions for deleting a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Preconditions {
     /// The pod has this UID.
     pub uid: Option<String>,
