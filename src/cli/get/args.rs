@@ -146,13 +146,12 @@ impl TypedValueParser for TargetParser {
         arg: Option<&Arg>,
         value: &std::ffi::OsStr,
     ) -> Result<Target, clap::Error> {
-        match value.to_str().and_then(Target::parse) {
-            Some(target) => Ok(target),
-            None => {
-                let resource = value_parser!(Resource).parse_ref(command, arg, value)?;
-                Ok(Target { resource, name: None })
-            }
-        }
+        let Some(target) = value.to_str().and_then(Target::parse) else {
+            // It is not a resource: the error names them all.
+            let resource = value_parser!(Resource).parse_ref(command, arg, value)?;
+            return Ok(Target { resource, name: None });
+        };
+        Ok(target)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
