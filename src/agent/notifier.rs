@@ -4,14 +4,9 @@
 //! tasks end, and end after them. They wake up when something changes, and by the clock only during
 //! the start and for the watchdog.
 
-use std::{
-    convert::Infallible,
-    future::{pending, poll_fn},
-    pin::Pin,
-    task::Poll,
-    time::Duration,
-};
+use std::{convert::Infallible, future::pending, pin::pin, time::Duration};
 
+use futures_util::future::join_all;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until, timeout},
@@ -49,21 +44,19 @@ pub(super) async fn while_opening<T>(
     making: impl Future<Output = T>,
 ) -> T {
     let requesting = async {
-        if !manager.is_present() {
-            return;
-        }
-        let status = State::Status("starting".to_owned());
-        manager.notify(&[status, State::ExtendTimeout(EXTENSION)]).await;
-        sleep(EXTEND_EVERY).await;
-        while begun.elapsed() < LONGEST_START {
-            manager.notify(&[State::ExtendTimeout(EXTENSION)]).await;
+        let mut message = vec![State::Status("starting".to_owned())];
+        while manager.is_present() && begun.elapsed() < LONGEST_START {
+            message.push(State::ExtendTimeout(EXTENSION));
+            manager.notify(&message).await;
+            message.clear();
             sleep(EXTEND_EVERY).await;
         }
+        pending::<Infallible>().await
     };
     tokio::select! {
         // The first message is sent however fast the start is.
         biased;
-        never = async { requesting.await; pending::<Infallible>().await } => match never {},
+        never = requesting => match never {},
         made = making => made,
     }
 }
@@ -223,42 +216,31 @@ impl ServiceNotifier {
     }
 }
 
-/// Waits until a loop has run once more, or has ended, which the tasks handle.
-type Turn<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
-
 /// Feeds the watchdog twice in its interval, each time after the merge loop and the tasks of
 /// all these heartbeats have run once more. A task that does not run is logged. Without a
 /// watchdog it does nothing.
 pub async fn watchdog(manager: &Manager, mux: &Mux, heartbeats: &[Heartbeat]) {
     let Some(interval) = manager.watchdog() else { return };
+    let limit = interval / 4;
     loop {
-        let mut turns: Vec<(&str, Turn<'_>)> = vec![("mux", Box::pin(mux.turns()))];
-        for heartbeat in heartbeats {
-            turns.push((heartbeat.task(), Box::pin(heartbeat.beat())));
+        let tasks = heartbeats.iter().map(|heartbeat| runs_late(heartbeat.task(), heartbeat.beat(), limit));
+        let (mux_late, late) = tokio::join!(runs_late("mux", mux.turns(), limit), join_all(tasks));
+        if mux_late || late.contains(&true) {
+            info!("task recovered: the watchdog is fed again");
         }
-        all_run(turns, interval / 4).await;
         manager.notify(&[State::Watchdog]).await;
         sleep(interval / 2).await;
     }
 }
 
-/// Waits until every loop has run once more, and logs those that take longer than the limit.
-async fn all_run(mut running: Vec<(&str, Turn<'_>)>, limit: Duration) {
-    if timeout(limit, completed(&mut running)).await.is_ok() {
-        return;
-    }
-    for (task, _) in &running {
+/// Waits until a task has run once more, or has ended, which is handled elsewhere. Returns whether that
+/// took longer than the limit, and logs it then.
+async fn runs_late(task: &str, turn: impl Future<Output = bool>, limit: Duration) -> bool {
+    let mut turn = pin!(turn);
+    let is_late = timeout(limit, &mut turn).await.is_err();
+    if is_late {
         error!(task, "task does not run for {limit:?}: the watchdog is not fed");
+        turn.await;
     }
-    completed(&mut running).await;
-    info!("task recovered: the watchdog is fed again");
-}
-
-/// Waits until all have run; the others stay in the list.
-async fn completed(running: &mut Vec<(&str, Turn<'_>)>) {
-    poll_fn(|context| {
-        running.retain_mut(|(_, turn)| turn.as_mut().poll(context).is_pending());
-        if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
+    is_late
 }

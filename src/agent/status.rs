@@ -1,11 +1,8 @@
 //! The state of the agent, and the one line about it that `systemctl status` shows.
 
-use std::{
-    future::{pending, poll_fn},
-    pin::Pin,
-    task::Poll,
-};
+use std::{future::pending, iter, pin::Pin};
 
+use futures_util::future::select_all;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
@@ -90,17 +87,10 @@ impl AgentState {
     /// Waits until something has changed or ended since the last snapshot. Cancel-safe.
     pub(super) async fn changed(&mut self) {
         let Self { merged, sources, sinks } = self;
-        let mut changes = vec![merged.changed()];
-        changes.extend(sources.iter_mut().map(|(_, source)| source.changed()));
-        changes.extend(sinks.iter_mut().map(Watched::changed));
-        poll_fn(|context| {
-            // Every channel is polled, so that each of them wakes this task.
-            let ready = changes
-                .iter_mut()
-                .filter_map(|change| change.as_mut().poll(context).is_ready().then_some(()));
-            if ready.count() > 0 { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        let changes = iter::once(merged.changed())
+            .chain(sources.iter_mut().map(|(_, source)| source.changed()))
+            .chain(sinks.iter_mut().map(Watched::changed));
+        select_all(changes).await;
     }
 
     pub(super) fn snapshot(&mut self) -> Snapshot {

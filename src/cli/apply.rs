@@ -16,9 +16,8 @@ use super::{
     connection::{Connection, ConnectionArgs, block_on, with_query},
     failure::Failure,
     manifests::{self, DryRun, FileArgs},
-    output::{Output, list, pretty, text},
-    terminal::{Escaped, ProgressLine, print_error},
-    yaml,
+    output::{Output, document, list, text},
+    terminal::{Escaped, ProgressLine},
 };
 use crate::{host::Disk, settings::Environment};
 
@@ -136,13 +135,12 @@ impl Apply<'_> {
         let namespace = self.args.namespace.as_deref();
         let read = manifests::read(&self.disk, path).and_then(|text| {
             namespace.map(|namespace| manifests::check_namespace(&text, namespace)).transpose()?;
-            Ok(text)
+            Ok(manifests::without_server_fields(text))
         });
-        let name = manifests::display_name(path);
         let text = match read {
             Ok(text) => text,
             Err(error) => {
-                print_error(format_args!("podmux: {}: {error:#}", Escaped(&name)));
+                manifests::print_unusable(path, &error);
                 return Ok(false);
             }
         };
@@ -163,6 +161,7 @@ impl Apply<'_> {
                 Ok(true)
             }
             Err(failure) => {
+                let name = manifests::display_name(path);
                 failure.print_server_error(Some(&format!("error when applying \"{name}\"")))?;
                 Ok(false)
             }
@@ -196,11 +195,7 @@ impl Apply<'_> {
             1 => pods.remove(0),
             _ => list(pods, ""),
         };
-        let text = if self.args.output == Some(OutputFormat::Yaml) {
-            yaml::document(&object).map_err(Failure::failed)?
-        } else {
-            pretty(&object)?
-        };
+        let text = document(&object, self.args.output == Some(OutputFormat::Yaml))?;
         self.output.write(text.as_bytes())?;
         self.output.flush()
     }

@@ -108,13 +108,6 @@ struct Deletion {
     origin: Option<String>,
 }
 
-/// A pod that is being deleted.
-struct Terminating {
-    path: String,
-    name: String,
-    uid: String,
-}
-
 pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure> {
     let grace_period = grace_period(args).map_err(Failure::Refused)?;
     let named = named(args).map_err(Failure::Refused)?;
@@ -124,14 +117,13 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let output = Output::new();
     let mut delete = Delete { args, grace_period, connection, output, terminating: Vec::new(), code: 0 };
     block_on(async {
-        delete.pods(&named).await?;
+        delete.pods(named).await?;
         for path in &found {
             let text = manifests::read(&disk, path);
             match text.and_then(|text| in_manifest(args.namespace.as_deref(), path, &text)) {
-                Ok(deletions) => delete.pods(&deletions).await?,
+                Ok(deletions) => delete.pods(deletions).await?,
                 Err(error) => {
-                    let path = manifests::display_name(path);
-                    print_error(format_args!("podmux: {}: {error:#}", Escaped(&path)));
+                    manifests::print_unusable(path, &error);
                     delete.code = 1;
                 }
             }
@@ -162,33 +154,28 @@ fn named(args: &Args) -> Result<Vec<Deletion>, anyhow::Error> {
     if !args.pods.is_empty() && !args.manifests.files.is_empty() {
         return Err(anyhow!("give names or manifests (-f), not both"));
     }
-    let check_kind = |kind: &str| match kind {
-        "pod" | "pods" | "po" => Ok(()),
-        _ => Err(anyhow!("cannot delete {kind:?}: give pod NAME… or pod/NAME…")),
-    };
-    let names: Vec<&str> = match args.pods.split_first() {
-        None => Vec::new(),
-        Some((first, _)) if first.contains('/') => {
-            let name = |text| {
-                let (kind, name) = str::split_once(text, '/').unwrap_or((text, ""));
-                check_kind(kind).map(|()| name)
-            };
-            args.pods.iter().map(|text| name(text)).collect::<Result<_, _>>()?
+    let named: Vec<(&str, &str)> = match &args.pods[..] {
+        [kind] if is_pod(kind) => return Err(anyhow!("no pod is named: give pod NAME…")),
+        [kind, names @ ..] if !names.is_empty() && !kind.contains('/') => {
+            names.iter().map(|name| (&**kind, &**name)).collect()
         }
-        Some((first, names)) => {
-            check_kind(first)?;
-            if names.is_empty() {
-                return Err(anyhow!("no pod is named: give pod NAME…"));
-            }
-            names.iter().map(String::as_str).collect()
-        }
+        pods => pods.iter().map(|text| text.split_once('/').unwrap_or((text, ""))).collect(),
     };
-    if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains('/')) {
-        return Err(anyhow!("invalid name {name:?}: give pod NAME… or pod/NAME…"));
-    }
     let namespace = args.namespace.as_deref().unwrap_or("default");
-    let deletion = |name: &str| Deletion { namespace: namespace.into(), name: name.into(), origin: None };
-    Ok(names.into_iter().map(deletion).collect())
+    let deletion = |(kind, name): (&str, &str)| {
+        if !is_pod(kind) {
+            return Err(anyhow!("cannot delete {kind:?}: give pod NAME… or pod/NAME…"));
+        }
+        if name.is_empty() || name.contains('/') {
+            return Err(anyhow!("invalid name {name:?}: give pod NAME… or pod/NAME…"));
+        }
+        Ok(Deletion { namespace: namespace.into(), name: name.into(), origin: None })
+    };
+    named.into_iter().map(deletion).collect()
+}
+
+fn is_pod(kind: &str) -> bool {
+    matches!(kind, "pod" | "pods" | "po")
 }
 
 /// The pods that a manifest names.
@@ -209,19 +196,20 @@ struct Delete<'a> {
     grace_period: Option<i64>,
     connection: Connection,
     output: Output,
-    terminating: Vec<Terminating>,
+    /// The pods that are being deleted, with their UIDs.
+    terminating: Vec<(Deletion, String)>,
     code: u8,
 }
 
 impl Delete<'_> {
-    async fn pods(&mut self, deletions: &[Deletion]) -> Result<(), Failure> {
+    async fn pods(&mut self, deletions: Vec<Deletion>) -> Result<(), Failure> {
         for deletion in deletions {
             self.pod(deletion).await?;
         }
         Ok(())
     }
 
-    async fn pod(&mut self, deletion: &Deletion) -> Result<(), Failure> {
+    async fn pod(&mut self, deletion: Deletion) -> Result<(), Failure> {
         let path = pod_path(&deletion.namespace, &deletion.name);
         let seconds = self.grace_period.map(|seconds| seconds.to_string());
         let seconds = seconds.as_deref().map(|seconds| ("gracePeriodSeconds", seconds));
@@ -248,7 +236,7 @@ impl Delete<'_> {
         // A pod that was erased at once is answered with a Status.
         if object["kind"] == "Pod" && self.args.dry_run == DryRun::None {
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            self.terminating.push(Terminating { path, name: deletion.name.clone(), uid });
+            self.terminating.push((deletion, uid));
         }
         Ok(())
     }
@@ -260,9 +248,9 @@ impl Delete<'_> {
         }
         let timeout = self.args.timeout;
         let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
-        for pod in std::mem::take(&mut self.terminating) {
+        for (pod, uid) in std::mem::take(&mut self.terminating) {
             let mut delay = MIN_DELAY;
-            while self.exists(&pod).await? {
+            while self.exists(&pod, &uid).await? {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 if left.is_some_and(|left| left.is_zero()) {
                     let name = Escaped(&pod.name);
@@ -279,11 +267,11 @@ impl Delete<'_> {
 
     /// Whether a pod still exists. A pod with its name is another one if it has another UID,
     /// or if it is not terminating: it was created again, or another source owns the name.
-    async fn exists(&mut self, pod: &Terminating) -> Result<bool, Failure> {
-        match self.connection.get(&pod.path).await {
+    async fn exists(&mut self, pod: &Deletion, uid: &str) -> Result<bool, Failure> {
+        match self.connection.get(&pod_path(&pod.namespace, &pod.name)).await {
             Ok(found) => {
                 let metadata = &found["metadata"];
-                Ok(metadata["uid"] == *pod.uid && metadata["deletionTimestamp"].is_string())
+                Ok(metadata["uid"] == *uid && metadata["deletionTimestamp"].is_string())
             }
             Err(failure) if failure.is_not_found() => Ok(false),
             Err(failure) => {

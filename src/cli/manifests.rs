@@ -10,8 +10,9 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use clap::{ValueEnum, ValueHint};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::terminal::{Escaped, print_error};
 use crate::{
     host::Disk,
     manifest::{MAX_MANIFEST, yaml},
@@ -40,24 +41,20 @@ impl FileArgs {
         check_stdin(&self.files)?;
         for path in &self.files {
             let context = || path.display().to_string();
-            if is_stdin(path) {
-                found.push(path.clone());
-            } else if is_url(path) {
+            if is_url(path) {
                 let url = path.display();
                 return Err(anyhow!("{url}: cannot fetch a URL: try curl -L {url} | podmux … -f -"));
-            } else if fs::metadata(path)
-                .map_err(|error| anyhow!(describe(&error)))
-                .with_context(context)?
-                .is_dir()
-            {
-                let before = found.len();
-                walk(path, self.recursive, &mut found).with_context(context)?;
-                if found.len() == before {
-                    return Err(anyhow!("the directory has no *.json, *.yaml or *.yml files"))
-                        .with_context(context);
-                }
-            } else {
+            }
+            let kind = || fs::metadata(path).map_err(|error| anyhow!(describe(&error))).with_context(context);
+            if is_stdin(path) || !kind()?.is_dir() {
                 found.push(path.clone());
+                continue;
+            }
+            let before = found.len();
+            walk(path, self.recursive, &mut found).with_context(context)?;
+            if found.len() == before {
+                return Err(anyhow!("the directory has no *.json, *.yaml or *.yml files"))
+                    .with_context(context);
             }
         }
         Ok(found)
@@ -149,6 +146,11 @@ pub(super) fn read_stdin() -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// Prints why a manifest cannot be used.
+pub(super) fn print_unusable(path: &Path, error: &anyhow::Error) {
+    print_error(format_args!("podmux: {}: {error:#}", Escaped(&display_name(path))));
+}
+
 /// An error of a manifest's file, without its number.
 pub(super) fn describe(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::FileTooLarge {
@@ -161,19 +163,21 @@ pub(super) fn describe(error: &io::Error) -> String {
 /// The namespaces, if they are set, and names of the pods in a manifest. Nothing else is checked:
 /// a manifest of pods to delete need not be valid.
 pub(super) fn references(text: &[u8]) -> Result<Vec<(Option<String>, String)>, anyhow::Error> {
-    let pods = pods(text)?;
+    let mut documents = documents(text)?;
+    let pods = pods(&mut documents)?;
     if pods.is_empty() {
         return Err(anyhow!("no pod in it: a Pod, a PodList or a List is expected"));
     }
-    pods.iter().map(reference).collect()
+    pods.iter().map(|pod| reference(pod)).collect()
 }
 
 /// Rejects a manifest with a pod of another namespace. A manifest that cannot be decoded is
 /// left to the server, which has the better error.
 pub(super) fn check_namespace(text: &[u8], wanted: &str) -> Result<(), anyhow::Error> {
-    let pods = pods(text).unwrap_or_default();
-    let namespaces = pods.iter().filter_map(|pod| pod["metadata"]["namespace"].as_str());
-    match namespaces.into_iter().find(|namespace| !namespace.is_empty() && *namespace != wanted) {
+    let mut documents = documents(text).unwrap_or_default();
+    let pods = pods(&mut documents).unwrap_or_default();
+    let mut namespaces = pods.iter().filter_map(|pod| pod["metadata"]["namespace"].as_str());
+    match namespaces.find(|namespace| !namespace.is_empty() && *namespace != wanted) {
         Some(other) => Err(anyhow!(
             "a pod in it has the namespace {other:?}, not {wanted:?}: omit -n, or change the manifest"
         )),
@@ -181,18 +185,41 @@ pub(super) fn check_namespace(text: &[u8], wanted: &str) -> Result<(), anyhow::E
     }
 }
 
-/// The pods of a manifest, not validated.
-fn pods(text: &[u8]) -> Result<Vec<Value>, anyhow::Error> {
+/// A manifest without what a server sets in its pods: UID, version and status. What `get` printed can then
+/// be applied again. A manifest without these fields is unchanged, so that the server's errors have
+/// its positions.
+pub(super) fn without_server_fields(text: Vec<u8>) -> Vec<u8> {
+    let mut documents = documents(&text).unwrap_or_default();
+    let mut is_changed = false;
+    for pod in pods(&mut documents).unwrap_or_default() {
+        let status = pod.as_object_mut().and_then(|fields| fields.remove("status"));
+        let metadata = pod.get_mut("metadata").and_then(Value::as_object_mut);
+        let set = metadata.map(|fields| ["uid", "resourceVersion"].map(|field| fields.remove(field)));
+        let removed = set.into_iter().flatten().chain([status]).flatten();
+        is_changed |= removed.filter(|value| !value.is_null() && *value != json!({})).count() > 0;
+    }
+    if !is_changed {
+        return text;
+    }
+    documents.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n").into_bytes()
+}
+
+/// The documents of a manifest.
+fn documents(text: &[u8]) -> Result<Vec<Value>, anyhow::Error> {
     let text = str::from_utf8(text).map_err(|_| anyhow!("not UTF-8: save the file in this encoding"))?;
+    yaml::values(text).map_err(|problem| anyhow!("{problem}"))
+}
+
+/// The pods of a manifest's documents, not validated.
+fn pods(documents: &mut [Value]) -> Result<Vec<&mut Value>, anyhow::Error> {
     let mut pods = Vec::new();
-    for mut document in yaml::values(text).map_err(|problem| anyhow!("{problem}"))? {
+    for document in documents {
         match document["kind"].as_str().unwrap_or_default() {
             "Pod" => pods.push(document),
             "List" | "PodList" => {
-                let Value::Array(items) = document["items"].take() else { continue };
-                if let Some(kind) =
-                    items.iter().find_map(|item| item["kind"].as_str().filter(|kind| *kind != "Pod"))
-                {
+                let Some(Value::Array(items)) = document.get_mut("items") else { continue };
+                let mut kinds = items.iter().filter_map(|item| item["kind"].as_str());
+                if let Some(kind) = kinds.find(|kind| *kind != "Pod") {
                     return Err(anyhow!("a {kind} in it; Pod is expected"));
                 }
                 pods.extend(items);

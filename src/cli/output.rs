@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize as _;
 use serde_json::{Value, json};
 
-use super::failure::Failure;
+use super::{failure::Failure, yaml};
 
 /// Standard output. When its reader has closed the pipe (`| head`), output is discarded:
 /// the command continues, because its exit code still has to be right.
@@ -52,8 +52,12 @@ impl Output {
     }
 }
 
-/// An object as JSON with kubectl's indentation.
-pub(super) fn pretty(object: &Value) -> Result<String, Failure> {
+/// An object as a document of YAML, or of JSON with kubectl's indentation.
+pub(super) fn document(object: &Value, is_yaml: bool) -> Result<String, Failure> {
+    if is_yaml { yaml::document(object).map_err(Failure::failed) } else { pretty(object) }
+}
+
+fn pretty(object: &Value) -> Result<String, Failure> {
     let mut text = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);

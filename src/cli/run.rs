@@ -85,13 +85,12 @@ fn serve(mut command_line: CommandLine, environment: &Environment, manager: &Man
     // Before the log has its thread, because this changes the environment.
     let sockets = PassedSocket::take(environment).map_err(Failure::refused)?;
     command_line.passed = sockets.iter().map(|socket| socket.passed.clone()).collect();
-    let environment = environment.clone();
     let load = {
         let environment = environment.clone();
         move || Settings::load(&command_line, &environment, &Disk::default()).map_err(anyhow::Error::from)
     };
     let settings = load().map_err(Failure::Refused)?;
-    let log = Log::start(&settings.log, &environment).map_err(Failure::failed)?;
+    let log = Log::start(&settings.log, environment).map_err(Failure::failed)?;
     match agent::run(&settings, sockets, Arc::new(load), &log, manager) {
         Ok(()) => {
             // Again: the notifier may have had no time to send STOPPING before the end.

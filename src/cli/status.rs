@@ -20,9 +20,14 @@ pub struct Status {
 }
 
 impl Status {
-    /// The error of a name that is not in a list.
-    pub(super) fn not_found(message: String) -> Self {
-        Self { code: 404, reason: "NotFound".to_owned(), message, causes: Vec::new() }
+    /// Prints an error for each name that is not in a list. Returns whether there is one.
+    pub(super) fn print_missing(kind: &str, wanted: &[String], is_listed: impl Fn(&str) -> bool) -> bool {
+        let missing: Vec<&String> = wanted.iter().filter(|name| !is_listed(name)).collect();
+        for name in &missing {
+            let (reason, message) = ("NotFound".to_owned(), format!("{kind} \"{name}\" not found"));
+            Self { code: 404, reason, message, ..Self::default() }.print(None);
+        }
+        !missing.is_empty()
     }
 
     /// The error in a response. A proxy may have sent something else than a `Status`:

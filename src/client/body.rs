@@ -2,10 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Buf as _, Bytes, BytesMut};
-use http_body_util::BodyExt as _;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::codec::{AnyDelimiterCodec, Decoder as _};
 
 use super::error::ClientError;
 
@@ -36,25 +38,19 @@ impl Body {
     /// # Errors
     /// If the body is larger than `limit` bytes (as soon as that is known), if the time
     /// limit passes, or if the connection breaks.
-    pub async fn whole(mut self, limit: usize) -> Result<Bytes, ClientError> {
-        let too_large = |from: &Arc<str>| ClientError::TooLarge { from: from.clone(), limit };
-        if self.incoming.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
-            return Err(too_large(&self.from));
+    pub async fn whole(self, limit: usize) -> Result<Bytes, ClientError> {
+        let Self { incoming, from, deadline } = self;
+        if incoming.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
+            return Err(ClientError::TooLarge(from, limit));
         }
-        let (deadline, from) = (self.deadline, self.from.clone());
-        let read = async {
-            let mut whole = BytesMut::new();
-            while let Some(chunk) = self.chunk().await {
-                let chunk = chunk?;
-                if chunk.len() > limit - whole.len() {
-                    return Err(too_large(&self.from));
-                }
-                whole.extend_from_slice(&chunk);
-            }
-            Ok(whole.freeze())
-        };
-        let whole = timeout_at(deadline.at, read).await;
-        whole.map_err(|_| ClientError::Timeout { to: from, after: deadline.after })?
+        match timeout_at(deadline.at, Limited::new(incoming, limit).collect()).await {
+            Ok(Ok(whole)) => Ok(whole.to_bytes()),
+            Ok(Err(error)) => Err(match error.downcast_ref() {
+                Some(error) => ClientError::in_body(&from, error),
+                None => ClientError::TooLarge(from, limit),
+            }),
+            Err(_) => Err(ClientError::Timeout(from, deadline.after)),
+        }
     }
 
     /// The next chunk as it arrives, or nothing at the end. There is no deadline.
@@ -65,22 +61,15 @@ impl Body {
     /// # Errors
     /// If the connection breaks before the end.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, ClientError>> {
-        loop {
-            match self.incoming.frame().await? {
-                Ok(frame) => {
-                    // Trailers are ignored.
-                    if let Ok(data) = frame.into_data() {
-                        return Some(Ok(data));
-                    }
-                }
-                Err(error) => return Some(Err(ClientError::in_body(&self.from, &error))),
-            }
-        }
+        // Trailers are ignored.
+        let chunk = (&mut self.incoming).into_data_stream().next().await?;
+        Some(chunk.map_err(|error| ClientError::in_body(&self.from, &error)))
     }
 
     /// The lines of the body as they arrive, each of at most `longest` bytes.
     pub fn lines(self, longest: usize) -> Lines {
-        Lines { body: self, longest, buffer: BytesMut::new(), searched: 0, ended: false }
+        let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), Vec::new(), longest);
+        Lines { body: self, codec, buffer: BytesMut::new(), ended: false }
     }
 }
 
@@ -88,10 +77,8 @@ impl Body {
 #[derive(Debug)]
 pub struct Lines {
     body: Body,
-    longest: usize,
+    codec: AnyDelimiterCodec,
     buffer: BytesMut,
-    /// This many bytes of the buffer contain no end of a line.
-    searched: usize,
     ended: bool,
 }
 
@@ -107,45 +94,27 @@ impl Lines {
     /// an error.
     pub async fn next(&mut self) -> Option<Result<Bytes, ClientError>> {
         loop {
-            if let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
-                let end = self.searched + end;
-                if end > self.longest {
-                    return Some(Err(self.too_long()));
-                }
-                let line = self.buffer.split_to(end).freeze();
-                self.buffer.advance(1);
-                self.searched = 0;
-                return Some(Ok(line));
-            }
-            self.searched = self.buffer.len();
-            if self.buffer.len() > self.longest {
-                return Some(Err(self.too_long()));
-            }
-            if self.ended {
-                return (!self.buffer.is_empty()).then(|| {
-                    self.searched = 0;
-                    Ok(self.buffer.split().freeze())
-                });
-            }
-            match self.body.chunk().await {
-                Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
-                Some(Err(error)) => {
-                    self.end();
-                    return Some(Err(error));
-                }
-                None => self.ended = true,
-            }
+            let Self { codec, buffer, .. } = self;
+            let line = if self.ended { codec.decode_eof(buffer) } else { codec.decode(buffer) };
+            let error = match line {
+                Ok(None) if self.ended => return None,
+                Ok(None) => match self.body.chunk().await {
+                    Some(Ok(chunk)) => {
+                        self.buffer.extend_from_slice(&chunk);
+                        continue;
+                    }
+                    Some(Err(error)) => error,
+                    None => {
+                        self.ended = true;
+                        continue;
+                    }
+                },
+                Ok(Some(line)) => return Some(Ok(line)),
+                Err(_) => ClientError::TooLarge(self.body.from.clone(), self.codec.max_length()),
+            };
+            self.ended = true;
+            self.buffer.clear();
+            return Some(Err(error));
         }
-    }
-
-    fn too_long(&mut self) -> ClientError {
-        self.end();
-        ClientError::TooLarge { from: self.body.from.clone(), limit: self.longest }
-    }
-
-    fn end(&mut self) {
-        self.ended = true;
-        self.buffer.clear();
-        self.searched = 0;
     }
 }

@@ -1,15 +1,18 @@
-//! TCP connections, and the pools that keep them.
+//! Connections by TCP and to Unix sockets, and the pools that keep them.
 
-use std::time::Duration;
+use std::{io, path::Path, sync::Arc, time::Duration};
 
+use http::Uri;
 use http_body_util::Full;
 use hyper_util::{
     client::legacy::{
         Client,
         connect::{Connect, HttpConnector},
     },
-    rt::{TokioExecutor, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
+use tokio::net::UnixStream;
+use tower::{service_fn, util::BoxCloneSyncService};
 
 /// The largest head of a response, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
@@ -54,4 +57,15 @@ pub(crate) fn tcp(connect_timeout: Duration) -> HttpConnector {
     connector.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     connector
+}
+
+/// Connects to one Unix socket, whatever the host of the URL is.
+pub(super) type UnixConnector = BoxCloneSyncService<Uri, TokioIo<UnixStream>, io::Error>;
+
+/// The connector of a Unix socket.
+pub(super) fn unix(path: Arc<Path>) -> UnixConnector {
+    BoxCloneSyncService::new(service_fn(move |_| {
+        let path = path.clone();
+        async move { UnixStream::connect(&path).await.map(TokioIo::new) }
+    }))
 }

@@ -13,167 +13,75 @@ use hyper_util::client::legacy;
 use rustls::{AlertDescription, CertificateError};
 
 use super::url::shown;
-use crate::pem::PemError;
+use crate::{certificate_files::CertificateFiles, pem::PemError};
 
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL cannot be requested.
-    #[error("cannot request {url}: expected http://HOST/… or https://HOST/… (over a Unix socket only http)")]
-    Url {
-        /// The URL without its secrets.
-        url: String,
-    },
-    /// A file of the settings cannot be read.
-    #[error("cannot read {}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        error: io::Error,
-    },
-    /// A file of the settings is not the PEM text that is expected.
-    #[error("cannot use {}", .path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What is missing.
-        #[source]
-        error: PemError,
-    },
-    /// A certificate in the CA file cannot be used.
-    #[error("cannot use {} as CA: one of its certificates is not valid for that", .path.display())]
-    Ca {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        error: rustls::Error,
-    },
+    /// The URL, without its secrets, cannot be requested.
+    #[error("cannot request {0}: expected http://HOST/… or https://HOST/… (over a Unix socket only http)")]
+    Url(String),
+    /// A file of the settings, by its path, cannot be read.
+    #[error("cannot read {}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+    /// A file of the settings, by its path, is not the PEM text that is expected.
+    #[error("cannot use {}", .0.display())]
+    Pem(PathBuf, #[source] PemError),
+    /// A certificate in the CA file of this path cannot be used.
+    #[error("cannot use {} as CA: one of its certificates is not valid for that", .0.display())]
+    Ca(PathBuf, #[source] rustls::Error),
     /// The certificate and the key cannot be used together.
-    #[error("cannot use the certificate {} with the key {} (do they belong together?)", .cert_file.display(), .key_file.display())]
-    Identity {
-        /// The certificate's file.
-        cert_file: PathBuf,
-        /// The key's file.
-        key_file: PathBuf,
-        /// The reason.
-        #[source]
-        error: rustls::Error,
-    },
+    #[error("cannot use the certificate {} with the key {} (do they belong together?)", .0.certificate.display(), .0.key.display())]
+    Identity(CertificateFiles, #[source] rustls::Error),
     /// The system's CAs cannot be read.
     #[error(
         "cannot read the system's CA certificates (install the package ca-certificates, or set a CA file)"
     )]
     Roots(#[source] io::Error),
-    /// Nothing listens at the address.
-    #[error("{to} refused the connection (is the server running, and is this its address?)")]
-    Refused {
-        /// Host and port, or the socket's path.
-        to: Arc<str>,
-    },
+    /// Nothing listens at the address: host and port, or the path of a socket, as in the other errors.
+    #[error("{0} refused the connection (is the server running, and is this its address?)")]
+    Refused(Arc<str>),
     /// The Unix socket does not exist.
-    #[error("the socket {} does not exist (is the server running, and is this its socket?)", .path.display())]
-    NoSocket {
-        /// The socket.
-        path: PathBuf,
-    },
+    #[error("the socket {} does not exist (is the server running, and is this its socket?)", .0.display())]
+    NoSocket(PathBuf),
     /// The caller may not use the Unix socket.
-    #[error("no permission to use the socket {} (only its owner and its group may use it: join the group, or become root)", .path.display())]
-    Permission {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("no permission to use the socket {} (only its owner and its group may use it: join the group, or become root)", .0.display())]
+    Permission(PathBuf),
     /// Connecting failed for another reason.
-    #[error("cannot connect to {to}")]
-    Connect {
-        /// Host and port, or the socket's path.
-        to: Arc<str>,
-        /// The reason.
-        #[source]
-        error: Box<dyn Error + Send + Sync>,
-    },
-    /// The server's certificate is not trusted.
-    #[error("the certificate of {to} is not trusted: {why}")]
-    Certificate {
-        /// Host and port.
-        to: Arc<str>,
-        /// What is wrong with it, and what to do.
-        why: String,
-    },
-    /// The server rejected the client certificate.
+    #[error("cannot connect to {0}")]
+    Connect(Arc<str>, #[source] Box<dyn Error + Send + Sync>),
+    /// The server's certificate is not trusted: what is wrong with it, and what to do.
+    #[error("the certificate of {0} is not trusted: {1}")]
+    Certificate(Arc<str>, String),
+    /// The server rejected the client certificate, with this alert of TLS.
     #[error(
-        "{to} rejected the client certificate ({alert}); is one configured, is it still valid, and does the server trust its CA?"
+        "{0} rejected the client certificate ({1}); is one configured, is it still valid, and does the server trust its CA?"
     )]
-    ClientCertificate {
-        /// Host and port.
-        to: Arc<str>,
-        /// The TLS alert of the server.
-        alert: String,
-    },
+    ClientCertificate(Arc<str>, String),
     /// TLS failed for another reason.
-    #[error("TLS with {to} failed (does the server use TLS at this port?)")]
-    Tls {
-        /// Host and port.
-        to: Arc<str>,
-        /// The reason.
-        #[source]
-        error: rustls::Error,
-    },
+    #[error("TLS with {0} failed (does the server use TLS at this port?)")]
+    Tls(Arc<str>, #[source] rustls::Error),
     /// The response was not complete in time.
-    #[error("{to} sent no complete response within {after:?}")]
-    Timeout {
-        /// Host and port, or the socket's path.
-        to: Arc<str>,
-        /// The time limit.
-        after: Duration,
-    },
+    #[error("{0} sent no complete response within {1:?}")]
+    Timeout(Arc<str>, Duration),
     /// The connection was not established in time.
-    #[error("no connection to {to} within {after:?} (is the host up, and does a firewall block the port?)")]
-    ConnectTimeout {
-        /// Host and port.
-        to: Arc<str>,
-        /// The time limit.
-        after: Duration,
-    },
-    /// The response is too large.
-    #[error("{from} sent more than the limit of {limit} bytes")]
-    TooLarge {
-        /// Host and port, or the socket's path.
-        from: Arc<str>,
-        /// The limit, in bytes.
-        limit: usize,
-    },
+    #[error("no connection to {0} within {1:?} (is the host up, and does a firewall block the port?)")]
+    ConnectTimeout(Arc<str>, Duration),
+    /// The response is larger than the limit in bytes.
+    #[error("{0} sent more than the limit of {1} bytes")]
+    TooLarge(Arc<str>, usize),
     /// The connection broke before the response was complete.
-    #[error("{from} closed the connection before its response was complete")]
-    CutOff {
-        /// Host and port, or the socket's path.
-        from: Arc<str>,
-    },
+    #[error("{0} closed the connection before its response was complete")]
+    CutOff(Arc<str>),
     /// The response is not HTTP/1.1.
-    #[error("{from} sent no valid HTTP/1.1 response")]
-    Protocol {
-        /// Host and port, or the socket's path.
-        from: Arc<str>,
-        /// What is wrong with it.
-        #[source]
-        error: Box<dyn Error + Send + Sync>,
-    },
-    /// There are too many redirects.
-    #[error("more than {limit} redirects, the last one to {to}")]
-    TooManyRedirects {
-        /// The target of the last one.
-        to: Arc<str>,
-        /// How many are followed.
-        limit: usize,
-    },
-    /// A redirect leads to something that is not an http or https URL.
-    #[error("{from} redirects to something that is not an http or https URL")]
-    BadRedirect {
-        /// The URL that redirects, without its secrets.
-        from: String,
-    },
+    #[error("{0} sent no valid HTTP/1.1 response")]
+    Protocol(Arc<str>, #[source] Box<dyn Error + Send + Sync>),
+    /// There are more redirects than the limit. The last one leads to this server.
+    #[error("more than {1} redirects, the last one to {0}")]
+    TooManyRedirects(Arc<str>, usize),
+    /// This URL, without its secrets, redirects to something that is not an http or https URL.
+    #[error("{0} redirects to something that is not an http or https URL")]
+    BadRedirect(String),
     /// A redirect leads from https to http.
     #[error("{from} redirects from https to {location}, which is not encrypted, so it is not followed")]
     Downgrade {
@@ -186,7 +94,7 @@ pub enum ClientError {
 
 impl ClientError {
     pub(super) fn invalid_url(url: &Uri) -> Self {
-        Self::Url { url: shown(url) }
+        Self::Url(shown(url))
     }
 
     /// Explains an error of another client that is built on hyper, or of the body of its
@@ -208,9 +116,9 @@ impl ClientError {
         let to: Arc<str> = path.to_string_lossy().into();
         let kind = cause::<io::Error>(error).map(io::Error::kind);
         match kind.filter(|_| error.is_connect()) {
-            Some(io::ErrorKind::NotFound) => Self::NoSocket { path: path.to_owned() },
-            Some(io::ErrorKind::PermissionDenied) => Self::Permission { path: path.to_owned() },
-            Some(io::ErrorKind::ConnectionRefused) => Self::Refused { to },
+            Some(io::ErrorKind::NotFound) => Self::NoSocket(path.to_owned()),
+            Some(io::ErrorKind::PermissionDenied) => Self::Permission(path.to_owned()),
+            Some(io::ErrorKind::ConnectionRefused) => Self::Refused(to),
             _ => Self::from_client(&to, error),
         }
     }
@@ -222,19 +130,19 @@ impl ClientError {
         }
         let kind = cause::<io::Error>(error).map(io::Error::kind);
         match kind.filter(|_| error.is_connect()) {
-            Some(io::ErrorKind::ConnectionRefused) => Self::Refused { to: to.clone() },
-            Some(io::ErrorKind::TimedOut) => Self::ConnectTimeout { to: to.clone(), after: connect_timeout },
+            Some(io::ErrorKind::ConnectionRefused) => Self::Refused(to.clone()),
+            Some(io::ErrorKind::TimedOut) => Self::ConnectTimeout(to.clone(), connect_timeout),
             _ => Self::from_client(to, error),
         }
     }
 
     fn from_client(to: &Arc<str>, error: &legacy::Error) -> Self {
         if error.is_connect() {
-            return Self::Connect { to: to.clone(), error: inner(error) };
+            return Self::Connect(to.clone(), inner(error));
         }
         match cause::<hyper::Error>(error) {
-            Some(hyper) if hyper.is_parse() => Self::Protocol { from: to.clone(), error: inner(error) },
-            _ => Self::CutOff { from: to.clone() },
+            Some(hyper) if hyper.is_parse() => Self::Protocol(to.clone(), inner(error)),
+            _ => Self::CutOff(to.clone()),
         }
     }
 
@@ -244,15 +152,15 @@ impl ClientError {
             return Self::in_tls(from, error);
         }
         if error.is_parse() {
-            return Self::Protocol { from: from.clone(), error: causes_of(error) };
+            return Self::Protocol(from.clone(), causes_of(error));
         }
-        Self::CutOff { from: from.clone() }
+        Self::CutOff(from.clone())
     }
 
     fn in_tls(to: &Arc<str>, error: &rustls::Error) -> Self {
         let to = to.clone();
         match error {
-            rustls::Error::InvalidCertificate(error) => Self::Certificate { to, why: distrust(error) },
+            rustls::Error::InvalidCertificate(error) => Self::Certificate(to, distrust(error)),
             rustls::Error::AlertReceived(
                 alert @ (AlertDescription::CertificateRequired
                 | AlertDescription::BadCertificate
@@ -262,8 +170,8 @@ impl ClientError {
                 | AlertDescription::CertificateUnknown
                 | AlertDescription::UnsupportedCertificate
                 | AlertDescription::AccessDenied),
-            ) => Self::ClientCertificate { to, alert: format!("{alert:?}") },
-            error => Self::Tls { to, error: error.clone() },
+            ) => Self::ClientCertificate(to, format!("{alert:?}")),
+            error => Self::Tls(to, error.clone()),
         }
     }
 }

@@ -10,7 +10,6 @@ mod connection;
 mod error;
 mod redirect;
 mod tls;
-mod unix_socket;
 mod url;
 
 use std::{fmt, path::Path, sync::Arc};
@@ -26,7 +25,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use self::{body::Deadline, connection::Pool, tls::TlsFiles, unix_socket::UnixConnector};
+use self::{
+    body::Deadline,
+    connection::{Pool, UnixConnector, unix},
+    tls::TlsFiles,
+};
 pub use self::{
     body::{Body, Lines},
     config::ClientSettings,
@@ -100,7 +103,7 @@ impl Client {
         let route = match &settings.socket {
             Some(path) => {
                 let path: Arc<Path> = path.as_path().into();
-                Route::Socket(path.clone(), Box::new(pool(UnixConnector::new(path))))
+                Route::Socket(path.clone(), Box::new(pool(unix(path))))
             }
             None => Route::Network(Box::new(Network {
                 plain: pool(tcp(settings.connect_timeout)),
@@ -133,15 +136,14 @@ impl Client {
             let peer = self.peer(&head.uri)?;
             let request = Request::from_parts(head.clone(), Full::new(body.clone()));
             let response = timeout_at(deadline.at, self.send_once(&peer, request)).await;
-            let response =
-                response.map_err(|_| ClientError::Timeout { to: peer.clone(), after: deadline.after })??;
+            let response = response.map_err(|_| ClientError::Timeout(peer.clone(), deadline.after))??;
             if let Some(location) = redirect::location(&response).filter(|_| self.settings.follow_redirects) {
                 redirect::follow(&mut head, &mut body, response.status(), location)?;
                 continue;
             }
             return Ok(response.map(|incoming| Body::new(incoming, peer, deadline)));
         }
-        Err(ClientError::TooManyRedirects { to: self.peer(&head.uri)?, limit: MAX_REDIRECTS })
+        Err(ClientError::TooManyRedirects(self.peer(&head.uri)?, MAX_REDIRECTS))
     }
 
     async fn send_once(

@@ -42,7 +42,7 @@ pub(super) fn follow(
     status: StatusCode,
     location: &[u8],
 ) -> Result<(), ClientError> {
-    let bad = || ClientError::BadRedirect { from: shown(&head.uri) };
+    let bad = || ClientError::BadRedirect(shown(&head.uri));
     let location = str::from_utf8(location).map_err(|_| bad())?;
     let next = resolve(&head.uri, location).ok_or_else(bad)?;
     if head.uri.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
@@ -95,11 +95,10 @@ fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
             format!("{directory}{reference}")
         }
     };
-    let (path, query) = path.split_once('?').map_or((&*path, None), |(path, query)| (path, Some(query)));
-    let mut path = without_dots(path);
-    if let Some(query) = query {
-        path = format!("{path}?{query}");
-    }
+    let path = match path.split_once('?') {
+        Some((path, query)) => format!("{}?{query}", without_dots(path)),
+        None => without_dots(&path),
+    };
     let mut parts = base.clone().into_parts();
     parts.path_and_query = Some(PathAndQuery::try_from(path).ok()?);
     Uri::from_parts(parts).ok()
@@ -116,20 +115,14 @@ pub(crate) fn absolute(text: &str) -> Option<Uri> {
 /// `/a/./b/../c` is `/a/c`.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
-    let mut segments = path.split('/').skip(1).peekable();
-    while let Some(segment) = segments.next() {
-        let last = segments.peek().is_none();
+    for segment in path.split('/').skip(1) {
         match segment {
             "." => {}
             ".." => drop(kept.pop()),
-            segment => {
-                kept.push(segment);
-                continue;
-            }
-        }
-        if last {
-            kept.push("");
+            segment => kept.push(segment),
         }
     }
-    format!("/{}", kept.join("/"))
+    let is_directory = path.ends_with("/.") || path.ends_with("/..");
+    let end = if is_directory && !kept.is_empty() { "/" } else { "" };
+    format!("/{}{end}", kept.join("/"))
 }

@@ -42,7 +42,7 @@ impl TlsFiles {
         let roots = ca_file.map(|path| {
             let mut roots = RootCertStore::empty();
             for certificate in read(disk, path, pem::certificates)? {
-                roots.add(certificate).map_err(|error| ClientError::Ca { path: path.to_owned(), error })?;
+                roots.add(certificate).map_err(|error| ClientError::Ca(path.to_owned(), error))?;
             }
             Ok(roots)
         });
@@ -59,8 +59,7 @@ impl TlsFiles {
         let identity = self.identity.as_ref().map(|loaded| (loaded.chain.clone(), loaded.key.clone_key()));
         config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
             (TlsError::Identity(error), Some(LoadedIdentity { files, .. })) => {
-                let CertificateFiles { certificate: cert_file, key: key_file } = files.clone();
-                ClientError::Identity { cert_file, key_file, error }
+                ClientError::Identity(files.clone(), error)
             }
             (TlsError::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
             (TlsError::Roots(error), _) => ClientError::Roots(error),
@@ -70,8 +69,8 @@ impl TlsFiles {
 
 fn read<T>(disk: &Disk, path: &Path, parse: fn(&[u8]) -> Result<T, PemError>) -> Result<T, ClientError> {
     let text = disk.read(path, MAX_FILE);
-    let text = text.map_err(|error| ClientError::File { path: path.to_owned(), error })?;
-    parse(&text).map_err(|error| ClientError::Pem { path: path.to_owned(), error })
+    let text = text.map_err(|error| ClientError::File(path.to_owned(), error))?;
+    parse(&text).map_err(|error| ClientError::Pem(path.to_owned(), error))
 }
 
 /// Why there is no configuration of TLS.

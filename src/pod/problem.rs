@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use serde::{Serialize, ser::Serializer};
+
 /// Whether a problem rejects the manifest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The manifest is rejected.
     Error,
@@ -40,15 +43,19 @@ impl Stage {
 ///
 /// `Display` writes `LINE:COLUMN: FIELD: detail` without the parts that are not
 /// known, and `warning` before the field of a warning. The caller adds the file's name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// In JSON, the position is the fields `line` and `column`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Whether the problem rejects the manifest.
     pub severity: Severity,
     /// Line and column in the text, both counted from 1.
+    #[serde(flatten, serialize_with = "line_and_column")]
     pub position: Option<(u32, u32)>,
     /// The field's path as the API writes it: `spec.containers[0].name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// The API's name of the reason (`FieldValueRequired`), if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
     /// The explanation.
     pub detail: String,
@@ -85,6 +92,12 @@ impl Problem {
         self.reason = Some(reason);
         self
     }
+}
+
+#[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn line_and_column<S: Serializer>(position: &Option<(u32, u32)>, serializer: S) -> Result<S::Ok, S::Error> {
+    let numbers = position.iter().flat_map(|(line, column)| [line, column]);
+    serializer.collect_map(["line", "column"].into_iter().zip(numbers))
 }
 
 impl fmt::Display for Problem {

@@ -1,19 +1,13 @@
 //! Counters of connections and of rejected connections and requests.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 
 /// The transport's counters since its start. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct ConnectionStats(Arc<Counters>);
-
-#[derive(Debug, Default)]
-struct Counters {
-    open: AtomicUsize,
-    accepted: AtomicU64,
-    rejected: [AtomicU64; RejectReason::LABELS.len()],
+pub struct ConnectionStats {
+    pub(super) open: Gauge,
+    pub(super) accepted: Counter,
+    pub(super) rejected: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 /// Why the transport rejected or closed a connection or a request.
@@ -44,7 +38,7 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// All reasons in the order of their declaration, with their values of the metric's label.
-    pub const LABELS: [(Self, &'static str); 10] = [
+    pub(super) const LABELS: [(Self, &'static str); 10] = [
         (Self::Evicted, "room"),
         (Self::Handshake, "handshake"),
         (Self::HeadersTimeout, "headers_timeout"),
@@ -61,37 +55,41 @@ impl RejectReason {
 impl ConnectionStats {
     /// The number of open connections.
     pub fn open(&self) -> usize {
-        self.0.open.load(Ordering::Relaxed)
+        usize::try_from(self.open.get()).unwrap_or_default()
     }
 
     /// The number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
-        self.0.accepted.load(Ordering::Relaxed)
+        self.accepted.get()
     }
 
     /// The number of connections and requests rejected so far for a reason.
     pub fn rejected(&self, reason: RejectReason) -> u64 {
-        self.0.rejected[reason as usize].load(Ordering::Relaxed)
+        self.counter(reason).get()
     }
 
     pub(super) fn reject(&self, reason: RejectReason) {
-        self.0.rejected[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.counter(reason).inc();
+    }
+
+    fn counter(&self, reason: RejectReason) -> Counter {
+        self.rejected.get_or_create_owned(&[("reason", RejectReason::LABELS[reason as usize].1)])
     }
 
     /// Counts a connection as open until the guard is dropped.
     pub(super) fn connected(&self) -> OpenConnection {
-        self.0.accepted.fetch_add(1, Ordering::Relaxed);
-        self.0.open.fetch_add(1, Ordering::Relaxed);
-        OpenConnection(self.clone())
+        self.accepted.inc();
+        self.open.inc();
+        OpenConnection(self.open.clone())
     }
 }
 
 /// Counts a connection as open.
 #[derive(Debug)]
-pub(super) struct OpenConnection(ConnectionStats);
+pub(super) struct OpenConnection(Gauge);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.dec();
     }
 }

@@ -14,6 +14,9 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// The number of digits after the point that are read.
+const MAX_FRACTION: usize = 18;
+
 /// Reads a duration within bounds.
 ///
 /// # Errors
@@ -56,18 +59,14 @@ fn parse(text: &str) -> Option<Duration> {
 /// A decimal number of units in nanoseconds, rounded down.
 fn count(number: &str, size: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() {
+    // Further digits are less than a nanosecond.
+    let (fraction, rest) = fraction.split_at(fraction.len().min(MAX_FRACTION));
+    if rest.contains('.') {
         return None;
     }
-    let mut nanos = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(size)? };
-    let mut part = size;
-    for digit in fraction.chars() {
-        // The digit is worth a tenth of the one before it; kept in u128 the product cannot overflow.
-        let worth = u128::from(digit.to_digit(10)?) * u128::from(part) / 10;
-        nanos = nanos.checked_add(u64::try_from(worth).ok()?)?;
-        part /= 10;
-    }
-    Some(nanos)
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    u64::try_from(digits.checked_mul(size.into())? / scale).ok()
 }
 
 /// Shows a duration in the largest unit that needs no fraction.

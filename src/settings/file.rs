@@ -106,13 +106,10 @@ impl File<'_> {
                 "a field of a kubelet's configuration: add kind: {KUBELET_KIND}, or use podManifestPath and manifestUrl"
             );
         }
-        let mut fields = self.settings.iter().map(|setting| &*setting.field);
-        match fields.clone().find(|field| field.eq_ignore_ascii_case(name)) {
+        let fields: Vec<&str> = self.settings.iter().map(|setting| &*setting.field).collect();
+        match fields.iter().find(|field| field.eq_ignore_ascii_case(name)) {
             Some(field) => format!("unknown field; it is spelled {field}"),
-            None => format!("unknown field; the fields are {}", {
-                let first = fields.next().unwrap_or_default().to_owned();
-                fields.fold(first, |all, field| all + ", " + field)
-            }),
+            None => format!("unknown field; the fields are {}", fields.join(", ")),
         }
     }
 

@@ -177,6 +177,31 @@ fn printed_pods_can_be_applied_again() {
 }
 
 #[test]
+fn a_backup_of_get_can_be_applied_again() {
+    let real = Real::start();
+    real.output(&["apply", "-f", "-"], &format!("{}---\n{}", pod("web", "i"), pod("db", "i")));
+    let printed = |args: &[&str]| String::from_utf8(real.podmux(args).output().unwrap().stdout).unwrap();
+    let uid = || to_json(&printed(&["get", "pod", "web", "-o", "json"])).unwrap()["metadata"]["uid"].clone();
+    for form in ["yaml", "json"] {
+        let (backup, saved) = (printed(&["get", "pods", "-o", form]), uid());
+        assert!(backup.contains("status") && backup.contains(saved.as_str().unwrap()), "{backup}");
+        // The pod is another one now, which a version or UID of the backup would not match.
+        real.output(&["delete", "pod", "web", "--force"], "");
+        real.output(&["apply", "-f", "-"], &pod("web", "other"));
+        let other = uid();
+        let applied = real.output(&["apply", "-f", "-"], &backup);
+        assert_eq!(applied, "pod/db unchanged\npod/web configured\nexit 0\n");
+        assert_eq!(uid(), other);
+        // A pod that is gone is created anew.
+        real.output(&["delete", "pod", "web", "--force"], "");
+        let applied = real.output(&["apply", "-f", "-"], &backup);
+        assert_eq!(applied, "pod/db unchanged\npod/web created\nexit 0\n");
+        assert!(uid() != saved && uid() != other);
+    }
+    real.ends();
+}
+
+#[test]
 fn sources_show_the_owner_of_a_name_and_the_reason() {
     let real = Real::start();
     real.output(&["apply", "-f", "-"], &pod("web-node1", "posted"));

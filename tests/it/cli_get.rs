@@ -958,7 +958,7 @@ fn invalid_arguments_are_errors() {
     }
     expect![[r#"
         $ podmux get nodes
-        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, sources, updates]; see podmux get --help
+        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, sources, updates]; tip: a similar value exists: 'pods'; see podmux get --help
         exit 2
         $ podmux get pods --from 1
         ! podmux: --from is for updates only
@@ -994,7 +994,7 @@ fn invalid_arguments_are_errors() {
         ! podmux: --watch does not support selectors: omit --selector and --field-selector, and filter the output of get pods --watch -o jsonl
         exit 2
         $ podmux get pod/
-        ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, sources, updates]; see podmux get --help
+        ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, sources, updates]; tip: a similar value exists: 'pods'; see podmux get --help
         exit 2
         $ podmux get pods --server ftp://host
         ! podmux: --server: invalid address "ftp://host": use http://HOST:PORT, https://HOST:PORT or unix:PATH

@@ -94,7 +94,7 @@ async fn the_error_for_an_unusable_socket_names_the_reason() {
     let error = fails(&of(&path), get("http://podmux/")).await.to_string();
     assert!(error.starts_with(&format!("{shown} refused the connection")), "{error}");
 
-    let forbidden = ClientError::Permission { path: path.clone() };
+    let forbidden = ClientError::Permission(path.clone());
     if !geteuid().is_root() {
         use std::os::unix::fs::PermissionsExt as _;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
@@ -222,7 +222,7 @@ async fn a_body_is_read_line_by_line() {
         assert_eq!(soon(lines.next()).await.unwrap().unwrap(), expected);
     }
     let error = soon(lines.next()).await.unwrap().unwrap_err();
-    assert!(matches!(error, ClientError::CutOff { .. }), "an incomplete line is not returned: {error}");
+    assert!(matches!(error, ClientError::CutOff(_)), "an incomplete line is not returned: {error}");
 
     for (long, steps) in [("whole", vec!["four\nsixsix\n"]), ("endless", vec!["four\nsix", "six", "six"])] {
         let mut steps: Vec<Step> = steps.into_iter().map(|bit| Step::Send(bit.into())).collect();

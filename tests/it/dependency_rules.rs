@@ -59,7 +59,7 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::mux::Updates crate::mux::Notify crate::storage::Merged crate::storage::Delivered"]),
     // It writes a file, a pipe or the standard output, and follows rotation.
     ("sink/jsonl", &["std::fs"]),
-    ("server", &[ASYNC, "axum base64 http_body_util hyper hyper_util prometheus_client rustls sha2 subtle",
+    ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rustls sha2 subtle",
         "listenfd tokio_rustls tower_service uuid",
         // What the program is built for, for /version.
         "std::env::consts",
@@ -76,8 +76,8 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::source -crate::source::http crate::source::http::Config -crate::source::last_good crate::certificate_files",
         "crate::server crate::sink crate::telemetry crate::client"]),
     ("db", &[ASYNC, "-tokio -tokio_util std::fs tokio::sync redb sha2 uuid crate::host crate::error_chain crate::outage"]),
-    ("client", &[ASYNC, "base64 http_body_util hyper hyper_rustls hyper_util percent_encoding rustls",
-        "tower_service crate::host crate::certificate_files crate::error_chain crate::pem"]),
+    ("client", &[ASYNC, "base64 futures_util http_body_util hyper hyper_rustls hyper_util percent_encoding rustls",
+        "tower crate::host crate::certificate_files crate::error_chain crate::pem"]),
     ("supervise", &[ASYNC, "-rustix -serde -serde_json crate::error_chain"]),
     ("systemd", &[ASYNC, "-tokio -tokio_util tokio::net::UnixDatagram"]),
     ("telemetry", &[ASYNC, "-tokio -tokio_util tracing_subscriber crate::host",
@@ -92,7 +92,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("hex", &["std"]),
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
-    ("agent", &[ASYNC, PROGRAM, "rustls crate -crate::cli"]),
+    ("agent", &[ASYNC, PROGRAM, "futures_util rustls crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     ("lib", &[ASYNC, "crate"]),
     ("main", &[PROGRAM, "std crate::cli"]),

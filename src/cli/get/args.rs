@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use clap::{
     Arg, ValueEnum,
     builder::{PossibleValue, TypedValueParser},
-    error::{ContextKind, ContextValue, ErrorKind},
+    value_parser,
 };
 
 use crate::cli::connection::ConnectionArgs;
@@ -146,17 +146,12 @@ impl TypedValueParser for TargetParser {
         arg: Option<&Arg>,
         value: &std::ffi::OsStr,
     ) -> Result<Target, clap::Error> {
-        value.to_str().and_then(Target::parse).ok_or_else(|| {
-            let mut error = clap::Error::new(ErrorKind::InvalidValue).with_cmd(command);
-            let mut insert = |kind, value| error.insert(kind, value);
-            let arg = arg.map(ToString::to_string).unwrap_or_default();
-            insert(ContextKind::InvalidArg, ContextValue::String(arg));
-            insert(ContextKind::InvalidValue, ContextValue::String(value.to_string_lossy().into_owned()));
-            let valid = self.possible_values().into_iter().flatten();
-            let valid = valid.map(|value| value.get_name().to_owned()).collect();
-            insert(ContextKind::ValidValue, ContextValue::Strings(valid));
-            error
-        })
+        let Some(target) = value.to_str().and_then(Target::parse) else {
+            // It is not a resource: the error names them all.
+            let resource = value_parser!(Resource).parse_ref(command, arg, value)?;
+            return Ok(Target { resource, name: None });
+        };
+        Ok(target)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {

@@ -5,9 +5,8 @@ use serde_json::Value;
 use super::args::{Args, OutputFormat};
 use crate::cli::{
     failure::Failure,
-    output::{Output, pretty},
+    output::{Output, document},
     table::{Row, Table},
-    yaml,
 };
 
 /// Prints rows and objects. Everything is flushed at once.
@@ -42,11 +41,8 @@ impl Printer {
     pub(super) fn object(&mut self, object: &Value) -> Result<(), Failure> {
         let text = match self.format {
             OutputFormat::Jsonl => format!("{object}\n"),
-            OutputFormat::Yaml => {
-                let separator = if self.has_printed { "---\n" } else { "" };
-                separator.to_owned() + &yaml::document(object).map_err(Failure::failed)?
-            }
-            _ => pretty(object)?,
+            OutputFormat::Yaml if self.has_printed => format!("---\n{}", document(object, true)?),
+            format => document(object, format == OutputFormat::Yaml)?,
         };
         self.has_printed = true;
         self.text(&text)

@@ -28,13 +28,8 @@ pub(super) async fn get(
     colour: bool,
 ) -> Result<u8, Failure> {
     let (mut list, mut sources) = connection.list("/sources", &[], "SourceList").await?;
-    let mut code = 0;
-    for wanted in names {
-        if !sources.iter().any(|source| name(source) == wanted) && !args.ignore_not_found {
-            Status::not_found(format!("sources \"{wanted}\" not found")).print(None);
-            code = 1;
-        }
-    }
+    let is_listed = |wanted: &str| sources.iter().any(|source| name(source) == wanted);
+    let is_missing = !args.ignore_not_found && Status::print_missing("sources", names, is_listed);
     if !names.is_empty() {
         sources.retain(|source| names.iter().any(|wanted| wanted == name(source)));
     }
@@ -60,7 +55,7 @@ pub(super) async fn get(
             }
         },
     }
-    Ok(code)
+    Ok(u8::from(is_missing))
 }
 
 /// Prints the sources, and below them a table of their problems if there are any.
@@ -134,42 +129,32 @@ fn since(value: &Value, now: Timestamp) -> String {
 
 /// The failure of a source, then the problems of its manifests and pods.
 fn problem_rows(source: &Value, wide: bool, now: Timestamp) -> Vec<Row> {
+    let row = |pod: &str, reason: Cell, winner: &str, origin: &str, message: &str| {
+        vec![name(source).into(), pod.into(), reason, winner.into(), origin.into(), message.into()]
+    };
     let mut rows = Vec::new();
     let failing = &source["failing"];
     if failing.is_object() {
-        let since = time(&failing["since"]);
-        let error = text(&failing["error"]);
         let attempts = failing["attempts"].as_u64().unwrap_or_default();
-        rows.push(vec![
-            name(source).into(),
-            "".into(),
-            Cell::new("Failing").styled(RED),
-            "".into(),
-            text(&source["target"]).into(),
-            format!("{error} (for {}, {attempts} attempts)", age(since, now)).into(),
-        ]);
+        let failing_for = age(time(&failing["since"]), now);
+        let message = format!("{} (for {failing_for}, {attempts} attempts)", text(&failing["error"]));
+        rows.push(row("", Cell::new("Failing").styled(RED), "", text(&source["target"]), &message));
     }
     for problem in items(&source["problems"]) {
         let text = |field: &str| text(&problem[field]);
-        let details = items(&problem["details"]);
-        let messages = match details {
-            [_, _, ..] if wide => details.iter().map(detail).collect(),
+        let messages = match items(&problem["details"]) {
+            details @ [_, _, ..] if wide => details.iter().map(detail).collect(),
             _ => vec![text("message").to_owned()],
         };
+        let winner = winner(&problem["winner"], text("pod"));
         rows.extend(messages.iter().map(|message| {
-            vec![
-                name(source).into(),
-                text("pod").into(),
-                Cell::new(text("reason")).styled(YELLOW),
-                winner(&problem["winner"], text("pod")).into(),
-                text("origin").into(),
-                message.into(),
-            ]
+            let reason = Cell::new(text("reason")).styled(YELLOW);
+            row(text("pod"), reason, &winner, text("origin"), message)
         }));
     }
     if more_problems(source) > 0 {
         let message = format!("and {} more problems, not listed", more_problems(source));
-        rows.push(vec![name(source).into(), "".into(), "".into(), "".into(), "".into(), message.into()]);
+        rows.push(row("", "".into(), "", "", &message));
     }
     rows
 }

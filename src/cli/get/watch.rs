@@ -34,7 +34,11 @@ impl Watch<'_> {
                 Failure::Failed(anyhow!("the list of pods has no resourceVersion (is this a podmux agent?)"))
             })?;
             let pods: Vec<Value> = listed.pods.into_iter().filter(|pod| self.is_named(pod)).collect();
-            if std::mem::take(&mut is_first) && self.report_missing(&pods) {
+            let is_listed = |wanted: &str| pods.iter().any(|pod| name(pod) == wanted);
+            if std::mem::take(&mut is_first)
+                && !self.pods.args.ignore_not_found
+                && Status::print_missing("pods", self.pods.names, is_listed)
+            {
                 return Ok(1);
             }
             self.replace(pods)?;
@@ -44,17 +48,6 @@ impl Watch<'_> {
                 ended => return ended.map(|()| 0),
             }
         }
-    }
-
-    /// Prints an error for each name that is not in the list. Returns whether there is one.
-    fn report_missing(&self, pods: &[Value]) -> bool {
-        let missing = |wanted: &&String| !pods.iter().any(|pod| name(pod) == **wanted);
-        let missing = self.pods.names.iter().filter(missing);
-        let missing: Vec<_> = missing.filter(|_| !self.pods.args.ignore_not_found).collect();
-        for name in &missing {
-            Status::not_found(format!("pods \"{name}\" not found")).print(None);
-        }
-        !missing.is_empty()
     }
 
     /// Prints how these pods differ from the printed ones.

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, ValueEnum, ValueHint};
+use clap::{
+    ArgAction, ValueEnum, ValueHint,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 
 use crate::pod::SourceName;
 
@@ -19,8 +22,8 @@ pub(in crate::cli) struct Args {
     pub(super) strict: bool,
 
     /// The source whose rules apply
-    #[arg(long, value_name = "SOURCE", value_enum, default_value_t = SourceArg::File)]
-    pub(super) source: SourceArg,
+    #[arg(long, value_name = "SOURCE", value_parser = source(), default_value = "file")]
+    pub(super) source: SourceName,
 
     /// The name of this node, a part of every static pod's name [default: the host name]
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]
@@ -35,25 +38,14 @@ pub(in crate::cli) struct Args {
     pub(super) verbose: bool,
 }
 
-/// The sources that prepare manifests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum SourceArg {
-    /// Manifests in a directory
-    File,
-    /// Manifests that are posted over HTTP
-    Http,
-    /// Manifests that are polled from a URL
-    Url,
-}
-
-impl SourceArg {
-    pub(super) fn name(self) -> SourceName {
-        match self {
-            Self::File => SourceName::File,
-            Self::Http => SourceName::Http,
-            Self::Url => SourceName::Url,
-        }
-    }
+/// A parser of the sources that prepare manifests.
+fn source() -> impl TypedValueParser<Value = SourceName> {
+    PossibleValuesParser::new([
+        PossibleValue::new("file").help("Manifests in a directory"),
+        PossibleValue::new("http").help("Manifests that are posted over HTTP"),
+        PossibleValue::new("url").help("Manifests that are polled from a URL"),
+    ])
+    .try_map(|name| name.parse::<SourceName>())
 }
 
 /// The output formats.

@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     let node = settings::node_name(args.node_name.as_deref(), environment).map_err(Failure::refused)?;
     check_stdin(&args.paths).map_err(Failure::Refused)?;
     let mut report = ReportPrinter::new(args.output, args.verbose, environment);
-    let preparation = Preparation { source: args.source.name(), node, generate: None, namespace: None };
+    let preparation = Preparation { source: args.source, node, generate: None, namespace: None };
     let mut is_missing = false;
     for path in &args.paths {
         match find(path) {
@@ -40,10 +40,11 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
                 for (path, reason) in found.skipped.iter().filter(|_| args.verbose) {
                     report.note(path, format_args!("skipped: {reason}"))?;
                 }
-                if found.files.is_empty() {
+                if found.manifests.is_empty() {
                     report.note(path, format_args!("no manifests in it"))?;
                 }
-                check_all(&found, &preparation, args.strict, &mut report)?;
+                let is_directory = !is_stdin(path) && path.is_dir();
+                check_all(&found.manifests, is_directory, &preparation, args.strict, &mut report)?;
             }
             Err(error) => {
                 is_missing = true;
@@ -55,39 +56,32 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     Ok(if is_missing { 2 } else { u8::from(report.invalid() > 0) })
 }
 
-/// Checks the manifests of one argument, and prints the results.
+/// Checks the manifests of one argument, and prints the results. The agent would publish the pods of a
+/// directory together.
 fn check_all(
-    found: &FoundManifests,
+    files: &[PathBuf],
+    is_directory: bool,
     preparation: &Preparation,
     strict: bool,
     report: &mut ReportPrinter,
 ) -> Result<(), Failure> {
-    let progress = ProgressLine::new(found.files.len(), found.files.len() > PROGRESS_STEP);
-    let mut checked = Vec::with_capacity(found.files.len());
-    for (done, path) in found.files.iter().enumerate() {
+    let progress = ProgressLine::new(files.len(), files.len() > PROGRESS_STEP);
+    let mut checked = Vec::with_capacity(files.len());
+    for (done, path) in files.iter().enumerate() {
         if done.is_multiple_of(PROGRESS_STEP) {
             progress.show(done);
         }
         checked.push(check(path, preparation, strict));
     }
     progress.clear();
-    if found.is_directory && preparation.source == SourceName::File {
+    if is_directory && preparation.source == SourceName::File {
         check_duplicates(&mut checked, &Clock::default());
     }
     checked.iter().try_for_each(|checked| report.manifest(checked))
 }
 
-/// The manifests of one argument.
-struct FoundManifests {
-    files: Vec<PathBuf>,
-    /// What the file source skips in a directory, with the reason.
-    skipped: Vec<(PathBuf, &'static str)>,
-    /// Whether the files are one directory, whose pods the agent would publish together.
-    is_directory: bool,
-}
-
 /// Lists the manifests of an argument. Nothing is opened.
-fn find(path: &Path) -> Result<FoundManifests, String> {
+fn find(path: &Path) -> Result<Contents, String> {
     let is_file = is_stdin(path) || {
         let kind = path.metadata().map_err(|error| describe(&error))?.file_type();
         if !kind.is_file() && !kind.is_dir() {
@@ -96,9 +90,7 @@ fn find(path: &Path) -> Result<FoundManifests, String> {
         kind.is_file()
     };
     if is_file {
-        let files = vec![path.to_owned()];
-        return Ok(FoundManifests { files, skipped: Vec::new(), is_directory: false });
+        return Ok(Contents { manifests: vec![path.to_owned()], skipped: Vec::new() });
     }
-    let Contents { manifests, skipped } = contents(path).map_err(|error| describe(&error))?;
-    Ok(FoundManifests { files: manifests, skipped, is_directory: true })
+    contents(path).map_err(|error| describe(&error))
 }

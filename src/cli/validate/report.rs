@@ -88,7 +88,7 @@ impl ReportPrinter {
             path: &checked.path.to_string_lossy(),
             ok: checked.is_valid(),
             stage: checked.stage.map(Stage::as_str),
-            problems: checked.problems.iter().map(ProblemObject::from).collect(),
+            problems: &checked.problems,
             pods: checked.pods().iter().map(Prepared::object).collect(),
         };
         let mut line = serde_json::to_vec(&object).map_err(Failure::failed)?;
@@ -112,37 +112,6 @@ struct ManifestObject<'a> {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     stage: Option<&'static str>,
-    problems: Vec<ProblemObject<'a>>,
+    problems: &'a [Problem],
     pods: Vec<&'a Map<String, Value>>,
-}
-
-#[derive(Serialize)]
-struct ProblemObject<'a> {
-    severity: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    column: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    detail: &'a str,
-}
-
-impl<'a> From<&'a Problem> for ProblemObject<'a> {
-    fn from(problem: &'a Problem) -> Self {
-        let (line, column) = problem.position.unzip();
-        Self {
-            severity: match problem.severity {
-                Severity::Error => "error",
-                Severity::Warning => "warning",
-            },
-            line,
-            column,
-            field: problem.field.as_deref(),
-            reason: problem.reason,
-            detail: &problem.detail,
-        }
-    }
 }

@@ -236,11 +236,7 @@ fn suffix(random: &Random) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut bytes = [0; 8];
     random.fill(&mut bytes);
-    let mut number = u64::from_le_bytes(bytes);
-    let mut letter = || {
-        let letter = LETTERS[usize::try_from(number % 27).unwrap_or(0)];
-        number /= 27;
-        char::from(letter)
-    };
-    (0..5).map(|_| letter()).collect()
+    let number = u64::from_le_bytes(bytes);
+    let letters = (0..5).map(|place| number / 27_u64.pow(place) % 27);
+    letters.map(|letter| char::from(LETTERS[usize::try_from(letter).unwrap_or(0)])).collect()
 }

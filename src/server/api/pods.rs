@@ -1,6 +1,6 @@
 //! Pods: podmux's paths for sets of pods, and Kubernetes' paths.
 
-use std::{fmt::Write as _, iter, sync::Arc};
+use std::{iter, sync::Arc};
 
 use axum::{
     body::Body,
@@ -114,18 +114,13 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
 }
 
 fn pod_list(page: Page) -> Response {
-    let mut head =
-        format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}""#, page.seq);
-    // Writing to memory cannot fail; the token is base64 and needs no quoting.
-    if let Some(next) = &page.next {
-        let _ = write!(head, r#","continue":"{next}""#);
-    }
-    if let Some(remaining) = page.remaining {
-        let _ = write!(head, r#","remainingItemCount":{remaining}"#);
-    }
-    head.push_str(r#"},"items":["#);
-    let pieces =
-        iter::once(Bytes::from(head)).chain(items(page.pods.into_iter())).chain(iter::once(LIST_END));
+    let Page { pods, seq, next, remaining } = page;
+    // The token is base64 and needs no quoting.
+    let next = next.map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
+    let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
+    let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
+    let head = format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{metadata},"items":["#);
+    let pieces = iter::once(Bytes::from(head)).chain(items(pods.into_iter())).chain(iter::once(LIST_END));
     json_text(StatusCode::OK, ChunkedBody::of(pieces)).into_response()
 }
 
@@ -306,9 +301,8 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Body) ->
         check_owner(&server, iter::once(&key))?;
         return Err(ApiError::no_such_pod(key.name()));
     }
-    let DeletePreconditions { uid, resource_version } = options.preconditions.unwrap_or_default();
-    let write =
-        Write::Delete { key: key.clone(), grace, preconditions: Preconditions { uid, resource_version } };
+    let preconditions = options.preconditions.unwrap_or_default();
+    let write = Write::Delete { key: key.clone(), grace, preconditions };
     let pod = write_one(&server, write, &key, dry).await?;
     Ok(pod_response(StatusCode::OK, &pod, HeaderMap::new()))
 }
@@ -319,7 +313,7 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Body) ->
 struct DeleteOptions {
     kind: Option<String>,
     grace_period_seconds: Option<i64>,
-    preconditions: Option<DeletePreconditions>,
+    preconditions: Option<Preconditions>,
     dry_run: Vec<String>,
     /// About dependent objects, which do not exist here: checked and ignored.
     propagation_policy: Option<String>,
@@ -327,13 +321,6 @@ struct DeleteOptions {
 
 /// The values of `propagationPolicy`.
 const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct DeletePreconditions {
-    uid: Option<String>,
-    resource_version: Option<String>,
-}
 
 impl DeleteOptions {
     fn read(text: &[u8], format: BodyFormat) -> Result<Self, ApiError> {

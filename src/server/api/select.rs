@@ -74,123 +74,95 @@ impl Requirement {
     }
 }
 
-/// A token of a label selector. `in` and `notin` are words: they can be keys and values too.
-#[derive(Clone, Debug, PartialEq)]
-enum LabelToken<'s> {
-    Word(&'s str),
-    Sign(&'s str),
-    End,
-}
-
-impl LabelToken<'_> {
-    fn text(&self) -> &str {
-        match self {
-            Self::Word(text) | Self::Sign(text) => text,
-            Self::End => "",
-        }
-    }
-
-    fn unexpected(&self, expected: &str) -> String {
-        format!("found '{}', expected: {expected}", self.text())
-    }
-}
-
 const SIGNS: [&str; 9] = ["!=", "==", "!", "=", "(", ")", ",", ">", "<"];
+const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
 
-/// The remaining tokens of a label selector.
+/// The remaining tokens of a label selector: signs and words, and an empty token at the end. `in` and
+/// `notin` are words: they can be keys and values too.
 struct LabelTokens<'s> {
     rest: &'s str,
 }
 
 impl<'s> LabelTokens<'s> {
-    fn next(&mut self) -> LabelToken<'s> {
-        let (token, rest) = self.split();
-        self.rest = rest;
+    fn next(&mut self) -> &'s str {
+        let token = self.peek();
+        self.rest = &self.rest.trim_start_matches(SPACES)[token.len()..];
         token
     }
 
-    fn peek(&self) -> LabelToken<'s> {
-        self.split().0
+    fn peek(&self) -> &'s str {
+        let rest = self.rest.trim_start_matches(SPACES);
+        let sign = SIGNS.into_iter().find(|sign| rest.starts_with(sign)).map(str::len);
+        let word = || rest.find([' ', '\t', '\r', '\n', '=', '!', '(', ')', ',', '>', '<']);
+        &rest[..sign.or_else(word).unwrap_or(rest.len())]
     }
 
     /// Consumes the next token if it is this sign.
     fn consume(&mut self, sign: &str) -> bool {
-        let found = self.peek() == LabelToken::Sign(sign);
+        let found = self.peek() == sign;
         if found {
             self.next();
         }
         found
     }
+}
 
-    fn split(&self) -> (LabelToken<'s>, &'s str) {
-        let rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
-        if rest.is_empty() {
-            return (LabelToken::End, rest);
-        }
-        if let Some(sign) = SIGNS.into_iter().find(|sign| rest.starts_with(sign)) {
-            let (sign, rest) = rest.split_at(sign.len());
-            return (LabelToken::Sign(sign), rest);
-        }
-        let end = rest.find([' ', '\t', '\r', '\n', '=', '!', '(', ')', ',', '>', '<']);
-        let (word, rest) = rest.split_at(end.unwrap_or(rest.len()));
-        (LabelToken::Word(word), rest)
-    }
+fn is_word(token: &str) -> bool {
+    !token.is_empty() && !SIGNS.contains(&token)
+}
+
+fn unexpected(token: &str, expected: &str) -> String {
+    format!("found '{token}', expected: {expected}")
 }
 
 /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
 fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
     let mut tokens = LabelTokens { rest: text };
     let mut requirements = Vec::new();
-    if tokens.peek() == LabelToken::End {
+    if tokens.peek().is_empty() {
         return Ok(requirements);
     }
     loop {
         requirements.push(requirement(&mut tokens)?);
-        match tokens.next() {
-            LabelToken::End => return Ok(requirements),
-            LabelToken::Sign(",") => match tokens.peek() {
-                LabelToken::Word(_) | LabelToken::Sign("!") => {}
-                other => return Err(other.unexpected("identifier after ','")),
-            },
-            other => return Err(other.unexpected("',' or 'end of string'")),
+        match (tokens.next(), tokens.peek()) {
+            ("", _) => return Ok(requirements),
+            (",", next) if next == "!" || is_word(next) => {}
+            (",", other) => return Err(unexpected(other, "identifier after ','")),
+            (other, _) => return Err(unexpected(other, "',' or 'end of string'")),
         }
     }
 }
 
 fn requirement(tokens: &mut LabelTokens<'_>) -> Result<Requirement, String> {
     let absent = tokens.consume("!");
-    let key = match tokens.next() {
-        LabelToken::Word(key) => key.to_owned(),
-        other if absent => return Err(other.unexpected("identifier")),
-        other => return Err(other.unexpected("!, identifier, or 'end of string'")),
-    };
-    check_key(&key)?;
-    if absent {
-        return Ok(Requirement { key, operator: Operator::Absent });
+    let key = tokens.next();
+    if !is_word(key) {
+        let expected = if absent { "identifier" } else { "!, identifier, or 'end of string'" };
+        return Err(unexpected(key, expected));
     }
-    if matches!(tokens.peek(), LabelToken::End | LabelToken::Sign(",")) {
-        return Ok(Requirement { key, operator: Operator::Exists });
-    }
-    let operator = match tokens.next() {
-        LabelToken::Sign("=" | "==") => Operator::In(vec![value(tokens)?]),
-        LabelToken::Sign("!=") => Operator::NotIn(vec![value(tokens)?]),
-        LabelToken::Sign(">") => Operator::Above(number(tokens)?),
-        LabelToken::Sign("<") => Operator::Below(number(tokens)?),
-        LabelToken::Word("in") => Operator::In(values(tokens)?),
-        LabelToken::Word("notin") => Operator::NotIn(values(tokens)?),
-        other => return Err(other.unexpected("in, notin, =, ==, !=, >, <")),
+    check_key(key)?;
+    let operator = match tokens.peek() {
+        _ if absent => Operator::Absent,
+        "" | "," => Operator::Exists,
+        _ => match tokens.next() {
+            "=" | "==" => Operator::In(vec![value(tokens)?]),
+            "!=" => Operator::NotIn(vec![value(tokens)?]),
+            ">" => Operator::Above(number(tokens)?),
+            "<" => Operator::Below(number(tokens)?),
+            "in" => Operator::In(values(tokens)?),
+            "notin" => Operator::NotIn(values(tokens)?),
+            other => return Err(unexpected(other, "in, notin, =, ==, !=, >, <")),
+        },
     };
-    Ok(Requirement { key, operator })
+    Ok(Requirement { key: key.to_owned(), operator })
 }
 
 /// A single value; `a=` has the empty one.
 fn value(tokens: &mut LabelTokens<'_>) -> Result<String, String> {
-    if matches!(tokens.peek(), LabelToken::End | LabelToken::Sign(",")) {
-        return Ok(String::new());
-    }
-    match tokens.next() {
-        LabelToken::Word(value) => check_value(value),
-        other => Err(other.unexpected("identifier")),
+    match tokens.peek() {
+        "" | "," => Ok(String::new()),
+        value if is_word(value) => check_value(tokens.next()),
+        other => Err(unexpected(other, "identifier")),
     }
 }
 
@@ -202,24 +174,18 @@ fn number(tokens: &mut LabelTokens<'_>) -> Result<i64, String> {
 /// The values of a set: `(a,b)`. Nothing between two commas is the empty value.
 fn values(tokens: &mut LabelTokens<'_>) -> Result<Vec<String>, String> {
     if !tokens.consume("(") {
-        return Err(tokens.peek().unexpected("'('"));
+        return Err(unexpected(tokens.peek(), "'('"));
     }
     if tokens.consume(")") {
         return Err("for 'in' and 'notin' the set of values cannot be empty".to_owned());
     }
     let mut values = Vec::new();
     loop {
-        values.push(match tokens.peek() {
-            LabelToken::Word(value) => {
-                tokens.next();
-                check_value(value)?
-            }
-            _ => String::new(),
-        });
+        values.push(if is_word(tokens.peek()) { check_value(tokens.next())? } else { String::new() });
         match tokens.next() {
-            LabelToken::Sign(",") => {}
-            LabelToken::Sign(")") => return Ok(values),
-            other => return Err(other.unexpected("',' or ')'")),
+            "," => {}
+            ")" => return Ok(values),
+            other => return Err(unexpected(other, "',' or ')'")),
         }
     }
 }
@@ -287,27 +253,17 @@ fn field(pod: &Pod, name: &str) -> Option<String> {
 
 /// Parses `a=b,c==d,e!=f`. In a value, `\,`, `\=` and `\\` are escapes.
 fn parse_fields(text: &str) -> Result<Vec<FieldTerm>, String> {
-    split_terms(text).into_iter().filter(|term| !term.is_empty()).map(field_term).collect()
+    text.split(unescaped(&[','])).filter(|term| !term.is_empty()).map(field_term).collect()
 }
 
-/// The characters that are not escaped, with their positions.
-fn unescaped(text: &str) -> impl Iterator<Item = (usize, char)> {
+/// Finds these characters where they are not escaped.
+fn unescaped(signs: &[char]) -> impl FnMut(char) -> bool {
     let mut escaped = false;
-    text.char_indices().filter(move |(_, c)| {
+    move |c| {
         let plain = !escaped;
-        escaped = plain && *c == '\\';
-        plain
-    })
-}
-
-fn split_terms(text: &str) -> Vec<&str> {
-    let (mut terms, mut begin) = (Vec::new(), 0);
-    for (comma, _) in unescaped(text).filter(|(_, c)| *c == ',') {
-        terms.push(&text[begin..comma]);
-        begin = comma + 1;
+        escaped = plain && c == '\\';
+        plain && signs.contains(&c)
     }
-    terms.push(&text[begin..]);
-    terms
 }
 
 fn field_term(term: &str) -> Result<FieldTerm, String> {
@@ -327,7 +283,7 @@ fn field_term(term: &str) -> Result<FieldTerm, String> {
 
 /// Splits at the first operator that is not escaped.
 fn split_operator(term: &str) -> Option<(&str, bool, &str)> {
-    unescaped(term).find_map(|(at, _)| {
+    term.match_indices(unescaped(&['!', '='])).find_map(|(at, _)| {
         let split = |(operator, equal)| Some((&term[..at], equal, term[at..].strip_prefix(operator)?));
         [("!=", false), ("==", true), ("=", true)].into_iter().find_map(split)
     })

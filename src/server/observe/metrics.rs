@@ -1,7 +1,6 @@
 //! `/metrics`: the agent's metrics in the `OpenMetrics` format.
 
 use std::{
-    collections::BTreeMap,
     fmt, fs, io,
     sync::{Arc, atomic::AtomicU64},
 };
@@ -24,7 +23,12 @@ use rustix::{
 };
 
 use super::{health, sources, updates::MAX_WATCHERS};
-use crate::server::{context::Context, stats::RejectReason, status::ApiError, view::View};
+use crate::server::{
+    context::Context,
+    stats::{ConnectionStats, RejectReason},
+    status::ApiError,
+    view::View,
+};
 use crate::{source::api::ReflectorMetrics, storage::SourceState};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -33,7 +37,9 @@ type Labels<const N: usize> = [(&'static str, String); N];
 /// A gauge of a fractional number.
 type FloatGauge = Gauge<f64, AtomicU64>;
 type FloatGauges<const N: usize> = Family<Labels<N>, FloatGauge>;
-type IntGauges<const N: usize> = Family<Labels<N>, Gauge>;
+/// A gauge of a whole number.
+type IntGauge = Gauge<u64, AtomicU64>;
+type IntGauges<const N: usize> = Family<Labels<N>, IntGauge>;
 
 /// The current values of all metrics.
 pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Response, ApiError> {
@@ -90,21 +96,18 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
         (IntGauges::<1>::default(), IntGauges::<2>::default(), IntGauges::<2>::default());
     let (success, restored) = (FloatGauges::<1>::default(), FloatGauges::<1>::default());
     let (failing, attempts) = (FloatGauges::<1>::default(), IntGauges::<1>::default());
-    let mut counts: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for rejection in merged.rejections() {
-        *counts.entry((rejection.source.as_str(), rejection.reason.as_str())).or_default() += 1;
-    }
-    for ((source, reason), count) in counts {
-        rejections.get_or_create(&[("source", source.to_owned()), ("reason", reason.to_owned())]).set(count);
+        let reason = rejection.reason.as_str().to_owned();
+        rejections.get_or_create(&[("source", rejection.source.to_string()), ("reason", reason)]).inc();
     }
     for (name, status) in view.sources.iter() {
         let (status, label) = (status.borrow().clone(), ("source", name.to_string()));
         let own = [label.clone()];
-        pods.get_or_create(&own).set(whole(sources::pods(&merged, *name) as u64));
+        pods.get_or_create(&own).set(sources::pods(&merged, *name) as u64);
         let state = sources::progress(&merged, *name);
         for possible in [SourceState::Waiting, SourceState::Restored, SourceState::Synced] {
             let labels = [label.clone(), ("state", possible.as_str().to_owned())];
-            progress.get_or_create(&labels).set(i64::from(possible == state));
+            progress.get_or_create(&labels).set(u64::from(possible == state));
         }
         if let Some(time) = status.last_success {
             success.get_or_create(&own).set(unix_seconds(time));
@@ -113,7 +116,7 @@ fn source(registry: &mut Registry, view: &View, now: Timestamp) {
             restored.get_or_create(&own).set(unix_seconds(time));
         }
         failing.get_or_create(&own).set(age(status.failing.as_ref().map(|failing| failing.since), now));
-        attempts.get_or_create(&own).set(whole(status.failing.map_or(0, |failing| failing.attempts)));
+        attempts.get_or_create(&own).set(status.failing.map_or(0, |failing| failing.attempts));
     }
     registry.register("pods", "How many pods of a source are in the merged view", pods);
     registry.register("source_state", "1 for the current state of a source, 0 for the others", progress);
@@ -172,11 +175,11 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
         let status = status.borrow().clone();
         let own = [("sink", status.name)];
         if let Some(seq) = status.acknowledged {
-            acknowledged.get_or_create(&own).set(whole(seq));
+            acknowledged.get_or_create(&own).set(seq);
         }
         busy.get_or_create(&own).set(age(status.busy_since, now));
         failing.get_or_create(&own).set(age(status.failing.as_ref().map(|failing| failing.since), now));
-        attempts.get_or_create(&own).set(whole(status.failing.map_or(0, |failing| failing.attempts)));
+        attempts.get_or_create(&own).set(status.failing.map_or(0, |failing| failing.attempts));
     }
     let help = "The number of the last update that a sink has acknowledged";
     registry.register("sink_acknowledged_seq", help, acknowledged);
@@ -189,20 +192,15 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
 }
 
 fn connections(registry: &mut Registry, view: &View) {
-    let stats = &view.connections;
-    set(registry, "connections", "How many connections are open", stats.open() as u64);
-    let (accepted, rejected) = (Counter::<u64>::default(), Family::<Labels<1>, Counter>::default());
-    accepted.inc_by(stats.accepted());
+    let ConnectionStats { open, accepted, rejected } = view.connections.clone();
+    registry.register("connections", "How many connections are open", open);
     registry.register("connections_accepted", "How many connections were accepted", accepted);
-    for (reason, label) in RejectReason::LABELS {
-        rejected.get_or_create(&[("reason", label.to_owned())]).inc_by(stats.rejected(reason));
+    // A reason that has not occurred is shown, too.
+    for (_, label) in RejectReason::LABELS {
+        drop(rejected.get_or_create(&[("reason", label)]));
     }
     let help = "How many connections and requests were rejected or closed early, by reason";
     registry.register("http_refusals", help, rejected);
-}
-
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The seconds since a time; 0 without one.
@@ -223,7 +221,7 @@ fn process(started: Timestamp) -> Registry {
     let help = "When the process started, in seconds since 1970";
     set_time(&mut registry, "start_time", help, started);
     if let Some(bytes) = resident() {
-        let memory = Gauge::<u64, AtomicU64>::default();
+        let memory = IntGauge::default();
         memory.set(bytes);
         let help = "The resident memory, in bytes";
         registry.register_with_unit("resident_memory", help, Unit::Bytes, memory);
@@ -261,7 +259,7 @@ fn open_files() -> io::Result<u64> {
 
 /// Registers a whole number.
 fn set(registry: &mut Registry, name: &str, help: &str, value: u64) {
-    let gauge = Gauge::<u64, AtomicU64>::default();
+    let gauge = IntGauge::default();
     gauge.set(value);
     registry.register(name, help, gauge);
 }

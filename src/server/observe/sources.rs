@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::server::context::{Context, json_response};
 use crate::{
-    pod::{Listing, PodKey, Problem, Rejection, RejectionReason, Severity, SourceName},
+    pod::{Entry, Listing, Origin, PodKey, Problem, Rejection, RejectionReason, SourceName},
     source::{ReflectorStatus, SourceStatus},
     storage::{Merged, SourceState},
 };
@@ -52,82 +53,74 @@ pub(crate) fn pods(merged: &Merged, name: SourceName) -> usize {
 fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
     let own = || merged.rejections().filter(|rejection| rejection.source == name);
     let problems: Vec<Value> = own().take(MAX_PROBLEMS).map(|rejection| problem(merged, rejection)).collect();
-    let mut source = json!({
+    let more = own().skip(MAX_PROBLEMS).count();
+    let restored = status.restored.filter(|_| progress(merged, name) == SourceState::Restored);
+    let failing = status.failing.as_ref().map(|failing| {
+        json!({"since": text(failing.since), "attempts": failing.attempts, "error": &*failing.error})
+    });
+    present(json!({
         "name": name.as_str(),
         "state": state(merged, name, status),
         "pods": pods(merged, name),
         "target": status.target,
         "detail": status.detail,
         "problems": problems,
-    });
-    put(&mut source, "lastSuccess", status.last_success.map(|time| time.to_string()));
-    let restored = status.restored.filter(|_| progress(merged, name) == SourceState::Restored);
-    put(&mut source, "restored", restored.map(|time| time.to_string()));
-    put(&mut source, "reflector", status.reflector.as_ref().map(reflector));
-    let failing = status.failing.as_ref().map(|failing| {
-        json!({"since": failing.since.to_string(), "attempts": failing.attempts, "error": &*failing.error})
-    });
-    put(&mut source, "failing", failing);
-    let more = own().skip(MAX_PROBLEMS).count();
-    put(&mut source, "moreProblems", Some(more).filter(|more| *more > 0));
-    source
+        "moreProblems": Some(more).filter(|more| *more > 0),
+        "lastSuccess": status.last_success.map(text),
+        "restored": restored.map(text),
+        "reflector": status.reflector.as_ref().map(reflector),
+        "failing": failing,
+    }))
 }
 
-/// Sets a field of an object if there is a value.
-fn put(object: &mut Value, field: &str, value: Option<impl Into<Value>>) {
-    if let Some(value) = value {
-        object[field] = value.into();
+/// An object without the fields that are null.
+fn present(mut object: Value) -> Value {
+    if let Value::Object(fields) = &mut object {
+        fields.retain(|_, value| !value.is_null());
     }
+    object
+}
+
+fn text(time: Timestamp) -> String {
+    time.to_string()
 }
 
 fn reflector(status: &ReflectorStatus) -> Value {
-    let mut reflector = json!({"phase": status.phase});
-    put(&mut reflector, "resourceVersion", status.resource_version.as_deref());
-    put(&mut reflector, "lastEvent", status.last_event.map(|time| time.to_string()));
-    put(&mut reflector, "nextAttempt", status.next_attempt.map(|time| time.to_string()));
-    reflector
+    present(json!({
+        "phase": status.phase,
+        "resourceVersion": status.resource_version.as_deref(),
+        "lastEvent": status.last_event.map(text),
+        "nextAttempt": status.next_attempt.map(text),
+    }))
 }
 
 fn problem(merged: &Merged, rejection: &Rejection) -> Value {
-    let mut problem = json!({
+    let details: Option<Vec<&Problem>> = match &rejection.reason {
+        RejectionReason::Invalid(refusal) => Some(refusal.problems.iter().take(MAX_DETAILS).collect()),
+        _ => None,
+    };
+    present(json!({
         "origin": rejection.origin.as_str(),
         "reason": rejection.reason.as_str(),
         "message": rejection.reason.to_string(),
-    });
-    put(&mut problem, "pod", rejection.pod.as_ref().map(PodKey::as_str));
-    put(&mut problem, "winner", owner(merged, rejection));
-    if let RejectionReason::Invalid(refusal) = &rejection.reason {
-        problem["details"] = refusal.problems.iter().take(MAX_DETAILS).map(detail).collect();
-    }
-    problem
+        "pod": rejection.pod.as_ref().map(PodKey::as_str),
+        "winner": owner(merged, rejection),
+        "details": details,
+    }))
 }
 
 /// The pod that owns the name or UID of a conflict: its source, key and origin.
 fn owner(merged: &Merged, rejection: &Rejection) -> Option<Value> {
-    let other_source = |source: SourceName, pod: &PodKey| {
-        let mut owner = json!({"source": source.as_str(), "pod": pod.as_str()});
-        put(&mut owner, "origin", merged.get(pod).map(|entry| entry.origin().as_str()));
-        owner
+    let (source, pod, origin) = match (&rejection.reason, &rejection.pod) {
+        (RejectionReason::Conflict { winner }, Some(pod)) => (*winner, pod, None),
+        (RejectionReason::UidInUse { winner, holder }, _) => (*winner, holder, None),
+        (RejectionReason::DuplicateName { winner }, Some(pod)) => (rejection.source, pod, Some(winner)),
+        (RejectionReason::DuplicateUid { holder, winner }, _) => (rejection.source, holder, Some(winner)),
+        _ => return None,
     };
-    let same_source = |pod: &PodKey, origin: &str| json!({"source": rejection.source.as_str(), "pod": pod.as_str(), "origin": origin});
-    match (&rejection.reason, &rejection.pod) {
-        (RejectionReason::Conflict { winner }, Some(pod)) => Some(other_source(*winner, pod)),
-        (RejectionReason::UidInUse { winner, holder }, _) => Some(other_source(*winner, holder)),
-        (RejectionReason::DuplicateName { winner }, Some(pod)) => Some(same_source(pod, winner.as_str())),
-        (RejectionReason::DuplicateUid { holder, winner }, _) => Some(same_source(holder, winner.as_str())),
-        _ => None,
-    }
-}
-
-fn detail(problem: &Problem) -> Value {
-    let severity = match problem.severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    };
-    let mut detail = json!({"severity": severity, "detail": problem.detail});
-    put(&mut detail, "line", problem.position.map(|(line, _)| line));
-    put(&mut detail, "column", problem.position.map(|(_, column)| column));
-    put(&mut detail, "field", problem.field.as_deref());
-    put(&mut detail, "reason", problem.reason);
-    detail
+    // The winner of another source is in the merged view.
+    let origin = origin.or_else(|| merged.get(pod).map(Entry::origin));
+    Some(present(json!({
+        "source": source.as_str(), "pod": pod.as_str(), "origin": origin.map(Origin::as_str),
+    })))
 }

@@ -1,13 +1,6 @@
 //! `GET /updates`: the update stream as lines of JSON or as server-sent events.
 
-use std::{
-    convert::Infallible,
-    iter,
-    pin::Pin,
-    sync::Arc,
-    task::{self, Poll, ready},
-    time::Duration,
-};
+use std::{convert::Infallible, iter, sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -16,12 +9,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
+use futures_util::stream::{self, Stream, StreamExt as _};
 use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE},
 };
-use hyper::body::Frame;
-use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+use tokio::time::timeout;
 
 use crate::server::{
     body::{Chunks, Endless, items},
@@ -114,12 +107,15 @@ pub(crate) async fn watch(State(server): State<Arc<Context>>, params: Params) ->
         Some(from) => history.watch(from).map_err(|gone| expired(&gone))?,
         None => from_history(history.watch_all()).await?,
     };
-    let body = Body::new(UpdateBody { format, state: receive(watcher, format), _permit: permit });
+    let chunks = chunks(watcher, format).map(move |chunk| {
+        let _held_by_the_stream = &permit;
+        Ok::<_, Infallible>(chunk)
+    });
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static(format.media_type())),
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
-    Ok((headers, Extension(Endless), body).into_response())
+    Ok((headers, Extension(Endless), Body::from_stream(chunks)).into_response())
 }
 
 /// The number of the first update that the client wants. `Last-Event-ID` wins over the query:
@@ -139,58 +135,25 @@ fn expired(gone: &Gone) -> ApiError {
     ApiError::new(StatusCode::GONE, "Expired", message)
 }
 
-enum StreamState {
-    Receiving(Pin<Box<dyn Future<Output = Self> + Send>>),
-    /// Without a watcher, the stream ends after these chunks.
-    Sending(Option<Watcher>, Chunks),
-    Ended,
-}
-
-/// Waits for the next update; of an event stream for [`KEEP_ALIVE`] at most.
-fn receive(mut watcher: Watcher, format: StreamFormat) -> StreamState {
-    StreamState::Receiving(Box::pin(async move {
+/// The chunks of the stream. It receives the next update when the client has read the previous
+/// one, so that nothing is buffered. Of an event stream it waits for [`KEEP_ALIVE`] at most.
+fn chunks(watcher: Watcher, format: StreamFormat) -> impl Stream<Item = Bytes> {
+    // Without a watcher, the stream ends.
+    let updates = stream::unfold(Some(watcher), move |watcher| async move {
+        let mut watcher = watcher?;
         let next = match format {
             StreamFormat::Lines => Ok(watcher.next().await),
             StreamFormat::Events => timeout(KEEP_ALIVE, watcher.next()).await,
         };
         match next {
-            Ok(Ok(Some(update))) => StreamState::Sending(Some(watcher), format.update(&update)),
-            Ok(Ok(None)) => StreamState::Ended,
-            Ok(Err(gone)) => StreamState::Sending(None, format.error(&expired(&gone))),
+            Ok(Ok(Some(update))) => Some((format.update(&update), Some(watcher))),
+            Ok(Ok(None)) => None,
+            Ok(Err(gone)) => Some((format.error(&expired(&gone)), None)),
             Err(_) => {
                 let comment = Bytes::from_static(b": nothing new\n\n");
-                StreamState::Sending(Some(watcher), Chunks::new(iter::once(comment)))
+                Some((Chunks::new(iter::once(comment)), Some(watcher)))
             }
         }
-    }))
-}
-
-/// The body of a stream. It receives the next update when the client has read the previous
-/// one, so that nothing is buffered.
-struct UpdateBody {
-    format: StreamFormat,
-    state: StreamState,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl hyper::body::Body for UpdateBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut task::Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        loop {
-            let format = self.format;
-            self.state = match &mut self.state {
-                StreamState::Receiving(next) => ready!(next.as_mut().poll(context)),
-                StreamState::Sending(watcher, chunks) => match chunks.next() {
-                    Some(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
-                    None => watcher.take().map_or(StreamState::Ended, |watcher| receive(watcher, format)),
-                },
-                StreamState::Ended => return Poll::Ready(None),
-            };
-        }
-    }
+    });
+    updates.flat_map(stream::iter)
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use super::quota::QuotaExceeded;
 use crate::{
     db::DbError,
@@ -34,7 +36,8 @@ pub enum Write {
 }
 
 /// The conditions for deleting a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Preconditions {
     /// The pod has this UID.
     pub uid: Option<String>,
