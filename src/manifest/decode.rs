@@ -250,13 +250,13 @@ type KindError = (usize, Option<&'static str>, Problem);
 /// The kind of an object of the API version `v1`.
 fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError> {
     if !matches!(node.data, Data::Map(_)) {
-        let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.describe());
+        let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.kind());
         return Err((node.at, None, Problem::error(detail)));
     }
     let text = |field: &'static str, example: &str| match node.get(field) {
-        Some(value) if !value.is_null() && value.text() != Some("") => {
-            value.text().ok_or_else(|| (value.at, Some(field), typed::unfit(value, typed::A_STRING)))
-        }
+        Some(value) if !value.is_null() && value.text() != Some("") => value
+            .text()
+            .ok_or_else(|| (value.at, Some(field), typed::unfit(value, typed::A_STRING, &FieldPath::ROOT))),
         _ => {
             let detail = format!("Required value: {example} is expected");
             Err((node.at, Some(field), Problem::error(detail).because("FieldValueRequired")))
