@@ -113,7 +113,7 @@ fn pointers(value: &Value, at: &str) -> Vec<String> {
 /// Whether an error about a field may show its value, as the API's errors do: a name, a number, a
 /// word of an enumeration.
 fn may_be_shown(pointer: &str, old: &Value, new: &Value) -> bool {
-    let secret = ["annotations", "command", "args", "value", "valueFrom", "envFrom"];
+    let secret = ["annotations", "command", "args", "value"];
     let is_secret = pointer.split('/').any(|step| secret.contains(&step));
     let is_scalar = |value: &Value| !value.is_object() && !value.is_array();
     !is_secret && is_scalar(old) && is_scalar(new)
