@@ -274,8 +274,8 @@ async fn the_agent_tells_no_secret_of_any_source() {
     let agent = Process::start(manager.starts(&mut command));
     agent.holds("the good pod", |held| held.pods.contains_key("default/good-node1"));
     web.asked(1).await;
-    agent.logs("source=url");
-    agent.logs("source=api");
+    agent.logs("source=\"url\"");
+    agent.logs("source=\"api\"");
     assert_eq!(web.seen()[0].header("x-token"), TEXT);
 
     // The answer is for the client that sent the canary, and shows it to nobody else.
@@ -293,6 +293,7 @@ async fn the_agent_tells_no_secret_of_any_source() {
     assert_none("what the agent answers", &everything(&socket));
 
     // Other credentials, and a kubeconfig that cannot be read.
+    let cluster = json!({ "server": "https://127.0.0.1:1" });
     for user in
         [json!({ "token": TEXT, "tokenFile": at(TEXT) }), json!({ "username": "user", "password": TEXT })]
     {
@@ -305,11 +306,48 @@ async fn the_agent_tells_no_secret_of_any_source() {
     agent.signal(Signal::HUP);
     fs::write(at("config.yaml"), format!("manifestUrl: {TEXT}\nmanifestUrlHeader: {TEXT}\n")).unwrap();
     agent.signal(Signal::HUP);
-    agent.logs("reload");
+    agent.logs("reload failed");
     assert_none("what the agent answers", &everything(&socket));
 
     agent.signal(Signal::TERM);
     let (_, log) = agent.ends();
     assert_none("the log", &log);
     assert_none("what the service manager receives", &manager.all().join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_output_of_a_credential_plugin_comes_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let socket = at("socket");
+    let listen = format!("unix:{}", socket.display());
+    let cluster = json!({ "server": "https://127.0.0.1:1" });
+    // It fails, its output is no credential, or its credential is of no use.
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": { "token": TEXT, "clientKeyData": TEXT, "clientCertificateData": TEXT },
+    });
+    for (output, code) in [(TEXT, 1), (TEXT, 0), (&credential.to_string(), 0)] {
+        let script = format!("echo '{output}'\necho {TEXT} >&2\nexit {code}\n");
+        fs::write(at("plugin.sh"), script).unwrap();
+        let plugin = json!({ "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "/bin/sh",
+            "args": [at("plugin.sh"), TEXT],
+            "env": [{ "name": "A", "value": TEXT }],
+            "interactiveMode": "Never",
+        } });
+        fs::write(at("kubeconfig"), config(&cluster, &plugin).to_string()).unwrap();
+        let mut manager = ManagerDouble::new();
+        let mut command = podmux_run(directory.path(), &["-vvv", "--listen", &listen]);
+        command.args(["--kubeconfig", at("kubeconfig").to_str().unwrap()]);
+        let agent = Process::start(manager.starts(&mut command));
+        agent.logs("source=\"api\"");
+        assert_none("what the agent answers", &everything(&socket));
+        agent.signal(Signal::TERM);
+        let (_, log) = agent.ends();
+        assert_none("the log", &log);
+        assert_none("what the service manager receives", &manager.all().join("\n"));
+    }
 }
