@@ -65,7 +65,7 @@ impl Fault {
 
     /// The problem, with its line and column in the text.
     pub(super) fn into_problem(self, text: &str) -> Problem {
-        Problem::error(self.detail).at(Some(place(text, self.at)))
+        Problem::error(self.detail).at(Some(Places::new(text).of(self.at)))
     }
 
     /// The fault of a value that is nested too deep.
@@ -162,11 +162,6 @@ fn number(text: &str) -> Value {
     integer().ok().or_else(float).map_or(Value::Null, Value::Number)
 }
 
-/// The line and the column of a byte in a text, both counted from 1, the column in characters.
-pub(super) fn place(text: &str, at: usize) -> (u32, u32) {
-    Places::new(text).of(at)
-}
-
 /// Finds lines and columns. It walks through the text once, and then only from the nearest known place.
 pub(super) struct Places<'t> {
     text: &'t [u8],
@@ -186,22 +181,19 @@ impl<'t> Places<'t> {
     pub(super) fn of(&self, at: usize) -> (u32, u32) {
         let at = at.min(self.text.len());
         let stride = at / STRIDE;
-        let (line, column) = advance(self.known()[stride], &self.text[stride * STRIDE..at]);
-        (line, column.max(1))
-    }
-
-    fn known(&self) -> &[(u32, u32)] {
-        self.known.get_or_init(|| {
+        let known = self.known.get_or_init(|| {
             // A byte order mark is not a column.
-            let mut next = (1, u32::from(!self.text.starts_with("\u{feff}".as_bytes())));
+            let first = (1, u32::from(!self.text.starts_with("\u{feff}".as_bytes())));
             let strides = self.text.chunks(STRIDE).chain([&[][..]]);
-            let begins = strides.map(|stride| {
-                let begin = next;
-                next = advance(next, stride);
-                begin
+            let begins = strides.scan(first, |next, stride| {
+                let begin = *next;
+                *next = advance(begin, stride);
+                Some(begin)
             });
             begins.collect()
-        })
+        });
+        let (line, column) = advance(known[stride], &self.text[stride * STRIDE..at]);
+        (line, column.max(1))
     }
 }
 

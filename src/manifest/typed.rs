@@ -39,7 +39,8 @@ static NO_DOCUMENT: Node<'static> = Node { data: Data::Null, at: 0 };
 
 /// The problems of a text.
 pub(super) struct Findings<'t> {
-    places: Places<'t>,
+    /// The lines and columns of the text.
+    pub(super) places: Places<'t>,
     /// The document that contains the paths of validation's problems.
     pub(super) document: &'t Node<'t>,
     problems: Vec<Problem>,
@@ -90,13 +91,8 @@ impl<'t> Findings<'t> {
                 field if field.is_empty() => problem,
                 field => problem.of(field),
             };
-            self.problems.push(problem.at(Some(self.place(at))));
+            self.problems.push(problem.at(Some(self.places.of(at))));
         }
-    }
-
-    /// Line and column of a byte of the text.
-    pub(super) fn place(&self, at: usize) -> (u32, u32) {
-        self.places.of(at)
     }
 
     /// The number of errors.
@@ -170,7 +166,7 @@ pub(super) fn object(
 fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &FieldPath<'_>, findings: &mut Findings<'_>) {
     let Some(earlier) = earlier else { return };
     findings.add(None, path, |findings| {
-        let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
+        let ((first, _), (second, _)) = (findings.places.of(earlier), findings.places.of(at));
         let detail = format!("{DUPLICATE_KEY} in line {first} and line {second}; the last one is used");
         (at, Problem::warning(detail))
     });
@@ -284,17 +280,16 @@ pub(super) fn unfit(node: &Node<'_>, expected: &str, path: &FieldPath<'_>) -> Pr
         (Data::Text(text), _) if looks_like(text, expected) => ": remove the quotes",
         _ => "",
     };
-    let steps = successors(Some(path), |path| path.parent()).map(FieldPath::step);
-    let is_shown = !matches!(expected, A_STRING | A_LIST | A_MAP)
-        && !steps.into_iter().any(|step| matches!(step, Step::Field(name) if SECRET.contains(&name)));
-    let value = match &node.data {
-        Data::Bool(value) if is_shown => format!(" {value}"),
-        Data::Number(text) if is_shown => format!(" {text}"),
-        Data::Text(text) if is_shown => format!(" {}", quoted(text)),
-        _ => String::new(),
+    let is_secret = successors(Some(path), |path| path.parent())
+        .any(|path| matches!(path.step(), Step::Field(name) if SECRET.contains(&name)));
+    let given = match &node.data {
+        _ if is_secret || matches!(expected, A_STRING | A_LIST | A_MAP) => node.kind().to_owned(),
+        Data::Bool(value) => format!("the boolean {value}"),
+        Data::Number(text) => format!("the number {text}"),
+        Data::Text(text) => format!("the string {}", quoted(text)),
+        _ => node.kind().to_owned(),
     };
-    let kind = if value.is_empty() { node.kind().to_owned() } else { node.kind().replacen("a ", "the ", 1) };
-    let detail = format!("must be {expected}, but is {kind}{value}{hint}");
+    let detail = format!("must be {expected}, but is {given}{hint}");
     Problem::error(detail).because("FieldValueTypeInvalid")
 }
 

@@ -10,6 +10,7 @@ use std::{
     process::Command,
 };
 
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use podmux::{
     manifest::{self, Preparation, yaml},
     pod::{NodeName, Prepared, SourceName},
@@ -448,7 +449,7 @@ fn answering_requests_is_linear() {
     let bodies = [run("\t"), run("- "), run("k№: v\n"), run("{\"a\":"), within("{", "\"k№\":1,", "\"z\":1}")];
     let shapes = [&bodies, PODS, LABEL_SELECTORS].concat();
     check("answering_requests_is_linear", &shapes, &|text| {
-        let encoded: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let encoded = percent_encode(text.as_bytes(), NON_ALPHANUMERIC);
         // A header has fewer characters than a body.
         let header: String = text.chars().filter(|c| c.is_ascii_graphic()).collect();
         let labels = format!("GET /pods?labelSelector={encoded}");

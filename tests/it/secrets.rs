@@ -50,14 +50,14 @@ fn said(text: &str) -> String {
         let problems: Vec<Problem> = match manifest::read(text.as_bytes(), &preparation) {
             Ok(manifest) => manifest.warnings,
             Err(invalid) => {
-                said += &format!("{invalid}\n");
+                said.extend([invalid.to_string(), "\n".to_owned()]);
                 invalid.problems
             }
         };
-        problems.iter().for_each(|problem| said += &format!("{problem}\n"));
+        said.extend(problems.iter().map(|problem| format!("{problem}\n")));
     }
     if let Err(error) = Prepared::from_server(text.as_bytes()) {
-        said += &format!("{error}\n");
+        said.push_str(&error.to_string());
     }
     said
 }
