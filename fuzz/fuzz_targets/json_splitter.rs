@@ -9,6 +9,7 @@ use std::mem::discriminant;
 
 use libfuzzer_sys::fuzz_target;
 use podmux::source::api::json_splitter::{BodyShape, JsonSplitter, Part, SplitError};
+use podmux_fuzz::bounded;
 use serde_json::{Deserializer, Value, from_slice};
 
 fuzz_target!(|input: &[u8]| {
@@ -16,11 +17,11 @@ fuzz_target!(|input: &[u8]| {
     let Some((chunk, text)) = input.split_first() else { return };
     let chunk = usize::from(*chunk) + 1;
     for shape in [BodyShape::Events, BodyShape::List] {
-        let (parts, end) = split(shape, text, text.len().max(1));
+        let (parts, end) = bounded(text.len(), || split(shape, text, text.len().max(1)));
         let length: usize = parts.iter().map(|part| object(part).len()).sum();
         assert!(length <= text.len());
         for length in [1, chunk] {
-            let (again, ended) = split(shape, text, length);
+            let (again, ended) = bounded(text.len(), || split(shape, text, length));
             assert_eq!(again, parts);
             assert_eq!(
                 ended.map_err(|error| discriminant(&error)),

@@ -9,14 +9,19 @@ use std::fmt::Write as _;
 
 use libfuzzer_sys::fuzz_target;
 use podmux::manifest::yaml;
-use podmux_fuzz::is_position_in;
+use podmux_fuzz::{bounded, is_position_in};
 use serde_json::{Value, json};
 
 /// The longest key with its colon in YAML, in characters; JSON has no limit.
 const LONGEST_KEY: usize = 1_000;
 
+/// More than the text that aliases may make, in bytes.
+const LARGEST_EXPANSION: usize = 100 << 10;
+
 fuzz_target!(|text: &str| {
-    match yaml::to_json(text) {
+    // An alias repeats what the text has once, within a bound of its own.
+    let length = if text.contains('*') { LARGEST_EXPANSION } else { text.len() };
+    match bounded(length, || yaml::to_json(text)) {
         Ok(value) => {
             // A map, because only a text that begins with `{` is read as JSON. In YAML some
             // characters that `!!binary` may contain must be escaped.

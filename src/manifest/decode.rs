@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     defaults, go_types,
-    tree::{Data, Node, lossy, place},
+    tree::{Data, Node, Places, lossy},
     typed::{self, Findings},
     yaml,
 };
@@ -114,7 +114,9 @@ fn decode_with(text: &[u8], preparation: &Preparation, check: PodCheck) -> Resul
         generated: HashSet::new(),
         lists: 0,
     };
-    documents.iter().for_each(|document| decoder.document(document));
+    for document in &documents {
+        decoder.document(document);
+    }
     decoder.finish()
 }
 
@@ -128,7 +130,7 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
         return Ok(lossy(bytes).into());
     }
     let valid = lossy(&bytes[..error.valid_up_to()]);
-    let place = place(&valid, valid.len());
+    let place = Places::new(&valid).of(valid.len());
     Err(Problem::error("not UTF-8: save the file as UTF-8").at(Some(place)))
 }
 
@@ -218,7 +220,7 @@ impl<'t> Decoder<'_, 't> {
         (self.check)(&pod, path, &mut self.findings);
         if let Some(first) = self.names.get(&key) {
             self.findings.add(Some(Stage::Decode), &name, |findings| {
-                let (line, column) = findings.place(*first);
+                let (line, column) = findings.places.of(*first);
                 let detail = format!(
                     "Duplicate value: {key} is also the name of the pod at {line}:{column}; rename one of them"
                 );
@@ -250,13 +252,13 @@ type KindError = (usize, Option<&'static str>, Problem);
 /// The kind of an object of the API version `v1`.
 fn kind<'n>(node: &'n Node<'_>) -> Result<&'n str, KindError> {
     if !matches!(node.data, Data::Map(_)) {
-        let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.describe());
+        let detail = format!("a map with apiVersion and kind is expected, but this is {}", node.kind());
         return Err((node.at, None, Problem::error(detail)));
     }
     let text = |field: &'static str, example: &str| match node.get(field) {
-        Some(value) if !value.is_null() && value.text() != Some("") => {
-            value.text().ok_or_else(|| (value.at, Some(field), typed::unfit(value, typed::A_STRING)))
-        }
+        Some(value) if !value.is_null() && value.text() != Some("") => value
+            .text()
+            .ok_or_else(|| (value.at, Some(field), typed::unfit(value, typed::A_STRING, &FieldPath::ROOT))),
         _ => {
             let detail = format!("Required value: {example} is expected");
             Err((node.at, Some(field), Problem::error(detail).because("FieldValueRequired")))

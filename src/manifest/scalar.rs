@@ -8,7 +8,6 @@ use base64::{
 };
 
 use super::tree::{Data, lossy};
-use crate::pod::quoted;
 
 /// The value of a scalar. The kind of a number decides how it is written as a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +45,7 @@ impl<'t> Scalar<'t> {
             Self::Int(value) => value.to_string().into(),
             Self::Float(value) => key_float(value).into(),
             Self::Null => return Err("null cannot be a key".to_owned()),
-            Self::Uint(value) => return Err(format!("{value} is too large for a key: put it in quotes")),
+            Self::Uint(_) => return Err("the number is too large for a key: put it in quotes".to_owned()),
         })
     }
 }
@@ -145,7 +144,7 @@ pub(super) fn tagged<'t>(tag: &str, text: Cow<'t, str>) -> Result<Scalar<'t>, St
         #[allow(clippy::cast_precision_loss, reason = "the author asked for a float")]
         ("float", Scalar::Int(value)) => Ok(Scalar::Float(value as f64)),
         ("timestamp", Scalar::Text(text)) if super::time::is_yaml_timestamp(&text) => Ok(Scalar::Text(text)),
-        _ => Err(format!("{} is not a !!{tag}", quoted(&text))),
+        _ => Err(format!("the value is not a !!{tag}")),
     }
 }
 

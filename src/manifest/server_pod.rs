@@ -46,7 +46,7 @@ impl Prepared {
 
 fn check(node: &Node<'_>) -> Result<(), Problem> {
     if !matches!(node.data, Data::Map(_)) {
-        return Err(Problem::error(format!("a pod is expected, but this is {}", node.describe())));
+        return Err(Problem::error(format!("a pod is expected, but this is {}", node.kind())));
     }
     for (field, expected) in [("apiVersion", "v1"), ("kind", "Pod")] {
         if let Some(given) = node.get(field).and_then(Node::text)

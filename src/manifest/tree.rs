@@ -1,10 +1,10 @@
 //! The tree of values of a YAML or JSON text, with the position of each value.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, cell::OnceCell, collections::HashMap};
 
 use serde_json::{Map, Number, Value};
 
-use crate::pod::{FieldPath, Problem, Step, quoted};
+use crate::pod::{FieldPath, Problem, Step};
 
 /// The deepest nesting of values. A pod needs about fifteen levels; the bound
 /// keeps every recursion over a tree well within a thread's stack.
@@ -13,6 +13,9 @@ pub(super) const MAX_DEPTH: usize = 200;
 /// The most values in a text, with aliases expanded. 10 MiB of real pods have less than a
 /// million; a value needs at most 80 bytes.
 pub(super) const MAX_NODES: usize = 2_000_000;
+
+/// The most bytes of strings that anchors and aliases repeat: as many as a manifest may have.
+pub(super) const MAX_REPEATED: usize = 10 * 1024 * 1024;
 
 /// A value and the position where it begins, in bytes from the beginning of the text.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +65,7 @@ impl Fault {
 
     /// The problem, with its line and column in the text.
     pub(super) fn into_problem(self, text: &str) -> Problem {
-        Problem::error(self.detail).at(Some(place(text, self.at)))
+        Problem::error(self.detail).at(Some(Places::new(text).of(self.at)))
     }
 
     /// The fault of a value that is nested too deep.
@@ -124,15 +127,15 @@ impl Node<'_> {
         self.data == Data::Null
     }
 
-    /// Describes the value in an error.
-    pub(super) fn describe(&self) -> String {
+    /// The kind of the value, for an error. The value itself may be a secret.
+    pub(super) fn kind(&self) -> &'static str {
         match &self.data {
-            Data::Null => "null".to_owned(),
-            Data::Bool(value) => format!("the boolean {value}"),
-            Data::Number(text) => format!("the number {text}"),
-            Data::Text(text) => format!("the string {}", quoted(text)),
-            Data::List(_) => "a list".to_owned(),
-            Data::Map(_) => "a map".to_owned(),
+            Data::Null => "null",
+            Data::Bool(_) => "a boolean",
+            Data::Number(_) => "a number",
+            Data::Text(_) => "a string",
+            Data::List(_) => "a list",
+            Data::Map(_) => "a map",
         }
     }
 
@@ -159,14 +162,49 @@ fn number(text: &str) -> Value {
     integer().ok().or_else(float).map_or(Value::Null, Value::Number)
 }
 
-/// The line and the column of a byte in a text, both counted from 1, the column in characters.
-pub(super) fn place(text: &str, at: usize) -> (u32, u32) {
-    let before = text.get(..at).unwrap_or(text);
-    let before = before.strip_prefix('\u{feff}').unwrap_or(before);
-    let line_begin = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let lines = before.bytes().filter(|byte| *byte == b'\n').count();
-    (count(lines + 1), count(before[line_begin..].chars().count() + 1))
+/// Finds lines and columns. It walks through the text once, and then only from the nearest known place.
+pub(super) struct Places<'t> {
+    text: &'t [u8],
+    /// The line and the column at each multiple of [`STRIDE`].
+    known: OnceCell<Vec<(u32, u32)>>,
+}
+
+/// The distance of the known places, in bytes.
+const STRIDE: usize = 4096;
+
+impl<'t> Places<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text: text.as_bytes(), known: OnceCell::new() }
+    }
+
+    /// The line and the column of a byte, both counted from 1, the column in characters.
+    pub(super) fn of(&self, at: usize) -> (u32, u32) {
+        let at = at.min(self.text.len());
+        let stride = at / STRIDE;
+        let known = self.known.get_or_init(|| {
+            // A byte order mark is not a column.
+            let first = (1, u32::from(!self.text.starts_with("\u{feff}".as_bytes())));
+            let strides = self.text.chunks(STRIDE).chain([&[][..]]);
+            let begins = strides.scan(first, |next, stride| {
+                let begin = *next;
+                *next = advance(begin, stride);
+                Some(begin)
+            });
+            begins.collect()
+        });
+        let (line, column) = advance(known[stride], &self.text[stride * STRIDE..at]);
+        (line, column.max(1))
+    }
+}
+
+/// The place after some more bytes.
+fn advance(place: (u32, u32), bytes: &[u8]) -> (u32, u32) {
+    bytes.iter().fold(place, |(line, column), byte| match byte {
+        b'\n' => (line.saturating_add(1), 1),
+        // Not the first byte of a character.
+        0x80..=0xbf => (line, column),
+        _ => (line, column.saturating_add(1)),
+    })
 }
 
 /// Keeps the last of equal keys, with the position of the one before.

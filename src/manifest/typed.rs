@@ -1,16 +1,19 @@
 //! Converts a tree of values to a pod in Go's form: every field has its type, and zero values that Go omits are absent.
 
+use std::iter::successors;
+
 use serde_json::Value;
 
 use super::{
     go_types::{Field, Presence, Struct, Type},
     time,
-    tree::{Data, Node, place},
+    tree::{Data, Node, Places},
 };
 use crate::{
     pod::{
-        FieldPath, Object, Problem, Stage,
+        FieldPath, Object, Problem, Stage, Step,
         quantity::{self, Quantity},
+        quoted,
     },
     validation::Report,
 };
@@ -36,7 +39,8 @@ static NO_DOCUMENT: Node<'static> = Node { data: Data::Null, at: 0 };
 
 /// The problems of a text.
 pub(super) struct Findings<'t> {
-    text: &'t str,
+    /// The lines and columns of the text.
+    pub(super) places: Places<'t>,
     /// The document that contains the paths of validation's problems.
     pub(super) document: &'t Node<'t>,
     problems: Vec<Problem>,
@@ -50,7 +54,7 @@ pub(super) struct Findings<'t> {
 impl<'t> Findings<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         Self {
-            text,
+            places: Places::new(text),
             document: &NO_DOCUMENT,
             problems: Vec::new(),
             errors: 0,
@@ -67,7 +71,7 @@ impl<'t> Findings<'t> {
 
     /// Adds the error that a value is not what is expected.
     pub(super) fn misfit(&mut self, node: &Node<'_>, expected: &str, path: &FieldPath<'_>) {
-        self.add(Some(Stage::Decode), path, |_| (node.at, unfit(node, expected)));
+        self.add(Some(Stage::Decode), path, |_| (node.at, unfit(node, expected, path)));
     }
 
     /// Adds an error that a stage found, or a warning. It is made only if it is reported: finding its
@@ -87,13 +91,8 @@ impl<'t> Findings<'t> {
                 field if field.is_empty() => problem,
                 field => problem.of(field),
             };
-            self.problems.push(problem.at(Some(self.place(at))));
+            self.problems.push(problem.at(Some(self.places.of(at))));
         }
-    }
-
-    /// Line and column of a byte of the text.
-    pub(super) fn place(&self, at: usize) -> (u32, u32) {
-        place(self.text, at)
     }
 
     /// The number of errors.
@@ -167,7 +166,7 @@ pub(super) fn object(
 fn warn_of_duplicate(earlier: Option<usize>, at: usize, path: &FieldPath<'_>, findings: &mut Findings<'_>) {
     let Some(earlier) = earlier else { return };
     findings.add(None, path, |findings| {
-        let ((first, _), (second, _)) = (findings.place(earlier), findings.place(at));
+        let ((first, _), (second, _)) = (findings.places.of(earlier), findings.places.of(at));
         let detail = format!("{DUPLICATE_KEY} in line {first} and line {second}; the last one is used");
         (at, Problem::warning(detail))
     });
@@ -229,6 +228,7 @@ fn scalar(kind: &Type, node: &Node<'_>) -> (Option<Value>, &'static str) {
                 "an integer of 32 bits or a string",
             )
         }
+        Type::Quantity if is_long(node) => (None, LONG_QUANTITY),
         Type::Quantity => (quantity(node), quantity::EXPECTED),
         Type::Time => (node.text().and_then(time::canonical), "a time like 2026-01-02T15:04:05Z"),
     }
@@ -240,7 +240,7 @@ pub(super) fn check(of: &Struct, node: &Node<'_>, path: &FieldPath<'_>) -> Resul
     let entries = match &node.data {
         Data::Map(entries) => entries,
         Data::Null => return Ok(()),
-        _ => return Err(unfit(node, A_MAP).of(path.to_string())),
+        _ => return Err(unfit(node, A_MAP, path).of(path.to_string())),
     };
     for entry in entries {
         if let Some(field) = of.field(&entry.key) {
@@ -264,19 +264,32 @@ fn check_value(kind: &Type, node: &Node<'_>, path: &FieldPath<'_>) -> Result<(),
         }
         _ => match scalar(kind, node) {
             (Some(_), _) => Ok(()),
-            (None, expected) => Err(unfit(node, expected).of(path.to_string())),
+            (None, expected) => Err(unfit(node, expected, path).of(path.to_string())),
         },
     }
 }
 
-/// The problem of a value that is not what is expected.
-pub(super) fn unfit(node: &Node<'_>, expected: &str) -> Problem {
+/// The fields whose values may be secrets, as those of every string.
+const SECRET: [&str; 6] = ["annotations", "args", "command", "env", "envFrom", "httpHeaders"];
+
+/// The problem of a value that is not what is expected. It shows only a value that cannot be a secret:
+/// one that is given for a number, a boolean, a quantity or a time.
+pub(super) fn unfit(node: &Node<'_>, expected: &str, path: &FieldPath<'_>) -> Problem {
     let hint = match (&node.data, expected) {
         (Data::Number(_) | Data::Bool(_), A_STRING) => ": put it in quotes",
         (Data::Text(text), _) if looks_like(text, expected) => ": remove the quotes",
         _ => "",
     };
-    let detail = format!("must be {expected}, but is {}{hint}", node.describe());
+    let is_secret = successors(Some(path), |path| path.parent())
+        .any(|path| matches!(path.step(), Step::Field(name) if SECRET.contains(&name)));
+    let given = match &node.data {
+        _ if is_secret || matches!(expected, A_STRING | A_LIST | A_MAP) => node.kind().to_owned(),
+        Data::Bool(value) => format!("the boolean {value}"),
+        Data::Number(text) => format!("the number {text}"),
+        Data::Text(text) => format!("the string {}", quoted(text)),
+        _ => node.kind().to_owned(),
+    };
+    let detail = format!("must be {expected}, but is {given}{hint}");
     Problem::error(detail).because("FieldValueTypeInvalid")
 }
 
@@ -315,6 +328,14 @@ fn integer(node: &Node<'_>, least: i64, most: i64) -> Option<Value> {
     let Data::Number(text) = &node.data else { return None };
     let value = text.parse::<i64>().ok()?;
     (least..=most).contains(&value).then(|| value.into())
+}
+
+/// The longest quantity, in bytes. The kubelet has no bound, but adds every digit for each container.
+const MAX_QUANTITY: usize = 1_000;
+const LONG_QUANTITY: &str = "a quantity of at most 1,000 characters";
+
+fn is_long(node: &Node<'_>) -> bool {
+    matches!(&node.data, Data::Text(text) | Data::Number(text) if text.len() > MAX_QUANTITY)
 }
 
 fn quantity(node: &Node<'_>) -> Option<Value> {

@@ -13,9 +13,9 @@ use super::{
     json,
     scalar::{self, Scalar},
     tabs::Tabs,
-    tree::{Data, Fault, MAX_DEPTH, MAX_NODES, MapEntry, Node, last_wins, place},
+    tree::{Data, Fault, MAX_DEPTH, MAX_NODES, MAX_REPEATED, MapEntry, Node, Places, last_wins},
 };
-use crate::pod::{Problem, quoted};
+use crate::pod::Problem;
 
 /// A field of the outermost map of a text.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,13 +52,14 @@ pub fn values(text: &str) -> Result<Vec<Value>, Problem> {
 /// # Errors
 /// If the text is invalid, has several documents or is not a map.
 pub fn fields(text: &str) -> Result<Vec<RootField>, Problem> {
+    let places = Places::new(text);
     match one(text)?.map(|node| (node.at, node.data)) {
         None => Ok(Vec::new()),
         Some((_, Data::Map(entries))) => Ok(entries
             .into_iter()
             .map(|entry| RootField {
-                position: place(text, entry.at),
-                earlier: entry.earlier.map(|at| place(text, at)),
+                position: places.of(entry.at),
+                earlier: entry.earlier.map(|at| places.of(at)),
                 value: entry.value.into_json(),
                 name: entry.key.into_owned(),
             })
@@ -112,6 +113,7 @@ pub(super) fn compose(text: &str) -> Result<Vec<Node<'_>>, Fault> {
         values: 0,
         aliased: 0,
         held: 0,
+        repeated: 0,
     };
     let mut documents = Vec::new();
     while let Some((event, span)) = composer.next()? {
@@ -147,6 +149,8 @@ struct Anchor<'t> {
     /// The number of values, including the value itself.
     values: usize,
     depth: usize,
+    /// The length of its strings and keys.
+    bytes: usize,
 }
 
 struct Composer<'t> {
@@ -169,6 +173,8 @@ struct Composer<'t> {
     aliased: usize,
     /// The number of values that are stored a second time, because they have an anchor.
     held: usize,
+    /// The length of the strings that anchors hold and aliases repeat.
+    repeated: usize,
 }
 
 impl<'t> Composer<'t> {
@@ -203,10 +209,7 @@ impl<'t> Composer<'t> {
         if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
             return Ok(());
         }
-        let detail = format!(
-            "the name of an anchor may have letters, digits, '_' and '-': put {} in quotes if it is a string",
-            quoted(&format!("&{name}"))
-        );
+        let detail = "the name of an anchor may have letters, digits, '_' and '-': put a string that begins with & in quotes";
         Err(Fault::new(self.at(span), detail))
     }
 
@@ -244,8 +247,9 @@ impl<'t> Composer<'t> {
             if self.held > MAX_NODES {
                 return Err(Fault::too_many(at));
             }
-            let anchored = Anchor { values, depth: depth(&node), node: node.clone() };
-            self.anchors.insert(anchor, anchored);
+            let (depth, bytes) = extent(&node);
+            self.repeat(at, bytes)?;
+            self.anchors.insert(anchor, Anchor { values, depth, bytes, node: node.clone() });
         }
         Ok(node)
     }
@@ -254,6 +258,15 @@ impl<'t> Composer<'t> {
         self.values += values;
         if self.values > MAX_NODES {
             return Err(Fault::too_many(at));
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, at: usize, bytes: usize) -> Result<(), Fault> {
+        self.repeated += bytes;
+        if self.repeated > MAX_REPEATED {
+            let detail = format!("anchors and aliases repeat more than {MAX_REPEATED} bytes of this text");
+            return Err(Fault { is_bound: true, ..Fault::new(at, detail) });
         }
         Ok(())
     }
@@ -362,7 +375,7 @@ impl<'t> Composer<'t> {
         match node.data {
             Data::Text(text) | Data::Number(text) => Ok(text),
             Data::Bool(value) => Ok(value.to_string().into()),
-            _ => Err(Fault::new(at, format!("{} cannot be a key: a key must be a string", node.describe()))),
+            _ => Err(Fault::new(at, format!("{} cannot be a key: a key must be a string", node.kind()))),
         }
     }
 
@@ -397,7 +410,8 @@ impl<'t> Composer<'t> {
         let Some(anchor) = self.anchors.get(&id) else {
             return Err(Fault::new(at, "an alias cannot be inside the value that it repeats"));
         };
-        let (values, levels) = (anchor.values, anchor.depth);
+        let (values, levels, bytes) = (anchor.values, anchor.depth, anchor.bytes);
+        self.repeat(at, bytes)?;
         self.aliased += values;
         self.count(at, values)?;
         if self.aliased > 100 && self.values > 1000 && !self.within_budget() {
@@ -418,11 +432,19 @@ impl<'t> Composer<'t> {
     }
 }
 
-fn depth(node: &Node<'_>) -> usize {
+/// The nesting depth of a value, and the length of its strings and keys.
+fn extent(node: &Node<'_>) -> (usize, usize) {
+    let add = |(depth, bytes): (usize, usize), inner: &Node<'_>| {
+        let (levels, more) = extent(inner);
+        (depth.max(1 + levels), bytes + more)
+    };
     match &node.data {
-        Data::List(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
-        Data::Map(entries) => 1 + entries.iter().map(|entry| depth(&entry.value)).max().unwrap_or_default(),
-        _ => 0,
+        Data::List(items) => items.iter().fold((1, 0), add),
+        Data::Map(entries) => entries
+            .iter()
+            .fold((1, 0), |(depth, bytes), entry| add((depth, bytes + entry.key.len()), &entry.value)),
+        Data::Text(text) | Data::Number(text) => (0, text.len()),
+        Data::Null | Data::Bool(_) => (0, 0),
     }
 }
 

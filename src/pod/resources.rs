@@ -19,12 +19,17 @@ pub(crate) fn aggregate(spec: &Object, field: &str) -> BTreeMap<String, String> 
         if container.get("restartPolicy").and_then(Value::as_str) == Some("Always") {
             add(&mut sum, &needs);
             add(&mut sidecars, &needs);
-            raise(&mut init, &sidecars);
         } else {
-            add(&mut needs, &sidecars);
+            for (name, need) in &mut needs {
+                if let Some(sidecar) = sidecars.get(name) {
+                    *need = need.plus(sidecar);
+                }
+            }
             raise(&mut init, &needs);
         }
     }
+    // What the container before does not need itself, its sidecars need; they only become more.
+    raise(&mut init, &sidecars);
     raise(&mut sum, &init);
     sum.into_iter().map(|(name, quantity)| (name.to_owned(), quantity.canonical().into_owned())).collect()
 }

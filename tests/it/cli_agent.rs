@@ -256,11 +256,15 @@ fn sources_show_the_owner_of_a_name_and_the_reason() {
 fn the_errors_of_a_manifest_are_printed_by_field() {
     let real = Real::start();
     let bad = "apiVersion: v1\nkind: Pod\nmetadata: {name: Web_1}\nspec:\n  containers:\n  - {name: c, imag: i}\n  - {name: c, image: 5}\n";
-    real.check(&["apply", "-f", "-"], bad, expect![[r#"
+    real.check(
+        &["apply", "-f", "-"],
+        bad,
+        expect![[r#"
         ! Error from server (Invalid): error when applying "STDIN": Pod "Web_1" is invalid
-        ! * spec.containers[1].image: must be a string, but is the number 5: put it in quotes (line 7, column 22)
+        ! * spec.containers[1].image: must be a string, but is a number: put it in quotes (line 7, column 22)
         exit 1
-    "#]]);
+    "#]],
+    );
     real.check(
         &["apply", "-f", "-"],
         "kind: Job\napiVersion: v1\n",

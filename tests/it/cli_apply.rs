@@ -208,7 +208,7 @@ fn a_rejected_manifest_does_not_stop_the_others() {
             pod/two created
             pod/second created
             ! Error from server (Invalid): error when applying "m/2-bad.yaml": the body is invalid
-            ! * items[1].metadata.labels[a]: must be a string, but is the number 5: put it in quotes (line 6, column 54)
+            ! * items[1].metadata.labels[a]: must be a string, but is a number: put it in quotes (line 6, column 54)
             ! * items[2].metadata.name: Invalid value: "Not_A_Name": a lowercase RFC 1123 subdomain consists of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit (line 7, column 48)
             ! * items[2].spec.containers[0].image: Required value (line 7, column 81)
             ! * items[2].spec.containers[1].name: Duplicate value: "c" (line 7, column 99)

@@ -69,7 +69,7 @@ fn an_error_has_line_column_field_and_a_hint() {
         &with("    env:\n    - {name: A, value: \"x\"}\n    - {name: B, value: 5}\n"),
         expect![[r#"
             rejected at decode
-            11:24: spec.containers[0].env[1].value: must be a string, but is the number 5: put it in quotes"#]],
+            11:24: spec.containers[0].env[1].value: must be a string, but is a number: put it in quotes"#]],
     );
     check(
         &with("    ports:\n    - containerPort: \"80\"\n    - containerPort: 99999999999\n"),
@@ -82,7 +82,7 @@ fn an_error_has_line_column_field_and_a_hint() {
         &with("    args: --verbose\n    stdin: 1\n    resources: [cpu]\n"),
         expect![[r#"
             rejected at decode
-            9:11: spec.containers[0].args: must be a list, but is the string "--verbose"
+            9:11: spec.containers[0].args: must be a list, but is a string
             10:12: spec.containers[0].stdin: must be a boolean, true or false, but is the number 1
             11:16: spec.containers[0].resources: must be a map, but is a list"#]],
     );
@@ -97,7 +97,7 @@ fn an_error_has_line_column_field_and_a_hint() {
         "apiVersion: v1\nkind: Pod\nmetadata: {name: w, labels: {app: 1}, creationTimestamp: 2026-01-02}\n",
         expect![[r#"
             rejected at decode
-            3:35: metadata.labels[app]: must be a string, but is the number 1: put it in quotes
+            3:35: metadata.labels[app]: must be a string, but is a number: put it in quotes
             3:58: metadata.creationTimestamp: must be a time like 2026-01-02T15:04:05Z, but is the string "2026-01-02""#]],
     );
 }
@@ -108,7 +108,7 @@ fn errors_in_json_have_positions() {
         "{\"apiVersion\": \"v1\", \"kind\": \"Pod\",\n \"metadata\": {\"name\": 5, \"nam\": 1}}",
         expect![[r#"
             rejected at decode
-            2:23: metadata.name: must be a string, but is the number 5: put it in quotes
+            2:23: metadata.name: must be a string, but is a number: put it in quotes
             2:26: warning: metadata.nam: unknown field, ignored; did you mean name?"#]],
     );
     check(
@@ -191,10 +191,10 @@ fn other_objects_than_pods_are_rejected() {
     check(
         "apiVersion: v1\nkind: List\nitems:\n- metadata: {name: a}\n- {kind: Node, apiVersion: v1}\n- 5\n",
         expect![[r#"
-        rejected at decode
-        4:3: items[0].kind: Required value: kind: Pod is expected
-        5:10: items[1].kind: the kind is "Node"; Pod is expected
-        6:3: items[2]: a map with apiVersion and kind is expected, but this is the number 5"#]],
+            rejected at decode
+            4:3: items[0].kind: Required value: kind: Pod is expected
+            5:10: items[1].kind: the kind is "Node"; Pod is expected
+            6:3: items[2]: a map with apiVersion and kind is expected, but this is a number"#]],
     );
     check(
         "apiVersion: v1\nkind: PodList\nitems: {}\n",
@@ -224,7 +224,7 @@ fn a_pod_with_a_missing_or_wrong_version_is_rejected() {
         "apiVersion: v1\nkind: 5\n",
         expect![[r#"
             rejected at decode
-            2:7: kind: must be a string, but is the number 5: put it in quotes"#]],
+            2:7: kind: must be a string, but is a number: put it in quotes"#]],
     );
 }
 
@@ -253,7 +253,7 @@ fn one_invalid_item_rejects_the_manifest_and_each_is_reported() {
         expect![[r#"
             rejected at decode
             5:13: items[1].metadata.name: Required value: a pod needs a name
-            6:20: items[2].metadata.name: must be a string, but is the number 5: put it in quotes
+            6:20: items[2].metadata.name: must be a string, but is a number: put it in quotes
             8:1: apiVersion: Required value: apiVersion: v1 is expected"#]],
     );
 }

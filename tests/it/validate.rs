@@ -94,7 +94,7 @@ spec:
         &[("bad.yaml", bad)],
         &["bad.yaml"],
         &expect![[r#"
-            bad.yaml:6:11: metadata.labels[tier]: FieldValueTypeInvalid: must be a string, but is the number 1: put it in quotes
+            bad.yaml:6:11: metadata.labels[tier]: FieldValueTypeInvalid: must be a string, but is a number: put it in quotes
             bad.yaml:8:16: spec.hostNetwork: FieldValueTypeInvalid: must be a boolean, true or false, but is the string "yes"
             bad.yaml:12:22: spec.containers[0].ports[0].containerPort: FieldValueTypeInvalid: must be an integer of 32 bits, but is the string "eighty"
             exit 1
@@ -307,7 +307,7 @@ fn a_missing_path_is_exit_code_2_and_the_others_are_checked() {
         &[("bad", "bad")],
         &["missing", "bad"],
         &expect![[r#"
-            bad:1:1: a map with apiVersion and kind is expected, but this is the string "bad"
+            bad:1:1: a map with apiVersion and kind is expected, but this is a string
             ! podmux: missing: No such file or directory
             exit 2
         "#]],

@@ -36,7 +36,7 @@ impl Selector {
     /// Whether it selects this pod.
     pub fn matches(&self, pod: &Pod) -> bool {
         self.labels.iter().all(|requirement| requirement.matches(pod))
-            && self.fields.iter().all(|term| term.matches(pod))
+            && self.fields.chunk_by(|a, b| a.name == b.name).all(|terms| match_one_field(terms, pod))
     }
 }
 
@@ -226,16 +226,17 @@ const FIELDS: [&str; 10] = [
     "status.nominatedNodeName",
 ];
 
-impl FieldTerm {
-    fn matches(&self, pod: &Pod) -> bool {
-        let absent = if self.name == "spec.hostNetwork" { "false" } else { "" };
-        let matches = match self.name {
-            "metadata.name" => pod.key().name() == self.value,
-            "metadata.namespace" => pod.key().namespace() == self.value,
-            name => field(pod, name).as_deref().unwrap_or(absent) == self.value,
-        };
-        matches == self.equal
-    }
+/// Whether all terms for one field match. The pod's text is parsed once for them.
+fn match_one_field(terms: &[FieldTerm], pod: &Pod) -> bool {
+    let value = match terms.first().map_or("", |term| term.name) {
+        "metadata.name" => pod.key().name().to_owned(),
+        "metadata.namespace" => pod.key().namespace().to_owned(),
+        name => field(pod, name).unwrap_or_else(|| match name {
+            "spec.hostNetwork" => "false".to_owned(),
+            _ => String::new(),
+        }),
+    };
+    terms.iter().all(|term| (value == term.value) == term.equal)
 }
 
 /// A field such as `spec.nodeName` of a pod's text.
@@ -253,7 +254,10 @@ fn field(pod: &Pod, name: &str) -> Option<String> {
 
 /// Parses `a=b,c==d,e!=f`. In a value, `\,`, `\=` and `\\` are escapes.
 fn parse_fields(text: &str) -> Result<Vec<FieldTerm>, String> {
-    text.split(unescaped(&[','])).filter(|term| !term.is_empty()).map(field_term).collect()
+    let terms = text.split(unescaped(&[','])).filter(|term| !term.is_empty()).map(field_term);
+    let mut terms = terms.collect::<Result<Vec<_>, _>>()?;
+    terms.sort_by_key(|term| term.name);
+    Ok(terms)
 }
 
 /// Finds these characters where they are not escaped.

@@ -1,0 +1,488 @@
+//! Every parser and endpoint is linear: the instructions at most double when its input doubles.
+//!
+//! valgrind's callgrind counts them, so the result does not depend on the machine or its load. Each
+//! test starts this program again, under callgrind, with one group of cases.
+
+use std::{
+    env, fs,
+    hint::black_box,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use podmux::{
+    manifest::{self, Preparation, yaml},
+    pod::{NodeName, Prepared, SourceName},
+    server::Selector,
+    source::api::json_splitter::{BodyShape, JsonSplitter},
+};
+use serde_json::Value;
+use tokio::runtime;
+
+use crate::support::{kubernetes::not_tested, server::TestServer};
+
+/// The lengths of the texts, in bytes.
+const LENGTHS: [usize; 3] = [4096, 8192, 16384];
+
+/// How much more work twice the text may be: sorting and growing buffers need some.
+const GROWTH: f64 = 2.3;
+
+/// The instructions that a case may need more, whatever its text is.
+const SLACK: f64 = 50_000.0;
+
+/// A text of any length: `unit` again and again, then `second` again and again, between fixed parts.
+/// In a unit, `№` is its number and `→` as many spaces.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    prefix: &'static str,
+    unit: &'static str,
+    middle: &'static str,
+    second: &'static str,
+    suffix: &'static str,
+}
+
+/// A unit alone,
+const fn run(unit: &'static str) -> Shape {
+    within("", unit, "")
+}
+
+/// within other text,
+const fn within(prefix: &'static str, unit: &'static str, suffix: &'static str) -> Shape {
+    Shape { prefix, unit, middle: "", second: "", suffix }
+}
+
+/// or two units: each is half of the text.
+const fn two(parts: [&'static str; 5]) -> Shape {
+    let [prefix, unit, middle, second, suffix] = parts;
+    Shape { prefix, unit, middle, second, suffix }
+}
+
+impl Shape {
+    fn text(&self, length: usize) -> String {
+        let half = if self.second.is_empty() { length } else { length / 2 };
+        let mut text = self.prefix.to_owned();
+        repeat(&mut text, self.unit, half);
+        text.push_str(self.middle);
+        if !self.second.is_empty() {
+            repeat(&mut text, self.second, half);
+        }
+        text + self.suffix
+    }
+}
+
+fn repeat(text: &mut String, unit: &str, length: usize) {
+    let begin = text.len();
+    for number in 0.. {
+        if text.len() - begin >= length {
+            return;
+        }
+        text.push_str(&unit.replace('№', &number.to_string()).replace('→', &" ".repeat(number)));
+    }
+}
+
+/// The texts that made YAML parsers slow.
+const YAML: &[Shape] = &[
+    run("\t"),
+    run("\t\n"),
+    run(" "),
+    run("  \n"),
+    run("\n"),
+    run("\r"),
+    run("- "),
+    run("-\n"),
+    run("-"),
+    run("-\t"),
+    run("? "),
+    run("?\n"),
+    run(": "),
+    run(":\n"),
+    run("#\n"),
+    within("#", "x", ""),
+    run("a #x\n"),
+    run("["),
+    run("[]"),
+    run("{"),
+    run("{a: "),
+    within("[", "[],", "]"),
+    within("[", "a,", "]"),
+    within("[", "a: b,", "]"),
+    within("[", "a\n", "]"),
+    within("[", "\t\n", "]"),
+    within("[", "a,\t\n", "]"),
+    within("[", "\"a\",", "]"),
+    within("{\"", "a", "\": b}"),
+    within("{", "k№: v,", "}"),
+    within("{", "? k№ : v,", "}"),
+    run("k№: v\n"),
+    run("k: v\n"),
+    run("? k№\n: v\n"),
+    run("- a\n"),
+    run("- a: b\n"),
+    run("→a:\n"),
+    run("- &a№ x\n"),
+    run("- &a x\n"),
+    run("&a№ "),
+    run("&a№ ["),
+    run("- &a№ x\n- *a№\n"),
+    within("- &a x\n", "- *a\n", ""),
+    within("a: &a {x: y}\n", "<<: *a\n", ""),
+    within("a: &a {x: y}\n<<: [", "*a,", "]\n"),
+    run("- !!str x\n"),
+    run("!"),
+    within("!<", "a", "> x"),
+    within("!", "%41", " x"),
+    run("word "),
+    run("word\n"),
+    run("a:b"),
+    run("a#b"),
+    within("a:\n ", "word\n ", ""),
+    within("a: b\n", " \tb\n", ""),
+    within("a: b\n", " \n", " c\n"),
+    within("", "a", ": b\n"),
+    within("", "a\n", ": b"),
+    within("\"", "a", ""),
+    within("\"", "\\n", "\""),
+    within("\"", "\\u0041", "\""),
+    within("\"", "\\\n", "\""),
+    within("\"", "a\n", "\""),
+    within("\"", "\n", "\""),
+    within("\"a", " ", "b\""),
+    within("\"a", "  \n", "b\""),
+    within("'", "''", "'"),
+    within("'", "a\n", "'"),
+    within("|\n", " a\n", ""),
+    within("|\n", " \ta\n", ""),
+    within("|\n", "\n", " a\n"),
+    within("|\n", "→a\n", ""),
+    within("|\n", "→\n", ""),
+    two(["a: |\n", "  \n", "  a\n", "  \tb\n", ""]),
+    two(["a: |\n", "  \n", "", "\t\n", ""]),
+    within("|+\n", "\n", ""),
+    within(">\n", " a\n", ""),
+    within(">\n", " a\n  b\n", ""),
+    run("- |\n a\n"),
+    run("- |\n"),
+    run("---\n"),
+    run("--- a\n"),
+    run("...\n"),
+    run("a\n...\n"),
+    run("%YAML 1.2\n---\n"),
+    run("%X a\n"),
+    within("", "%TAG !a№! b\n", "---\na\n"),
+    within("%", "X", ""),
+    run("\u{feff}"),
+    run("\0"),
+    run("é"),
+    run("\u{2028}"),
+];
+
+/// JSON as text, of a manifest or of an API server.
+const JSON: &[Shape] = &[
+    within("{", "\"k№\":1,", "\"z\":1}"),
+    within("{", "\"k\":1,", "\"z\":1}"),
+    within("{", "\"k№\":1,", "x"),
+    run("{\"a\":"),
+    within("{\"a\":[", "[],", "1]}"),
+    within("{\"a\":", "[", ""),
+    within("{\"a\":", " ", ""),
+    within("{\"a\":\"", "\\n", "\"}"),
+    within("{\"a\":\"", "\\ud83d\\ude00", "\"}"),
+    within("{\"a\":\"", "\\ud83d", "\"}"),
+    within("{\"a\":\"", "x", ""),
+    within("{\"a\":", "9", "}"),
+    within("{\"metadata\":{\"managedFields\":[", "{\"a\":\"]\"},", "1]}}"),
+    within("{\"metadata\":{\"managedFields\":", "[", ""),
+    within("{\"metadata\":{\"managedFields\":\"", "\\\"", "\"}}"),
+    within("{\"metadata\":{", "\"managedFields\":[],", "\"name\":\"a\"}}"),
+];
+
+/// The fields of pods, as JSON from `metadata` on.
+const PODS: &[Shape] = &[
+    within("\"annotations\":{", "\"k№\":\"v\",", "\"z\":\"\"}},\"spec\":{"),
+    within("\"annotations\":{", "\"k№\":1,", "\"z\":\"\"}},\"spec\":{"),
+    within("\"annotations\":{", "\"k\":1,", "\"z\":\"\"}},\"spec\":{"),
+    within("\"labels\":{", "\"-№\":\"v\",", "\"z\":\"\"}},\"spec\":{"),
+    within("", "\"x№\":1,", "\"labels\":{}},\"spec\":{"),
+    within("\"labels\":{}},\"spec\":{\"containers\":[", "{\"name\":\"a№\",\"image\":\"a\"},", "{}]"),
+    within("\"labels\":{}},\"spec\":{\"containers\":[", "{\"name\":\"a\",\"image\":\"a\"},", "{}]"),
+    within("\"labels\":{}},\"spec\":{\"containers\":[", "{},", "{}]"),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"ports\":[",
+        "{\"containerPort\":№,\"hostPort\":№},",
+        "{}]}]",
+    ),
+    within("\"labels\":{}},\"spec\":{\"containers\":[{\"ports\":[", "{\"containerPort\":\"a№\"},", "{}]}]"),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"env\":[",
+        "{\"name\":\"a№\",\"value\":\"b\"},",
+        "{}]}]",
+    ),
+    within("\"labels\":{}},\"spec\":{\"containers\":[{\"env\":[", "{\"name\":\"a\",\"value\":1},", "{}]}]"),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"volumeMounts\":[",
+        "{\"name\":\"v\",\"mountPath\":\"/№\"},",
+        "{}]}]",
+    ),
+    within(
+        "\"labels\":{}},\"spec\":{\"containers\":[{\"resources\":{\"claims\":[",
+        "{\"name\":\"a№\"},",
+        "{}]}}]",
+    ),
+    within("\"labels\":{}},\"spec\":{\"containers\":[", "{\"resources\":{\"claims\":[]}},", "{}]"),
+    within("\"labels\":{}},\"spec\":{\"volumes\":[", "{\"name\":\"v№\"},", "{}]"),
+    within(
+        "\"labels\":{}},\"spec\":{\"volumes\":[{\"name\":\"p\",\"projected\":{\"sources\":[",
+        "{\"secret\":{\"name\":\"a№\"}},",
+        "{}]}}]",
+    ),
+    within("\"labels\":{}},\"spec\":{\"tolerations\":[", "{\"key\":\"a№\",\"operator\":\"Exists\"},", "{}]"),
+    within("\"labels\":{}},\"spec\":{\"hostAliases\":[{\"hostnames\":[", "\"a№\",", "\"a\"]}]"),
+    within("\"labels\":{}},\"spec\":{\"containers\":[{\"resources\":{\"limits\":{\"cpu\":\"", "9", "\"}}}]"),
+    within("\"labels\":{}},\"spec\":{\"containers\":[{\"image\":\"", "a/", "\"}]"),
+    within("\"labels\":{}},\"spec\":{\"containers\":[{\"image\":\"", "a-", "\"}]"),
+    within("\"labels\":{}},\"spec\":{\"hostname\":\"", "a.", "\""),
+    within("\"creationTimestamp\":\"2026-01-01T00:00:00.", "9", "Z\"},\"spec\":{"),
+    two([
+        "\"labels\":{}},\"spec\":{\"resources\":{\"limits\":{\"cpu\":1}},\"initContainers\":[{\"restartPolicy\":\"Always\",\"resources\":{\"limits\":{",
+        "\"a№\":1,",
+        "\"a\":1}}},",
+        "{\"resources\":{\"limits\":{\"cpu\":1}}},",
+        "{}]",
+    ]),
+    two([
+        "\"labels\":{}},\"spec\":{\"resources\":{\"limits\":{\"cpu\":1}},\"containers\":[{\"resources\":{\"limits\":{",
+        "\"a№\":1,",
+        "\"a\":1}}},",
+        "{\"resources\":{\"limits\":{\"cpu\":\"1e999\"}}},",
+        "{}]",
+    ]),
+];
+
+const LABEL_SELECTORS: &[Shape] = &[
+    within("", "a№=b,", "c"),
+    within("a in (", "b№,", "c)"),
+    within("a in (", ",", ")"),
+    within("", " ", "a"),
+    run("!"),
+    run("("),
+    run("a"),
+    within("a in", " ", "(b)"),
+];
+
+const FIELD_SELECTORS: &[Shape] = &[
+    within("", "metadata.name=a№,", ""),
+    run(","),
+    run("\\"),
+    within("metadata.name=", "\\,", ""),
+    within("metadata.name", "!", "=a"),
+];
+
+const KUBECONFIGS: &[Shape] = &[
+    within("contexts:\n", "- name: a№\n  context: {cluster: a, user: b}\n", ""),
+    run("k№: v\n"),
+    run("\t"),
+    run("- "),
+];
+
+/// Marks the beginning and the end of a case for callgrind, which writes its counts at each call.
+#[inline(never)]
+fn mark_of_a_case() {
+    black_box(());
+}
+
+/// Runs the cases of a group, in a process that callgrind watches.
+fn run_cases(shapes: &[Shape], parse: &dyn Fn(&str)) {
+    for shape in shapes {
+        for length in LENGTHS {
+            let text = shape.text(length);
+            mark_of_a_case();
+            parse(&text);
+            mark_of_a_case();
+        }
+    }
+}
+
+/// Checks that a parser is linear for these shapes. `test` is the name of the calling test.
+fn check(test: &str, shapes: &[Shape], parse: &dyn Fn(&str)) {
+    if env::var_os("PODMUX_COMPLEXITY").is_some() {
+        return run_cases(shapes, parse);
+    }
+    let Some(valgrind) = valgrind() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(&valgrind);
+    // A valgrind that is unpacked and not installed looks for its tools elsewhere.
+    let tools = valgrind.with_file_name("../libexec/valgrind");
+    if tools.exists() {
+        command.env("VALGRIND_LIB", tools);
+    }
+    let output = command
+        .args(["--tool=callgrind", "--dump-before=*mark_of_a_case*"])
+        .arg(format!("--callgrind-out-file={}/counts", directory.path().display()))
+        .arg(without_debug_info(directory.path()))
+        .args(["--exact", &format!("complexity::{test}"), "--test-threads", "1"])
+        .env("PODMUX_COMPLEXITY", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut part = 0;
+    let mut faults = Vec::new();
+    for shape in shapes {
+        let counts = LENGTHS.map(|_| {
+            part += 2;
+            instructions(&directory.path().join(format!("counts.{part}")))
+        });
+        let is_linear = |pair: &[f64]| pair[1] <= GROWTH * pair[0] + SLACK;
+        if !counts.windows(2).all(is_linear) {
+            faults.push(format!("{counts:?} instructions for {LENGTHS:?} bytes of {shape:?}"));
+        }
+    }
+    assert_eq!(faults, [""; 0]);
+}
+
+/// The instructions of one part of callgrind's counts.
+fn instructions(counts: &Path) -> f64 {
+    let text = fs::read_to_string(counts).unwrap_or_else(|error| panic!("{}: {error}", counts.display()));
+    let summary = text.lines().find_map(|line| line.strip_prefix("summary: "));
+    summary.unwrap_or_else(|| panic!("no summary in {}", counts.display())).trim().parse().unwrap()
+}
+
+/// A copy of this program without debug information, which valgrind would read first.
+fn without_debug_info(directory: &Path) -> PathBuf {
+    let (program, copy) = (env::current_exe().unwrap(), directory.join("it"));
+    let status = Command::new("strip").arg("-g").arg("-o").args([&copy, &program]).status();
+    if status.is_ok_and(|status| status.success()) { copy } else { program }
+}
+
+/// valgrind; none means that the test cannot run here, which CI does not accept.
+fn valgrind() -> Option<PathBuf> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unpacked");
+    let found = Command::new(script).args(["valgrind", "valgrind"]).output().unwrap();
+    if !found.status.success() {
+        not_tested(&format!("no valgrind: {}", String::from_utf8_lossy(&found.stderr)));
+        return None;
+    }
+    Some(Path::new(String::from_utf8(found.stdout).unwrap().trim()).join("valgrind"))
+}
+
+fn read(source: SourceName, text: &str) {
+    let node = NodeName::new("node1").unwrap();
+    let preparation = Preparation { source, node, generate: None, namespace: None };
+    drop(black_box(manifest::read(text.as_bytes(), &preparation)));
+}
+
+/// A pod with these fields from `metadata` on.
+fn pod(fields: &str) -> String {
+    format!("{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{{\"name\":\"a\",{fields}}}}}")
+}
+
+#[test]
+fn reading_yaml_is_linear() {
+    check("reading_yaml_is_linear", YAML, &|text| read(SourceName::File, text));
+}
+
+#[test]
+fn reading_json_is_linear() {
+    check("reading_json_is_linear", JSON, &|text| {
+        read(SourceName::Url, text);
+        drop(black_box(Prepared::from_server(text.as_bytes())));
+    });
+}
+
+#[test]
+fn decoding_and_validating_pods_is_linear() {
+    check("decoding_and_validating_pods_is_linear", PODS, &|fields| {
+        let text = pod(fields);
+        read(SourceName::File, &text);
+        drop(black_box(Prepared::from_server(text.as_bytes())));
+    });
+}
+
+#[test]
+fn reading_the_fields_of_a_config_file_is_linear() {
+    let shapes = [run("k№: v\n"), run("k: v\n"), run("\t"), within("k: \"", "\\n", "\""), run("é: v\n")];
+    check("reading_the_fields_of_a_config_file_is_linear", &shapes, &|text| {
+        drop(black_box(yaml::fields(text)));
+    });
+}
+
+#[test]
+fn reading_a_kubeconfig_is_linear() {
+    check("reading_a_kubeconfig_is_linear", KUBECONFIGS, &|text| {
+        drop(black_box(kube::config::Kubeconfig::from_yaml(text)));
+    });
+}
+
+#[test]
+fn splitting_the_answer_of_an_api_server_is_linear() {
+    let items = [
+        within("{\"items\":[", "{},", "{}]}"),
+        within("{", "\"a№\":1,", "\"items\":[]}"),
+        within("{\"items\":[{\"a\":\"", "x", "\"}]}"),
+    ];
+    let shapes = [JSON, &items, &[run("{}"), run(" "), run("{\"a\":\"\\\""), run("1")]].concat();
+    check("splitting_the_answer_of_an_api_server_is_linear", &shapes, &|text| {
+        for shape in [BodyShape::Events, BodyShape::List] {
+            let mut splitter = JsonSplitter::new(shape);
+            for chunk in text.as_bytes().chunks(7) {
+                splitter.push(chunk);
+                while let Ok(Some(part)) = splitter.next() {
+                    drop(black_box(part));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn parsing_selectors_is_linear() {
+    check("parsing_selectors_is_linear", &[LABEL_SELECTORS, FIELD_SELECTORS].concat(), &|text| {
+        let _labels = black_box(Selector::new(text, ""));
+        let _fields = black_box(Selector::new("", text));
+    });
+}
+
+#[test]
+fn answering_requests_is_linear() {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(TestServer::start());
+    let bodies = [run("\t"), run("- "), run("k№: v\n"), run("{\"a\":"), within("{", "\"k№\":1,", "\"z\":1}")];
+    let shapes = [&bodies, PODS, LABEL_SELECTORS].concat();
+    check("answering_requests_is_linear", &shapes, &|text| {
+        let encoded = percent_encode(text.as_bytes(), NON_ALPHANUMERIC);
+        // A header has fewer characters than a body.
+        let header: String = text.chars().filter(|c| c.is_ascii_graphic()).collect();
+        let labels = format!("GET /pods?labelSelector={encoded}");
+        let fields = format!("GET /pods?fieldSelector={encoded}");
+        let other = format!("GET /pods?{encoded}");
+        let pod = pod(text);
+        let requests = [
+            ("POST /pods", "application/yaml", text.as_bytes()),
+            ("POST /pods", "application/json", pod.as_bytes()),
+            ("DELETE /api/v1/namespaces/default/pods/a", "application/yaml", text.as_bytes()),
+            ("DELETE /api/v1/namespaces/default/pods/a", "application/json", text.as_bytes()),
+            (&labels, "", b""),
+            (&fields, "", b""),
+            (&other, &header, b""),
+            ("POST /pods", &header, b"{}"),
+        ];
+        for (line, content_type, body) in requests {
+            let headers = [("content-type", content_type), ("accept", content_type), ("range", content_type)];
+            runtime.block_on(async { drop(server.ask_inside(line, &headers, body.to_vec()).await) });
+        }
+    });
+    // One request of each kind reaches its handler.
+    let reply = runtime.block_on(server.ask_inside("GET /pods", &[], ""));
+    assert_eq!(serde_json::from_slice::<Value>(&reply.body).unwrap()["kind"], "PodList");
+}
+
+/// A text that repeats much by aliases is rejected: the work grows with its expansion.
+#[test]
+fn what_aliases_repeat_is_bounded() {
+    let text = format!("- &a \"{}\\n\"\n{}", "x".repeat(100_000), "- *a\n".repeat(100_000));
+    let error = yaml::to_json(&text).unwrap_err();
+    assert!(error.detail.contains("anchors and aliases repeat more than 10485760 bytes"), "{error}");
+    let nested = format!("{}\"{}\\n\"{}", "&a [".repeat(150), "x".repeat(100_000), "]".repeat(150));
+    let error = yaml::to_json(&nested).unwrap_err();
+    assert!(error.detail.contains("anchors and aliases repeat more than 10485760 bytes"), "{error}");
+}
