@@ -21,7 +21,7 @@ pub use self::{
     address::Listen,
     api::select::Selector,
     body::{LARGE_BODIES, SMALL_BODY},
-    config::Config,
+    config::{Config, Generated},
     observe::updates::{KEEP_ALIVE, MAX_WATCHERS},
     passed::{Passed, PassedError, PassedListener, PassedSocket},
     routes::router,

@@ -4,6 +4,7 @@ use std::{
     any::Any,
     convert::Infallible,
     future::pending,
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
@@ -39,7 +40,7 @@ use tower_service::Service as _;
 use tracing::debug;
 
 use super::{
-    auth::{self, ClientInfo},
+    auth::{self, ClientInfo, Peer},
     credentials::Credentials,
     drain::{DrainGuard, DrainGuards},
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
@@ -105,20 +106,26 @@ async fn serve_stream(
     guard: Option<DrainGuard>,
     shared: &Arc<Shared>,
 ) {
-    let listen::Incoming { stream, local } = incoming;
+    let listen::Incoming { stream, peer } = incoming;
     let Shared { stats, limits, stop, .. } = &**shared;
     let socket = ClientSocket::new(stream, progress.clone(), stop.clone());
-    let tls = shared.credentials.borrow().tls.clone().filter(|_| local.is_some());
-    let Some(tls) = tls else {
-        return serve_http(socket, ClientInfo { local, has_certificate: false }, &progress, guard, shared)
+    let mut credentials = shared.credentials.clone();
+    if matches!(peer, Peer::Unix(_)) || credentials.borrow().is_plain() {
+        return serve_http(socket, ClientInfo { peer, has_certificate: false }, &progress, guard, shared)
             .await;
+    }
+    let handshake = async {
+        // At the first start the certificate is still being made.
+        let ready = credentials.wait_for(|credentials| credentials.complete).await;
+        let tls = ready.ok().and_then(|ready| ready.tls.clone()).ok_or(io::ErrorKind::NotConnected)?;
+        TlsAcceptor::from(tls.config).accept(socket).await
     };
     let drain_timeout = async {
         drain_begins(guard.as_ref()).await;
         sleep(FIRST_REQUEST).await;
     };
     let handshake = tokio::select! {
-        handshake = TlsAcceptor::from(tls.config).accept(socket) => handshake,
+        handshake = handshake => handshake,
         _ = progress.timed_out(limits) => return stats.reject(RejectReason::Handshake),
         () = drain_timeout => return,
         () = stop.cancelled() => return,
@@ -127,7 +134,7 @@ async fn serve_stream(
         Ok(socket) => {
             // A certificate that the client CA has not signed fails the handshake.
             let has_certificate = socket.get_ref().1.peer_certificates().is_some();
-            serve_http(socket, ClientInfo { local, has_certificate }, &progress, guard, shared).await;
+            serve_http(socket, ClientInfo { peer, has_certificate }, &progress, guard, shared).await;
         }
         Err(error) => {
             stats.reject(RejectReason::Handshake);

@@ -6,6 +6,7 @@ pub(super) mod auth;
 mod connection;
 pub(super) mod credentials;
 mod drain;
+mod generated;
 pub(super) mod limits;
 pub(super) mod listen;
 mod request_body;
@@ -14,14 +15,14 @@ mod socket;
 
 use std::{io, sync::Arc, time::Duration};
 
-use axum::{Router, extract::DefaultBodyLimit};
+use axum::{Extension, Router, extract::DefaultBodyLimit};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
     connection::Shared,
-    credentials::{CredentialError, CredentialFiles, Credentials, Stamps},
+    credentials::{CredentialError, CredentialFiles, CredentialReader, Credentials, Stamps},
     drain::{DrainGuard, DrainGuards},
     limits::Limits,
     listen::{BindError, Listener},
@@ -30,7 +31,7 @@ use self::{
 };
 use super::stats::{ConnectionStats, RejectReason};
 use crate::{
-    host::{Disk, Host},
+    host::Host,
     outage::Outage,
     pod::NodeName,
     server::{address::Listen, config::Config, passed::PassedSocket},
@@ -58,7 +59,7 @@ pub struct Server {
     node: NodeName,
     limits: Limits,
     files: (watch::Sender<CredentialFiles>, watch::Receiver<CredentialFiles>),
-    stamps: Stamps,
+    stamps: Option<Stamps>,
     credentials: watch::Sender<Arc<Credentials>>,
     stats: ConnectionStats,
     drained: CancellationToken,
@@ -79,7 +80,8 @@ impl CredentialReload {
 }
 
 impl Server {
-    /// Reads the token and the certificates, and binds all addresses beside the passed sockets.
+    /// Reads the token and the certificates that are given, and binds all addresses beside the
+    /// passed sockets. [`run`](Self::run) makes what is not given.
     ///
     /// # Errors
     /// The first invalid file, or the first address on which it cannot listen.
@@ -90,10 +92,10 @@ impl Server {
         limits: Limits,
     ) -> Result<Self, StartError> {
         let files = CredentialFiles::new(settings);
-        let (stamps, credentials) = files.read(&Disk::default())?;
+        let (stamps, credentials) = files.read_given(&Host::default())?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         for address in &settings.listen {
-            listeners.push(Listener::bind(address).await?);
+            listeners.push(Listener::bind(address, settings.default_socket.as_deref()).await?);
         }
         let limits = Limits { connections: listen::connection_limit(limits.connections), ..limits };
         Ok(Self {
@@ -152,10 +154,11 @@ impl Server {
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
         let Self { listeners, node, limits, files, stamps, credentials, stats, host, .. } = self;
         let slots = Slots::new(limits.connections);
+        let reader = CredentialReader::new(files.1.clone(), self.addresses);
         let (guards, waiter) = DrainGuards::new(drain.clone());
         let shared = Arc::new(Shared {
             // `BodyReader` limits bodies.
-            router: router.layer(DefaultBodyLimit::disable()),
+            router: router.layer(DefaultBodyLimit::disable()).layer(Extension(reader)),
             node,
             credentials: credentials.subscribe(),
             bodies: BodyReader::new(&limits),
