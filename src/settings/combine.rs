@@ -147,8 +147,8 @@ pub(super) fn server_config(
     let tcp = config.listen.iter().find(|address| matches!(address, Listen::Tcp(_)));
     if let (Some(address), true, true) = (tcp, makes && !is_default, command_line.may_be_passed) {
         warnings.push(format!(
-            "listen: {address} speaks TLS and asks for a token, other than before 0.1.0: podmux kubeconfig prints \
-             what clients need, and scrapers need ca.crt and read-token of auth in the state directory"
+            "listen: {address} speaks TLS now and asks for a token: podmux kubeconfig prints what clients need, \
+             and scrapers need auth/ca.crt and auth/read-token of the state directory"
         ));
     }
     Ok((config, warnings))

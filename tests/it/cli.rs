@@ -226,6 +226,7 @@ fn every_flag_reaches_its_own_setting() {
             | "manifest-url-header"
             | "manifest-url-sha256"
             | "listen"
+            | "anonymous-auth"
             | "sink"
             | "notify"
             | "log-format" => "bad",

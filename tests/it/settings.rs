@@ -17,7 +17,10 @@ use podmux::{
     host::Disk,
     mux::Notify,
     server::{self, Listen},
-    settings::{CommandLine, Environment, Setting, Settings, SettingsError, default_state_dir, settings},
+    settings::{
+        CommandLine, Environment, Setting, Settings, SettingsError, default_socket, default_state_dir,
+        settings,
+    },
     sink,
     source::{
         api::{InCluster, Kubeconfig, Proxies},
@@ -105,8 +108,14 @@ fn row(key: &str) -> Row {
                 ("none", "-"),
                 ("unix:/env, localhost:0", "unix:/env+127.0.0.1:0"),
                 ("['[::1]:5', '127.1.2.3:4']", "[::1]:5+127.1.2.3:4"),
-                ("", "127.0.0.1:10240"),
+                ("", "SOCKET+127.0.0.1:10240"),
             ],
+        ),
+        "anonymous-auth" => (
+            "anonymous-auth",
+            "PODMUX_ANONYMOUS_AUTH",
+            "anonymousAuth",
+            [("true", "true"), ("false", "false"), ("true", "true"), ("", "false")],
         ),
         "state-dir" => (
             "state-dir",
@@ -257,7 +266,11 @@ fn value(settings: &Settings, key: &str) -> String {
             url(|url| Some(url.sha256?.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()))
         }
         "http-check-frequency" => url(|url| Some(format!("{:?}", url.check_frequency))),
-        "listen" => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
+        "listen" => {
+            let listen = server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+");
+            Some(listen.replace("unix:/run/podmux/podmux.sock", "SOCKET"))
+        }
+        "anonymous-auth" => Some(server.anonymous.to_string()),
         "kubeconfig" => path(&settings.api.as_ref().map(|api| match &api.kubeconfig {
             Kubeconfig::File(path) => path.clone(),
             Kubeconfig::InCluster(InCluster { host, port, .. }) => format!("{host}:{port}").into(),
@@ -365,8 +378,13 @@ fn the_defaults_are_as_documented() {
     assert_eq!((settings.log.format, settings.log.verbosity), (Format::Text, 0));
     assert_eq!((settings.config, settings.warnings), (None, Vec::<String>::new()));
     assert_eq!((settings.url, settings.state_dir), (None, Some("/state".into())));
-    let listen = vec![Listen::Tcp(([127, 0, 0, 1], 10240).into())];
-    assert_eq!(settings.server, server::Config { listen, ..server::Config::default() });
+    let socket = PathBuf::from("/run/podmux/podmux.sock");
+    let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp(([127, 0, 0, 1], 10240).into())];
+    let names = ["127.0.0.1", "::1", "localhost", "node"].map(str::to_owned).to_vec();
+    let generated = Some(server::Generated { directory: "/state/auth".into(), names });
+    let default_socket = Some(socket);
+    let expected = server::Config { listen, generated, default_socket, ..server::Config::default() };
+    assert_eq!(settings.server, expected);
 }
 
 #[test]
@@ -986,36 +1004,62 @@ fn a_setting_that_needs_another_one_is_an_error_without_it() {
     "#]].assert_eq(&shown);
 }
 
+/// What is not given is made and kept in the state directory.
 #[test]
-fn addresses_that_other_machines_reach_need_tls_and_authentication() {
+fn without_a_state_directory_tcp_needs_a_certificate_and_a_token() {
     let mut shown = String::new();
     let (cert, key) = (("tls-cert-file", "/c"), ("tls-private-key-file", "/k"));
-    let (token, ca) = (("token-file", "/t"), ("client-ca-file", "/ca"));
-    for address in ["0.0.0.0:1", "[::]:1", "192.168.0.1:1", "[::ffff:10.0.0.1]:1"] {
-        shown += &refusal(&[("listen", "127.0.0.1:1"), ("listen", address)]);
+    let (token, ca, none) = (("token-file", "/t"), ("client-ca-file", "/ca"), ("state-dir", "none"));
+    for more in [&[][..], &[token], &[cert, key], &[cert, key, token], &[cert, key, ca]] {
+        shown += &refusal(&[&[none, ("listen", "127.0.0.1:1")], more].concat());
     }
-    for more in [&[token][..], &[cert, key], &[cert, key, token], &[cert, key, ca], &[cert, key, token, ca]] {
-        shown += &refusal(&[&[("listen", "0.0.0.0:1")], more].concat());
-    }
-    for address in ["127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/run/p.sock"] {
-        shown += &refusal(&[("listen", address)]);
-    }
+    shown += &refusal(&[none, ("listen", "unix:/run/p.sock"), ("listen", "0.0.0.0:1")]);
+    shown += &refusal(&[none, ("listen", "unix:/run/p.sock")]);
+    shown += &refusal(&[("state-dir", "/s"), ("listen", "0.0.0.0:1")]);
     expect![[r#"
-        --listen: other machines can reach 0.0.0.0:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach [::]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach 192.168.0.1:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach [::ffff:10.0.0.1]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach 0.0.0.0:1: it needs TLS: give --tls-cert-file and --tls-private-key-file; or listen on 127.0.0.1
-        --listen: other machines can reach 0.0.0.0:1: it needs authentication: give --token-file or --client-ca-file; or listen on 127.0.0.1
-        accepted
-        accepted
-        accepted
-        accepted
-        accepted
-        accepted
-        accepted
-        accepted
-    "#]].assert_eq(&shown);
+    "#]]
+    .assert_eq(&shown);
+    // By default there is no TCP then.
+    let given = flags(&[none, ("node-name", "node"), ("pod-manifest-path", "/p")]);
+    let settings = load(&given, &environment(&[("STATE_DIRECTORY", "/state")])).unwrap();
+    assert!(settings.server.listen.iter().all(|address| matches!(address, Listen::Unix(_))));
+}
+
+#[test]
+fn anonymous_auth_is_for_loopback_and_alone() {
+    let mut shown = String::new();
+    let anonymous = ("anonymous-auth", "true");
+    for address in ["127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/run/p.sock"] {
+        shown += &refusal(&[anonymous, ("state-dir", "none"), ("listen", address)]);
+    }
+    for address in ["0.0.0.0:1", "[::]:1", "192.168.0.1:1", "[::ffff:10.0.0.1]:1"] {
+        shown += &refusal(&[anonymous, ("listen", "127.0.0.1:1"), ("listen", address)]);
+    }
+    for flag in ["token-file", "client-ca-file"] {
+        shown += &refusal(&[anonymous, (flag, "/f")]);
+    }
+    shown += &refusal(&[anonymous, ("tls-cert-file", "/c"), ("tls-private-key-file", "/k")]);
+    shown += &refusal(&[("anonymous-auth", "maybe")]);
+    expect![[r#"
+    "#]]
+    .assert_eq(&shown);
+    let given = flags(&[anonymous, ("node-name", "node"), ("listen", "127.0.0.1:1")]);
+    let settings = load(&given, &environment(&[("STATE_DIRECTORY", "/state")])).unwrap();
+    assert_eq!((settings.server.anonymous, settings.server.generated), (true, None));
+    expect![[r#""#]].assert_eq(&settings.warnings.join("\n"));
+}
+
+#[test]
+fn the_default_socket_is_that_of_root_the_user_or_the_service() {
+    let socket = |root: bool, variables: &[(&str, &str)]| {
+        default_socket(&environment(variables), root)
+            .map_or_else(|| "-".to_owned(), |path| path.display().to_string())
+    };
+    let (runtime, state) = (("XDG_RUNTIME_DIR", "/run/user/1"), ("STATE_DIRECTORY", "/var/lib/podmux"));
+    assert_eq!(socket(true, &[runtime]), "/run/podmux/podmux.sock");
+    assert_eq!(socket(false, &[runtime, state]), "/run/user/1/podmux/podmux.sock");
+    assert_eq!(socket(false, &[state]), "/run/podmux/podmux.sock");
+    assert_eq!(socket(false, &[("XDG_RUNTIME_DIR", "run")]), "-");
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub(super) const READ_TOKEN: &str = "read-token";
 const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// How long before its end it is renewed: a third of its life.
 const RENEWAL: SignedDuration = SignedDuration::from_hours(365 * 24 / 3);
+/// What messages call a file that is made here.
+const WHAT: &str = "generated file";
 /// The length of a token, in bytes.
 const TOKEN_BYTES: usize = 32;
 
@@ -44,10 +46,11 @@ impl Generated {
     pub(super) fn names(&self) -> Vec<String> {
         let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
         let mut names = self.names.clone();
-        // The kernel's name before the host is named, `(none)`, is not a DNS name.
-        if !names.contains(&host) && ServerName::try_from(&*host).is_ok() {
+        if !names.contains(&host) {
             names.push(host);
         }
+        // A node may be called `1`, and a host without a name is `(none)`: no client asks for these.
+        names.retain(|name| ServerName::try_from(&**name).is_ok());
         names
     }
 
@@ -160,9 +163,6 @@ impl Generated {
         CredentialError::Unusable { what: WHAT, path: self.directory.join(name), problem }
     }
 }
-
-/// What messages call a file that is made here.
-const WHAT: &str = "generated file";
 
 /// A certificate with a name. It is valid from the beginning of time on, because a clock without a
 /// battery starts there.
