@@ -28,11 +28,8 @@ pub use self::{
     stats::{ConnectionStats, RejectReason},
     status::ApiError,
     transport::{
-        CredentialReload, Server, StartError,
-        auth::Caller,
-        credentials::{CredentialError, check},
-        limits::Limits,
-        listen::BindError,
+        CredentialReload, Server, StartError, auth::Caller, credential_error::CredentialError,
+        credentials::check, limits::Limits, listen::BindError,
     },
     view::{LastReload, View},
 };

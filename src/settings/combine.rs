@@ -19,6 +19,9 @@ use crate::{
 
 /// The Unix socket of an agent of the system.
 pub const SYSTEM_SOCKET: &str = "/run/podmux/podmux.sock";
+/// What TCP needs without a state directory.
+const UNPROTECTED: &str = "it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or \
+                           --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file";
 /// The address over TCP by default.
 const DEFAULT_TCP: Listen = Listen::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10240));
 /// The value of `--kubeconfig` for the service account of a pod; a file of that name is `./in-cluster`.
@@ -90,21 +93,12 @@ fn in_cluster(environment: &Environment) -> Result<api::Kubeconfig, String> {
     }
 }
 
-/// What the settings of the server depend on.
-pub(super) struct ServerContext<'a> {
-    pub(super) command_line: &'a CommandLine,
-    pub(super) environment: &'a Environment,
-    pub(super) layers: &'a Layers,
-    pub(super) state_dir: Option<&'a Path>,
-    pub(super) node_name: &'a NodeName,
-}
-
 /// The settings of the server, and warnings about them.
 pub(super) fn server_config(
     flags: &mut Flags,
-    context: &ServerContext<'_>,
+    (layers, command_line, environment): (&Layers, &CommandLine, &Environment),
+    (state_dir, node_name): (Option<&Path>, &NodeName),
 ) -> Result<(server::Config, Vec<String>), SettingsError> {
-    let ServerContext { layers, command_line, .. } = *context;
     let pair = (flags.tls_cert_file.take(), flags.tls_private_key_file.take());
     let listen = std::mem::take(&mut flags.listen);
     if listen.len() > 1 && listen.contains(&None) {
@@ -118,7 +112,7 @@ pub(super) fn server_config(
         client_ca_file: flags.client_ca_file.take(),
         generated: None,
         anonymous: flags.anonymous_auth,
-        default_socket: default_socket(context.environment, rustix::process::geteuid().is_root()),
+        default_socket: default_socket(environment, rustix::process::geteuid().is_root()),
     };
     let mut warnings = Vec::new();
     let is_default = layers.get("listen").is_none();
@@ -136,16 +130,20 @@ pub(super) fn server_config(
         check_anonymous(&config, layers)?;
         return Ok((config, warnings));
     }
-    config.generated = context.state_dir.map(|state| generated(&config, state, context.node_name));
-    let unprotected = unprotected(&config);
-    if is_default && unprotected.is_some() {
-        config.listen.retain(|address| matches!(address, Listen::Unix(_)));
-    } else if let Some(missing) = unprotected {
-        check_tcp(&config, layers, |_| true, &format!("it needs {missing}"))?;
+    let addresses = config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address));
+    let tcp = addresses.cloned().find(|address| matches!(address, Listen::Tcp(_)));
+    if config.client_ca_file.is_some() && config.tls.is_none() && state_dir.is_none() {
+        let problem = "client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too";
+        return Err(layers.invalid("client-ca-file", problem));
     }
-    let makes = config.tls.is_none() || config.token_file.is_none() && config.client_ca_file.is_none();
-    let tcp = config.listen.iter().find(|address| matches!(address, Listen::Tcp(_)));
-    if let (Some(address), true, true) = (tcp, makes && !is_default, command_line.may_be_passed) {
+    config.generated = state_dir.filter(|_| tcp.is_some()).map(|state| generated(&config, state, node_name));
+    let is_given = config.tls.is_some() && (config.token_file.is_some() || config.client_ca_file.is_some());
+    if is_default && !is_given && config.generated.is_none() {
+        config.listen.retain(|address| matches!(address, Listen::Unix(_)));
+    } else if !is_given && config.generated.is_none() {
+        check_tcp(&config, layers, |_| true, UNPROTECTED)?;
+    }
+    if let (Some(address), true, true) = (tcp, !is_given && !is_default, command_line.may_be_passed) {
         warnings.push(format!(
             "listen: {address} speaks TLS now and asks for a token: podmux kubeconfig prints what clients need, \
              and scrapers need auth/ca.crt and auth/read-token of the state directory"
@@ -199,22 +197,6 @@ fn generated(config: &server::Config, state: &Path, node_name: &NodeName) -> ser
     names.sort();
     names.dedup();
     server::Generated { directory: state.join("auth"), names }
-}
-
-/// What is missing for TCP, if it is neither given nor can be made.
-fn unprotected(config: &server::Config) -> Option<&'static str> {
-    let authenticates = config.token_file.is_some() || config.client_ca_file.is_some();
-    match (config.tls.is_some(), authenticates) {
-        _ if config.generated.is_some() => None,
-        (true, true) => None,
-        (false, _) => Some(
-            "TLS and credentials: give --state-dir DIR, where they are kept, or --tls-cert-file, \
-             --tls-private-key-file and --token-file",
-        ),
-        (true, false) => Some(
-            "credentials: give --state-dir DIR, where a token is kept, or --token-file or --client-ca-file",
-        ),
-    }
 }
 
 /// The Unix socket by default; `None` for a user without a directory for it.

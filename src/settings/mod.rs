@@ -12,7 +12,7 @@ pub use self::{
     layers::{CommandLine, Environment, SERVER_VARIABLE},
 };
 use self::{
-    combine::{ServerContext, api_config, distinct, server_config, url_config},
+    combine::{api_config, distinct, server_config, url_config},
     file::ConfigFile,
     layers::Layers,
 };
@@ -77,10 +77,8 @@ impl Settings {
         let mut flags = layers.parse()?;
         let state_dir = state_dir(flags.state_dir.take(), environment)?;
         let node_name = flags.node_name.take().map_or_else(host_name, Ok)?;
-        let (state, node) = (state_dir.as_deref(), &node_name);
-        let context =
-            ServerContext { command_line, environment, layers: &layers, state_dir: state, node_name: node };
-        let (server, server_warnings) = server_config(&mut flags, &context)?;
+        let given = (&layers, command_line, environment);
+        let (server, server_warnings) = server_config(&mut flags, given, (state_dir.as_deref(), &node_name))?;
         let mut settings = Self {
             config,
             file: flags.pod_manifest_path.take().map(|path| source::file::Config {

@@ -93,7 +93,7 @@ impl Agent {
 /// Settings, in which `@` is the directory.
 fn expanded(directory: &TempDir, settings: &str) -> String {
     let all = format!(
-        "nodeName: node1\npodManifestPath: '@/manifests'\nstateDir: none\nlisten: ['127.0.0.1:0']\n{settings}\n\
+        "nodeName: node1\npodManifestPath: '@/manifests'\nstateDir: '@/state'\nlisten: ['127.0.0.1:0']\n{settings}\n\
          tlsCertFile: '@/tls.crt'\ntlsPrivateKeyFile: '@/tls.key'\n"
     );
     all.replace('@', directory.path().to_str().unwrap())

@@ -385,6 +385,8 @@ fn a_pending_handshake_is_completed_and_its_request_answered() {
     let (cert, key) = authority.server_files("localhost");
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("unix:{}", unit.at("own.sock").display());
+    let token = unit.at("token");
+    fs::write(&token, "a-token").unwrap();
     let command = unit.command(&[
         "--shutdown-grace",
         "1h",
@@ -394,6 +396,8 @@ fn a_pending_handshake_is_completed_and_its_request_answered() {
         cert.to_str().unwrap(),
         "--tls-private-key-file",
         key.to_str().unwrap(),
+        "--token-file",
+        token.to_str().unwrap(),
     ]);
     let agent = Process::start(&mut activated(&command, [tcp.try_clone().unwrap().into()]));
     agent.logs("started");
@@ -414,7 +418,8 @@ fn a_pending_handshake_is_completed_and_its_request_answered() {
     for (name, mut stream, client, rest) in [late, half] {
         stream.write_all(&rest).unwrap();
         let stream = rustls::StreamOwned::new(client, stream);
-        let mut connection = Connection::over(stream, "Host: localhost\r\n".to_owned());
+        let headers = "Host: localhost\r\nAuthorization: Bearer a-token\r\n".to_owned();
+        let mut connection = Connection::over(stream, headers);
         let answer = connection.ask("POST", "/pods", pod(name).to_string().as_bytes()).unwrap();
         assert_eq!(answer.code / 100, 2, "{}", answer.text());
     }

@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension,
-    extract::State,
-    response::{IntoResponse as _, Response},
-};
-use http::{HeaderValue, StatusCode, header::CACHE_CONTROL};
+use axum::{Extension, extract::State, response::Response};
+use http::StatusCode;
 
 use crate::{
     error_chain::chain,
@@ -24,25 +20,19 @@ pub(crate) async fn read(
     caller: Option<Extension<Caller>>,
     reader: Option<Extension<CredentialReader>>,
 ) -> Result<Response, ApiError> {
+    let error = |code, reason, message: String| Err(ApiError::new(code, reason, message));
     let (Some(Extension(Caller::Unix { .. })), Some(Extension(reader))) = (caller, reader) else {
-        let message =
-            "credentials are given to callers of the Unix socket only: name it with --server unix:PATH";
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message.to_owned()));
+        let message = "credentials are for callers of the agent's Unix socket only: use --server unix:PATH";
+        return error(StatusCode::FORBIDDEN, "Forbidden", message.to_owned());
     };
     let disk = server.view.host.disk.clone();
     match server.blocking(move || reader.read(&disk)).await? {
-        Some(Ok(credentials)) => {
-            let mut response = json_response(&credentials).into_response();
-            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            Ok(response)
-        }
-        Some(Err(error)) => {
-            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", chain(&error)))
-        }
+        Some(Ok(credentials)) => Ok(json_response(&credentials)),
+        Some(Err(failed)) => error(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", chain(&failed)),
         None => {
             let message =
-                "the agent listens on no TCP address: give it one with --listen, and a state directory";
-            Err(ApiError::new(StatusCode::NOT_FOUND, "NotFound", message.to_owned()))
+                "the agent listens on no TCP address: it needs one in --listen, and a state directory";
+            error(StatusCode::NOT_FOUND, "NotFound", message.to_owned())
         }
     }
 }

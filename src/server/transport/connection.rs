@@ -4,7 +4,6 @@ use std::{
     any::Any,
     convert::Infallible,
     future::pending,
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
@@ -109,23 +108,19 @@ async fn serve_stream(
     let listen::Incoming { stream, peer } = incoming;
     let Shared { stats, limits, stop, .. } = &**shared;
     let socket = ClientSocket::new(stream, progress.clone(), stop.clone());
-    let mut credentials = shared.credentials.clone();
-    if matches!(peer, Peer::Unix(_)) || credentials.borrow().is_plain() {
+    let credentials = shared.credentials.borrow().clone();
+    if matches!(peer, Peer::Unix(_)) || credentials.plain {
         return serve_http(socket, ClientInfo { peer, has_certificate: false }, &progress, guard, shared)
             .await;
     }
-    let handshake = async {
-        // At the first start the certificate is still being made.
-        let ready = credentials.wait_for(|credentials| credentials.complete).await;
-        let tls = ready.ok().and_then(|ready| ready.tls.clone()).ok_or(io::ErrorKind::NotConnected)?;
-        TlsAcceptor::from(tls.config).accept(socket).await
-    };
+    // It could not be made yet.
+    let Some(tls) = credentials.tls.clone() else { return stats.reject(RejectReason::Handshake) };
     let drain_timeout = async {
         drain_begins(guard.as_ref()).await;
         sleep(FIRST_REQUEST).await;
     };
     let handshake = tokio::select! {
-        handshake = handshake => handshake,
+        handshake = TlsAcceptor::from(tls.config).accept(socket) => handshake,
         _ = progress.timed_out(limits) => return stats.reject(RejectReason::Handshake),
         () = drain_timeout => return,
         () = stop.cancelled() => return,

@@ -1,14 +1,12 @@
 //! Loads the tokens and the certificates from files, and reloads them when the files change.
 
 use std::{
-    fmt, io, mem,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use jiff::{SignedDuration, Timestamp};
 use rustls::{
     RootCertStore, ServerConfig,
     client::verify_server_name,
@@ -25,7 +23,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::generated::{CA, CERTIFICATE, KEY, READ_TOKEN, TOKEN};
+use super::{
+    credential_error::{CredentialError, MAX_FILE},
+    generated::{CA, CERTIFICATE, KEY, READ_TOKEN, TOKEN},
+};
 use crate::{
     certificate_files::CertificateFiles,
     error_chain::chain,
@@ -37,46 +38,7 @@ use crate::{
     },
 };
 
-/// The maximal size of a file, in bytes.
-pub(super) const MAX_FILE: u64 = 1024 * 1024;
-/// How long after a failure a certificate that is still valid is renewed.
-const RETRY: SignedDuration = SignedDuration::from_hours(1);
 const TOKEN_FILE: &str = "token file";
-
-/// Why the token or the certificates are invalid. It never has text of a file.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialError {
-    /// A file cannot be read.
-    #[error("cannot read the {what} {} (does it exist, and may podmux read it?)", path.display())]
-    Unreadable {
-        /// The purpose of the file.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A file that the agent makes cannot be written.
-    #[error("cannot write {} (may podmux write its state directory?)", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A file has invalid content.
-    #[error("{what} {}: {problem}", path.display())]
-    Unusable {
-        /// The purpose of the file.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong and what is needed.
-        problem: String,
-    },
-}
 
 /// The files of the token and the certificates.
 #[derive(Clone, Debug)]
@@ -99,15 +61,8 @@ pub(super) struct Credentials {
     pub(super) certificates: bool,
     /// Whether callers over TCP need no credentials.
     pub(super) anonymous: bool,
-    /// Whether what is not given has been made.
-    pub(super) complete: bool,
-}
-
-impl Credentials {
     /// Whether TCP is served without TLS.
-    pub(super) fn is_plain(&self) -> bool {
-        self.complete && self.tls.is_none()
-    }
+    pub(super) plain: bool,
 }
 
 /// The SHA-256 of a token. Digests have equal lengths, and the token is not kept in memory.
@@ -186,64 +141,40 @@ impl CredentialFiles {
     }
 
     /// Reads the files that are given; what has to be made is missing then. It blocks.
-    pub(super) fn read_given(&self, host: &Host) -> Result<(Option<Stamps>, Credentials), CredentialError> {
-        let (stamps, mut credentials) = Self { generated: None, ..self.clone() }.read(host)?;
-        credentials.complete = self.generated.is_none();
-        Ok((credentials.complete.then_some(stamps), credentials))
+    pub(super) fn read_given(&self, disk: &Disk) -> Result<(Stamps, Credentials), CredentialError> {
+        let given = Self { generated: None, ..self.clone() };
+        let plain = self.tls_files().is_none();
+        Ok((given.stamps(disk), Credentials { plain, ..given.read(disk)? }))
     }
 
-    /// Makes what is missing and reads all files, after their stamps. It blocks.
-    fn read(&self, host: &Host) -> Result<(Stamps, Credentials), CredentialError> {
-        let made = self.make(host);
-        let disk = &host.disk;
-        let (files, names) = self.current(disk);
-        let read = || {
-            if self.tls_files().is_none() {
-                self.client_verifier(disk)?;
-            }
-            let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
-            Ok(Credentials {
-                token: token(self.token_file())?,
-                read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
-                tls: self.tls_files().map(|files| self.read_tls(disk, &files)).transpose()?,
-                certificates: self.client_ca.is_some(),
-                anonymous: self.anonymous,
-                complete: true,
-            })
-        };
-        match (made, read()) {
-            (Ok(renewal), Ok(credentials)) => Ok((Stamps { files, names, renewal }, credentials)),
-            // A full disk does not take away what was made before.
-            (Err(error), Ok(credentials)) => {
-                warn!(error = chain(&error), "server credentials not renewed");
-                let renewal = host.clock.now().checked_add(RETRY).ok();
-                Ok((Stamps { files, names, renewal }, credentials))
-            }
-            (Err(error), Err(_)) | (Ok(_), Err(error)) => Err(error),
-        }
+    fn read(&self, disk: &Disk) -> Result<Credentials, CredentialError> {
+        let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
+        let verifier = self.client_verifier(disk)?;
+        Ok(Credentials {
+            token: token(self.token_file())?,
+            read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
+            tls: self.tls_files().map(|files| read_tls(disk, &files, verifier)).transpose()?,
+            certificates: self.client_ca.is_some(),
+            anonymous: self.anonymous,
+            plain: self.tls_files().is_none(),
+        })
     }
 
-    /// Makes what is not given. Returns when the certificate is to be renewed.
-    fn make(&self, host: &Host) -> Result<Option<Timestamp>, CredentialError> {
-        let Some(generated) = &self.generated else { return Ok(None) };
+    /// Makes what is neither given nor there, and renews the certificate. It blocks.
+    fn make(&self, host: &Host) -> Result<(), CredentialError> {
+        let Some(generated) = &self.generated else { return Ok(()) };
         if self.token.is_none() {
             generated.make_token(host, TOKEN)?;
         }
-        generated.make_token(host, READ_TOKEN)?;
-        if self.tls.is_some() { Ok(None) } else { generated.make_certificate(host).map(Some) }
+        if self.tls.is_none() {
+            generated.make_certificate(host)?;
+        }
+        generated.make_token(host, READ_TOKEN)
     }
 
-    /// The stamps of all files and the names of the certificate. It blocks.
-    fn current(&self, disk: &Disk) -> (Vec<Option<Stamp>>, Vec<String>) {
-        let names = self.generated.as_ref().map(Generated::names).unwrap_or_default();
-        (self.paths().map(|path| disk.stamp(&path).ok()).collect(), names)
-    }
-
-    /// Whether something has changed since the files were read. It blocks.
-    fn is_stale(&self, last: &Stamps, host: &Host) -> bool {
-        let (files, names) = self.current(&host.disk);
-        let due = last.renewal.is_some_and(|renewal| renewal <= host.clock.now());
-        due || files != last.files || names != last.names
+    /// The stamps of all files. It blocks.
+    fn stamps(&self, disk: &Disk) -> Stamps {
+        self.paths().map(|path| disk.stamp(&path).ok()).collect()
     }
 
     fn client_verifier(&self, disk: &Disk) -> Result<Option<Arc<dyn ClientCertVerifier>>, CredentialError> {
@@ -261,41 +192,15 @@ impl CredentialFiles {
             .build();
         verifier.map(Some).map_err(|error| rejected(&error))
     }
-
-    fn read_tls(&self, disk: &Disk, files: &CertificateFiles) -> Result<ServerTls, CredentialError> {
-        const CERTIFICATE: &str = "TLS certificate";
-        const KEY: &str = "TLS private key";
-        let chain = read_certificates(disk, CERTIFICATE, &files.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&read_file(disk, KEY, &files.key)?).map_err(|_| {
-            let problem = "the file has no private key in PEM (encrypted keys are not supported)";
-            unusable(KEY, &files.key, problem.to_owned())
-        })?;
-        let pair = |error: rustls::Error| {
-            let problem =
-                format!("the certificate does not match the key in {}: {error}", files.key.display());
-            unusable(CERTIFICATE, &files.certificate, problem)
-        };
-        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(pair)?;
-        let builder = match self.client_verifier(disk)? {
-            None => builder.with_no_client_auth(),
-            Some(verifier) => builder.with_client_cert_verifier(verifier),
-        };
-        let certificate = chain[0].clone();
-        let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(ServerTls { config: Arc::new(config), certificate })
-    }
 }
 
 /// Returns all errors in the files of the token and the certificates that are given. It reads
 /// them, and blocks.
 pub fn check(settings: &Config) -> Vec<CredentialError> {
-    let files = CredentialFiles { generated: None, ..CredentialFiles::new(settings) };
-    let (tokens, host) = (CredentialFiles { tls: None, client_ca: None, ..files.clone() }, Host::default());
+    let (files, disk) = (CredentialFiles::new(settings), Disk::default());
+    let token = CredentialFiles { tls: None, client_ca: None, ..files.clone() };
     let others = CredentialFiles { token: None, ..files };
-    [tokens, others].into_iter().filter_map(|files| files.read(&host).err()).collect()
+    [token, others].iter().filter_map(|files| files.read_given(&disk).err()).collect()
 }
 
 /// Reads the credentials for a caller who may have them.
@@ -303,104 +208,113 @@ pub fn check(settings: &Config) -> Vec<CredentialError> {
 pub(in crate::server) struct CredentialReader {
     files: watch::Receiver<CredentialFiles>,
     /// The address over TCP, if there is one.
-    address: Option<SocketAddr>,
+    address: Option<String>,
 }
 
 impl CredentialReader {
-    pub(super) fn new(files: watch::Receiver<CredentialFiles>, addresses: Vec<Listen>) -> Self {
-        let tcp = addresses.into_iter().find_map(|address| match address {
-            Listen::Tcp(address) => Some(address),
+    pub(super) fn new(files: watch::Receiver<CredentialFiles>, addresses: &[Listen]) -> Self {
+        let address = addresses.iter().find_map(|address| match address {
+            Listen::Tcp(tcp) if tcp.ip().is_unspecified() => Some(format!("localhost:{}", tcp.port())),
+            Listen::Tcp(tcp) => Some(tcp.to_string()),
             Listen::Unix(_) => None,
-        });
-        let address = tcp.map(|mut address| {
-            if address.ip().is_unspecified() {
-                let v4 = address.is_ipv4();
-                address.set_ip(if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
-            }
-            address
         });
         Self { files, address }
     }
 
     /// The object that `GET /credentials` answers; `None` without an address over TCP. It blocks.
     pub(in crate::server) fn read(&self, disk: &Disk) -> Option<Result<Value, CredentialError>> {
-        let (address, files) = (self.address?, self.files.borrow().clone());
-        let text = |what, path: Option<PathBuf>| {
-            path.map(|path| Ok(String::from_utf8_lossy(&read_file(disk, what, &path)?).trim().to_owned()))
-                .transpose()
-        };
+        let (address, files) = (self.address.as_ref()?, self.files.borrow().clone());
+        let scheme = if files.anonymous { "http" } else { "https" };
+        let read = |path: Option<PathBuf>| path.map(|path| read_file(disk, "file", &path)).transpose();
+        let token =
+            |path| Ok(read(path)?.map(|text| String::from_utf8_lossy(text.trim_ascii()).into_owned()));
         let object = || {
-            let ca = text("certificate authority", files.ca_file())?;
             Ok(json!({
-                "server": format!("{}://{address}", if files.anonymous { "http" } else { "https" }),
-                "certificateAuthorityData": ca.map(|ca| STANDARD.encode(ca + "\n")),
-                "token": text(TOKEN_FILE, files.token_file())?,
-                "readToken": text(TOKEN_FILE, files.made(READ_TOKEN))?,
+                "server": format!("{scheme}://{address}"),
+                "certificateAuthorityData": read(files.ca_file())?.map(|ca| STANDARD.encode(ca)),
+                "token": token(files.token_file())?,
+                "readToken": token(files.made(READ_TOKEN))?,
             }))
         };
         Some(object())
     }
 }
 
-/// What decides whether the files are read again.
-#[derive(Debug)]
-pub(super) struct Stamps {
-    /// The stamps of the files; `None` for a file that does not exist.
-    files: Vec<Option<Stamp>>,
-    names: Vec<String>,
-    /// When the certificate is to be renewed.
-    renewal: Option<Timestamp>,
+/// The stamps of the files; `None` for a file that does not exist.
+pub(super) type Stamps = Vec<Option<Stamp>>;
+
+/// Keeps the credentials up to date.
+pub(super) struct Reloader {
+    files: watch::Receiver<CredentialFiles>,
+    stamps: Stamps,
+    credentials: watch::Sender<Arc<Credentials>>,
+    host: Host,
+    outage: Outage,
+    /// Whether this is not the first time.
+    begun: bool,
 }
 
-/// Reads the files at once if they are not complete, later when they change and when `files` is
-/// sent. An error leaves the previous credentials in effect: a certificate and its key are not
-/// replaced at the same time. Returns when the sender of `files` is dropped.
-pub(super) async fn reload_on_change(
-    mut files: watch::Receiver<CredentialFiles>,
-    mut stamps: Option<Stamps>,
-    credentials: watch::Sender<Arc<Credentials>>,
-    interval: Duration,
-    host: &Host,
-) {
-    let (mut outage, mut begins) = (Outage::default(), stamps.is_none());
-    loop {
-        let any = files.borrow().paths().next().is_some();
-        let requested = tokio::select! {
-            () = sleep(if begins { Duration::ZERO } else { interval }), if any => false,
-            sent = files.changed() => match sent {
-                Ok(()) => true,
-                Err(_) => return,
-            },
-        };
-        let failing = outage.since().is_some();
-        let (current, last) = (files.borrow_and_update().clone(), stamps.take());
+impl Reloader {
+    pub(super) fn new(
+        files: watch::Receiver<CredentialFiles>,
+        stamps: Stamps,
+        credentials: watch::Sender<Arc<Credentials>>,
+        host: &Host,
+    ) -> Self {
+        Self { files, stamps, credentials, host: host.clone(), outage: Outage::default(), begun: false }
+    }
+
+    /// Makes what is due, and reads the files when their stamps have changed or on request. An
+    /// error leaves the previous credentials in effect: a certificate and its key are not replaced
+    /// at the same time.
+    pub(super) async fn update(&mut self, requested: bool) {
+        let current = self.files.borrow_and_update().clone();
         if current.paths().next().is_none() {
-            continue;
+            return;
         }
-        let machine = host.clone();
+        let forced = requested || self.outage.since().is_some();
+        let (last, host) = (self.stamps.clone(), self.host.clone());
         let read = move || {
-            let stale = last.as_ref().is_none_or(|last| current.is_stale(last, &machine));
-            if requested || failing || stale { Ok(current.read(&machine)) } else { Err(last) }
+            let made = current.make(&host);
+            let stamps = current.stamps(&host.disk);
+            let read = (forced || stamps != last).then(|| current.read(&host.disk)).transpose();
+            // A full disk does not take away what was made before.
+            let (fresh, error) = read.map_or_else(|error| (None, Some(error)), |fresh| (fresh, None));
+            (stamps, fresh, made.err().or(error))
         };
+        let begun = std::mem::replace(&mut self.begun, true);
         // A network file system may hang. A panic is in the log already.
-        let first = mem::take(&mut begins);
-        match host.threads.blocking(read).await.unwrap_or(Err(None)) {
-            Err(unchanged) => stamps = unchanged,
-            Ok(Ok((fresh_stamps, fresh))) => {
-                stamps = Some(fresh_stamps);
-                credentials.send_replace(Arc::new(fresh));
-                if !first {
-                    let recovered = outage.recovered().is_some();
-                    info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
-                }
+        let Ok((stamps, fresh, error)) = self.host.threads.blocking(read).await else { return };
+        let is_fresh = fresh.is_some();
+        if let Some(fresh) = fresh {
+            self.stamps = stamps;
+            self.credentials.send_replace(Arc::new(fresh));
+        }
+        if let Some(error) = error.as_ref().map(|error| chain(error)) {
+            // A requested reload logs its error even if it is known.
+            if self.outage.failed(&error, self.host.clock.now()) || requested {
+                warn!(error, "server credentials rejected, the previous ones stay in effect");
             }
-            Ok(Err(error)) => {
-                let error = chain(&error);
-                // A requested reload logs its error even if it is known.
-                if outage.failed(&error, host.clock.now()) || requested {
-                    warn!(error, "server credentials rejected, the previous ones stay in effect");
-                }
+        } else if is_fresh {
+            let recovered = self.outage.recovered().is_some();
+            if begun {
+                info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
             }
+        }
+    }
+
+    /// Updates them at intervals and when other files are sent. Returns when their sender is dropped.
+    pub(super) async fn run(mut self, interval: Duration) {
+        loop {
+            let any = self.files.borrow().paths().next().is_some();
+            let requested = tokio::select! {
+                () = sleep(interval), if any => false,
+                sent = self.files.changed() => match sent {
+                    Ok(()) => true,
+                    Err(_) => return,
+                },
+            };
+            self.update(requested).await;
         }
     }
 }
@@ -421,6 +335,35 @@ fn read_token(disk: &Disk, path: &Path) -> Result<TokenDigest, CredentialError> 
         return Ok(TokenDigest::new(token));
     };
     Err(unusable(TOKEN_FILE, path, problem.to_owned()))
+}
+
+fn read_tls(
+    disk: &Disk,
+    files: &CertificateFiles,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+) -> Result<ServerTls, CredentialError> {
+    const CERTIFICATE: &str = "TLS certificate";
+    const KEY: &str = "TLS private key";
+    let chain = read_certificates(disk, CERTIFICATE, &files.certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&read_file(disk, KEY, &files.key)?).map_err(|_| {
+        let problem = "the file has no private key in PEM (encrypted keys are not supported)";
+        unusable(KEY, &files.key, problem.to_owned())
+    })?;
+    let pair = |error: rustls::Error| {
+        let problem = format!("the certificate does not match the key in {}: {error}", files.key.display());
+        unusable(CERTIFICATE, &files.certificate, problem)
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(pair)?;
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+    };
+    let certificate = chain[0].clone();
+    let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(ServerTls { config: Arc::new(config), certificate })
 }
 
 fn unusable(what: &'static str, path: &Path, problem: String) -> CredentialError {

@@ -1,23 +1,18 @@
 //! Makes what the settings do not name: a certificate authority, the server's certificate and the tokens.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{io, path::Path};
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PublicKeyData as _, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, PublicKeyData as _, date_time_ymd,
 };
-use rustls::{
-    RootCertStore,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
-    crypto::ring,
-    pki_types::{ServerName, UnixTime},
-};
+use rustls::pki_types::ServerName;
 use sha2::{Digest as _, Sha256};
 use tracing::info;
-use x509_cert::{Certificate, der::Decode as _, ext::pkix::SubjectAltName};
+use x509_cert::{Certificate, der::Decode as _};
 
-use super::credentials::{CredentialError, MAX_FILE};
+use super::credential_error::{CredentialError, MAX_FILE};
 use crate::{
     hex::hex,
     host::{Disk, Host, Open},
@@ -26,7 +21,7 @@ use crate::{
 };
 
 pub(super) const CA: &str = "ca.crt";
-pub(super) const CA_KEY: &str = "ca.key";
+const CA_KEY: &str = "ca.key";
 pub(super) const CERTIFICATE: &str = "server.crt";
 pub(super) const KEY: &str = "server.key";
 pub(super) const TOKEN: &str = "token";
@@ -38,43 +33,37 @@ const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 const RENEWAL: SignedDuration = SignedDuration::from_hours(365 * 24 / 3);
 /// What messages call a file that is made here.
 const WHAT: &str = "generated file";
-/// The length of a token, in bytes.
-const TOKEN_BYTES: usize = 32;
 
 impl Generated {
-    /// The names of the server's certificate. The host may be renamed while the agent runs.
-    pub(super) fn names(&self) -> Vec<String> {
-        let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
-        let mut names = self.names.clone();
-        if !names.contains(&host) {
-            names.push(host);
-        }
-        // A node may be called `1`, and a host without a name is `(none)`: no client asks for these.
-        names.retain(|name| ServerName::try_from(&**name).is_ok());
-        names
-    }
-
     /// Writes a token unless there is one.
     pub(super) fn make_token(&self, host: &Host, name: &str) -> Result<(), CredentialError> {
-        if host.disk.stamp(&self.directory.join(name)).is_ok() {
+        if !self.is_missing(&host.disk, name) {
             return Ok(());
         }
-        let mut token = [0; TOKEN_BYTES];
+        let mut token = [0; 32];
         host.random.fill(&mut token);
         self.write(&host.disk, name, &hex(&token))
     }
 
-    /// Issues a certificate for the server, unless there is one that is valid for long enough and
-    /// has the right names. Returns when the certificate is to be renewed.
-    pub(super) fn make_certificate(&self, host: &Host) -> Result<Timestamp, CredentialError> {
-        let (now, names) = (host.clock.now(), self.names());
-        if let Some(renewal) = self.renewal(&host.disk, &names, now) {
-            return Ok(renewal);
+    /// Issues a certificate for the server, unless there is one that is valid for long enough, for
+    /// the right names and from the authority.
+    pub(super) fn make_certificate(&self, host: &Host) -> Result<(), CredentialError> {
+        // The host may be renamed while the agent runs.
+        let host_name = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+        let mut names = self.names.clone();
+        names.extend((!names.contains(&host_name)).then_some(host_name));
+        // A node may be called `1`, and a host without a name is `(none)`: no client asks for these.
+        names.retain(|name| ServerName::try_from(&**name).is_ok());
+        // The names need not be read back from a certificate whose subject has their digest.
+        let subject = digest("podmux server", names.join(" ").as_bytes());
+        let now = host.clock.now();
+        if self.is_current(&host.disk, &subject, now).unwrap_or(false) {
+            return Ok(());
         }
         let issuer = self.authority(&host.disk)?;
-        let failed = |error: rcgen::Error| self.unusable(CERTIFICATE, error.to_string());
+        let failed = |error: rcgen::Error| self.unusable(CERTIFICATE, &error);
         let key = KeyPair::generate().map_err(failed)?;
-        let mut leaf = params(CertificateParams::new(names.clone()).map_err(failed)?, "podmux");
+        let mut leaf = params(CertificateParams::new(names).map_err(failed)?, subject);
         let end = now.checked_add(LIFE).unwrap_or(Timestamp::MAX).to_zoned(TimeZone::UTC).date();
         let (month, day) = (end.month().unsigned_abs(), end.day().unsigned_abs());
         leaf.not_after = date_time_ymd(end.year().into(), month, day);
@@ -85,56 +74,47 @@ impl Generated {
         self.write(&host.disk, KEY, &key.serialize_pem())?;
         self.write(&host.disk, CERTIFICATE, &certificate.pem())?;
         info!(path = %self.directory.join(CERTIFICATE).display(), "server certificate issued");
-        self.renewal(&host.disk, &names, now).ok_or_else(|| {
-            let problem = "it has not signed the certificate that was issued with ca.key: restore both files, or \
-                           remove both for a new authority, which all clients have to be given";
-            self.unusable(CA, problem.to_owned())
-        })
+        Ok(())
     }
 
-    /// When the server's certificate is to be renewed; `None` if that is now.
-    fn renewal(&self, disk: &Disk, names: &[String], now: Timestamp) -> Option<Timestamp> {
-        let read = |name| self.read(disk, name).ok();
-        let leaf = pem::certificates(read(CERTIFICATE)?.as_bytes()).ok()?.swap_remove(0);
-        let parsed = Certificate::from_der(&leaf).ok()?;
-        let tbs = parsed.tbs_certificate();
-        let key = KeyPair::from_pem(&read(KEY)?).ok()?;
-        if tbs.subject_public_key_info().subject_public_key.raw_bytes() != key.der_bytes() {
-            return None;
-        }
-        let mut roots = RootCertStore::empty();
-        roots.add(pem::certificates(read(CA)?.as_bytes()).ok()?.swap_remove(0)).ok()?;
-        let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().ok()?;
-        let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().ok()?));
-        let is_for = |name: &String| {
-            let name = ServerName::try_from(&**name);
-            name.is_ok_and(|name| verifier.verify_server_cert(&leaf, &[], &name, &[], time).is_ok())
+    /// Whether there is a certificate that can be used; `None` if a file is missing or invalid.
+    fn is_current(&self, disk: &Disk, subject: &str, now: Timestamp) -> Option<bool> {
+        let certificate = |name| {
+            let text = self.read(disk, name).ok()?;
+            Certificate::from_der(pem::certificates(text.as_bytes()).ok()?.first()?).ok()
         };
-        let (_, SubjectAltName(certified)) = tbs.get_extension().ok()??;
-        let end = tbs.validity().not_after.to_unix_duration().as_secs();
-        let renewal = Timestamp::from_second(end.try_into().ok()?).ok()?.checked_sub(RENEWAL).ok()?;
-        (renewal > now && certified.len() == names.len() && names.iter().all(is_for)).then_some(renewal)
+        let (ca, leaf) = (certificate(CA)?, certificate(CERTIFICATE)?);
+        let (ca, leaf) = (ca.tbs_certificate(), leaf.tbs_certificate());
+        let key = KeyPair::from_pem(&self.read(disk, KEY).ok()?).ok()?;
+        let end = leaf.validity().not_after.to_unix_duration().as_secs();
+        Some(
+            leaf.subject().to_string() == format!("CN={subject}")
+                && leaf.issuer() == ca.subject()
+                && leaf.subject_public_key_info().subject_public_key.raw_bytes() == key.der_bytes()
+                && Timestamp::from_second(end.try_into().ok()?).ok()?.duration_since(now) > RENEWAL,
+        )
     }
 
     /// The certificate authority, made if there is none. It stays: clients trust it.
     fn authority(&self, disk: &Disk) -> Result<Issuer<'static, KeyPair>, CredentialError> {
-        let failed = |error: rcgen::Error| self.unusable(CA_KEY, error.to_string());
-        let missing = |name| disk.stamp(&self.directory.join(name)).is_err();
-        if missing(CA_KEY) && missing(CA) {
+        let failed = |error: rcgen::Error| self.unusable(CA_KEY, &error);
+        if self.is_missing(disk, CA_KEY) && self.is_missing(disk, CA) {
             self.write(disk, CA_KEY, &KeyPair::generate().map_err(failed)?.serialize_pem())?;
         }
         let key = KeyPair::from_pem(&self.read(disk, CA_KEY)?).map_err(failed)?;
-        // Certificates of many agents may be trusted by one client: their names differ.
-        let digest = hex(&Sha256::digest(key.der_bytes()));
-        let mut ca = params(CertificateParams::default(), &format!("podmux {}", &digest[..16]));
+        // The authorities of many agents may be trusted by one client: their names differ.
+        let mut ca = params(CertificateParams::default(), digest("podmux", key.der_bytes()));
         ca.not_after = date_time_ymd(9999, 12, 31);
         ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         ca.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        if missing(CA) {
+        if self.is_missing(disk, CA) {
             self.write(disk, CA, &ca.self_signed(&key).map_err(failed)?.pem())?;
         }
         Ok(Issuer::new(ca, key))
+    }
+
+    fn is_missing(&self, disk: &Disk, name: &str) -> bool {
+        disk.stamp(&self.directory.join(name)).is_err()
     }
 
     fn read(&self, disk: &Disk, name: &str) -> Result<String, CredentialError> {
@@ -153,26 +133,29 @@ impl Generated {
             file.write_at(0, text.as_bytes())?;
             file.sync_all()?;
             disk.rename(&new, &path)?;
-            sync(disk, &self.directory)?;
-            self.directory.parent().map_or(Ok(()), |parent| sync(disk, parent))
+            let sync = |directory: &Path| disk.open(directory, Open::Read)?.sync_all();
+            sync(&self.directory)?;
+            self.directory.parent().map_or(Ok(()), sync)
         };
         written().map_err(|error| CredentialError::Unwritable { path: path.clone(), error })
     }
 
-    fn unusable(&self, name: &str, problem: String) -> CredentialError {
+    fn unusable(&self, name: &str, error: &rcgen::Error) -> CredentialError {
+        let problem = error.to_string();
         CredentialError::Unusable { what: WHAT, path: self.directory.join(name), problem }
     }
 }
 
-/// A certificate with a name. It is valid from the beginning of time on, because a clock without a
-/// battery starts there.
-fn params(mut params: CertificateParams, name: &str) -> CertificateParams {
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.not_before = date_time_ymd(1970, 1, 1);
-    params
+/// A name with the digest of something.
+fn digest(name: &str, bytes: &[u8]) -> String {
+    format!("{name} {}", &hex(&Sha256::digest(bytes))[..16])
 }
 
-fn sync(disk: &Disk, directory: &Path) -> io::Result<()> {
-    disk.open(directory, Open::Read)?.sync_all()
+/// A certificate with a subject. It is valid from the beginning of time on, because a clock without
+/// a battery starts there.
+fn params(mut params: CertificateParams, subject: String) -> CertificateParams {
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, subject);
+    params.not_before = date_time_ymd(1970, 1, 1);
+    params
 }

@@ -4,6 +4,7 @@
 
 pub(super) mod auth;
 mod connection;
+pub(super) mod credential_error;
 pub(super) mod credentials;
 mod drain;
 mod generated;
@@ -22,7 +23,8 @@ use tracing::{info, warn};
 
 use self::{
     connection::Shared,
-    credentials::{CredentialError, CredentialFiles, CredentialReader, Credentials, Stamps},
+    credential_error::CredentialError,
+    credentials::{CredentialFiles, CredentialReader, Credentials, Reloader, Stamps},
     drain::{DrainGuard, DrainGuards},
     limits::Limits,
     listen::{BindError, Listener},
@@ -31,7 +33,7 @@ use self::{
 };
 use super::stats::{ConnectionStats, RejectReason};
 use crate::{
-    host::Host,
+    host::{Disk, Host},
     outage::Outage,
     pod::NodeName,
     server::{address::Listen, config::Config, passed::PassedSocket},
@@ -59,7 +61,7 @@ pub struct Server {
     node: NodeName,
     limits: Limits,
     files: (watch::Sender<CredentialFiles>, watch::Receiver<CredentialFiles>),
-    stamps: Option<Stamps>,
+    stamps: Stamps,
     credentials: watch::Sender<Arc<Credentials>>,
     stats: ConnectionStats,
     drained: CancellationToken,
@@ -92,7 +94,7 @@ impl Server {
         limits: Limits,
     ) -> Result<Self, StartError> {
         let files = CredentialFiles::new(settings);
-        let (stamps, credentials) = files.read_given(&Host::default())?;
+        let (stamps, credentials) = files.read_given(&Disk::default())?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         for address in &settings.listen {
             listeners.push(Listener::bind(address, settings.default_socket.as_deref()).await?);
@@ -154,13 +156,17 @@ impl Server {
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
         let Self { listeners, node, limits, files, stamps, credentials, stats, host, .. } = self;
         let slots = Slots::new(limits.connections);
-        let reader = CredentialReader::new(files.1.clone(), self.addresses);
+        let (subscriber, interval) = (credentials.subscribe(), limits.reload);
+        let reader = CredentialReader::new(files.1.clone(), &self.addresses);
+        let mut reloader = Reloader::new(files.1, stamps, credentials, &host);
+        // What is not given is made before the first request.
+        reloader.update(false).await;
         let (guards, waiter) = DrainGuards::new(drain.clone());
         let shared = Arc::new(Shared {
             // `BodyReader` limits bodies.
             router: router.layer(DefaultBodyLimit::disable()).layer(Extension(reader)),
             node,
-            credentials: credentials.subscribe(),
+            credentials: subscriber,
             bodies: BodyReader::new(&limits),
             stats,
             stop: stop.clone(),
@@ -179,9 +185,8 @@ impl Server {
             waiter.drained(&shared.guards, &drain).await;
             self.drained.cancel();
         };
-        let reload = credentials::reload_on_change(files.1, stamps, credentials, limits.reload, &host);
         tokio::select! {
-            _ = async { tokio::join!(reload, draining) } => {}
+            _ = async { tokio::join!(reloader.run(interval), draining) } => {}
             () = stop.cancelled() => {}
         }
         while let Some(ended) = accepting.join_next().await {
