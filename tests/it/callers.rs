@@ -180,7 +180,39 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
     }
     // The key is readable for root only.
     row(&mut table, "root, tls, certificate", ROOT, &https, &certificate);
-    expect![[r#""#]].assert_eq(&table);
+    expect![[r#"
+                                          get post  del   rz  rzv  upd  met cred
+        root, unix                        200  201  200  200  200  200  200  200
+        root, tls                         401  401  401  200  401  401  401  401
+        root, tls, wrong token            401  401  401  200  401  401  401  401
+        root, tls, token                  200  201  200  200  200  200  200  403
+        root, tls, read token             200  403  403  200  200  200  200  403
+        root, plain HTTP                    -    -    -    -    -    -    -    -
+        root, anonymous-auth              200  201  200  200  200  200  200  403
+        member, unix                      200  201  200  200  200  200  200  200
+        member, tls                       401  401  401  200  401  401  401  401
+        member, tls, wrong token          401  401  401  200  401  401  401  401
+        member, tls, token                200  201  200  200  200  200  200  403
+        member, tls, read token           200  403  403  200  200  200  200  403
+        member, plain HTTP                  -    -    -    -    -    -    -    -
+        member, anonymous-auth            200  201  200  200  200  200  200  403
+        other, unix                         -    -    -    -    -    -    -    -
+        other, tls                        401  401  401  200  401  401  401  401
+        other, tls, wrong token           401  401  401  200  401  401  401  401
+        other, tls, token                 200  201  200  200  200  200  200  403
+        other, tls, read token            200  403  403  200  200  200  200  403
+        other, plain HTTP                   -    -    -    -    -    -    -    -
+        other, anonymous-auth             200  201  200  200  200  200  200  403
+        container, unix                     -    -    -    -    -    -    -    -
+        container, tls                    401  401  401  200  401  401  401  401
+        container, tls, wrong token       401  401  401  200  401  401  401  401
+        container, tls, token             200  201  200  200  200  200  200  403
+        container, tls, read token        200  403  403  200  200  200  200  403
+        container, plain HTTP               -    -    -    -    -    -    -    -
+        container, anonymous-auth         200  201  200  200  200  200  200  403
+        root, tls, certificate            200  201  200  200  200  200  200  403
+    "#]]
+    .assert_eq(&table);
     let log = anonymous.ends();
     assert!(log.contains("WARN anonymous-auth: every user of this machine may read and post pods"), "{log}");
     let log = agent.ends();
@@ -290,7 +322,9 @@ fn a_kubeconfig_is_given_over_the_socket_only() {
     let files = ["--ca-file", ca.to_str().unwrap(), "--token-file", token.to_str().unwrap()];
     let output = run(&[&["--server", &tcp], &files[..]].concat());
     assert_eq!(output.status.code(), Some(1));
-    expect![[r#""#]].assert_eq(&String::from_utf8(output.stderr).unwrap());
+    expect![[r#"
+        Error from server (Forbidden): credentials are for callers of the agent's Unix socket only: use --server unix:PATH
+    "#]].assert_eq(&String::from_utf8(output.stderr).unwrap());
     agent.ends();
 }
 
@@ -326,7 +360,9 @@ fn commands_find_the_socket_and_the_credentials() {
     fs::create_dir_all(runtime.join("podmux")).unwrap();
     let (code, text) = get(None, &[("XDG_RUNTIME_DIR", &runtime)]);
     assert_eq!(code, 2);
-    expect![[r#""#]].assert_eq(&text.replace(agent.directory.path().to_str().unwrap(), "DIR"));
+    expect![[r#"
+        podmux: no agent was found: /run/podmux/podmux.sock or DIR/runtime/podmux/podmux.sock does not exist; start one with podmux run, or name one with --server or PODMUX_SERVER
+    "#]].assert_eq(&text.replace(agent.directory.path().to_str().unwrap(), "DIR"));
     std::os::unix::fs::symlink(agent.at("podmux.sock"), runtime.join("podmux/podmux.sock")).unwrap();
     assert_eq!(get(None, &[("XDG_RUNTIME_DIR", &runtime)]), found);
     agent.ends();

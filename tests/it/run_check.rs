@@ -227,7 +227,9 @@ fn a_check_warns_about_an_address_that_speaks_tls_now() {
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
-    expect![[r#""#]].assert_eq(&told("127.0.0.1:10240", &[]));
+    expect![[r#"
+        podmux: listen: 127.0.0.1:10240 speaks TLS now and asks for a token: podmux kubeconfig prints what clients need, and scrapers need auth/ca.crt and auth/read-token of the state directory
+    "#]].assert_eq(&told("127.0.0.1:10240", &[]));
     let given = |name: &str| place.at(name).to_str().unwrap().to_owned();
     let (token, certificate, key) = (given("token"), given("tls.crt"), given("tls.key"));
     let all = ["--token-file", &token, "--tls-cert-file", &certificate, "--tls-private-key-file", &key];

@@ -590,6 +590,7 @@ verbose: 1
             httpCheckFrequency: 120s
             nodeName: node
             listen: unix:DIR/podmux.sock+127.0.0.1:1
+            anonymousAuth: false
             tokenFile: DIR/token
             tlsCertFile: DIR/tls.pem
             tlsPrivateKeyFile: /tls.key
@@ -613,7 +614,8 @@ fn a_config_file_may_be_json_without_a_kind() {
             fileCheckFrequency: 20s
             onInvalidManifest: Keep
             nodeName: node
-            listen: 127.0.0.1:10240
+            listen: SOCKET+127.0.0.1:10240
+            anonymousAuth: false
             sink: jsonl=/s
             notify: Incremental
             stateDir: /state
@@ -634,7 +636,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -784,7 +786,8 @@ fn the_manifests_of_a_real_kubelet_configuration_are_used_with_one_warning_about
             fileCheckFrequency: 20s
             onInvalidManifest: Keep
             nodeName: node
-            listen: 127.0.0.1:10240
+            listen: SOCKET+127.0.0.1:10240
+            anonymousAuth: false
             sink: jsonl
             notify: Incremental
             stateDir: /state
@@ -817,7 +820,8 @@ fileCheckFrequency: 5s
             manifestUrlHeader: x-both=1+x-both=2+x-token=a secret
             httpCheckFrequency: 60s
             nodeName: node
-            listen: 127.0.0.1:10240
+            listen: SOCKET+127.0.0.1:10240
+            anonymousAuth: false
             sink: jsonl
             notify: Incremental
             stateDir: /state
@@ -1021,6 +1025,13 @@ fn without_a_state_directory_tcp_needs_a_certificate_and_a_token() {
     let server = load(&kept, &Environment::new()).unwrap().server;
     assert_eq!(server.generated.unwrap().directory, Path::new("/s/auth"));
     expect![[r#"
+        --listen: 127.0.0.1:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        --listen: 127.0.0.1:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        --listen: 127.0.0.1:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        accepted
+        accepted
+        --listen: 0.0.0.0:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        accepted
     "#]]
     .assert_eq(&shown);
     // By default there is no TCP then.
@@ -1045,6 +1056,19 @@ fn anonymous_auth_is_for_loopback_and_alone() {
     shown += &refusal(&[anonymous, ("tls-cert-file", "/c"), ("tls-private-key-file", "/k")]);
     shown += &refusal(&[("anonymous-auth", "maybe")]);
     expect![[r#"
+        accepted
+        accepted
+        accepted
+        accepted
+        accepted
+        --listen: 0.0.0.0:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --listen: [::]:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --listen: 192.168.0.1:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --listen: [::ffff:10.0.0.1]:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --token-file: it has no effect with --anonymous-auth: leave one of them out
+        --client-ca-file: it has no effect with --anonymous-auth: leave one of them out
+        --tls-cert-file: it has no effect with --anonymous-auth: leave one of them out
+        --anonymous-auth: "maybe" is not one of true, false
     "#]]
     .assert_eq(&shown);
     let given = flags(&[anonymous, ("node-name", "node"), ("listen", "127.0.0.1:1")]);
@@ -1054,7 +1078,10 @@ fn anonymous_auth_is_for_loopback_and_alone() {
     let safe = load(&safe, &environment(&[("STATE_DIRECTORY", "/state")])).unwrap();
     let (after, stuck) = safe.reloaded(settings.clone());
     assert_eq!((after.server, stuck), (safe.server, vec!["anonymous-auth"]));
-    expect![[r#""#]].assert_eq(&settings.warnings.join("\n"));
+    expect![
+        "anonymous-auth: every user of this machine may read and post pods over TCP, without credentials"
+    ]
+    .assert_eq(&settings.warnings.join("\n"));
 }
 
 #[test]

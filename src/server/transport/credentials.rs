@@ -11,7 +11,7 @@ use rustls::{
     RootCertStore, ServerConfig,
     client::verify_server_name,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+    pki_types::{CertificateDer, ServerName},
     server::{ParsedCertificate, WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use serde_json::{Value, json};
@@ -32,23 +32,15 @@ use crate::{
     error_chain::chain,
     host::{Disk, Host, Stamp},
     outage::Outage,
-    server::{
-        address::Listen,
-        config::{Config, Generated},
-    },
+    pem,
+    server::{address::Listen, config::Config},
 };
 
 const TOKEN_FILE: &str = "token file";
 
 /// The files of the token and the certificates.
 #[derive(Clone, Debug)]
-pub(super) struct CredentialFiles {
-    token: Option<PathBuf>,
-    tls: Option<CertificateFiles>,
-    client_ca: Option<PathBuf>,
-    generated: Option<Generated>,
-    anonymous: bool,
-}
+pub(super) struct CredentialFiles(Config);
 
 /// The current token and certificates.
 #[derive(Debug)]
@@ -106,43 +98,38 @@ impl ServerTls {
 
 impl CredentialFiles {
     pub(super) fn new(settings: &Config) -> Self {
-        Self {
-            token: settings.token_file.clone(),
-            tls: settings.tls.clone(),
-            client_ca: settings.client_ca_file.clone(),
-            generated: settings.generated.clone(),
-            anonymous: settings.anonymous,
-        }
+        Self(settings.clone())
     }
 
     /// The path of a file that the agent makes.
     fn made(&self, name: &str) -> Option<PathBuf> {
-        self.generated.as_ref().map(|generated| generated.directory.join(name))
+        self.0.generated.as_ref().map(|generated| generated.directory.join(name))
     }
 
     fn token_file(&self) -> Option<PathBuf> {
-        self.token.clone().or_else(|| self.made(TOKEN))
+        self.0.token_file.clone().or_else(|| self.made(TOKEN))
     }
 
     fn tls_files(&self) -> Option<CertificateFiles> {
         let made = || Some(CertificateFiles { certificate: self.made(CERTIFICATE)?, key: self.made(KEY)? });
-        self.tls.clone().or_else(made)
+        self.0.tls.clone().or_else(made)
     }
 
     /// The CA that clients have to trust; with a given certificate that itself, with its chain.
     fn ca_file(&self) -> Option<PathBuf> {
-        self.tls.as_ref().map(|tls| tls.certificate.clone()).or_else(|| self.made(CA))
+        self.0.tls.as_ref().map(|tls| tls.certificate.clone()).or_else(|| self.made(CA))
     }
 
     fn paths(&self) -> impl Iterator<Item = PathBuf> {
         let pair = self.tls_files().into_iter().flat_map(|tls| [tls.certificate, tls.key]);
-        let others = [self.token_file(), self.made(READ_TOKEN), self.ca_file(), self.client_ca.clone()];
+        let others =
+            [self.token_file(), self.made(READ_TOKEN), self.ca_file(), self.0.client_ca_file.clone()];
         pair.chain(others.into_iter().flatten())
     }
 
     /// Reads the files that are given; what has to be made is missing then. It blocks.
     pub(super) fn read_given(&self, disk: &Disk) -> Result<(Stamps, Credentials), CredentialError> {
-        let given = Self { generated: None, ..self.clone() };
+        let given = Self(Config { generated: None, ..self.0.clone() });
         let plain = self.tls_files().is_none();
         Ok((given.stamps(disk), Credentials { plain, ..given.read(disk)? }))
     }
@@ -154,19 +141,19 @@ impl CredentialFiles {
             token: token(self.token_file())?,
             read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
             tls: self.tls_files().map(|files| read_tls(disk, &files, verifier)).transpose()?,
-            certificates: self.client_ca.is_some(),
-            anonymous: self.anonymous,
+            certificates: self.0.client_ca_file.is_some(),
+            anonymous: self.0.anonymous,
             plain: self.tls_files().is_none(),
         })
     }
 
     /// Makes what is neither given nor there, and renews the certificate. It blocks.
     fn make(&self, host: &Host) -> Result<(), CredentialError> {
-        let Some(generated) = &self.generated else { return Ok(()) };
-        if self.token.is_none() {
+        let Some(generated) = &self.0.generated else { return Ok(()) };
+        if self.0.token_file.is_none() {
             generated.make_token(host, TOKEN)?;
         }
-        if self.tls.is_none() {
+        if self.0.tls.is_none() {
             generated.make_certificate(host)?;
         }
         generated.make_token(host, READ_TOKEN)
@@ -179,7 +166,7 @@ impl CredentialFiles {
 
     fn client_verifier(&self, disk: &Disk) -> Result<Option<Arc<dyn ClientCertVerifier>>, CredentialError> {
         const CLIENT_CA: &str = "client CA file";
-        let Some(path) = &self.client_ca else { return Ok(None) };
+        let Some(path) = &self.0.client_ca_file else { return Ok(None) };
         let rejected = |error: &dyn fmt::Display| unusable(CLIENT_CA, path, error.to_string());
         let mut roots = RootCertStore::empty();
         for certificate in read_certificates(disk, CLIENT_CA, path)? {
@@ -197,10 +184,10 @@ impl CredentialFiles {
 /// Returns all errors in the files of the token and the certificates that are given. It reads
 /// them, and blocks.
 pub fn check(settings: &Config) -> Vec<CredentialError> {
-    let (files, disk) = (CredentialFiles::new(settings), Disk::default());
-    let token = CredentialFiles { tls: None, client_ca: None, ..files.clone() };
-    let others = CredentialFiles { token: None, ..files };
-    [token, others].iter().filter_map(|files| files.read_given(&disk).err()).collect()
+    let token = Config { tls: None, client_ca_file: None, ..settings.clone() };
+    let others = Config { token_file: None, ..settings.clone() };
+    let read = |files| CredentialFiles(files).read_given(&Disk::default());
+    [token, others].into_iter().filter_map(|files| read(files).err()).collect()
 }
 
 /// Reads the credentials for a caller who may have them.
@@ -224,7 +211,7 @@ impl CredentialReader {
     /// The object that `GET /credentials` answers; `None` without an address over TCP. It blocks.
     pub(in crate::server) fn read(&self, disk: &Disk) -> Option<Result<Value, CredentialError>> {
         let (address, files) = (self.address.as_ref()?, self.files.borrow().clone());
-        let scheme = if files.anonymous { "http" } else { "https" };
+        let scheme = if files.0.anonymous { "http" } else { "https" };
         let read = |path: Option<PathBuf>| path.map(|path| read_file(disk, "file", &path)).transpose();
         let token =
             |path| Ok(read(path)?.map(|text| String::from_utf8_lossy(text.trim_ascii()).into_owned()));
@@ -345,7 +332,7 @@ fn read_tls(
     const CERTIFICATE: &str = "TLS certificate";
     const KEY: &str = "TLS private key";
     let chain = read_certificates(disk, CERTIFICATE, &files.certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&read_file(disk, KEY, &files.key)?).map_err(|_| {
+    let key = pem::private_key(&read_file(disk, KEY, &files.key)?).map_err(|_| {
         let problem = "the file has no private key in PEM (encrypted keys are not supported)";
         unusable(KEY, &files.key, problem.to_owned())
     })?;
@@ -377,9 +364,6 @@ fn read_certificates(
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
     let text = read_file(disk, what, path)?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    certificates
-        .ok()
-        .filter(|certificates| !certificates.is_empty())
-        .ok_or_else(|| unusable(what, path, "the file has no certificate in PEM".to_owned()))
+    let problem = || "the file has no certificate in PEM".to_owned();
+    pem::certificates(&text).map_err(|_| unusable(what, path, problem()))
 }
