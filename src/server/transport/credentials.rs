@@ -255,6 +255,7 @@ impl Reloader {
     /// error leaves the previous credentials in effect: a certificate and its key are not replaced
     /// at the same time.
     pub(super) async fn update(&mut self, requested: bool) {
+        let begun = std::mem::replace(&mut self.begun, true);
         let current = self.files.borrow_and_update().clone();
         if current.paths().next().is_none() {
             return;
@@ -269,7 +270,6 @@ impl Reloader {
             let (fresh, error) = read.map_or_else(|error| (None, Some(error)), |fresh| (fresh, None));
             (stamps, fresh, made.err().or(error))
         };
-        let begun = std::mem::replace(&mut self.begun, true);
         // A network file system may hang. A panic is in the log already.
         let Ok((stamps, fresh, error)) = self.host.threads.blocking(read).await else { return };
         let is_fresh = fresh.is_some();
