@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    io,
+    io, iter,
     net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -28,16 +28,12 @@ use crate::{
     certificate_files::CertificateFiles,
     client::{Body, Client, ClientSettings, Lines, escaped},
     host::Disk,
-    settings::{Environment, SERVER_VARIABLE},
+    settings::{Environment, SERVER_VARIABLE, SYSTEM_SOCKET, default_state_dir, user_socket},
     telemetry::colours,
 };
 
 /// The variable with the path of the token file. The agent reads the same one.
 const TOKEN_VARIABLE: &str = "PODMUX_TOKEN_FILE";
-/// The socket of the packaged agent.
-const DEFAULT_SOCKET: &str = "/run/podmux/podmux.sock";
-/// The address of an agent without settings.
-const DEFAULT_ADDRESS: &str = "http://127.0.0.1:10240";
 /// The time limit for a whole response. A write waits for a disk, and a page of large pods
 /// may take long on a slow network.
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -57,7 +53,8 @@ pub(super) struct ConnectionArgs {
         long,
         value_name = "ADDRESS",
         help = "The agent's address: http://HOST:PORT, https://HOST:PORT or unix:PATH\n\
-                [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] \
+                [default: the first that exists of unix:/run/podmux/podmux.sock and \
+                unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] \
                 [env: PODMUX_SERVER]"
     )]
     server: Option<String>,
@@ -66,11 +63,14 @@ pub(super) struct ConnectionArgs {
         long,
         value_name = "FILE",
         value_hint = ValueHint::FilePath,
-        help = "A file with the bearer token\n[env: PODMUX_TOKEN_FILE]"
+        help = "A file with the bearer token\n\
+                [default: that of the default state directory, for https on this machine] \
+                [env: PODMUX_TOKEN_FILE]"
     )]
     token_file: Option<PathBuf>,
 
-    /// The CA certificates (PEM) that verify the agent's certificate, instead of the system's
+    /// The CA certificates (PEM) that verify the agent's certificate, instead of the system's [default:
+    /// that of the default state directory, for https on this machine]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca_file: Option<PathBuf>,
 
@@ -113,13 +113,39 @@ impl Address {
         }
     }
 
-    /// Whether requests leave this machine without encryption.
-    fn is_in_clear_text(&self) -> bool {
+    /// The socket of the agent on this machine.
+    fn find(environment: &Environment) -> Result<Self, anyhow::Error> {
+        let sockets = iter::once(SYSTEM_SOCKET.into()).chain(user_socket(environment));
+        let sockets: Vec<PathBuf> = sockets.collect();
+        let found = sockets.iter().find(|socket| socket.exists()).ok_or_else(|| {
+            let names = sockets.iter().map(|socket| socket.display().to_string()).collect::<Vec<_>>();
+            anyhow!(
+                "no agent was found: {} does not exist; start one with podmux run, or name one with --server or {SERVER_VARIABLE}",
+                names.join(" or ")
+            )
+        });
+        Ok(Self { base: "http://localhost".to_owned(), socket: Some(found?.clone()) })
+    }
+
+    /// Whether requests go to this machine over TCP.
+    fn is_loopback(&self) -> bool {
         let host = self.base.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
         let host = host.unwrap_or_default();
         let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-        let local = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
-        self.socket.is_none() && self.base.starts_with("http://") && !local
+        self.socket.is_none() && (host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()))
+    }
+
+    /// Whether requests leave this machine without encryption.
+    fn is_in_clear_text(&self) -> bool {
+        self.socket.is_none() && self.base.starts_with("http://") && !self.is_loopback()
+    }
+
+    /// The file that the agent of this machine has made for its clients, if this user may read it.
+    fn made(&self, name: &str, environment: &Environment, disk: &Disk) -> Option<PathBuf> {
+        let state = default_state_dir(environment, rustix::process::geteuid().is_root())?;
+        let file = state.join("auth").join(name);
+        let is_for_it = self.base.starts_with("https://") && self.is_loopback();
+        (is_for_it && disk.read(&file, MAX_TOKEN_FILE).is_ok()).then_some(file)
     }
 }
 
@@ -142,12 +168,13 @@ impl Connection {
         let address = match (&args.server, variable(SERVER_VARIABLE)) {
             (Some(server), _) => Address::parse(server).context("--server")?,
             (None, Some(server)) => Address::parse(server).context(SERVER_VARIABLE)?,
-            (None, None) if Path::new(DEFAULT_SOCKET).exists() => {
-                Address::parse(&format!("unix:{DEFAULT_SOCKET}"))?
-            }
-            (None, None) => Address::parse(DEFAULT_ADDRESS)?,
+            (None, None) => Address::find(environment)?,
         };
+        let made = |name| address.made(name, environment, disk);
+        let ca_file = args.ca_file.clone().or_else(|| made("ca.crt"));
         let token_file = args.token_file.clone().or_else(|| variable(TOKEN_VARIABLE).map(PathBuf::from));
+        // With a client certificate no token is needed.
+        let token_file = token_file.or_else(|| made("token").filter(|_| args.client_cert.is_none()));
         let token = token_file.map(|path| {
             token(disk, &path).with_context(|| format!("cannot use the token file {}", path.display()))
         });
@@ -160,7 +187,7 @@ impl Connection {
         }
         let identity = args.client_cert.clone().zip(args.client_key.clone());
         let client = Client::new(ClientSettings {
-            ca_file: args.ca_file.clone(),
+            ca_file,
             identity: identity.map(|(certificate, key)| CertificateFiles { certificate, key }),
             socket: address.socket,
             timeout: TIMEOUT,

@@ -18,6 +18,7 @@ mod connection;
 mod delete;
 mod failure;
 mod get;
+mod kubeconfig;
 mod manifests;
 mod output;
 mod run;
@@ -56,6 +57,7 @@ enum Command {
     Get(get::Args),
     Apply(apply::Args),
     Delete(delete::Args),
+    Kubeconfig(kubeconfig::Args),
     Completion(completion::Args),
 }
 
@@ -105,6 +107,7 @@ fn dispatch(args: &[OsString], environment: &Environment, unusable: Option<Failu
         Command::Get(args) => get::run(&args, environment),
         Command::Apply(args) => apply::run(&args, environment),
         Command::Delete(args) => delete::run(&args, environment),
+        Command::Kubeconfig(args) => kubeconfig::run(&args, environment),
         Command::Completion(args) => completion::run(&args, command()),
     }
 }

@@ -14,10 +14,26 @@ pub struct Config {
     pub passed: Vec<Passed>,
     /// The file with the token of requests over TCP.
     pub token_file: Option<PathBuf>,
-    /// The server's certificate; with it TCP is served over TLS.
+    /// The server's certificate.
     pub tls: Option<CertificateFiles>,
-    /// The CAs that sign client certificates, in PEM; only with `tls`.
+    /// The CAs that sign client certificates, in PEM; only with TLS.
     pub client_ca_file: Option<PathBuf>,
+    /// Makes and keeps the token and the certificate that are not given; `None` without a state
+    /// directory.
+    pub generated: Option<Generated>,
+    /// TCP is plain HTTP, and its callers need no credentials.
+    pub anonymous: bool,
+    /// The default Unix socket: its directory is made if it is missing.
+    pub default_socket: Option<PathBuf>,
+}
+
+/// What the agent makes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// Its directory, in the state directory.
+    pub directory: PathBuf,
+    /// The names of the server's certificate, beside the host name.
+    pub names: Vec<String>,
 }
 
 impl Config {

@@ -12,7 +12,7 @@ use super::{
     body::LARGE_BODIES,
     context::{Context, json_response},
     observe::{
-        health, metrics, sources,
+        credentials, health, metrics, sources,
         updates::{self, MAX_WATCHERS},
     },
     requests::{self, Requests},
@@ -43,6 +43,7 @@ pub fn router(view: View) -> Router {
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
         .route("/updates", get(updates::watch))
         .route("/sources", get(sources::list))
+        .route("/credentials", get(credentials::read))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/healthz", get(health::healthy))
@@ -68,7 +69,7 @@ async fn unknown_method(method: Method, uri: Uri) -> ApiError {
 
 fn paths() -> Value {
     json!({"paths": [
-        "/api", "/api/v1", "/api/v1/pods", "/apis", "/healthz", "/livez", "/metrics", "/pods", "/readyz",
+        "/api", "/api/v1", "/api/v1/pods", "/apis", "/credentials", "/healthz", "/livez", "/metrics", "/pods", "/readyz",
         "/sources", "/updates", "/version",
     ]})
 }

@@ -1,18 +1,29 @@
 //! Settings that consist of several flags: which need each other, and which exclude each other.
 
-use std::path::PathBuf;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
 use super::{
     error::SettingsError,
     flags::Flags,
-    layers::{Environment, Layers},
+    layers::{CommandLine, Environment, Layers},
 };
 use crate::{
     certificate_files::CertificateFiles,
+    pod::NodeName,
     server::{self, Listen, Passed},
     source::{api, url},
 };
 
+/// The Unix socket of an agent of the system.
+pub const SYSTEM_SOCKET: &str = "/run/podmux/podmux.sock";
+/// What TCP needs without a state directory.
+const UNPROTECTED: &str = "it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or \
+                           --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file";
+/// The address over TCP by default.
+const DEFAULT_TCP: Listen = Listen::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10240));
 /// The value of `--kubeconfig` for the service account of a pod; a file of that name is `./in-cluster`.
 const IN_CLUSTER: &str = "in-cluster";
 /// The variables in a pod with the address of the API server.
@@ -82,55 +93,123 @@ fn in_cluster(environment: &Environment) -> Result<api::Kubeconfig, String> {
     }
 }
 
+/// The settings of the server, and warnings about them.
 pub(super) fn server_config(
     flags: &mut Flags,
-    layers: &Layers,
-    passed: &[Passed],
-) -> Result<server::Config, SettingsError> {
+    (layers, command_line, environment): (&Layers, &CommandLine, &Environment),
+    (state_dir, node_name): (Option<&Path>, &NodeName),
+) -> Result<(server::Config, Vec<String>), SettingsError> {
     let pair = (flags.tls_cert_file.take(), flags.tls_private_key_file.take());
-    let mut listen = std::mem::take(&mut flags.listen);
+    let listen = std::mem::take(&mut flags.listen);
     if listen.len() > 1 && listen.contains(&None) {
         return Err(layers.invalid("listen", "none means no address: give it alone"));
     }
     let mut config = server::Config {
-        listen: distinct(listen.drain(..).flatten().collect(), "listen", layers)?,
-        passed: passed.to_vec(),
+        listen: distinct(listen.into_iter().flatten().collect(), "listen", layers)?,
+        passed: command_line.passed.clone(),
         token_file: flags.token_file.take(),
         tls: certificate_files(pair, ("tls-cert-file", "tls-private-key-file"), layers)?,
         client_ca_file: flags.client_ca_file.take(),
+        generated: None,
+        anonymous: flags.anonymous_auth,
+        default_socket: default_socket(environment, rustix::process::geteuid().is_root()),
     };
-    config.listen.retain(|address| !passed.iter().any(|passed| passed.serves(address)));
-    if config.client_ca_file.is_some() && config.tls.is_none() {
+    let mut warnings = Vec::new();
+    let is_default = layers.get("listen").is_none();
+    if is_default {
+        let is_unix = |passed: &Passed| matches!(passed.address, Listen::Unix(_));
+        let socket = config.default_socket.clone().filter(|_| !config.passed.iter().any(is_unix));
+        config.listen = socket.map(Listen::Unix).into_iter().chain([DEFAULT_TCP]).collect();
+    }
+    config.listen.retain(|address| !config.passed.iter().any(|passed| passed.serves(address)));
+    if config.anonymous {
+        warnings.push(
+            "anonymous-auth: every user of this machine may read and post pods over TCP, without credentials"
+                .to_owned(),
+        );
+        check_anonymous(&config, layers)?;
+        return Ok((config, warnings));
+    }
+    let addresses = config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address));
+    let tcp = addresses.cloned().find(|address| matches!(address, Listen::Tcp(_)));
+    if config.client_ca_file.is_some() && config.tls.is_none() && state_dir.is_none() {
         let problem = "client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too";
         return Err(layers.invalid("client-ca-file", problem));
     }
-    let Some(missing) = missing_protection(&config) else { return Ok(config) };
-    for Passed { address, name, .. } in &config.passed {
-        if let (Listen::Tcp(socket), false) = (address, address.is_local()) {
-            let (address, name, port) = (address.clone(), name.clone(), socket.port());
-            return Err(SettingsError::Passed { address, name, port, missing });
-        }
+    config.generated = state_dir.filter(|_| tcp.is_some()).map(|state| generated(&config, state, node_name));
+    let is_given = config.tls.is_some() && (config.token_file.is_some() || config.client_ca_file.is_some());
+    if is_default && !is_given && config.generated.is_none() {
+        config.listen.retain(|address| matches!(address, Listen::Unix(_)));
+    } else if !is_given && config.generated.is_none() {
+        check_tcp(&config, layers, |_| true, UNPROTECTED)?;
     }
-    if let Some(address) = config.listen.iter().find(|address| !address.is_local()) {
-        let problem =
-            format!("other machines can reach {address}: it needs {missing}; or listen on 127.0.0.1");
-        return Err(layers.invalid("listen", problem));
+    if let (Some(address), true, true) = (tcp, !is_given && !is_default, command_line.may_be_passed) {
+        warnings.push(format!(
+            "listen: {address} speaks TLS now and asks for a token: podmux kubeconfig prints what clients need, \
+             and scrapers need auth/ca.crt and auth/read-token of the state directory"
+        ));
     }
-    Ok(config)
+    Ok((config, warnings))
 }
 
-/// What is missing for addresses that other machines can reach.
-fn missing_protection(config: &server::Config) -> Option<&'static str> {
-    let authenticates = config.token_file.is_some() || config.client_ca_file.is_some();
-    match (config.tls.is_some(), authenticates) {
-        (true, true) => None,
-        (false, true) => Some("TLS: give --tls-cert-file and --tls-private-key-file"),
-        (true, false) => Some("authentication: give --token-file or --client-ca-file"),
-        (false, false) => Some(
-            "TLS and authentication: give --tls-cert-file, --tls-private-key-file, \
-             and --token-file or --client-ca-file",
-        ),
+/// The first problem with an address over TCP.
+fn check_tcp(
+    config: &server::Config,
+    layers: &Layers,
+    is_wrong: impl Fn(&Listen) -> bool,
+    problem: &str,
+) -> Result<(), SettingsError> {
+    let is_wrong = |address: &Listen| matches!(address, Listen::Tcp(_)) && is_wrong(address);
+    if let Some(Passed { address, name, .. }) = config.passed.iter().find(|passed| is_wrong(&passed.address))
+    {
+        let (address, name, problem) = (address.clone(), name.clone(), problem.to_owned());
+        return Err(SettingsError::Passed { address, name, problem });
     }
+    match config.listen.iter().find(|address| is_wrong(address)) {
+        Some(address) => {
+            Err(layers.invalid("listen", format!("{address}: {problem}; or listen on unix:PATH")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Plain HTTP without credentials is for loopback, and nothing may look as if it protected it.
+fn check_anonymous(config: &server::Config, layers: &Layers) -> Result<(), SettingsError> {
+    for flag in ["token-file", "tls-cert-file", "client-ca-file"] {
+        if layers.get(flag).is_some() {
+            return Err(layers.invalid(flag, "it has no effect with --anonymous-auth: leave one of them out"));
+        }
+    }
+    let problem = "other machines can reach it, and --anonymous-auth is for loopback only: leave that out";
+    check_tcp(config, layers, |address| !address.is_local(), problem)
+}
+
+/// What the agent makes itself, and the names that its certificate is for.
+fn generated(config: &server::Config, state: &Path, node_name: &NodeName) -> server::Generated {
+    let mut names = ["localhost", "127.0.0.1", "::1", node_name.as_str()].map(str::to_owned).to_vec();
+    for address in config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address)) {
+        if let Listen::Tcp(address) = address
+            && !address.ip().is_unspecified()
+        {
+            names.push(address.ip().to_canonical().to_string());
+        }
+    }
+    names.sort();
+    names.dedup();
+    server::Generated { directory: state.join("auth"), names }
+}
+
+/// The Unix socket by default; `None` for a user without a directory for it.
+pub fn default_socket(environment: &Environment, is_root: bool) -> Option<PathBuf> {
+    // systemd gives its services this, and no XDG_RUNTIME_DIR.
+    let is_service = || environment.contains_key("STATE_DIRECTORY").then(|| PathBuf::from(SYSTEM_SOCKET));
+    if is_root { Some(SYSTEM_SOCKET.into()) } else { user_socket(environment).or_else(is_service) }
+}
+
+/// The Unix socket of a user's own agent.
+pub fn user_socket(environment: &Environment) -> Option<PathBuf> {
+    let directory = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    directory.map(|directory| directory.join("podmux/podmux.sock"))
 }
 
 /// The files of a certificate and its key: both or none.

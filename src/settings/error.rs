@@ -15,19 +15,17 @@ pub enum SettingsError {
         /// What is wrong and what is accepted.
         problem: String,
     },
-    /// Other machines can connect to a passed socket, and nothing protects it.
+    /// A passed socket cannot be protected.
     #[error(
-        "systemd passed the socket {address} ({name}), which other machines can reach: it needs {missing}; or write ListenStream=127.0.0.1:{port} in the .socket unit"
+        "systemd passed the socket {address} ({name}): {problem}; or write a path in ListenStream= of the .socket unit"
     )]
     Passed {
         /// The address that it listens on.
         address: Listen,
         /// Its name.
         name: String,
-        /// Its port.
-        port: u16,
-        /// What would protect it.
-        missing: &'static str,
+        /// What is wrong and what to do.
+        problem: String,
     },
     /// No source of pods is configured.
     #[error(

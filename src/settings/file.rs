@@ -162,6 +162,7 @@ impl File<'_> {
             Value::Number(number) if matches!(&*setting.value, "DURATION" | "LEVEL" | "NUMBER" | "BYTES") => {
                 vec![number.to_string()]
             }
+            Value::Bool(value) if setting.value == "BOOL" => vec![value.to_string()],
             // As in the kubelet's configuration: each header with its values.
             Value::Object(headers) if setting.value.contains(": ") => {
                 let expected = "a map of headers to lists of strings";
@@ -177,6 +178,7 @@ impl File<'_> {
                 return Err(wrong("a string or a list of strings", other));
             }
             other if matches!(&*setting.value, "LEVEL" | "NUMBER") => return Err(wrong("a number", other)),
+            other if setting.value == "BOOL" => return Err(wrong("a boolean", other)),
             other => return Err(wrong("a string", other)),
         };
         let texts: Vec<_> = texts.into_iter().map(|text| self.anchored(setting, text)).collect();

@@ -67,9 +67,11 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "NAME", value_parser = node_name, visible_alias = "hostname-override", help_heading = "Sources")]
     pub(super) node_name: Option<NodeName>,
 
-    /// Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. An
-    /// address that other machines can reach needs TLS, and a token or client certificates
-    #[arg(long, value_name = "HOST:PORT|unix:PATH|none", value_parser = listen, value_delimiter = ',', default_value = "127.0.0.1:10240", help_heading = "Server")]
+    /// Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. TCP
+    /// is served over TLS, to clients with a token or a certificate [default:
+    /// unix:/run/podmux/podmux.sock for root, else unix:$XDG_RUNTIME_DIR/podmux/podmux.sock; and
+    /// 127.0.0.1:10240]
+    #[arg(long, value_name = "HOST:PORT|unix:PATH|none", value_parser = listen, value_delimiter = ',', help_heading = "Server")]
     pub(super) listen: Vec<Option<Listen>>,
 
     /// The most posted pods; replacing and deleting them is always allowed
@@ -80,11 +82,18 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64Mi", help_heading = "Server")]
     pub(super) max_posted_bytes: u64,
 
-    /// The file with the token that TCP clients must send
+    /// Serve TCP as plain HTTP to all users of this machine, without TLS and credentials, on loopback only;
+    /// for test rigs
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false", help_heading = "Server")]
+    pub(super) anonymous_auth: bool,
+
+    /// The file with the token that TCP clients must send [default: auth/token in the state directory, made
+    /// at the first start]
     #[arg(long, value_name = "FILE", value_parser = path, value_hint = ValueHint::FilePath, help_heading = "Server")]
     pub(super) token_file: Option<PathBuf>,
 
-    /// The server's certificate (PEM, with its chain); it enables TLS
+    /// The server's certificate (PEM, with its chain) [default: auth/server.crt in the state directory, made
+    /// at the first start and renewed]
     #[arg(long, value_name = "FILE", value_parser = path, value_hint = ValueHint::FilePath, help_heading = "Server")]
     pub(super) tls_cert_file: Option<PathBuf>,
 

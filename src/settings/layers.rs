@@ -155,7 +155,7 @@ impl InvalidValue {
             }
             _ => return None,
         };
-        let flag = arg.trim_start_matches('-').split(' ').next()?.to_owned();
+        let flag = arg.trim_start_matches('-').split([' ', '[']).next()?.to_owned();
         Some(Self { flag, value, problem })
     }
 }

@@ -5,15 +5,16 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+pub use self::{
+    combine::{SYSTEM_SOCKET, default_socket, user_socket},
+    error::SettingsError,
+    flags::{Setting, settings},
+    layers::{CommandLine, Environment, SERVER_VARIABLE},
+};
 use self::{
     combine::{api_config, distinct, server_config, url_config},
     file::ConfigFile,
     layers::Layers,
-};
-pub use self::{
-    error::SettingsError,
-    flags::{Setting, settings},
-    layers::{CommandLine, Environment, SERVER_VARIABLE},
 };
 pub(crate) use self::{
     flags::{Flags, explain},
@@ -76,6 +77,10 @@ impl Settings {
             config.as_deref().map(|path| file::read(path, disk)).transpose()?.unwrap_or_default();
         let layers = Layers::new(command_line, environment, given);
         let mut flags = layers.parse()?;
+        let state_dir = state_dir(flags.state_dir.take(), environment)?;
+        let node_name = flags.node_name.take().map_or_else(host_name, Ok)?;
+        let given = (&layers, command_line, environment);
+        let (server, server_warnings) = server_config(&mut flags, given, (state_dir.as_deref(), &node_name))?;
         let mut settings = Self {
             config,
             file: flags.pod_manifest_path.take().map(|path| source::file::Config {
@@ -86,14 +91,18 @@ impl Settings {
             url: url_config(&mut flags, &layers)?,
             api: api_config(flags.kubeconfig.take(), environment, &layers)?,
             http: source::http::Config { max_pods: flags.max_posted_pods, max_bytes: flags.max_posted_bytes },
-            server: server_config(&mut flags, &layers, &command_line.passed)?,
-            state_dir: state_dir(flags.state_dir, environment)?,
-            node_name: flags.node_name.map_or_else(host_name, Ok)?,
+            server,
+            state_dir,
+            node_name,
             sinks: distinct(flags.sink, "sink", &layers)?,
             notify: flags.notify,
             shutdown_grace: flags.shutdown_grace,
             log: telemetry::Config { format: flags.log_format, verbosity: flags.verbose.min(3) },
-            warnings: warnings.into_iter().chain(unknown_variables(environment)).collect(),
+            warnings: [warnings, server_warnings]
+                .concat()
+                .into_iter()
+                .chain(unknown_variables(environment))
+                .collect(),
         };
         let is_fed = settings.file.is_some() || settings.url.is_some() || settings.api.is_some();
         if !is_fed && !settings.server.listens() {
@@ -130,6 +139,9 @@ impl Settings {
         hold(&mut fresh.node_name, &self.node_name, "node-name", &mut stuck);
         let (server, now) = (&mut fresh.server, &self.server);
         hold(&mut server.listen, &now.listen, "listen", &mut stuck);
+        hold(&mut server.anonymous, &now.anonymous, "anonymous-auth", &mut stuck);
+        // It follows from settings that are held.
+        server.generated.clone_from(&now.generated);
         // Only the removal of a protection is not applied.
         if server.token_file.is_none() {
             hold(&mut server.token_file, &now.token_file, "token-file", &mut stuck);

@@ -28,6 +28,9 @@ _podmux() {
             podmux,get)
                 cmd="podmux__subcmd__get"
                 ;;
+            podmux,kubeconfig)
+                cmd="podmux__subcmd__kubeconfig"
+                ;;
             podmux,run)
                 cmd="podmux__subcmd__run"
                 ;;
@@ -41,7 +44,7 @@ _podmux() {
 
     case "${cmd}" in
         podmux)
-            opts="-h -V --help --version get apply delete completion run validate"
+            opts="-h -V --help --version get apply delete kubeconfig completion run validate"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -406,8 +409,86 @@ _podmux() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        podmux__subcmd__kubeconfig)
+            opts="-h --read-only --server --token-file --ca-file --client-cert --client-key --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --server)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token-file)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --ca-file)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --client-cert)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --client-key)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         podmux__subcmd__run)
-            opts="-v -h --pod-manifest-path --file-check-frequency --on-invalid-manifest --manifest-url --manifest-url-header --manifest-url-ca-file --manifest-url-client-cert-file --manifest-url-client-key-file --manifest-url-sha256 --http-check-frequency --kubeconfig --hostname-override --node-name --listen --max-posted-pods --max-posted-bytes --token-file --tls-cert-file --tls-private-key-file --client-ca-file --sink --notify --state-dir --shutdown-grace --log-format --verbose --config --check --help"
+            opts="-v -h --pod-manifest-path --file-check-frequency --on-invalid-manifest --manifest-url --manifest-url-header --manifest-url-ca-file --manifest-url-client-cert-file --manifest-url-client-key-file --manifest-url-sha256 --http-check-frequency --kubeconfig --hostname-override --node-name --listen --anonymous-auth --token-file --tls-cert-file --tls-private-key-file --client-ca-file --sink --notify --state-dir --shutdown-grace --log-format --verbose --config --check --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -513,12 +594,8 @@ _podmux() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --max-posted-pods)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-posted-bytes)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                --anonymous-auth)
+                    COMPREPLY=($(compgen -W "true false" -- "${cur}"))
                     return 0
                     ;;
                 --token-file)

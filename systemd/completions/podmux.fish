@@ -29,6 +29,7 @@ complete -c podmux -n "__fish_podmux_needs_command" -s V -l version -d 'Print ve
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "get" -d 'Show pods, sources or updates of a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "apply" -d 'Create or replace pods on a running agent'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "delete" -d 'Delete pods of a running agent'
+complete -c podmux -n "__fish_podmux_needs_command" -f -a "kubeconfig" -d 'Print a kubeconfig with the agent\'s address and credentials'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "completion" -d 'Print completions for a shell'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "run" -d 'Run the agent: read pod manifests and publish every change as one ordered stream'
 complete -c podmux -n "__fish_podmux_needs_command" -f -a "validate" -d 'Check manifests as the agent does'
@@ -42,9 +43,9 @@ complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only pods with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only pods with these fields: spec.nodeName=n1,status.phase!=Running' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'For updates: start with this sequence number; if it is not held, the error names the first that is' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s w -l watch -d 'List pods, then print each pod that changes, until interrupted'
@@ -64,9 +65,9 @@ complete -c podmux -n "__fish_podmux_using_subcommand apply" -s o -l output -d '
 yaml\t'The stored pods as YAML'
 name\t'Names like pod/web'
 jsonl\t'One JSON object per line'"
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l token-file -d 'A file with the bearer token [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s R -l recursive -d 'Read directories recursively'
@@ -80,9 +81,9 @@ complete -c podmux -n "__fish_podmux_using_subcommand delete" -l timeout -d 'How
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'With server, the agent checks the request and changes nothing' -r -f -a "none\t'Make the changes'
 server\t'Let the agent check the request without making the changes'"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s o -l output -d 'The output format; name prints only pod/NAME' -r -f -a "name\t'Names like pod/web'"
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: unix:/run/podmux/podmux.sock if it exists, else http://127.0.0.1:10240] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l token-file -d 'A file with the bearer token [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s R -l recursive -d 'Read directories recursively'
@@ -90,6 +91,13 @@ complete -c podmux -n "__fish_podmux_using_subcommand delete" -l now -d 'A grace
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l force -d 'Erase the pod at once, without waiting for sinks'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-found -d 'Do not report pods that do not exist'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l read-only -d 'Print the token that permits reading only'
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand completion" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l pod-manifest-path -d 'File or directory of pod manifests; it is watched [env: PODMUX_POD_MANIFEST_PATH]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l file-check-frequency -d 'Time between two complete scans of the manifests, in addition to watching [default: 20s] [env: PODMUX_FILE_CHECK_FREQUENCY]' -r
@@ -104,11 +112,11 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-sha25
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l http-check-frequency -d 'Time between two polls of the URL [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l kubeconfig -d 'The kubeconfig of the API server whose pods for this node are read, or in-cluster for the service account of a pod [env: PODMUX_KUBECONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. An address that other machines can reach needs TLS, and a token or client certificates [default: 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l max-posted-pods -d 'The most posted pods; replacing and deleting them is always allowed [default: 1000] [env: PODMUX_MAX_POSTED_PODS]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l max-posted-bytes -d 'The most bytes of posted pods, as JSON [default: 64Mi] [env: PODMUX_MAX_POSTED_BYTES]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The file with the token that TCP clients must send [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d 'The server\'s certificate (PEM, with its chain); it enables TLS [env: PODMUX_TLS_CERT_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. TCP is served over TLS, to clients with a token or a certificate [default: unix:/run/podmux/podmux.sock for root, else unix:$XDG_RUNTIME_DIR/podmux/podmux.sock; and 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l anonymous-auth -d 'Serve TCP as plain HTTP to all users of this machine, without TLS and credentials, on loopback only; for test rigs [default: false] [env: PODMUX_ANONYMOUS_AUTH]' -r -f -a "true\t''
+false\t''"
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The file with the token that TCP clients must send [default: auth/token in the state directory, made at the first start] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-cert-file -d 'The server\'s certificate (PEM, with its chain) [default: auth/server.crt in the state directory, made at the first start and renewed] [env: PODMUX_TLS_CERT_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l tls-private-key-file -d 'The private key (PEM) of that certificate [env: PODMUX_TLS_PRIVATE_KEY_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l client-ca-file -d 'The certificate authorities (PEM) that sign client certificates [env: PODMUX_CLIENT_CA_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l sink -d 'Where updates go: jsonl writes JSON lines to standard output or a file; may be repeated [default: jsonl] [env: PODMUX_SINK]' -r

@@ -59,6 +59,7 @@ fn the_short_help_lists_the_commands() {
               get         Show pods, sources or updates of a running agent
               apply       Create or replace pods on a running agent
               delete      Delete pods of a running agent
+              kubeconfig  Print a kubeconfig with the agent's address and credentials
               completion  Print completions for a shell
 
             Options:
@@ -226,6 +227,7 @@ fn every_flag_reaches_its_own_setting() {
             | "manifest-url-header"
             | "manifest-url-sha256"
             | "listen"
+            | "anonymous-auth"
             | "sink"
             | "notify"
             | "max-posted-pods"

@@ -949,7 +949,7 @@ fn invalid_arguments_are_errors() {
         "pods --server ftp://host",
         "pods --server http://host/path",
         "pods --server unix:",
-        "pods --token-file /missing",
+        "pods --token-file /missing --server https://localhost:1",
         "pods --client-cert x",
         "pods --ca-file /missing --server https://localhost:1",
     ] {
@@ -1005,7 +1005,7 @@ fn invalid_arguments_are_errors() {
         $ podmux get pods --server unix:
         ! podmux: --server: invalid address "unix:": use http://HOST:PORT, https://HOST:PORT or unix:PATH
         exit 2
-        $ podmux get pods --token-file /missing
+        $ podmux get pods --token-file /missing --server https://localhost:1
         ! podmux: cannot use the token file /missing: No such file or directory (os error 2)
         exit 2
         $ podmux get pods --client-cert x
@@ -1100,7 +1100,7 @@ fn the_token_is_never_sent_in_clear_text_over_a_network() {
     "#]].assert_eq(&transcript(&mut podmux(open), b""));
     for text in ["\n", "two words", "zwölf"] {
         std::fs::write(file, text).unwrap();
-        let output = transcript(&mut podmux(&["get", "pods", "--token-file", file]), b"");
+        let output = transcript(&mut agent.podmux(&["get", "pods", "--token-file", file]), b"");
         assert!(
             output.starts_with("! podmux: cannot use the token file ")
                 && output.contains(": it must contain one token of printable ASCII"),

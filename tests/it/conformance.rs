@@ -21,8 +21,16 @@ struct Agent {
 impl Agent {
     fn start() -> Self {
         let (unread, full) = full_pipe();
-        let mut run =
-            podmux(&["run", "--node-name", "node1", "--listen", "127.0.0.1:0", "--state-dir", "none"]);
+        let mut run = podmux(&[
+            "run",
+            "--node-name",
+            "node1",
+            "--listen",
+            "127.0.0.1:0",
+            "--anonymous-auth",
+            "--state-dir",
+            "none",
+        ]);
         let process = Process::start(run.stdout(Stdio::from(full)));
         let line = process.logs("listening");
         let (_, address) = line.rsplit_once("address=").unwrap();

@@ -59,12 +59,12 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::mux::Updates crate::mux::Notify crate::storage::Merged crate::storage::Delivered"]),
     // It writes a file, a pipe or the standard output, and follows rotation.
     ("sink/jsonl", &["std::fs"]),
-    ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rustls sha2 subtle",
-        "listenfd tokio_rustls tower_service uuid",
+    ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
+        "listenfd tokio_rustls tower_service uuid x509_cert",
         // What the program is built for, for /version.
         "std::env::consts",
         "crate::pod crate::manifest crate::validation crate::history crate::host",
-        "crate::age crate::backoff crate::certificate_files crate::error_chain crate::outage",
+        "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
         "crate::db::DbError crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
         "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus"]),

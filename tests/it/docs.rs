@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{
     kubernetes::not_tested,
-    process::{Lines, PATIENCE, podmux, wait_for},
+    process::{Lines, PATIENCE, Process, podmux, wait_for},
 };
 
 fn repository(path: &str) -> PathBuf {
@@ -108,17 +108,47 @@ fn the_long_tour_runs() {
 fn run_tour(document: &str) {
     let directory = tempfile::tempdir().unwrap();
     let mut shell = Shell::start(directory.path());
-    let blocks = blocks(document);
-    let mut ran = 0;
-    for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.language == "sh") {
-        let shown = blocks.get(index + 1).filter(|next| next.language == "text");
-        shell.run(block, shown.map_or("", |shown| &shown.text));
-        ran += 1;
-    }
+    let ran = shell.run_all(document);
     assert!(ran >= 8, "only {ran} blocks");
     shell.ends();
     let temporary = fs::read_dir(directory.path().join("tmp")).unwrap();
     assert_eq!(temporary.count(), 0, "the tour removes all of its files");
+}
+
+/// The examples name the packaged agent: here its socket, state and address are those of another one.
+#[test]
+fn the_ways_to_call_are_as_shown() {
+    if Command::new("kubectl").arg("version").output().is_err() {
+        return not_tested("the ways to call: kubectl is not installed");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let socket = format!("unix:{}", at("podmux.sock"));
+    let agent = Process::start(&mut podmux(&[
+        "run",
+        "--node-name",
+        "node1",
+        "--state-dir",
+        &at("state"),
+        "--listen",
+        "127.0.0.1:0",
+        "--listen",
+        &socket,
+    ]));
+    agent.logs("started");
+    let line = agent.logs("listening address=127.0.0.1:");
+    let (_, address) = line.rsplit_once("address=").unwrap();
+    wait_for(|| Path::new(&at("state/auth/server.crt")).exists().then_some(()));
+    let text = section(&read("docs/http-api.md"), "Who may call")
+        .replace("/run/podmux/podmux.sock", &at("podmux.sock"));
+    let text = text.replace("/var/lib/podmux", &at("state")).replace("127.0.0.1:10240", address);
+    let mut shell = Shell::start(directory.path());
+    let setup = format!("export PATH=\"$PWD/target/release:$PATH\" PODMUX_SERVER='{socket}'\n");
+    shell.run(&Block { line: 0, language: "sh".to_owned(), text: setup }, "");
+    assert!(shell.run_all(&text) >= 4);
+    shell.ends();
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
 }
 
 /// A shell in a copy of the repository in which podmux has been built.
@@ -157,6 +187,18 @@ impl Shell {
         output.read(reader);
         let stdin = child.stdin.take();
         Self { child, stdin, output, work }
+    }
+
+    /// Runs the `sh` blocks of a document. Returns how many there are.
+    fn run_all(&mut self, document: &str) -> usize {
+        let blocks = blocks(document);
+        let mut ran = 0;
+        for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.language == "sh") {
+            let shown = blocks.get(index + 1).filter(|next| next.language == "text");
+            self.run(block, shown.map_or("", |shown| &shown.text));
+            ran += 1;
+        }
+        ran
     }
 
     /// Runs a block, which must succeed and print the lines shown. A block that only reads is repeated
@@ -437,9 +479,10 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 18] = [
+const OTHER_FLAGS: [&str; 19] = [
     "--bench",
     "--bump-revision",
+    "--cacert",
     "--data-binary",
     "--delay-updates",
     "--delete-after",

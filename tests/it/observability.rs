@@ -318,7 +318,7 @@ struct Prometheus {
 impl Prometheus {
     /// Scrapes an agent each second and evaluates the rules. `None` without the program, which is
     /// reported.
-    fn start(agent: &str) -> Option<Self> {
+    fn start(agent: &Observed) -> Option<Self> {
         let Some(programs) = env::var_os("PODMUX_PROMETHEUS").map(PathBuf::from) else {
             not_tested(
                 "there is no prometheus. Use tests/run, or PODMUX_PROMETHEUS=$(tests/unpacked prometheus prometheus promtool) cargo test",
@@ -330,7 +330,13 @@ impl Prometheus {
         let config = serde_json::json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [rules],
-            "scrape_configs": [{"job_name": "podmux", "static_configs": [{"targets": [agent]}]}],
+            "scrape_configs": [{
+                "job_name": "podmux",
+                "scheme": "https",
+                "authorization": {"credentials_file": agent.auth("read-token")},
+                "tls_config": {"ca_file": agent.auth("ca.crt")},
+                "static_configs": [{"targets": [agent.address]}],
+            }],
         });
         let file = directory.path().join("prometheus.yml");
         fs::write(&file, config.to_string()).unwrap();
@@ -373,7 +379,7 @@ async fn a_real_prometheus_has_data_for_every_expression() {
     agent.api.down();
     agent.wait_for_metric("podmux_reflector_errors_total{kind=\"connect\"}");
     agent.ask("GET", "/nowhere", "");
-    let Some(prometheus) = Prometheus::start(&agent.address) else { return };
+    let Some(prometheus) = Prometheus::start(&agent) else { return };
     // A rate needs two samples.
     wait_for(|| {
         let counted = prometheus.query("count_over_time(podmux_ready[5m])");

@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::TcpStream,
     path::PathBuf,
 };
 
@@ -13,6 +12,7 @@ use tempfile::TempDir;
 use crate::support::{
     files::pod,
     process::{Process, podmux, wait_for},
+    tls,
     web::{Authority, Reply, Web},
 };
 
@@ -22,6 +22,7 @@ struct Agent {
     process: Process,
     /// Its TCP address.
     address: String,
+    ca: PathBuf,
 }
 
 impl Agent {
@@ -29,12 +30,16 @@ impl Agent {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("manifests")).unwrap();
         fs::write(directory.path().join("token"), "first-token").unwrap();
+        let authority = Authority::new(directory.path(), "server-ca");
+        let (certificate, key) = authority.server_files("127.0.0.1");
+        fs::rename(certificate, directory.path().join("tls.crt")).unwrap();
+        fs::rename(key, directory.path().join("tls.key")).unwrap();
         let config = directory.path().join("config.yaml");
         fs::write(&config, expanded(&directory, settings)).unwrap();
         let process = Process::start(&mut podmux(&["run", "--config", config.to_str().unwrap()]));
         let line = process.logs("listening");
         let address = line.split_once("address=").unwrap().1.split(' ').next().unwrap().to_owned();
-        Self { directory, process, address }
+        Self { ca: authority.ca_file, directory, process, address }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -60,7 +65,7 @@ impl Agent {
     }
 
     fn answer(&self, path: &str, token: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let mut stream = tls::connect(&self.address, &self.ca, None);
         write!(
             stream,
             "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
@@ -88,7 +93,8 @@ impl Agent {
 /// Settings, in which `@` is the directory.
 fn expanded(directory: &TempDir, settings: &str) -> String {
     let all = format!(
-        "nodeName: node1\npodManifestPath: '@/manifests'\nstateDir: none\nlisten: ['127.0.0.1:0']\n{settings}\n"
+        "nodeName: node1\npodManifestPath: '@/manifests'\nstateDir: '@/state'\nlisten: ['127.0.0.1:0']\n{settings}\n\
+         tlsCertFile: '@/tls.crt'\ntlsPrivateKeyFile: '@/tls.key'\n"
     );
     all.replace('@', directory.path().to_str().unwrap())
 }

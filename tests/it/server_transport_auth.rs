@@ -7,6 +7,7 @@ use expect_test::expect;
 use http::{Request, header::AUTHORIZATION};
 use http_body_util::Full;
 use podmux::server::{Config, Limits, Listen, RejectReason};
+use rustix::process::geteuid;
 use tokio::net::UnixStream;
 
 use crate::support::{
@@ -17,7 +18,7 @@ use crate::support::{
 };
 
 fn with_token(path: &Path) -> Config {
-    Config { token_file: Some(path.to_owned()), ..loopback() }
+    Config { token_file: Some(path.to_owned()), anonymous: false, ..loopback() }
 }
 
 fn with_authorization(value: &str) -> Request<Full<Bytes>> {
@@ -37,7 +38,7 @@ async fn over_tcp_a_request_needs_the_token() {
     fs::write(&file, " s3cret-token\n").unwrap();
     let served = Served::start(&with_token(&file), Limits::default()).await;
     for value in ["Bearer s3cret-token", "bearer s3cret-token", "Bearer   s3cret-token"] {
-        assert_eq!(who(&served, value).await.line(), "200 Authenticated", "{value}");
+        assert_eq!(who(&served, value).await.line(), "200 Token", "{value}");
     }
     let wrong = [
         "",
@@ -81,7 +82,7 @@ async fn health_checks_need_no_token() {
 }
 
 #[tokio::test]
-async fn without_token_and_certificates_all_callers_are_anonymous() {
+async fn with_anonymous_auth_all_callers_are_anonymous() {
     let served = Served::start(&loopback(), Limits::default()).await;
     assert_eq!(served.get("/who").await.line(), "200 Anonymous");
     assert_eq!(who(&served, "Bearer whatever").await.line(), "200 Anonymous");
@@ -98,7 +99,11 @@ async fn a_unix_socket_needs_no_token_and_no_host() {
     for host in ["Host: anything\r\n", "Host: \r\n", ""] {
         let text = format!("GET /who HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
         let answer = raw(UnixStream::connect(&path).await.unwrap(), &text).await;
-        assert_eq!(gist(&answer), "HTTP/1.1 200 OK UnixSocket", "{host}");
+        assert_eq!(
+            gist(&answer),
+            format!("HTTP/1.1 200 OK Unix {{ uid: {} }}", geteuid().as_raw()),
+            "{host}"
+        );
     }
     served.ends().await;
 }

@@ -11,7 +11,10 @@ use std::{
 
 use expect_test::expect;
 use podmux::server::{Config, Limits, Listen};
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::geteuid,
+};
 use tokio::net::{TcpListener, UnixStream};
 
 use crate::support::served::{Served, ask, bind, chain, get_of, loopback, unix};
@@ -61,11 +64,13 @@ async fn an_address_of_another_machine_is_an_error() {
 async fn a_unix_socket_is_for_its_owner_and_group_and_is_removed_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/podmux.sock");
-    let served = Served::start(&unix(&path), Limits::default()).await;
+    let default = Config { default_socket: Some(path.clone()), ..unix(&path) };
+    let served = Served::start(&default, Limits::default()).await;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&path), 0o660);
     assert_eq!(mode(path.parent().unwrap()), 0o755);
-    assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/who")).await.line(), "200 UnixSocket");
+    let who = ask(UnixStream::connect(&path).await.unwrap(), get_of("/who")).await.line();
+    assert_eq!(who, format!("200 Unix {{ uid: {} }}", geteuid().as_raw()));
     served.ends().await;
     assert!(!path.exists());
     assert!(path.parent().unwrap().exists());
@@ -115,11 +120,23 @@ async fn a_file_that_is_not_a_socket_is_kept() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
+/// Only that of the default socket is made, and its parent is not.
 #[tokio::test]
-async fn a_missing_parent_directory_is_an_error() {
+async fn listen_does_not_make_directories() {
     let dir = tempfile::tempdir().unwrap();
-    let error = bind_error(&unix(&dir.path().join("a/b/podmux.sock"))).await;
-    expect!["cannot listen on unix:DIR/a/b/podmux.sock (choose another with --listen): No such file or directory (os error 2)"].assert_eq(&error.replace(dir.path().to_str().unwrap(), "DIR"));
+    let (path, deep) = (dir.path().join("a/podmux.sock"), dir.path().join("a/b/podmux.sock"));
+    let default = Config { default_socket: Some(deep.clone()), ..unix(&deep) };
+    let mut errors = String::new();
+    for settings in [unix(&path), default] {
+        errors += &bind_error(&settings).await.replace(dir.path().to_str().unwrap(), "DIR");
+        errors += "\n";
+    }
+    expect![[r#"
+        cannot listen on unix:DIR/a/podmux.sock: the directory DIR/a does not exist (create it, or choose another path with --listen)
+        cannot listen on unix:DIR/a/b/podmux.sock (choose another with --listen): No such file or directory (os error 2)
+    "#]]
+    .assert_eq(&errors);
+    assert!(!dir.path().join("a").exists());
 }
 
 #[tokio::test]

@@ -119,13 +119,14 @@ async fn a_client_is_authenticated_by_its_certificate() {
         tls: Some(install(dir.path(), ca.server_files("podmux.example"))),
         client_ca_file: Some(clients.ca_file.clone()),
         token_file: Some(token),
+        anonymous: false,
         ..loopback()
     };
     for settings in [Config { token_file: None, ..settings.clone() }, settings] {
         let served = Served::start(&settings, Limits::default()).await;
         let known = client(&ca, Some(&clients.client("alice")), &[]);
         let stream = connect(&served, &known).await.unwrap();
-        assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Authenticated");
+        assert_eq!(ask(stream, get_of("/who")).await.line(), "200 Certificate");
 
         let stranger = client(&ca, Some(&strangers.client("mallory")), &[]);
         let rejected = match connect(&served, &stranger).await {

@@ -17,7 +17,10 @@ use podmux::{
     host::Disk,
     mux::Notify,
     server::{self, Listen},
-    settings::{CommandLine, Environment, Setting, Settings, SettingsError, default_state_dir, settings},
+    settings::{
+        CommandLine, Environment, Setting, Settings, SettingsError, default_socket, default_state_dir,
+        settings,
+    },
     sink,
     source::{
         api::{InCluster, Kubeconfig, Proxies},
@@ -105,7 +108,7 @@ fn row(key: &str) -> Row {
                 ("none", "-"),
                 ("unix:/env, localhost:0", "unix:/env+127.0.0.1:0"),
                 ("['[::1]:5', '127.1.2.3:4']", "[::1]:5+127.1.2.3:4"),
-                ("", "127.0.0.1:10240"),
+                ("", "SOCKET+127.0.0.1:10240"),
             ],
         ),
         "max-posted-pods" => (
@@ -119,6 +122,12 @@ fn row(key: &str) -> Row {
             "PODMUX_MAX_POSTED_BYTES",
             "maxPostedBytes",
             [("1Ki", "1024"), ("2M", "2000000"), ("3", "3"), ("", "67108864")],
+        ),
+        "anonymous-auth" => (
+            "anonymous-auth",
+            "PODMUX_ANONYMOUS_AUTH",
+            "anonymousAuth",
+            [("true", "true"), ("false", "false"), ("true", "true"), ("", "false")],
         ),
         "state-dir" => (
             "state-dir",
@@ -271,7 +280,11 @@ fn value(settings: &Settings, key: &str) -> String {
         "http-check-frequency" => url(|url| Some(format!("{:?}", url.check_frequency))),
         "max-posted-pods" => Some(settings.http.max_pods.to_string()),
         "max-posted-bytes" => Some(settings.http.max_bytes.to_string()),
-        "listen" => Some(server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+")),
+        "listen" => {
+            let listen = server.listen.iter().map(Listen::to_string).collect::<Vec<_>>().join("+");
+            Some(listen.replace("unix:/run/podmux/podmux.sock", "SOCKET"))
+        }
+        "anonymous-auth" => Some(server.anonymous.to_string()),
         "kubeconfig" => path(&settings.api.as_ref().map(|api| match &api.kubeconfig {
             Kubeconfig::File(path) => path.clone(),
             Kubeconfig::InCluster(InCluster { host, port, .. }) => format!("{host}:{port}").into(),
@@ -379,8 +392,13 @@ fn the_defaults_are_as_documented() {
     assert_eq!((settings.log.format, settings.log.verbosity), (Format::Text, 0));
     assert_eq!((settings.config, settings.warnings), (None, Vec::<String>::new()));
     assert_eq!((settings.url, settings.state_dir), (None, Some("/state".into())));
-    let listen = vec![Listen::Tcp(([127, 0, 0, 1], 10240).into())];
-    assert_eq!(settings.server, server::Config { listen, ..server::Config::default() });
+    let socket = PathBuf::from("/run/podmux/podmux.sock");
+    let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp(([127, 0, 0, 1], 10240).into())];
+    let names = ["127.0.0.1", "::1", "localhost", "node"].map(str::to_owned).to_vec();
+    let generated = Some(server::Generated { directory: "/state/auth".into(), names });
+    let default_socket = Some(socket);
+    let expected = server::Config { listen, generated, default_socket, ..server::Config::default() };
+    assert_eq!(settings.server, expected);
 }
 
 #[test]
@@ -588,6 +606,7 @@ verbose: 1
             listen: unix:DIR/podmux.sock+127.0.0.1:1
             maxPostedPods: 1000
             maxPostedBytes: 67108864
+            anonymousAuth: false
             tokenFile: DIR/token
             tlsCertFile: DIR/tls.pem
             tlsPrivateKeyFile: /tls.key
@@ -611,9 +630,10 @@ fn a_config_file_may_be_json_without_a_kind() {
             fileCheckFrequency: 20s
             onInvalidManifest: Keep
             nodeName: node
-            listen: 127.0.0.1:10240
+            listen: SOCKET+127.0.0.1:10240
             maxPostedPods: 1000
             maxPostedBytes: 67108864
+            anonymousAuth: false
             sink: jsonl=/s
             notify: Incremental
             stateDir: /state
@@ -634,7 +654,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, maxPostedPods, maxPostedBytes, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -784,9 +804,10 @@ fn the_manifests_of_a_real_kubelet_configuration_are_used_with_one_warning_about
             fileCheckFrequency: 20s
             onInvalidManifest: Keep
             nodeName: node
-            listen: 127.0.0.1:10240
+            listen: SOCKET+127.0.0.1:10240
             maxPostedPods: 1000
             maxPostedBytes: 67108864
+            anonymousAuth: false
             sink: jsonl
             notify: Incremental
             stateDir: /state
@@ -819,9 +840,10 @@ fileCheckFrequency: 5s
             manifestUrlHeader: x-both=1+x-both=2+x-token=a secret
             httpCheckFrequency: 60s
             nodeName: node
-            listen: 127.0.0.1:10240
+            listen: SOCKET+127.0.0.1:10240
             maxPostedPods: 1000
             maxPostedBytes: 67108864
+            anonymousAuth: false
             sink: jsonl
             notify: Incremental
             stateDir: /state
@@ -904,7 +926,9 @@ fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
     ];
     let keys = keys();
     let keys = || keys.iter().map(String::as_str);
-    assert_eq!(stuck, keys().filter(|key| !reloads.contains(key)).collect::<Vec<_>>());
+    // It cannot be given beside a token.
+    let stays = |key: &&str| !reloads.contains(key) && *key != "anonymous-auth";
+    assert_eq!(stuck, keys().filter(stays).collect::<Vec<_>>());
     for key in keys() {
         let from = if reloads.contains(&key) { &fresh } else { &before };
         assert_eq!(value(&after, key), value(from, key), "{key}");
@@ -1010,36 +1034,91 @@ fn a_setting_that_needs_another_one_is_an_error_without_it() {
     "#]].assert_eq(&shown);
 }
 
+/// What is not given is made and kept in the state directory.
 #[test]
-fn addresses_that_other_machines_reach_need_tls_and_authentication() {
+fn without_a_state_directory_tcp_needs_a_certificate_and_a_token() {
     let mut shown = String::new();
     let (cert, key) = (("tls-cert-file", "/c"), ("tls-private-key-file", "/k"));
-    let (token, ca) = (("token-file", "/t"), ("client-ca-file", "/ca"));
-    for address in ["0.0.0.0:1", "[::]:1", "192.168.0.1:1", "[::ffff:10.0.0.1]:1"] {
-        shown += &refusal(&[("listen", "127.0.0.1:1"), ("listen", address)]);
+    let (token, ca, none) = (("token-file", "/t"), ("client-ca-file", "/ca"), ("state-dir", "none"));
+    for more in [&[][..], &[token], &[cert, key], &[cert, key, token], &[cert, key, ca]] {
+        shown += &refusal(&[&[("listen", "127.0.0.1:1")], more].concat());
     }
-    for more in [&[token][..], &[cert, key], &[cert, key, token], &[cert, key, ca], &[cert, key, token, ca]] {
-        shown += &refusal(&[&[("listen", "0.0.0.0:1")], more].concat());
-    }
-    for address in ["127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/run/p.sock"] {
-        shown += &refusal(&[("listen", address)]);
-    }
+    shown += &refusal(&[("listen", "unix:/run/p.sock"), ("listen", "0.0.0.0:1")]);
+    shown += &refusal(&[("listen", "unix:/run/p.sock")]);
+    let kept = flags(&[("state-dir", "/s"), ("node-name", "node"), ("listen", "0.0.0.0:1")]);
+    let server = load(&kept, &Environment::new()).unwrap().server;
+    assert_eq!(server.generated.unwrap().directory, Path::new("/s/auth"));
     expect![[r#"
-        --listen: other machines can reach 0.0.0.0:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach [::]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach 192.168.0.1:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach [::ffff:10.0.0.1]:1: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on 127.0.0.1
-        --listen: other machines can reach 0.0.0.0:1: it needs TLS: give --tls-cert-file and --tls-private-key-file; or listen on 127.0.0.1
-        --listen: other machines can reach 0.0.0.0:1: it needs authentication: give --token-file or --client-ca-file; or listen on 127.0.0.1
+        --listen: 127.0.0.1:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        --listen: 127.0.0.1:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        --listen: 127.0.0.1:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        accepted
+        accepted
+        --listen: 0.0.0.0:1: it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or listen on unix:PATH
+        accepted
+    "#]]
+    .assert_eq(&shown);
+    // By default there is no TCP then.
+    let given = flags(&[none, ("node-name", "node"), ("pod-manifest-path", "/p")]);
+    let settings = load(&given, &environment(&[("STATE_DIRECTORY", "/state")])).unwrap();
+    assert!(settings.server.listen.iter().all(|address| matches!(address, Listen::Unix(_))));
+}
+
+#[test]
+fn anonymous_auth_is_for_loopback_and_alone() {
+    let mut shown = String::new();
+    let anonymous = ("anonymous-auth", "true");
+    for address in ["127.8.9.10:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/run/p.sock"] {
+        shown += &refusal(&[anonymous, ("listen", address)]);
+    }
+    for address in ["0.0.0.0:1", "[::]:1", "192.168.0.1:1", "[::ffff:10.0.0.1]:1"] {
+        shown += &refusal(&[anonymous, ("listen", "127.0.0.1:1"), ("listen", address)]);
+    }
+    for flag in ["token-file", "client-ca-file"] {
+        shown += &refusal(&[anonymous, (flag, "/f")]);
+    }
+    shown += &refusal(&[anonymous, ("tls-cert-file", "/c"), ("tls-private-key-file", "/k")]);
+    shown += &refusal(&[("anonymous-auth", "maybe")]);
+    expect![[r#"
         accepted
         accepted
         accepted
         accepted
         accepted
-        accepted
-        accepted
-        accepted
-    "#]].assert_eq(&shown);
+        --listen: 0.0.0.0:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --listen: [::]:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --listen: 192.168.0.1:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --listen: [::ffff:10.0.0.1]:1: other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or listen on unix:PATH
+        --token-file: it has no effect with --anonymous-auth: leave one of them out
+        --client-ca-file: it has no effect with --anonymous-auth: leave one of them out
+        --tls-cert-file: it has no effect with --anonymous-auth: leave one of them out
+        --anonymous-auth: "maybe" is not one of true, false
+    "#]]
+    .assert_eq(&shown);
+    let given = flags(&[anonymous, ("node-name", "node"), ("listen", "127.0.0.1:1")]);
+    let settings = load(&given, &environment(&[("STATE_DIRECTORY", "/state")])).unwrap();
+    assert_eq!((settings.server.anonymous, &settings.server.generated), (true, &None));
+    let safe = flags(&[("node-name", "node"), ("listen", "127.0.0.1:1")]);
+    let safe = load(&safe, &environment(&[("STATE_DIRECTORY", "/state")])).unwrap();
+    let (after, stuck) = safe.reloaded(settings.clone());
+    assert_eq!((after.server, stuck), (safe.server, vec!["anonymous-auth"]));
+    expect![
+        "anonymous-auth: every user of this machine may read and post pods over TCP, without credentials"
+    ]
+    .assert_eq(&settings.warnings.join("\n"));
+}
+
+#[test]
+fn the_default_socket_is_that_of_root_the_user_or_the_service() {
+    let socket = |root: bool, variables: &[(&str, &str)]| {
+        default_socket(&environment(variables), root)
+            .map_or_else(|| "-".to_owned(), |path| path.display().to_string())
+    };
+    let (runtime, state) = (("XDG_RUNTIME_DIR", "/run/user/1"), ("STATE_DIRECTORY", "/var/lib/podmux"));
+    assert_eq!(socket(true, &[runtime]), "/run/podmux/podmux.sock");
+    assert_eq!(socket(false, &[runtime, state]), "/run/user/1/podmux/podmux.sock");
+    assert_eq!(socket(false, &[state]), "/run/podmux/podmux.sock");
+    assert_eq!(socket(false, &[("XDG_RUNTIME_DIR", "run")]), "-");
 }
 
 #[test]

@@ -67,8 +67,8 @@ impl Unit {
     /// The agent with its state in the directory, and with the http source only.
     fn command(&self, args: &[&str]) -> Command {
         let state = self.at("state");
-        let mut command = podmux(&["run", "--node-name", "node1", "--state-dir", state.to_str().unwrap()]);
-        command.args(args);
+        let mut command = podmux(&["run", "--node-name", "node1"]);
+        command.env("PODMUX_STATE_DIR", state).args(args);
         command
     }
 
@@ -203,7 +203,7 @@ fn several_passed_sockets_are_served_beside_the_agents_own() {
     let unit = Unit::new();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("unix:{}", unit.at("own.sock").display());
-    let command = unit.command(&["--listen", &listen]);
+    let command = unit.command(&["--anonymous-auth", "--listen", &listen]);
     let agent = Process::start(&mut activated(&command, [unit.fd(), tcp.try_clone().unwrap().into()]));
     agent.logs("started");
     assert_eq!(ask(&unit.path(), "GET", "/livez").0, 200);
@@ -222,7 +222,8 @@ fn an_address_of_a_passed_socket_is_not_bound_again() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap();
     let same = format!("unix:{}", unit.path().display());
-    let command = unit.command(&["--listen", &address.to_string(), "--listen", &same]);
+    let args = ["--anonymous-auth", "--listen", &address.to_string(), "--listen", &same];
+    let command = unit.command(&args);
     let agent = Process::start(&mut activated(&command, [unit.fd(), tcp.try_clone().unwrap().into()]));
     agent.logs("started");
     assert_eq!((over_tcp(address, "/livez"), ask(&unit.path(), "GET", "/livez").0), (200, 200));
@@ -244,13 +245,13 @@ fn a_passed_socket_for_all_addresses_replaces_ours_and_needs_tls_and_a_token() {
         let message = refusal(&unit, activated(&unit.command(args), [fd()]));
         message.replace(&address.port().to_string(), "PORT")
     };
-    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs TLS and authentication: give --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
-        .assert_eq(&message(&["--listen", &ours]));
+    let stateless = ["--state-dir", "none", "--listen", "none"];
+    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket): it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write a path in ListenStream= of the .socket unit"].assert_eq(&message(&stateless));
+    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket): other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or write a path in ListenStream= of the .socket unit"].assert_eq(&message(&["--anonymous-auth", "--listen", &ours]));
     let authority = Authority::new(unit.dir.path(), "ca");
     let (cert, key) = authority.server_files("localhost");
     let tls = ["--tls-cert-file", cert.to_str().unwrap(), "--tls-private-key-file", key.to_str().unwrap()];
-    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket), which other machines can reach: it needs authentication: give --token-file or --client-ca-file; or write ListenStream=127.0.0.1:PORT in the .socket unit"]
-        .assert_eq(&message(&[&tls[..], &["--listen", "none"]].concat()));
+    expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket): it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write a path in ListenStream= of the .socket unit"].assert_eq(&message(&[&tls[..], &stateless].concat()));
     fs::write(unit.at("token"), "a-token-that-is-long-enough").unwrap();
     let token = unit.at("token");
     let args = [&tls[..], &["--listen", &ours, "--token-file", token.to_str().unwrap()]].concat();
@@ -379,6 +380,8 @@ fn a_pending_handshake_is_completed_and_its_request_answered() {
     let (cert, key) = authority.server_files("localhost");
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("unix:{}", unit.at("own.sock").display());
+    let token = unit.at("token");
+    fs::write(&token, "a-token").unwrap();
     let command = unit.command(&[
         "--shutdown-grace",
         "1h",
@@ -388,6 +391,8 @@ fn a_pending_handshake_is_completed_and_its_request_answered() {
         cert.to_str().unwrap(),
         "--tls-private-key-file",
         key.to_str().unwrap(),
+        "--token-file",
+        token.to_str().unwrap(),
     ]);
     let agent = Process::start(&mut activated(&command, [tcp.try_clone().unwrap().into()]));
     agent.logs("started");
@@ -408,7 +413,8 @@ fn a_pending_handshake_is_completed_and_its_request_answered() {
     for (name, mut stream, client, rest) in [late, half] {
         stream.write_all(&rest).unwrap();
         let stream = rustls::StreamOwned::new(client, stream);
-        let mut connection = Connection::over(stream, "Host: localhost\r\n".to_owned());
+        let headers = "Host: localhost\r\nAuthorization: Bearer a-token\r\n".to_owned();
+        let mut connection = Connection::over(stream, headers);
         let answer = connection.ask("POST", "/pods", pod(name).to_string().as_bytes()).unwrap();
         assert_eq!(answer.code / 100, 2, "{}", answer.text());
     }

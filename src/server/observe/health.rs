@@ -97,23 +97,24 @@ fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
     status.stuck(now).map(|busy| format!("processing one update since {busy}"))
 }
 
-/// The response in kube-apiserver's format (`apiserver/pkg/server/healthz`): `ok`, or a line
-/// for each check if one failed or with `?verbose`.
+/// The response: one word, or with `?verbose` a line for each check in kube-apiserver's format
+/// (`apiserver/pkg/server/healthz`). Callers without credentials read the word, so it has no reason.
 fn report(name: &str, checks: &[Check], params: &Params) -> Response {
     let passed = checks.iter().all(|(_, outcome)| outcome.is_ok());
-    let mut text = String::new();
-    for (check, outcome) in checks {
-        // Writing to memory cannot fail.
-        let _ = match outcome {
-            Ok(None) => writeln!(text, "[+]{check} ok"),
-            Ok(Some(note)) => writeln!(text, "[+]{check} ok: {note}"),
-            Err(why) => writeln!(text, "[-]{check} failed: {why}"),
-        };
-    }
-    let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    if passed && params.options("verbose").next().is_none() {
-        "ok".clone_into(&mut text);
-    } else {
+    let (code, mut text) = match passed {
+        true => (StatusCode::OK, "ok".to_owned()),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "failed".to_owned()),
+    };
+    if params.options("verbose").next().is_some() {
+        text.clear();
+        for (check, outcome) in checks {
+            // Writing to memory cannot fail.
+            let _ = match outcome {
+                Ok(None) => writeln!(text, "[+]{check} ok"),
+                Ok(Some(note)) => writeln!(text, "[+]{check} ok: {note}"),
+                Err(why) => writeln!(text, "[-]{check} failed: {why}"),
+            };
+        }
         let _ = writeln!(text, "{name} check {}", if passed { "passed" } else { "failed" });
     }
     let headers = [

@@ -1,5 +1,6 @@
 //! Health, metrics, the status of the sources and the update stream.
 
+pub(super) mod credentials;
 pub(super) mod health;
 pub(super) mod metrics;
 pub(super) mod sources;

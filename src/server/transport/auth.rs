@@ -10,33 +10,47 @@ use http::{
     uri::Authority,
 };
 
-use super::credentials::Credentials;
+use super::credentials::{Credentials, TokenDigest};
 use crate::{
     pod::NodeName,
     server::{stats::RejectReason, status::ApiError},
 };
 
-/// The paths that a load balancer or a kubelet reads without a token. Without `?verbose` they
+/// The paths that a load balancer or a kubelet reads without credentials. Without `?verbose` they
 /// answer with one word, which is no secret.
 const OPEN_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
 /// The caller of a request, in the request's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Connected to the Unix socket, which the mode of its file permits.
-    UnixSocket,
-    /// Has the token or a valid client certificate.
-    Authenticated,
-    /// Any process on this machine: there is neither a token nor a client CA. Sinks that run
-    /// pods will have to reject its writes.
+    /// Connected to a Unix socket, which the mode of its file permits.
+    Unix {
+        /// The user. Inside a user namespace all users without a number there look alike.
+        uid: u32,
+    },
+    /// Has the token.
+    Token,
+    /// Has the token for reading only.
+    ReadToken,
+    /// Has a valid client certificate.
+    Certificate,
+    /// Has no credentials: it probes the health, or `--anonymous-auth` permits everything.
     Anonymous,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer {
+    /// A process of this user, over a Unix socket.
+    Unix(u32),
+    /// Over TCP, connected to this address of the server.
+    Tcp(IpAddr),
 }
 
 /// What is known about the client of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientInfo {
-    /// The server's address that the client connected to over TCP; `None` on a Unix socket.
-    pub(super) local: Option<IpAddr>,
+    pub(super) peer: Peer,
     /// Whether the client has a certificate that the client CA has signed.
     pub(super) has_certificate: bool,
 }
@@ -76,7 +90,10 @@ pub(super) fn authenticate(
         let message = "requests of web pages are rejected: remove the Origin header".to_owned();
         return Err(AuthError::new(RejectReason::Origin, StatusCode::FORBIDDEN, "Forbidden", message));
     }
-    let Some(local) = client.local else { return Ok(Caller::UnixSocket) };
+    let local = match client.peer {
+        Peer::Unix(uid) => return Ok(Caller::Unix { uid }),
+        Peer::Tcp(local) => local,
+    };
     let host = host(head)?;
     if !is_own_host(host.host(), local, node, credentials) {
         let message = format!(
@@ -84,19 +101,26 @@ pub(super) fn authenticate(
         );
         return Err(AuthError::new(RejectReason::Host, StatusCode::FORBIDDEN, "Forbidden", message));
     }
-    if credentials.token.is_none() && !credentials.certificates {
-        return Ok(Caller::Anonymous);
+    if has_token(head, credentials.token.as_ref()) {
+        return Ok(Caller::Token);
     }
-    if has_token(head, credentials) || client.has_certificate {
-        return Ok(Caller::Authenticated);
+    if client.has_certificate {
+        return Ok(Caller::Certificate);
     }
     let reads = head.method == Method::GET || head.method == Method::HEAD;
-    if reads && OPEN_PATHS.contains(&head.uri.path()) && head.uri.query().is_none() {
+    if has_token(head, credentials.read_token.as_ref()) {
+        let message = "the read token permits GET and HEAD only: send the other token".to_owned();
+        let why = RejectReason::Unauthorized;
+        let error = || AuthError::new(why, StatusCode::FORBIDDEN, "Forbidden", message);
+        return reads.then_some(Caller::ReadToken).ok_or_else(error);
+    }
+    let is_probe = reads && OPEN_PATHS.contains(&head.uri.path()) && head.uri.query().is_none();
+    if is_probe || credentials.anonymous {
         return Ok(Caller::Anonymous);
     }
     let ways = match (credentials.token.is_some(), credentials.certificates) {
-        (true, false) => "the token as Authorization: Bearer TOKEN",
-        (false, _) => "a client certificate",
+        (_, false) => "the token as Authorization: Bearer TOKEN",
+        (false, true) => "a client certificate",
         (true, true) => "the token as Authorization: Bearer TOKEN, or a client certificate",
     };
     let message = format!("the caller is not authenticated: send {ways}");
@@ -141,9 +165,9 @@ fn is_certified(host: &str, credentials: &Credentials) -> bool {
     credentials.tls.as_ref().is_some_and(|tls| tls.names(host))
 }
 
-fn has_token(head: &Parts, credentials: &Credentials) -> bool {
+fn has_token(head: &Parts, expected: Option<&TokenDigest>) -> bool {
     let value = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let Some((scheme, token)) = value.split_at_checked("Bearer ".len()) else { return false };
     let is_bearer = scheme.eq_ignore_ascii_case(b"Bearer ");
-    is_bearer && credentials.token.as_ref().is_some_and(|digest| digest.matches(token.trim_ascii()))
+    is_bearer && expected.is_some_and(|digest| digest.matches(token.trim_ascii()))
 }

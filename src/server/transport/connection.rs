@@ -39,7 +39,7 @@ use tower_service::Service as _;
 use tracing::debug;
 
 use super::{
-    auth::{self, ClientInfo},
+    auth::{self, ClientInfo, Peer},
     credentials::Credentials,
     drain::{DrainGuard, DrainGuards},
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
@@ -105,14 +105,16 @@ async fn serve_stream(
     guard: Option<DrainGuard>,
     shared: &Arc<Shared>,
 ) {
-    let listen::Incoming { stream, local } = incoming;
+    let listen::Incoming { stream, peer } = incoming;
     let Shared { stats, limits, stop, .. } = &**shared;
     let socket = ClientSocket::new(stream, progress.clone(), stop.clone());
-    let tls = shared.credentials.borrow().tls.clone().filter(|_| local.is_some());
-    let Some(tls) = tls else {
-        return serve_http(socket, ClientInfo { local, has_certificate: false }, &progress, guard, shared)
+    let credentials = shared.credentials.borrow().clone();
+    if matches!(peer, Peer::Unix(_)) || credentials.plain {
+        return serve_http(socket, ClientInfo { peer, has_certificate: false }, &progress, guard, shared)
             .await;
-    };
+    }
+    // It could not be made yet.
+    let Some(tls) = credentials.tls.clone() else { return stats.reject(RejectReason::Handshake) };
     let drain_timeout = async {
         drain_begins(guard.as_ref()).await;
         sleep(FIRST_REQUEST).await;
@@ -127,7 +129,7 @@ async fn serve_stream(
         Ok(socket) => {
             // A certificate that the client CA has not signed fails the handshake.
             let has_certificate = socket.get_ref().1.peer_certificates().is_some();
-            serve_http(socket, ClientInfo { local, has_certificate }, &progress, guard, shared).await;
+            serve_http(socket, ClientInfo { peer, has_certificate }, &progress, guard, shared).await;
         }
         Err(error) => {
             stats.reject(RejectReason::Handshake);

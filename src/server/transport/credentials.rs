@@ -1,18 +1,20 @@
-//! Loads the token and the certificates from files, and reloads them when the files change.
+//! Loads the tokens and the certificates from files, and reloads them when the files change.
 
 use std::{
-    fmt, io,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rustls::{
     RootCertStore, ServerConfig,
     client::verify_server_name,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
-    server::{ParsedCertificate, WebPkiClientVerifier},
+    pki_types::{CertificateDer, ServerName},
+    server::{ParsedCertificate, WebPkiClientVerifier, danger::ClientCertVerifier},
 };
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::{
@@ -21,58 +23,38 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+use super::{
+    credential_error::{CredentialError, MAX_FILE},
+    generated::{CA, CERTIFICATE, KEY, READ_TOKEN, TOKEN},
+};
 use crate::{
     certificate_files::CertificateFiles,
     error_chain::chain,
     host::{Disk, Host, Stamp},
     outage::Outage,
-    server::config::Config,
+    pem,
+    server::{address::Listen, config::Config},
 };
 
-/// The maximal size of a file, in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
-
-/// Why the token or the certificates are invalid. It never has text of a file.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialError {
-    /// A file cannot be read.
-    #[error("cannot read the {what} {} (does it exist, and may podmux read it?)", path.display())]
-    Unreadable {
-        /// The purpose of the file.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A file has invalid content.
-    #[error("{what} {}: {problem}", path.display())]
-    Unusable {
-        /// The purpose of the file.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong and what is needed.
-        problem: String,
-    },
-}
+const TOKEN_FILE: &str = "token file";
 
 /// The files of the token and the certificates.
 #[derive(Clone, Debug)]
-pub(super) struct CredentialFiles {
-    token: Option<PathBuf>,
-    tls: Option<CertificateFiles>,
-    client_ca: Option<PathBuf>,
-}
+pub(super) struct CredentialFiles(Config);
 
 /// The current token and certificates.
 #[derive(Debug)]
 pub(super) struct Credentials {
     pub(super) token: Option<TokenDigest>,
+    /// For reading only.
+    pub(super) read_token: Option<TokenDigest>,
     pub(super) tls: Option<ServerTls>,
     /// Whether clients can authenticate with a certificate.
     pub(super) certificates: bool,
+    /// Whether callers over TCP need no credentials.
+    pub(super) anonymous: bool,
+    /// Whether TCP is served without TLS.
+    pub(super) plain: bool,
 }
 
 /// The SHA-256 of a token. Digests have equal lengths, and the token is not kept in memory.
@@ -116,93 +98,210 @@ impl ServerTls {
 
 impl CredentialFiles {
     pub(super) fn new(settings: &Config) -> Self {
-        Self {
-            token: settings.token_file.clone(),
-            tls: settings.tls.clone(),
-            client_ca: settings.client_ca_file.clone(),
+        Self(settings.clone())
+    }
+
+    /// The path of a file that the agent makes.
+    fn made(&self, name: &str) -> Option<PathBuf> {
+        self.0.generated.as_ref().map(|generated| generated.directory.join(name))
+    }
+
+    fn token_file(&self) -> Option<PathBuf> {
+        self.0.token_file.clone().or_else(|| self.made(TOKEN))
+    }
+
+    fn tls_files(&self) -> Option<CertificateFiles> {
+        let made = || Some(CertificateFiles { certificate: self.made(CERTIFICATE)?, key: self.made(KEY)? });
+        self.0.tls.clone().or_else(made)
+    }
+
+    /// The CA that clients have to trust; with a given certificate that itself, with its chain.
+    fn ca_file(&self) -> Option<PathBuf> {
+        self.0.tls.as_ref().map(|tls| tls.certificate.clone()).or_else(|| self.made(CA))
+    }
+
+    fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        let pair = self.tls_files().into_iter().flat_map(|tls| [tls.certificate, tls.key]);
+        let others =
+            [self.token_file(), self.made(READ_TOKEN), self.ca_file(), self.0.client_ca_file.clone()];
+        pair.chain(others.into_iter().flatten())
+    }
+
+    /// Reads the files that are given; what has to be made is missing then. It blocks.
+    pub(super) fn read_given(&self, disk: &Disk) -> Result<(Stamps, Credentials), CredentialError> {
+        let given = Self(Config { generated: None, ..self.0.clone() });
+        let plain = self.tls_files().is_none();
+        Ok((given.stamps(disk), Credentials { plain, ..given.read(disk)? }))
+    }
+
+    fn read(&self, disk: &Disk) -> Result<Credentials, CredentialError> {
+        let token = |path: Option<PathBuf>| path.map(|path| read_token(disk, &path)).transpose();
+        let verifier = self.client_verifier(disk)?;
+        Ok(Credentials {
+            token: token(self.token_file())?,
+            read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
+            tls: self.tls_files().map(|files| read_tls(disk, &files, verifier)).transpose()?,
+            certificates: self.0.client_ca_file.is_some(),
+            anonymous: self.0.anonymous,
+            plain: self.tls_files().is_none(),
+        })
+    }
+
+    /// Makes what is neither given nor there, and renews the certificate. It blocks.
+    fn make(&self, host: &Host) -> Result<(), CredentialError> {
+        let Some(generated) = &self.0.generated else { return Ok(()) };
+        if self.0.token_file.is_none() {
+            generated.make_token(host, TOKEN)?;
         }
-    }
-
-    fn paths(&self) -> impl Iterator<Item = &Path> {
-        let pair = self.tls.iter().flat_map(|tls| [&tls.certificate, &tls.key]);
-        self.token.iter().chain(pair).chain(&self.client_ca).map(PathBuf::as_path)
-    }
-
-    /// Reads all files, after their stamps. It blocks.
-    pub(super) fn read(&self, disk: &Disk) -> Result<(Stamps, Credentials), CredentialError> {
-        let stamps = self.stamps(disk);
-        let (token, tls) = (self.token(disk).transpose()?, self.tls(disk).transpose()?);
-        Ok((stamps, Credentials { token, tls, certificates: self.client_ca.is_some() }))
-    }
-
-    fn token(&self, disk: &Disk) -> Option<Result<TokenDigest, CredentialError>> {
-        self.token.as_deref().map(|path| read_token(disk, path))
-    }
-
-    fn tls(&self, disk: &Disk) -> Option<Result<ServerTls, CredentialError>> {
-        self.tls.as_ref().map(|files| read_tls(disk, files, self.client_ca.as_deref()))
+        if self.0.tls.is_none() {
+            generated.make_certificate(host)?;
+        }
+        generated.make_token(host, READ_TOKEN)
     }
 
     /// The stamps of all files. It blocks.
     fn stamps(&self, disk: &Disk) -> Stamps {
-        self.paths().map(|path| disk.stamp(path).ok()).collect()
+        self.paths().map(|path| disk.stamp(&path).ok()).collect()
+    }
+
+    fn client_verifier(&self, disk: &Disk) -> Result<Option<Arc<dyn ClientCertVerifier>>, CredentialError> {
+        const CLIENT_CA: &str = "client CA file";
+        let Some(path) = &self.0.client_ca_file else { return Ok(None) };
+        let rejected = |error: &dyn fmt::Display| unusable(CLIENT_CA, path, error.to_string());
+        let mut roots = RootCertStore::empty();
+        for certificate in read_certificates(disk, CLIENT_CA, path)? {
+            roots.add(certificate).map_err(|error| rejected(&error))?;
+        }
+        // A client without a certificate may have a token or read an open path.
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .allow_unauthenticated()
+            .build();
+        verifier.map(Some).map_err(|error| rejected(&error))
     }
 }
 
-/// Returns all errors in the files of the token and the certificates. It reads them, and blocks.
+/// Returns all errors in the files of the token and the certificates that are given. It reads
+/// them, and blocks.
 pub fn check(settings: &Config) -> Vec<CredentialError> {
-    let (files, disk) = (CredentialFiles::new(settings), Disk::default());
-    let (token, tls) = (files.token(&disk).and_then(Result::err), files.tls(&disk).and_then(Result::err));
-    token.into_iter().chain(tls).collect()
+    let token = Config { tls: None, client_ca_file: None, ..settings.clone() };
+    let others = Config { token_file: None, ..settings.clone() };
+    let read = |files| CredentialFiles(files).read_given(&Disk::default());
+    [token, others].into_iter().filter_map(|files| read(files).err()).collect()
+}
+
+/// Reads the credentials for a caller who may have them.
+#[derive(Clone, Debug)]
+pub(in crate::server) struct CredentialReader {
+    files: watch::Receiver<CredentialFiles>,
+    /// The address over TCP, if there is one.
+    address: Option<String>,
+}
+
+impl CredentialReader {
+    pub(super) fn new(files: watch::Receiver<CredentialFiles>, addresses: &[Listen]) -> Self {
+        let address = addresses.iter().find_map(|address| match address {
+            Listen::Tcp(tcp) if tcp.ip().is_unspecified() => Some(format!("localhost:{}", tcp.port())),
+            Listen::Tcp(tcp) => Some(tcp.to_string()),
+            Listen::Unix(_) => None,
+        });
+        Self { files, address }
+    }
+
+    /// The object that `GET /credentials` answers; `None` without an address over TCP. It blocks.
+    pub(in crate::server) fn read(&self, disk: &Disk) -> Option<Result<Value, CredentialError>> {
+        let (address, files) = (self.address.as_ref()?, self.files.borrow().clone());
+        let scheme = if files.0.anonymous { "http" } else { "https" };
+        let read = |path: Option<PathBuf>| path.map(|path| read_file(disk, "file", &path)).transpose();
+        let token =
+            |path| Ok(read(path)?.map(|text| String::from_utf8_lossy(text.trim_ascii()).into_owned()));
+        let object = || {
+            Ok(json!({
+                "server": format!("{scheme}://{address}"),
+                "certificateAuthorityData": read(files.ca_file())?.map(|ca| STANDARD.encode(ca)),
+                "token": token(files.token_file())?,
+                "readToken": token(files.made(READ_TOKEN))?,
+            }))
+        };
+        Some(object())
+    }
 }
 
 /// The stamps of the files; `None` for a file that does not exist.
 pub(super) type Stamps = Vec<Option<Stamp>>;
 
-/// Reloads the files when their stamps change and when `files` is sent. An error leaves the
-/// previous credentials in effect: a certificate and its key are not replaced at the same time.
-/// Returns when the sender of `files` is dropped.
-pub(super) async fn reload_on_change(
-    mut files: watch::Receiver<CredentialFiles>,
-    mut stamps: Stamps,
+/// Keeps the credentials up to date.
+pub(super) struct Reloader {
+    files: watch::Receiver<CredentialFiles>,
+    stamps: Stamps,
     credentials: watch::Sender<Arc<Credentials>>,
-    interval: Duration,
-    host: &Host,
-) {
-    let (disk, mut outage) = (host.disk.clone(), Outage::default());
-    loop {
-        let any = files.borrow().paths().next().is_some();
-        let requested = tokio::select! {
-            () = sleep(interval), if any => false,
-            sent = files.changed() => match sent {
-                Ok(()) => true,
-                Err(_) => return,
-            },
-        };
-        let failing = outage.since().is_some();
-        let (current, last) = (files.borrow_and_update().clone(), stamps.clone());
+    host: Host,
+    outage: Outage,
+    /// Whether this is not the first time.
+    begun: bool,
+}
+
+impl Reloader {
+    pub(super) fn new(
+        files: watch::Receiver<CredentialFiles>,
+        stamps: Stamps,
+        credentials: watch::Sender<Arc<Credentials>>,
+        host: &Host,
+    ) -> Self {
+        Self { files, stamps, credentials, host: host.clone(), outage: Outage::default(), begun: false }
+    }
+
+    /// Makes what is due, and reads the files when their stamps have changed or on request. An
+    /// error leaves the previous credentials in effect: a certificate and its key are not replaced
+    /// at the same time.
+    pub(super) async fn update(&mut self, requested: bool) {
+        let begun = std::mem::replace(&mut self.begun, true);
+        let current = self.files.borrow_and_update().clone();
         if current.paths().next().is_none() {
-            continue;
+            return;
         }
-        let disk = disk.clone();
-        let read =
-            move || (requested || failing || current.stamps(&disk) != last).then(|| current.read(&disk));
+        let forced = requested || self.outage.since().is_some();
+        let (last, host) = (self.stamps.clone(), self.host.clone());
+        let read = move || {
+            let made = current.make(&host);
+            let stamps = current.stamps(&host.disk);
+            let read = (forced || stamps != last).then(|| current.read(&host.disk)).transpose();
+            // A full disk does not take away what was made before.
+            let (fresh, error) = read.map_or_else(|error| (None, Some(error)), |fresh| (fresh, None));
+            (stamps, fresh, made.err().or(error))
+        };
         // A network file system may hang. A panic is in the log already.
-        match host.threads.blocking(read).await.ok().flatten() {
-            None => {}
-            Some(Ok((fresh_stamps, fresh))) => {
-                stamps = fresh_stamps;
-                credentials.send_replace(Arc::new(fresh));
-                let recovered = outage.recovered().is_some();
+        let Ok((stamps, fresh, error)) = self.host.threads.blocking(read).await else { return };
+        let is_fresh = fresh.is_some();
+        if let Some(fresh) = fresh {
+            self.stamps = stamps;
+            self.credentials.send_replace(Arc::new(fresh));
+        }
+        if let Some(error) = error.as_ref().map(|error| chain(error)) {
+            // A requested reload logs its error even if it is known.
+            if self.outage.failed(&error, self.host.clock.now()) || requested {
+                warn!(error, "server credentials rejected, the previous ones stay in effect");
+            }
+        } else if is_fresh {
+            let recovered = self.outage.recovered().is_some();
+            if begun {
                 info!("server credentials {}", if recovered { "recovered" } else { "reloaded" });
             }
-            Some(Err(error)) => {
-                let error = chain(&error);
-                // A requested reload logs its error even if it is known.
-                if outage.failed(&error, host.clock.now()) || requested {
-                    warn!(error, "server credentials rejected, the previous ones stay in effect");
-                }
-            }
+        }
+    }
+
+    /// Updates them at intervals and when other files are sent. Returns when their sender is dropped.
+    pub(super) async fn run(mut self, interval: Duration) {
+        loop {
+            let any = self.files.borrow().paths().next().is_some();
+            let requested = tokio::select! {
+                () = sleep(interval), if any => false,
+                sent = self.files.changed() => match sent {
+                    Ok(()) => true,
+                    Err(_) => return,
+                },
+            };
+            self.update(requested).await;
         }
     }
 }
@@ -213,8 +312,7 @@ fn read_file(disk: &Disk, what: &'static str, path: &Path) -> Result<Vec<u8>, Cr
 }
 
 fn read_token(disk: &Disk, path: &Path) -> Result<TokenDigest, CredentialError> {
-    const WHAT: &str = "token file";
-    let text = read_file(disk, WHAT, path)?;
+    let text = read_file(disk, TOKEN_FILE, path)?;
     let token = text.trim_ascii();
     let problem = if token.is_empty() {
         "the file is empty: write a token into it, such as the output of openssl rand -hex 32"
@@ -223,25 +321,18 @@ fn read_token(disk: &Disk, path: &Path) -> Result<TokenDigest, CredentialError> 
     } else {
         return Ok(TokenDigest::new(token));
     };
-    Err(CredentialError::Unusable { what: WHAT, path: path.to_owned(), problem: problem.to_owned() })
+    Err(unusable(TOKEN_FILE, path, problem.to_owned()))
 }
 
 fn read_tls(
     disk: &Disk,
     files: &CertificateFiles,
-    client_ca: Option<&Path>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
 ) -> Result<ServerTls, CredentialError> {
     const CERTIFICATE: &str = "TLS certificate";
     const KEY: &str = "TLS private key";
-    const CLIENT_CA: &str = "client CA file";
-    let unusable = |what, path: &Path, problem: String| CredentialError::Unusable {
-        what,
-        path: path.to_owned(),
-        problem,
-    };
-    let provider = Arc::new(ring::default_provider());
     let chain = read_certificates(disk, CERTIFICATE, &files.certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&read_file(disk, KEY, &files.key)?).map_err(|_| {
+    let key = pem::private_key(&read_file(disk, KEY, &files.key)?).map_err(|_| {
         let problem = "the file has no private key in PEM (encrypted keys are not supported)";
         unusable(KEY, &files.key, problem.to_owned())
     })?;
@@ -249,29 +340,21 @@ fn read_tls(
         let problem = format!("the certificate does not match the key in {}: {error}", files.key.display());
         unusable(CERTIFICATE, &files.certificate, problem)
     };
-    let builder = ServerConfig::builder_with_provider(provider.clone())
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(pair)?;
-    let builder = match client_ca {
+    let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some(path) => {
-            let rejected = |error: &dyn fmt::Display| unusable(CLIENT_CA, path, error.to_string());
-            let mut roots = RootCertStore::empty();
-            for certificate in read_certificates(disk, CLIENT_CA, path)? {
-                roots.add(certificate).map_err(|error| rejected(&error))?;
-            }
-            // A client without a certificate may have a token or read an open path.
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(|error| rejected(&error))?;
-            builder.with_client_cert_verifier(verifier)
-        }
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
     let certificate = chain[0].clone();
     let mut config = builder.with_single_cert(chain, key).map_err(pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(ServerTls { config: Arc::new(config), certificate })
+}
+
+fn unusable(what: &'static str, path: &Path, problem: String) -> CredentialError {
+    CredentialError::Unusable { what, path: path.to_owned(), problem }
 }
 
 /// The certificates of a file, at least one.
@@ -281,12 +364,6 @@ fn read_certificates(
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
     let text = read_file(disk, what, path)?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    certificates.ok().filter(|certificates| !certificates.is_empty()).ok_or_else(|| {
-        CredentialError::Unusable {
-            what,
-            path: path.to_owned(),
-            problem: "the file has no certificate in PEM".to_owned(),
-        }
-    })
+    let problem = || "the file has no certificate in PEM".to_owned();
+    pem::certificates(&text).map_err(|_| unusable(what, path, problem()))
 }

@@ -68,7 +68,7 @@ impl Default for Limits {
             small_bodies: 64 * 1024 * 1024,
             stall: Duration::from_mins(1),
             drain: Duration::from_secs(2),
-            reload: Duration::from_secs(1),
+            reload: Duration::from_secs(10),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     fs::{self, DirBuilder, File, Permissions},
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::{
         fd::AsFd,
         unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
@@ -26,7 +26,10 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES};
+use super::{
+    auth::Peer,
+    limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES},
+};
 use crate::server::{
     address::Listen,
     passed::{PassedListener, PassedSocket},
@@ -38,7 +41,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const SOCKET_MODE: u32 = 0o660;
 /// The permission of all other users.
 const FOR_OTHERS: u32 = 0o002;
-/// The mode of a directory that is created for a socket.
+/// The mode of the directory that is created for the default socket.
 const DIRECTORY_MODE: u32 = 0o755;
 
 /// Why the server cannot listen on an address.
@@ -76,6 +79,16 @@ pub enum BindError {
         /// The address.
         address: Listen,
     },
+    /// The directory of the Unix socket does not exist.
+    #[error(
+        "cannot listen on {address}: the directory {} does not exist (create it, or choose another path with --listen)", directory.display()
+    )]
+    NoDirectory {
+        /// The address.
+        address: Listen,
+        /// The directory.
+        directory: PathBuf,
+    },
     /// A socket that systemd passed cannot be used.
     #[error("cannot listen on {address}, a socket passed by systemd")]
     Passed {
@@ -104,8 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 /// An accepted connection.
 pub(super) struct Incoming {
     pub(super) stream: Box<dyn ByteStream>,
-    /// The server's address that the client connected to over TCP; `None` on a Unix socket.
-    pub(super) local: Option<IpAddr>,
+    pub(super) peer: Peer,
 }
 
 /// A listening socket.
@@ -127,8 +139,8 @@ enum ListeningSocket {
 }
 
 impl Listener {
-    /// Listens on an address.
-    pub(super) async fn bind(address: &Listen) -> Result<Self, BindError> {
+    /// Listens on an address. The directory of the default socket is made if it is missing.
+    pub(super) async fn bind(address: &Listen, default_socket: Option<&Path>) -> Result<Self, BindError> {
         let (socket, address) = match address {
             Listen::Tcp(tcp) => bind_tcp(*tcp)
                 .and_then(|listener| {
@@ -136,7 +148,10 @@ impl Listener {
                     Ok((ListeningSocket::Tcp(listener), address))
                 })
                 .map_err(|error| bind_error(address, error))?,
-            Listen::Unix(path) => (bind_unix(address, path).await?, address.clone()),
+            Listen::Unix(path) => {
+                let is_default = default_socket == Some(path);
+                (bind_unix(address, path, is_default).await?, address.clone())
+            }
         };
         Ok(Self { socket, address, passed: false })
     }
@@ -165,12 +180,13 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // Responses are written in one piece: Nagle's algorithm would delay them.
                 stream.set_nodelay(true)?;
-                let local = Some(stream.local_addr()?.ip().to_canonical());
-                Ok(Incoming { stream: Box::new(stream), local })
+                let peer = Peer::Tcp(stream.local_addr()?.ip().to_canonical());
+                Ok(Incoming { stream: Box::new(stream), peer })
             }
             ListeningSocket::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Incoming { stream: Box::new(stream), local: None })
+                let peer = Peer::Unix(stream.peer_cred()?.uid());
+                Ok(Incoming { stream: Box::new(stream), peer })
             }
         }
     }
@@ -242,10 +258,13 @@ impl Drop for SocketFile {
     }
 }
 
-async fn bind_unix(address: &Listen, path: &Path) -> Result<ListeningSocket, BindError> {
+async fn bind_unix(address: &Listen, path: &Path, is_default: bool) -> Result<ListeningSocket, BindError> {
     let other = |error| BindError::Other { address: address.clone(), error };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.exists() {
+        if !is_default {
+            return Err(BindError::NoDirectory { address: address.clone(), directory: directory.to_owned() });
+        }
         DirBuilder::new().mode(DIRECTORY_MODE).create(directory).map_err(other)?;
     }
     // Two agents that start at the same time must not both replace the socket.

@@ -4,8 +4,10 @@
 
 pub(super) mod auth;
 mod connection;
+pub(super) mod credential_error;
 pub(super) mod credentials;
 mod drain;
+mod generated;
 pub(super) mod limits;
 pub(super) mod listen;
 mod request_body;
@@ -14,14 +16,15 @@ mod socket;
 
 use std::{io, sync::Arc, time::Duration};
 
-use axum::{Router, extract::DefaultBodyLimit};
+use axum::{Extension, Router, extract::DefaultBodyLimit};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
     connection::Shared,
-    credentials::{CredentialError, CredentialFiles, Credentials, Stamps},
+    credential_error::CredentialError,
+    credentials::{CredentialFiles, CredentialReader, Credentials, Reloader, Stamps},
     drain::{DrainGuard, DrainGuards},
     limits::Limits,
     listen::{BindError, Listener},
@@ -79,7 +82,8 @@ impl CredentialReload {
 }
 
 impl Server {
-    /// Reads the token and the certificates, and binds all addresses beside the passed sockets.
+    /// Reads the token and the certificates that are given, and binds all addresses beside the
+    /// passed sockets. [`run`](Self::run) makes what is not given.
     ///
     /// # Errors
     /// The first invalid file, or the first address on which it cannot listen.
@@ -90,10 +94,10 @@ impl Server {
         limits: Limits,
     ) -> Result<Self, StartError> {
         let files = CredentialFiles::new(settings);
-        let (stamps, credentials) = files.read(&Disk::default())?;
+        let (stamps, credentials) = files.read_given(&Disk::default())?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         for address in &settings.listen {
-            listeners.push(Listener::bind(address).await?);
+            listeners.push(Listener::bind(address, settings.default_socket.as_deref()).await?);
         }
         let limits = Limits { connections: listen::connection_limit(limits.connections), ..limits };
         Ok(Self {
@@ -152,12 +156,17 @@ impl Server {
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
         let Self { listeners, node, limits, files, stamps, credentials, stats, host, .. } = self;
         let slots = Slots::new(limits.connections);
+        let (subscriber, interval) = (credentials.subscribe(), limits.reload);
+        let reader = CredentialReader::new(files.1.clone(), &self.addresses);
+        let mut reloader = Reloader::new(files.1, stamps, credentials, &host);
+        // What is not given is made before the first request.
+        reloader.update(false).await;
         let (guards, waiter) = DrainGuards::new(drain.clone());
         let shared = Arc::new(Shared {
             // `BodyReader` limits bodies.
-            router: router.layer(DefaultBodyLimit::disable()),
+            router: router.layer(DefaultBodyLimit::disable()).layer(Extension(reader)),
             node,
-            credentials: credentials.subscribe(),
+            credentials: subscriber,
             bodies: BodyReader::new(&limits),
             stats,
             stop: stop.clone(),
@@ -176,9 +185,8 @@ impl Server {
             waiter.drained(&shared.guards, &drain).await;
             self.drained.cancel();
         };
-        let reload = credentials::reload_on_change(files.1, stamps, credentials, limits.reload, &host);
         tokio::select! {
-            _ = async { tokio::join!(reload, draining) } => {}
+            _ = async { tokio::join!(reloader.run(interval), draining) } => {}
             () = stop.cancelled() => {}
         }
         while let Some(ended) = accepting.join_next().await {

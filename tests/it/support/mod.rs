@@ -28,6 +28,7 @@ pub mod server;
 pub mod sinks;
 pub mod state;
 pub mod stream;
+pub mod tls;
 pub mod web;
 
 use std::{fs::File, io::Read as _, path::PathBuf};

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     net::TcpStream,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::process::Signal;
@@ -16,6 +16,7 @@ use super::{
     files::pod,
     plain::{Answer, Connection},
     process::{PATIENCE, Process, podmux, wait_for},
+    tls,
     web::{Reply, Web},
 };
 
@@ -63,7 +64,15 @@ impl Observed {
     }
 
     pub fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
-        ask(&self.address, method, path, body)
+        let token = fs::read_to_string(self.auth("token")).unwrap();
+        tls::ask(&self.address, &self.auth("ca.crt"), Some(&token), method, path, body)
+    }
+
+    /// A file that the agent has made for its clients.
+    pub fn auth(&self, name: &str) -> PathBuf {
+        let file = self.directory.path().join("state/auth").join(name);
+        wait_for(|| file.exists().then_some(()));
+        file
     }
 
     /// The current metrics.

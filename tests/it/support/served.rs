@@ -64,9 +64,10 @@ pub struct Work {
     pub pouring: Arc<AtomicU64>,
 }
 
-/// Only one TCP port of loopback.
+/// Only one TCP port of loopback, for callers without credentials.
 pub fn loopback() -> Config {
-    Config { listen: vec![Listen::Tcp(([127, 0, 0, 1], 0).into())], ..Config::default() }
+    let listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+    Config { listen, anonymous: true, ..Config::default() }
 }
 
 /// Only one Unix socket.

@@ -7,6 +7,29 @@ use podmux_machine::{
     pods::pod,
 };
 
+/// The socket asks no questions, TCP asks everybody.
+#[test]
+fn members_of_the_group_have_a_kubeconfig_and_other_users_nothing() {
+    let machine = Machine::with_podmux();
+    let with_group = |group: &str, command: &str| {
+        let user = format!("setpriv --reuid=65534 --regid={group} --clear-groups");
+        machine.run(&format!("cd / && {user} podmux {command}"))
+    };
+    let config = with_group("podmux", "kubeconfig");
+    assert_eq!(config.code, 0, "{config:?}");
+    assert!(config.stdout.contains("server: https://127.0.0.1:10240\n"), "{}", config.stdout);
+    assert_eq!(with_group("podmux", "get pods -A").code, 0);
+    let token = machine.read("/var/lib/podmux/auth/token");
+    assert!(config.stdout.contains(token.trim()));
+    assert_eq!((machine.code_over_tcp(&token), machine.code_over_tcp("wrong")), (200, 401));
+    for command in ["kubeconfig", "get pods -A", "get pods -A --server https://127.0.0.1:10240"] {
+        let refused = with_group("65534", command);
+        assert_eq!((refused.code, &*refused.stdout), (1, ""), "{command}: {refused:?}");
+    }
+    let plain = with_group("65534", "get pods -A --server http://127.0.0.1:10240");
+    assert_eq!((plain.code, &*plain.stdout), (1, ""), "{plain:?}");
+}
+
 #[test]
 fn a_fresh_installation_is_active_ready_and_enabled() {
     let machine = Machine::boot();
@@ -26,9 +49,12 @@ fn a_fresh_installation_is_active_ready_and_enabled() {
 fn files_and_processes_have_the_right_owners_and_rights() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
+    machine.wait_for("the certificate is made", || {
+        machine.exists("/var/lib/podmux/auth/server.crt").then_some(()).ok_or_else(String::new)
+    });
     let files = machine.ok("stat --format='%a %U:%G %n' /etc/podmux /etc/podmux/config.yaml \
          /etc/podmux/manifests /etc/default/podmux /run/podmux /run/podmux/podmux.sock \
-         /usr/bin/podmux /var/lib/podmux /var/lib/podmux/*");
+         /usr/bin/podmux /var/lib/podmux /var/lib/podmux/* /var/lib/podmux/auth/*");
     assert_eq!(
         files,
         "755 root:root /etc/podmux\n\
@@ -39,8 +65,15 @@ fn files_and_processes_have_the_right_owners_and_rights() {
          660 root:podmux /run/podmux/podmux.sock\n\
          755 root:root /usr/bin/podmux\n\
          700 podmux:podmux /var/lib/podmux\n\
+         700 podmux:podmux /var/lib/podmux/auth\n\
          600 podmux:podmux /var/lib/podmux/lock\n\
-         600 podmux:podmux /var/lib/podmux/state.redb\n"
+         600 podmux:podmux /var/lib/podmux/state.redb\n\
+         600 podmux:podmux /var/lib/podmux/auth/ca.crt\n\
+         600 podmux:podmux /var/lib/podmux/auth/ca.key\n\
+         600 podmux:podmux /var/lib/podmux/auth/read-token\n\
+         600 podmux:podmux /var/lib/podmux/auth/server.crt\n\
+         600 podmux:podmux /var/lib/podmux/auth/server.key\n\
+         600 podmux:podmux /var/lib/podmux/auth/token\n"
     );
     let user = machine.ok("getent passwd podmux");
     assert!(user.trim_end().ends_with(":/:/usr/sbin/nologin"), "{user}");

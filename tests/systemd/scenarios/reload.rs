@@ -12,8 +12,8 @@ fn with_token(token: &str) -> Machine {
     write_token(&machine, token);
     machine.settings("tokenFile: /etc/podmux/token");
     machine.restart();
-    assert_eq!(code(&machine, Some(token)), 200);
-    assert_eq!(code(&machine, None), 401);
+    assert_eq!(code(&machine, token), 200);
+    assert_eq!(code(&machine, "another"), 401);
     machine
 }
 
@@ -22,8 +22,8 @@ fn write_token(machine: &Machine, token: &str) {
     machine.ok("chgrp podmux /etc/podmux/token");
 }
 
-fn code(machine: &Machine, token: Option<&str>) -> u16 {
-    machine.ask_tcp(token, "/pods").unwrap().code
+fn code(machine: &Machine, token: &str) -> u16 {
+    machine.code_over_tcp(token)
 }
 
 #[test]
@@ -33,13 +33,11 @@ fn a_reload_applies_a_new_token_and_new_settings() {
     write_token(&machine, "the-second-token-of-this-test");
     machine.settings("verbose: 1");
     machine.ok("systemctl reload podmux.service");
-    machine.wait_for("the new token is accepted", || {
-        match code(&machine, Some("the-second-token-of-this-test")) {
-            200 => Ok(()),
-            code => Err(code.to_string()),
-        }
+    machine.wait_for("the new token is accepted", || match code(&machine, "the-second-token-of-this-test") {
+        200 => Ok(()),
+        code => Err(code.to_string()),
     });
-    assert_eq!(code(&machine, Some("the-first-token-of-this-test")), 401);
+    assert_eq!(code(&machine, "the-first-token-of-this-test"), 401);
     machine.wait_for_reload();
     assert_eq!(machine.agent(), agent, "the process is the same");
     assert_eq!(machine.is_active(), Ok(()));
@@ -59,7 +57,7 @@ fn a_reload_of_invalid_settings_fails_with_the_reason_and_changes_nothing() {
     assert!(journal.contains("fileCheckFrequency") && journal.contains("often"), "{journal}");
     assert_eq!(machine.agent(), agent);
     assert_eq!(machine.is_active(), Ok(()));
-    assert_eq!(code(&machine, Some("the-token-of-this-test")), 200);
+    assert_eq!(code(&machine, "the-token-of-this-test"), 200);
     machine.wait_for_pods(&["posted"]);
     // The error is also in the status and in the metrics.
     machine.wait_for_status("has the error", |status| status.contains(RELOAD_FAILED));
