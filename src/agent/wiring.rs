@@ -5,7 +5,10 @@
 //! deliveries and the history end. The database ends when nothing that writes to it is left, and
 //! the server when no delivery is left.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{
+    convert::Infallible,
+    sync::{Arc, PoisonError},
+};
 
 use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
@@ -14,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     shutdown::Shutdown,
     sources::{Parts, Retune, SOURCES, Started},
+    state::StateKeeper,
     status::AgentState,
 };
 use crate::{
-    db::{self, Db, Sequence, Stored},
+    db::{Sequence, Stored},
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify},
@@ -26,7 +30,7 @@ use crate::{
     settings::Settings,
     sink::{Acknowledged, SinkStatus},
     source::{
-        SourceStatus,
+        SourceStatus, State, StateWatch,
         api::ReflectorMetrics,
         http::{HttpSource, Posts},
         last_good::LastGood,
@@ -111,8 +115,7 @@ struct Wiring<'a> {
     shutdown: &'a Shutdown,
     tasks: &'a mut Tasks,
     mux: Mux,
-    db: Option<Db>,
-    stored: Stored,
+    state: Option<StateWatch>,
     acknowledged: Acknowledged,
     sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
     sinks: Vec<watch::Receiver<SinkStatus>>,
@@ -131,15 +134,13 @@ impl<'a> Wiring<'a> {
         tasks: &'a mut Tasks,
         mux: Mux,
     ) -> anyhow::Result<Self> {
-        let (mut db, mut stored) = (None, Stored::default());
-        if let Some(dir) = settings.state_dir.clone() {
-            // The check of the whole file may take long.
-            let machine = host.clone();
-            let opening = host.threads.blocking(move || db::open(&machine, &dir));
-            let (handle, writer, found) = opening.await??;
-            let threads = host.threads;
-            tasks.spawn("db", async move { Ok(threads.blocking(|| writer.run()).await?) });
-            (db, stored) = (Some(handle), found);
+        let (mut state, mut parts): (_, Vec<Retune>) = (None, Vec::new());
+        if let Some(path) = settings.state_dir.clone() {
+            let (keeper, watch) = StateKeeper::open(path, host).await?;
+            let retry = keeper.retry.clone();
+            parts.push(Box::new(move |_| retry.notify_one()));
+            tasks.spawn("db", keeper.run(shutdown.stop.clone()));
+            state = Some(watch);
         }
         let clock = host.clock.clone();
         let reload = watch::Sender::new(LastReload::at_start(clock.now()));
@@ -150,23 +151,37 @@ impl<'a> Wiring<'a> {
             shutdown,
             tasks,
             mux,
-            db,
-            stored,
+            state,
             acknowledged: Arc::new(watch::Sender::default()),
             sources: Vec::new(),
             sinks: Vec::new(),
             metrics: None,
-            handles: Handles { parts: Vec::new(), reload, finished: None, clock },
+            handles: Handles { parts, reload, finished: None, clock },
             delivering,
             delivered: Some(delivered),
         })
     }
 
-    /// The numbers of a stream. With state they continue those of the last run.
+    /// The state, or `None` if it is not open.
+    fn open_state(&self) -> Option<Arc<State>> {
+        self.state.as_ref()?.borrow().clone().ok()
+    }
+
+    /// The numbers of a stream. With state they continue those of the last run. If that state cannot
+    /// be opened they start at the time in microseconds: far beyond those of the last run, so that no
+    /// number has two meanings.
     fn numbers(&self, stream: &str) -> Sequence {
-        self.db
-            .as_ref()
-            .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
+        match (&self.state, self.open_state()) {
+            (None, _) => Sequence::fleeting(),
+            (Some(_), Some(state)) => {
+                let stored = state.stored.lock().unwrap_or_else(PoisonError::into_inner);
+                Sequence::durable(stream, state.db.clone(), &stored)
+            }
+            (Some(_), None) => {
+                let now = self.host.clock.now().as_microsecond();
+                Sequence::fleeting_after(u64::try_from(now).unwrap_or_default())
+            }
+        }
     }
 
     fn sinks(&mut self) -> anyhow::Result<()> {
@@ -188,11 +203,15 @@ impl<'a> Wiring<'a> {
     }
 
     /// The last-known-good pods of a source.
-    fn last_good(&mut self, source: SourceName) -> LastGood {
+    fn last_good(&self, source: SourceName) -> LastGood {
         let node = self.settings.node_name.clone();
-        match &self.db {
-            Some(db) => LastGood::new(source, node, db.clone(), &mut self.stored),
-            None => LastGood::none(source, node),
+        match (&self.state, self.open_state()) {
+            (None, _) => LastGood::none(source, node),
+            (Some(_), Some(state)) => {
+                let mut stored = state.stored.lock().unwrap_or_else(PoisonError::into_inner);
+                LastGood::new(source, node, state.db.clone(), &mut stored)
+            }
+            (Some(state), None) => LastGood::none(source, node).later(state.clone()),
         }
     }
 
@@ -224,7 +243,11 @@ impl<'a> Wiring<'a> {
         let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
         let node = &self.settings.node_name;
         let acknowledged = self.acknowledged.subscribe();
-        let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
+        let (source, posts) = match self.state.clone() {
+            Some(state) => HttpSource::waiting_for(state, node, channel, acknowledged),
+            None => HttpSource::new(node, None, &mut Stored::default(), channel, acknowledged)?,
+        };
+        let source = source.with_listeners(server.failing());
         let stop = self.shutdown.stop.clone();
         self.tasks.spawn("source http", infallible(source.on(self.host.clone()).run(stop)));
         self.sources.push((SourceName::Http, posts.status()));

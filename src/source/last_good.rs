@@ -19,6 +19,9 @@
 //! logged once and retried with the next change or after some seconds; meanwhile
 //! [`LastGood::error`] returns its error.
 //!
+//! If the state cannot be opened at the start, nothing is restored. Changes are saved
+//! [later](LastGood::later), when it is open.
+//!
 //! If the origins of a source depend on each other (the pods of an API server's listing),
 //! the source makes it [atomic](LastGood::atomic): all changes before a commit are one
 //! commit, so that the restored pods are of one moment. The [details](LastGood::set_details)
@@ -28,9 +31,9 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::{pending, ready},
-    iter,
+    iter, mem,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -39,6 +42,7 @@ use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
+use super::StateWatch;
 use crate::{
     db::{Change, Db, DbError, Stored, Table, Value},
     error_chain::chain,
@@ -75,8 +79,15 @@ pub struct LastGood {
     host: Host,
     source: SourceName,
     node: NodeName,
-    /// `None` if nothing is saved.
+    /// `None` if nothing is saved, or not yet.
     db: Option<Db>,
+    /// The state, if it was not open at the start. Changes wait for it.
+    state: Option<StateWatch>,
+    /// Keys of rows of an earlier run that are not restored: they are removed once the source has
+    /// published a listing.
+    outdated: BTreeSet<String>,
+    /// Whether the source has published a listing.
+    has_listing: bool,
     /// Whether all changes go into one commit.
     atomic: bool,
     /// The rows of an earlier run that are not decoded yet.
@@ -114,6 +125,9 @@ impl LastGood {
             source,
             node,
             db: None,
+            state: None,
+            outdated: BTreeSet::new(),
+            has_listing: false,
             atomic: false,
             rows: VecDeque::new(),
             details: None,
@@ -128,9 +142,8 @@ impl LastGood {
     /// Takes the rows of a source out of `stored`, and saves changes in the database.
     pub fn new(source: SourceName, node: NodeName, db: Db, stored: &mut Stored) -> Self {
         let mut new = Self { db: Some(db), ..Self::none(source, node) };
-        let (prefix, details) = (new.key(""), new.key(DETAILS));
-        let table = stored.tables.entry(Table::LastGood).or_default();
-        new.rows = table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
+        let details = new.key(DETAILS);
+        new.rows = new.take_rows(stored);
         new.keys = new.rows.iter().map(|(key, _)| key.clone()).collect();
         if new.rows.front().is_some_and(|(key, _)| *key == details)
             && let Some((key, row)) = new.rows.pop_front()
@@ -141,6 +154,19 @@ impl LastGood {
             }
         }
         new
+    }
+
+    /// Restores nothing, and saves changes once the state is open.
+    #[must_use]
+    pub fn later(mut self, state: StateWatch) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    fn take_rows(&self, stored: &mut Stored) -> VecDeque<(String, Vec<u8>)> {
+        let prefix = self.key("");
+        let table = stored.tables.entry(Table::LastGood).or_default();
+        table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect()
     }
 
     /// Uses the threads and the clock of this host.
@@ -211,7 +237,7 @@ impl LastGood {
     }
 
     fn set(&mut self, key: String, pending: Pending) {
-        if self.db.is_none() {
+        if self.db.is_none() && self.state.is_none() {
             return;
         }
         if pending.value.is_none() {
@@ -245,6 +271,8 @@ impl LastGood {
 
     /// Starts to write changes if no write is in progress, and does not wait for its end.
     pub async fn begin(&mut self) {
+        self.has_listing = true;
+        self.remove_outdated();
         tokio::select! {
             biased;
             () = self.write() => {}
@@ -255,6 +283,7 @@ impl LastGood {
     /// Writes some of the changes. Waits while there are none, or before a retry.
     /// Cancel-safe: the next call continues a write in progress.
     pub async fn write(&mut self) {
+        self.open().await;
         if self.writing.is_none() {
             if let (Some(at), false) = (self.retry_at, self.changes.is_empty()) {
                 sleep_until(at).await;
@@ -275,8 +304,33 @@ impl LastGood {
         }
     }
 
-    /// Writes all changes, until a write fails.
+    /// Waits until the state is open. Cancel-safe.
+    async fn open(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        let open = state.wait_for(Result::is_ok).await.ok().and_then(|state| state.clone().ok());
+        self.state = None;
+        let Some(open) = open else { return };
+        self.db = Some(open.db.clone());
+        let rows = self.take_rows(&mut open.stored.lock().unwrap_or_else(PoisonError::into_inner));
+        self.outdated = rows.into_iter().map(|(key, _)| key).collect();
+        if self.has_listing {
+            self.remove_outdated();
+        }
+    }
+
+    fn remove_outdated(&mut self) {
+        for key in mem::take(&mut self.outdated) {
+            if !self.keys.contains(&key) {
+                self.set(key, Pending::default());
+            }
+        }
+    }
+
+    /// Writes all changes, until a write fails. Writes none if the state is not open.
     pub async fn finish(mut self) {
+        if self.db.is_none() {
+            return;
+        }
         self.retry_at = None;
         while self.writing.is_some() || (!self.changes.is_empty() && self.retry_at.is_none()) {
             self.write().await;

@@ -39,6 +39,7 @@ mod config;
 mod conformance;
 mod db;
 mod db_damage;
+mod db_directory;
 mod db_faults;
 mod decode;
 mod decode_corpus;

@@ -37,7 +37,7 @@ impl Agent {
         let node = NodeName::new("node1").unwrap();
         let channel = mux.channel(SourceName::Http).unwrap();
         let (source, posts) =
-            HttpSource::new(&node, None, &Stored::default(), channel, acknowledged.subscribe()).unwrap();
+            HttpSource::new(&node, None, &mut Stored::default(), channel, acknowledged.subscribe()).unwrap();
         let stop = CancellationToken::new();
         tokio::spawn(source.run(stop.clone()));
         tokio::spawn(turning.run());

@@ -31,6 +31,9 @@ use crate::{
 type Answer = Result<Response, ApiError>;
 type Server = State<Arc<Context>>;
 
+/// After how many seconds a client retries a write while the state cannot be opened.
+const STATE_RETRY: u64 = 5;
+
 /// The end of a list: of its items and of the list itself.
 const LIST_END: Bytes = Bytes::from_static(b"]}\n");
 
@@ -349,6 +352,11 @@ fn write_error(error: &WriteError) -> ApiError {
             format!("{}; nothing was changed: free disk space for the state directory", chain(error)),
         ),
         WriteError::Storage(DbError::Ended) | WriteError::Stopping => ApiError::stopping(),
+        WriteError::Unknown(_) => {
+            let message = format!("{error}; nothing was changed");
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+                .retry_after(STATE_RETRY)
+        }
         WriteError::Storage(_) => {
             let message =
                 format!("{}; nothing was changed: check the disk of the state directory", chain(error));

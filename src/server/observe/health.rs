@@ -64,7 +64,11 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
                 Err(format!("not synced yet{}", failing.unwrap_or_default()))
             }
             SourceState::Restored => Ok(Some(restored(&status, now))),
-            SourceState::Synced => Ok(None),
+            // What its error quotes is not for every caller.
+            SourceState::Synced => {
+                let failing = status.failing.filter(|failing| !failing.quotes);
+                Ok(failing.map(|failing| format!("failing: {}", failing.error)))
+            }
         };
         (format!("source-{name}"), outcome)
     });

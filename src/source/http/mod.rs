@@ -9,9 +9,10 @@ mod set;
 mod write;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
+    future::pending,
     mem,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -28,7 +29,7 @@ pub use self::{
     record::LoadError,
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
 };
-use super::status::{SourceFailing, SourceStatus};
+use super::{SourceFailing, SourceStatus, State, StateWatch};
 use crate::{
     db::{Change, Db, DbError, Stored, Table},
     error_chain::chain,
@@ -106,7 +107,10 @@ enum Applied {
 #[derive(Debug)]
 pub struct HttpSource {
     host: Host,
+    node: NodeName,
     channel: SourceChannel,
+    /// The state that it waits for before it publishes anything.
+    state: Option<StateWatch>,
     db: Option<Db>,
     builder: ListingBuilder,
     set: Set,
@@ -115,6 +119,8 @@ pub struct HttpSource {
     /// What each sink has acknowledged.
     sinks: watch::Receiver<Vec<Delivered>>,
     outage: Outage,
+    /// Why clients cannot reach some address.
+    listeners: watch::Receiver<Option<SourceFailing>>,
     requests: mpsc::Receiver<Request>,
     posted: watch::Sender<OrdMap<PodKey, Arc<Pod>>>,
     status: watch::Sender<SourceStatus>,
@@ -132,33 +138,63 @@ impl HttpSource {
     pub fn new(
         node: &NodeName,
         db: Option<Db>,
-        stored: &Stored,
+        stored: &mut Stored,
         channel: SourceChannel,
         sinks: watch::Receiver<Vec<Delivered>>,
     ) -> Result<(Self, Posts), LoadError> {
-        let nothing = BTreeMap::new();
-        let set = record::load(stored.tables.get(&Table::Posted).unwrap_or(&nothing), node)?;
+        let set = record::load(stored.tables.remove(&Table::Posted).unwrap_or_default(), node)?;
+        let target = if db.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
+        let (mut source, posts) = Self::unknown(node, target, channel, sinks);
+        source.open(db, set);
+        Ok((source, posts))
+    }
+
+    /// A source that publishes the pods of earlier runs when the state is open. Until then its
+    /// pods are unknown, and writes fail with [`WriteError::Unknown`].
+    pub fn waiting_for(
+        state: StateWatch,
+        node: &NodeName,
+        channel: SourceChannel,
+        sinks: watch::Receiver<Vec<Delivered>>,
+    ) -> (Self, Posts) {
+        let (source, posts) = Self::unknown(node, "posted pods, stored", channel, sinks);
+        (Self { state: Some(state), ..source }, posts)
+    }
+
+    fn unknown(
+        node: &NodeName,
+        target: &str,
+        channel: SourceChannel,
+        sinks: watch::Receiver<Vec<Delivered>>,
+    ) -> (Self, Posts) {
         let (request, requests) = mpsc::channel(MAX_WAITING);
         let (posted, all) = watch::channel(OrdMap::new());
-        let target = if db.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
         let (status, published) =
             watch::channel(SourceStatus { target: target.to_owned(), ..Default::default() });
-        let mut source = Self {
+        let source = Self {
             host: Host::default(),
+            node: node.clone(),
             channel,
-            db,
+            state: None,
+            db: None,
             builder: ListingBuilder::new(SourceName::Http),
             set: Set::default(),
             deadlines: HashMap::new(),
             sinks,
             outage: Outage::default(),
+            listeners: watch::channel(None).1,
             requests,
             posted,
             status,
         };
+        (source, Posts { requests: request, posted: all, status: published })
+    }
+
+    /// Publishes the pods of earlier runs.
+    fn open(&mut self, db: Option<Db>, set: Set) {
+        self.db = db;
         let restored: Vec<Step> = set.pods.values().map(restored).collect();
-        source.publish(set, &restored);
-        Ok((source, Posts { requests: request, posted: all, status: published }))
+        self.publish(set, &restored);
     }
 
     /// Runs on this host.
@@ -172,8 +208,20 @@ impl HttpSource {
         self
     }
 
+    /// Counts as failing, beside its own failures, while the server cannot listen on some address.
+    #[must_use]
+    pub fn with_listeners(self, listeners: watch::Receiver<Option<SourceFailing>>) -> Self {
+        Self { listeners, ..self }
+    }
+
     /// Performs writes until `stop` is cancelled. The writes that wait then fail.
     pub async fn run(mut self, stop: CancellationToken) {
+        if let Some(state) = self.state.take()
+            && stop.run_until_cancelled(self.restore(state)).await.is_none()
+        {
+            return;
+        }
+        self.note_failing(None);
         let (mut waiting, mut open) = (Vec::new(), true);
         loop {
             let due = self.deadlines.values().min().copied();
@@ -184,12 +232,68 @@ impl HttpSource {
                 () = stop.cancelled() => return,
                 Ok(()) = self.sinks.changed(), if deleting => self.remove_released().await,
                 () = sleep_until(wake), if deleting => self.remove_released().await,
+                Ok(()) = self.listeners.changed() => self.note_failing(None),
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
                     open = count > 0;
                     self.perform(mem::take(&mut waiting)).await;
                 }
             }
         }
+    }
+
+    /// Waits until the state is open, and publishes its pods. Until then writes fail.
+    async fn restore(&mut self, mut state: StateWatch) {
+        loop {
+            let seen = state.borrow_and_update().clone();
+            let failing = match seen {
+                Ok(open) => match self.load(&open).await {
+                    Ok(set) => return self.open(Some(open.db.clone()), set),
+                    Err(error) => {
+                        let error = chain(&error);
+                        warn!(source = "http", %error, "posted pods unknown until the next start");
+                        let since = self.host.clock.now();
+                        SourceFailing { since, attempts: 1, error: error.into(), quotes: false }
+                    }
+                },
+                Err(failing) => failing,
+            };
+            self.note_failing(Some(&failing));
+            loop {
+                tokio::select! {
+                    biased;
+                    Ok(()) = state.changed() => break,
+                    Some(request) = self.requests.recv() => {
+                        // The caller may have gone away.
+                        let _ = request.answer.send(Err(WriteError::Unknown(failing.error.clone())));
+                    }
+                    else => pending().await,
+                }
+            }
+        }
+    }
+
+    /// Decodes the stored pods.
+    async fn load(&self, state: &State) -> Result<Set, LoadError> {
+        let rows = {
+            let mut stored = state.stored.lock().unwrap_or_else(PoisonError::into_inner);
+            stored.tables.remove(&Table::Posted).unwrap_or_default()
+        };
+        let node = self.node.clone();
+        match self.host.threads.blocking(move || record::load(rows, &node)).await {
+            Ok(loaded) => loaded,
+            Err(cancelled) => {
+                cancelled.resume_panic();
+                // The runtime is shutting down.
+                pending().await
+            }
+        }
+    }
+
+    /// Publishes how the source fails: because of its state, of a commit, or of an address.
+    fn note_failing(&mut self, state: Option<&SourceFailing>) {
+        let own = state.cloned().or_else(|| SourceFailing::of(&self.outage, false));
+        let failing = own.or_else(|| self.listeners.borrow_and_update().clone());
+        self.status.send_modify(|status| status.failing = failing);
     }
 
     /// Applies writes one after the other, and commits all of them at once.
@@ -261,12 +365,10 @@ impl HttpSource {
                 }
             }
         }
-        self.status.send_modify(|status| {
-            status.failing = SourceFailing::of(&self.outage, false);
-            if done.is_ok() {
-                status.last_success = Some(now);
-            }
-        });
+        if done.is_ok() {
+            self.status.send_modify(|status| status.last_success = Some(now));
+        }
+        self.note_failing(None);
         done
     }
 

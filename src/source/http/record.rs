@@ -60,21 +60,21 @@ fn value(posted: &Posted) -> Vec<u8> {
 }
 
 /// Loads the posted pods and binds them to this node, whatever its earlier name was.
-pub(super) fn load(table: &BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<Set, LoadError> {
+pub(super) fn load(table: BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<Set, LoadError> {
     let mut set = Set::default();
     for (key, value) in table {
         let bad = |what: &str| LoadError { key: key.clone(), what: what.to_owned() };
         if key == VERSION {
-            let text = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            let text = str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
             set.version = text.ok_or_else(|| bad("not a number"))?;
             continue;
         }
-        let record: Map<String, Value> =
-            serde_json::from_slice(value).map_err(|error| bad(&error.to_string()))?;
+        let mut record: Map<String, Value> =
+            serde_json::from_slice(&value).map_err(|error| bad(&error.to_string()))?;
         let seen = record.get("seen").and_then(|seen| seen.as_str()?.parse::<Timestamp>().ok());
-        let pod = record.get("pod").cloned().unwrap_or_default();
+        let pod = record.remove("pod").unwrap_or_default();
         let mut pod = Prepared::from_value(pod).map_err(|error| bad(&error.to_string()))?;
-        if pod.key().as_str() != key {
+        if pod.key().as_str() != key.as_str() {
             return Err(bad("it contains the name of another pod"));
         }
         pod.set_node(node);

@@ -115,9 +115,9 @@ impl TestServer {
         };
         let (acknowledged, seen) = watch::channel(vec![Delivered::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
-        let (db, empty) = (state.as_ref().map(|state| state.db.clone()), Stored::default());
-        let stored = state.as_ref().map_or(&empty, |state| &state.stored);
+        let mut state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
+        let (db, mut empty) = (state.as_ref().map(|state| state.db.clone()), Stored::default());
+        let stored = state.as_mut().map_or(&mut empty, |state| &mut state.stored);
         let (source, posts) = HttpSource::new(&node, db, stored, channel, seen).unwrap();
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, Sequence::fleeting(), setup.bounds);
