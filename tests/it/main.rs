@@ -84,6 +84,7 @@ mod server_transport_tls;
 mod server_updates;
 mod settings;
 mod shutdown;
+mod state_memory;
 mod supervise;
 mod support;
 mod systemd_notify;

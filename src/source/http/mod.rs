@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::set::{Posted, Set, Step};
+use self::set::{Posted, Set, Step, deadline};
 pub use self::{
     record::LoadError,
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
@@ -324,8 +324,7 @@ impl HttpSource {
             self.publish(next, &steps);
             done = self.channel.merged().await.then_some(()).ok_or(DbError::Ended);
         }
-        let written = if done.is_ok() { results(&steps, &self.posted.borrow()) } else { Vec::new() };
-        let (mut written, mut begin) = (written.into_iter(), 0);
+        let (mut written, mut begin) = (steps.iter().map(result), 0);
         for (applied, answer) in answers {
             let result = match (applied, &done) {
                 (_, Err(DbError::Ended)) => Err(WriteError::Stopping),
@@ -375,7 +374,7 @@ impl HttpSource {
     /// Replaces the set and publishes it.
     fn publish(&mut self, set: Set, steps: &[Step]) {
         self.set = set;
-        for Step { key, outcome, posted, .. } in steps {
+        for Step { key, outcome, pod, .. } in steps {
             let origin = Origin::from(key.as_str());
             if *outcome == Outcome::Deleted {
                 self.builder.remove(&origin);
@@ -383,28 +382,21 @@ impl HttpSource {
                 // incarnation.
                 self.builder.listing();
             } else {
-                self.builder.put(&origin, vec![posted.pod.clone()], posted.seen);
+                self.builder.put_published(&origin, vec![pod.clone()]);
             }
             self.note_deadline(key);
         }
-        let listing = self.builder.listing();
-        self.posted.send_modify(|posted| {
-            for step in steps {
-                match listing.get(&step.key) {
-                    Some(entry) => drop(posted.insert(step.key.clone(), entry.pod().clone())),
-                    None => drop(posted.remove(&step.key)),
-                }
-            }
-        });
-        self.channel.publish(listing);
+        self.posted.send_replace(self.set.pods.clone());
+        self.channel.publish(self.builder.listing());
     }
 
     /// Notes when the grace period of a pod ends. Its deletionTimestamp is wall-clock time,
     /// which may be set. So the time that is left is measured once, and it is never longer than
     /// the grace period.
     fn note_deadline(&mut self, key: &PodKey) {
-        let posted = self.set.pods.get(key);
-        let Some((deadline, grace)) = posted.and_then(|posted| Some((posted.deadline()?, posted.grace()?)))
+        let pod = self.set.pods.get(key);
+        let Some((deadline, grace)) =
+            pod.and_then(|pod| Some((deadline(pod)?, pod.deletion_grace_period_seconds()?)))
         else {
             self.deadlines.remove(key);
             return;
@@ -431,8 +423,8 @@ impl HttpSource {
         }
         let mut next = self.set.clone();
         let removed = |key: &PodKey| {
-            let posted = next.remove(key)?;
-            Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted, before: None })
+            let pod = next.remove(key)?;
+            Some(Step { key: key.clone(), outcome: Outcome::Deleted, pod, before: None })
         };
         let steps: Vec<Step> = released.iter().filter_map(removed).collect();
         if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
@@ -445,38 +437,30 @@ impl HttpSource {
     /// Whether a sink has acknowledged the DELETE of a pod, or has another source's pod with
     /// its name.
     fn is_released(&self, delivered: &Delivered, key: &PodKey) -> bool {
-        let uid = self.set.pods.get(key).map(|posted| posted.pod.uid());
+        let uid = self.set.pods.get(key).map(|pod| pod.uid());
         delivered.get(key).is_some_and(|entry| {
             let pod = entry.pod();
             entry.source() != SourceName::Http
-                || (Some(pod.uid().as_str()) == uid && pod.deletion_timestamp().is_some())
+                || (Some(pod.uid()) == uid && pod.deletion_timestamp().is_some())
         })
     }
 }
 
 /// The step that publishes a pod of an earlier run.
-fn restored(posted: &Arc<Posted>) -> Step {
-    Step { key: posted.pod.key().clone(), outcome: Outcome::Unchanged, posted: posted.clone(), before: None }
+fn restored(pod: &Arc<Pod>) -> Step {
+    Step { key: pod.key().clone(), outcome: Outcome::Unchanged, pod: pod.clone(), before: None }
+}
+
+/// The result of a step.
+fn result(step: &Step) -> Written {
+    Written { outcome: step.outcome, pod: step.pod.clone() }
 }
 
 /// The result of a step of a dry run. The pod keeps its version.
 fn dry_run_result(step: &Step) -> Written {
-    let mut posted = Posted::clone(&step.posted);
-    posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
-    Written { outcome: step.outcome, pod: pod_of(&posted) }
-}
-
-/// The results of steps, each with the pod as it was after the step.
-fn results(steps: &[Step], now: &OrdMap<PodKey, Arc<Pod>>) -> Vec<Written> {
-    let last: HashMap<&PodKey, usize> = steps.iter().enumerate().map(|(at, step)| (&step.key, at)).collect();
-    let result = |(at, step): (usize, &Step)| {
-        // The current pod is the result of the last step of its key.
-        let now = now.get(&step.key).filter(|_| last.get(&step.key) == Some(&at)).cloned();
-        Written { outcome: step.outcome, pod: now.unwrap_or_else(|| pod_of(&step.posted)) }
-    };
-    steps.iter().enumerate().map(result).collect()
-}
-
-fn pod_of(posted: &Posted) -> Arc<Pod> {
-    Arc::new(posted.pod.published_by(SourceName::Http, posted.seen))
+    let posted = Posted::thaw(&step.pod).map(|mut posted| {
+        posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
+        posted.freeze()
+    });
+    Written { outcome: step.outcome, pod: posted.unwrap_or_else(|| step.pod.clone()) }
 }

@@ -10,8 +10,8 @@ use super::{
     write::Outcome,
 };
 use crate::{
-    db::{Change, Table},
-    pod::{NodeName, PodKey, Prepared},
+    db::{self, Change, Table},
+    pod::{NodeName, Pod, PodKey, Prepared},
 };
 
 /// The key of the version counter. The key of a pod contains a slash.
@@ -34,7 +34,7 @@ pub(super) fn change(step: &Step) -> Option<Change> {
         Outcome::Unchanged => None,
         Outcome::Deleted => Some(removal(&step.key)),
         Outcome::Created | Outcome::Configured | Outcome::Terminating => {
-            Some(row(step.key.as_str(), Some(value(&step.posted))))
+            Some(row(step.key.as_str(), Some(value(&step.pod))))
         }
     }
 }
@@ -46,20 +46,22 @@ pub(super) fn removal(key: &PodKey) -> Change {
 
 /// Sets the version counter.
 pub(super) fn version(version: u64) -> Change {
-    row(VERSION, Some(version.to_string().into_bytes()))
+    row(VERSION, Some(version.to_string().into_bytes().into()))
 }
 
-fn row(key: &str, value: Option<Vec<u8>>) -> Change {
-    Change { table: Table::Posted, key: key.to_owned(), value: value.map(Into::into) }
+fn row(key: &str, value: Option<db::Value>) -> Change {
+    Change { table: Table::Posted, key: key.to_owned(), value }
 }
 
-fn value(posted: &Posted) -> Vec<u8> {
-    // Writing to memory cannot fail: the keys are texts and the numbers finite.
-    let pod = serde_json::to_string(posted.pod.object()).unwrap_or_default();
-    format!(r#"{{"seen":"{}","pod":{pod}}}"#, posted.seen).into_bytes()
+/// The text of the pod is not copied.
+fn value(pod: &Pod) -> db::Value {
+    let seen = pod.seen().unwrap_or_default();
+    let begin = format!(r#"{{"seen":"{seen}","pod":"#).into_bytes();
+    vec![begin.into(), pod.text().clone(), Arc::from(*b"}")].into()
 }
 
-/// Loads the posted pods and binds them to this node, whatever its earlier name was.
+/// Loads the posted pods and binds them to this node, whatever its earlier name was. A row is
+/// dropped before the next one is decoded: a decoded pod is many times as large as its text.
 pub(super) fn load(table: BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<Set, LoadError> {
     let mut set = Set::default();
     for (key, value) in table {
@@ -73,12 +75,13 @@ pub(super) fn load(table: BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<
             serde_json::from_slice(&value).map_err(|error| bad(&error.to_string()))?;
         let seen = record.get("seen").and_then(|seen| seen.as_str()?.parse::<Timestamp>().ok());
         let pod = record.remove("pod").unwrap_or_default();
-        let mut pod = Prepared::from_value(pod).map_err(|error| bad(&error.to_string()))?;
+        let pod = Prepared::from_value(pod).map_err(|error| bad(&error.to_string()))?;
         if pod.key().as_str() != key.as_str() {
             return Err(bad("it contains the name of another pod"));
         }
-        pod.set_node(node);
-        set.insert(Arc::new(Posted { pod, seen: seen.ok_or_else(|| bad("it contains no time"))? }));
+        let mut posted = Posted { pod, seen: seen.ok_or_else(|| bad("it contains no time"))? };
+        posted.pod.set_node(node);
+        set.insert(posted.freeze());
     }
     Ok(set)
 }

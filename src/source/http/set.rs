@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write};
-use crate::pod::{PodKey, Prepared, SEEN, SOURCE, Uid, identity::HASH};
+use crate::pod::{Pod, PodKey, Prepared, SEEN, SOURCE, SourceName, Uid, identity::HASH};
 
 /// The API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
@@ -19,7 +19,7 @@ const SERVER_FIELDS: [&str; 5] =
 /// The source's own annotations. A pod that a client read here and sends back has them.
 const MARKS: [&str; 2] = [SOURCE, SEEN];
 
-/// A posted pod.
+/// A posted pod while it is written. It takes many times the memory of its text, so it does not stay.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Posted {
     pub(super) pod: Prepared,
@@ -32,19 +32,23 @@ impl Posted {
         self.pod.metadata(field).and_then(Value::as_str).unwrap_or_default()
     }
 
-    fn uid(&self) -> &str {
-        self.pod.uid()
+    /// The pod as it is published. The source's own annotations are replaced.
+    pub(super) fn freeze(&self) -> Arc<Pod> {
+        Arc::new(self.pod.published_by(SourceName::Http, self.seen))
     }
 
-    /// The deletionTimestamp, if it is being deleted.
-    pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.text("deletionTimestamp").parse().ok()
+    /// A pod that [`freeze`](Self::freeze) has made.
+    pub(super) fn thaw(pod: &Pod) -> Option<Self> {
+        let seen = pod.seen()?.parse().ok()?;
+        let mut pod = Prepared::from_json(pod.text()).ok()?;
+        MARKS.iter().for_each(|mark| pod.set_annotation(mark, None));
+        Some(Self { pod, seen })
     }
+}
 
-    /// The grace period of its deletion, in seconds.
-    pub(super) fn grace(&self) -> Option<i64> {
-        self.pod.metadata("deletionGracePeriodSeconds").and_then(Value::as_i64)
-    }
+/// The deletionTimestamp of a pod, if it is being deleted.
+pub(super) fn deadline(pod: &Pod) -> Option<Timestamp> {
+    pod.deletion_timestamp()?.parse().ok()
 }
 
 /// The effect of a write on one pod.
@@ -53,7 +57,7 @@ pub(super) struct Step {
     pub(super) key: PodKey,
     pub(super) outcome: Outcome,
     /// The pod after the write, or before it if it is deleted.
-    pub(super) posted: Arc<Posted>,
+    pub(super) pod: Arc<Pod>,
     /// Its resourceVersion before the write, if it existed.
     pub(super) before: Option<String>,
 }
@@ -62,7 +66,7 @@ pub(super) struct Step {
 /// map: pointers, not pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Set {
-    pub(super) pods: OrdMap<PodKey, Arc<Posted>>,
+    pub(super) pods: OrdMap<PodKey, Arc<Pod>>,
     /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
     by_uid: OrdMap<Uid, PodKey>,
@@ -94,21 +98,28 @@ impl Set {
     }
 
     /// Inserts or replaces a pod with the version that it has.
-    pub(super) fn insert(&mut self, posted: Arc<Posted>) {
-        let key = posted.pod.key().clone();
-        self.by_uid.insert(Uid::from(posted.uid()), key.clone());
-        if posted.deadline().is_some() {
+    pub(super) fn insert(&mut self, pod: Arc<Pod>) {
+        let key = pod.key().clone();
+        self.by_uid.insert(pod.uid().clone(), key.clone());
+        if deadline(&pod).is_some() {
             self.terminating.insert(key.clone());
         }
-        self.pods.insert(key, posted);
+        self.pods.insert(key, pod);
     }
 
     /// Removes a pod.
-    pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Posted>> {
-        let posted = self.pods.remove(key)?;
-        self.by_uid.remove(&Uid::from(posted.uid()));
+    pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Pod>> {
+        let pod = self.pods.remove(key)?;
+        self.by_uid.remove(pod.uid());
         self.terminating.remove(key);
-        Some(posted)
+        Some(pod)
+    }
+
+    /// A pod, as it is published and for a write.
+    fn get(&self, key: &PodKey) -> Option<(Arc<Pod>, Posted)> {
+        let pod = self.pods.get(key)?.clone();
+        let posted = Posted::thaw(&pod)?;
+        Some((pod, posted))
     }
 }
 
@@ -126,9 +137,9 @@ impl Trial<'_> {
         self.obstacles.push(Obstacle { key: key.clone(), what });
     }
 
-    fn step(&mut self, outcome: Outcome, posted: Arc<Posted>, before: Option<&Posted>) {
+    fn step(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
         let before = before.map(|before| before.text("resourceVersion").to_owned());
-        self.steps.push(Step { key: posted.pod.key().clone(), outcome, posted, before });
+        self.steps.push(Step { key: pod.key().clone(), outcome, pod, before });
     }
 
     fn apply_all(&mut self, pods: Vec<Prepared>) {
@@ -163,7 +174,7 @@ impl Trial<'_> {
     fn create(&mut self, mut pod: Prepared) {
         let key = pod.key().clone();
         match self.set.pods.get(&key) {
-            Some(posted) if posted.deadline().is_some() => {
+            Some(pod) if deadline(pod).is_some() => {
                 return self.reject(&key, ObstacleKind::NotGoneYet);
             }
             Some(_) => return self.reject(&key, ObstacleKind::AlreadyExists),
@@ -182,7 +193,7 @@ impl Trial<'_> {
 
     fn replace(&mut self, mut pod: Prepared) {
         let key = pod.key().clone();
-        let Some(old) = self.set.pods.get(&key).cloned() else {
+        let Some((published, old)) = self.set.get(&key) else {
             return self.reject(&key, ObstacleKind::NotFound);
         };
         let given = |field: &str| pod.metadata(field).and_then(Value::as_str).map(str::to_owned);
@@ -192,7 +203,7 @@ impl Trial<'_> {
         if !self.check(&old, &preconditions) {
             return;
         }
-        if old.deadline().is_some() {
+        if deadline(&published).is_some() {
             return self.reject(&key, ObstacleKind::Terminating);
         }
         strip(&mut pod);
@@ -200,7 +211,7 @@ impl Trial<'_> {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
         if equals(&pod, &old.pod) {
-            return self.step(Outcome::Unchanged, old.clone(), Some(&old));
+            return self.step(Outcome::Unchanged, published, Some(&old));
         }
         if pod.object().get("spec") != old.pod.object().get("spec") {
             next_generation(&mut pod);
@@ -209,9 +220,10 @@ impl Trial<'_> {
     }
 
     fn delete(&mut self, key: &PodKey, grace: Option<i64>, preconditions: &Preconditions) {
-        let Some(old) = self.set.pods.get(key).cloned() else {
+        let Some((published, old)) = self.set.get(key) else {
             return self.reject(key, ObstacleKind::NotFound);
         };
+        let before = deadline(&published);
         if !self.check(&old, preconditions) {
             return;
         }
@@ -219,25 +231,25 @@ impl Trial<'_> {
             let spec = old.pod.object().get("spec");
             spec.and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64()).unwrap_or(DEFAULT_GRACE)
         };
-        let Some(grace) = grace.or_else(|| old.deadline().is_none().then(own)) else {
-            return self.step(Outcome::Terminating, old.clone(), Some(&old));
+        let Some(grace) = grace.or_else(|| before.is_none().then(own)) else {
+            return self.step(Outcome::Terminating, published, Some(&old));
         };
         let grace = if grace < 0 { 1 } else { grace.min(LONGEST_GRACE) };
         let deadline = self.now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
-        if grace > 0 && old.deadline().is_some_and(|before| before <= deadline) {
-            return self.step(Outcome::Terminating, old.clone(), Some(&old));
+        if grace > 0 && before.is_some_and(|before| before <= deadline) {
+            return self.step(Outcome::Terminating, published, Some(&old));
         }
-        let mut posted = Posted::clone(&old);
+        let mut posted = old.clone();
         posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
         posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
-        if old.deadline().is_none() {
+        if before.is_none() {
             next_generation(&mut posted.pod);
         }
         if grace == 0 {
             self.set.remove(key);
             self.set.version += 1;
             posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
-            return self.step(Outcome::Deleted, Arc::new(posted), Some(&old));
+            return self.step(Outcome::Deleted, posted.freeze(), Some(&old));
         }
         self.store(Outcome::Terminating, posted, Some(&old));
     }
@@ -259,9 +271,9 @@ impl Trial<'_> {
     fn store(&mut self, outcome: Outcome, mut posted: Posted, before: Option<&Posted>) {
         self.set.version += 1;
         posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
-        let posted = Arc::new(posted);
-        self.set.insert(posted.clone());
-        self.step(outcome, posted, before);
+        let pod = posted.freeze();
+        self.set.insert(pod.clone());
+        self.step(outcome, pod, before);
     }
 }
 
