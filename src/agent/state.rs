@@ -1,10 +1,6 @@
 //! Opens the state directory, and tries again if that fails.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
@@ -16,10 +12,10 @@ use tracing::{debug, info, warn};
 use crate::{
     backoff::Backoff,
     db::{self, OpenError, Writer},
-    error_chain::chain,
     host::Host,
     outage::Outage,
-    source::{SourceFailing, State, StateWatch},
+    pod::NodeName,
+    source::{SourceFailing, State, StateWatch, http},
     supervise::BoxError,
 };
 
@@ -27,81 +23,99 @@ use crate::{
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
+type Seen = Result<Arc<State>, SourceFailing>;
+
 /// Opens the state directory, and writes to it until its last user has ended.
 pub(super) struct StateKeeper {
     path: PathBuf,
+    node: NodeName,
     host: Host,
+    outage: Outage,
     /// Tries again at once.
     pub(super) retry: Arc<Notify>,
-    /// The writer, or the outage until there is one.
-    writer: Result<Writer, Outage>,
-    publish: watch::Sender<Result<Arc<State>, SourceFailing>>,
 }
 
 impl StateKeeper {
-    /// Tries to open the state. [`run`](Self::run) goes on if that fails.
+    pub(super) fn new(path: PathBuf, node: NodeName, host: Host) -> Self {
+        Self { path, node, host, outage: Outage::default(), retry: Arc::default() }
+    }
+
+    /// Opens the state, and returns the task that writes to it. If it cannot be opened now, the
+    /// task opens it later.
     ///
     /// # Errors
     /// If only a change of the settings can help.
-    pub(super) async fn open(path: PathBuf, host: &Host) -> anyhow::Result<(Self, StateWatch)> {
-        let mut outage = Outage::default();
-        let (writer, state) = match open(&path, host).await? {
-            Ok((writer, state)) => (Ok(writer), Ok(state)),
-            Err(error) if error.is_final() => return Err(error.into()),
-            Err(error) => {
-                let failing = note(&mut outage, &error, host);
-                (Err(outage), Err(failing))
-            }
+    pub(super) async fn start(
+        mut self,
+        stop: CancellationToken,
+    ) -> anyhow::Result<(StateWatch, impl Future<Output = Result<(), BoxError>>)> {
+        let (writer, seen) = match self.open().await {
+            Err(error) if error.downcast_ref().is_some_and(OpenError::is_final) => return Err(error),
+            opened => self.note(opened),
         };
-        let (publish, watch) = watch::channel(state);
-        Ok((Self { path, host: host.clone(), retry: Arc::default(), writer, publish }, watch))
+        let (publish, watch) = watch::channel(seen);
+        Ok((watch, self.run(writer, publish, stop)))
     }
 
-    /// Opens the state, and writes to it until its last user has ended. Meanwhile sources and
-    /// sinks that do not need it run.
-    pub(super) async fn run(self, stop: CancellationToken) -> Result<(), BoxError> {
-        let Self { path, host, retry, writer, publish } = self;
-        let writer = match writer {
-            Ok(writer) => writer,
-            Err(mut outage) => {
-                let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
-                loop {
-                    tokio::select! {
-                        () = stop.cancelled() => return Ok(()),
-                        () = sleep(backoff.next(host.random.fraction())) => {}
-                        () = retry.notified() => backoff.reset(),
-                    }
-                    match open(&path, &host).await? {
-                        Ok((writer, state)) => {
-                            info!(path = %path.display(), attempts = outage.attempts(), "state recovered");
-                            drop(publish.send_replace(Ok(state)));
-                            break writer;
-                        }
-                        Err(error) => drop(publish.send_replace(Err(note(&mut outage, &error, &host)))),
-                    }
-                }
+    async fn run(
+        mut self,
+        mut opened: Option<Writer>,
+        publish: watch::Sender<Seen>,
+        stop: CancellationToken,
+    ) -> Result<(), BoxError> {
+        let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
+        let writer = loop {
+            if let Some(writer) = opened {
+                break writer;
             }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = sleep(backoff.next(self.host.random.fraction())) => {}
+                () = self.retry.notified() => backoff.reset(),
+            }
+            let (writer, seen) = {
+                let opened = self.open().await;
+                self.note(opened)
+            };
+            opened = writer;
+            publish.send_modify(|now| *now = seen);
         };
         // The writer ends when nothing holds the database any more.
         drop(publish);
-        Ok(host.threads.blocking(|| writer.run()).await?)
+        Ok(self.host.threads.blocking(|| writer.run()).await?)
     }
-}
 
-/// Opens the state. The check of the whole file may take long.
-async fn open(path: &PathBuf, host: &Host) -> anyhow::Result<Result<(Writer, Arc<State>), OpenError>> {
-    let (machine, directory) = (host.clone(), path.clone());
-    let opened = host.threads.blocking(move || db::open(&machine, &directory)).await?;
-    Ok(opened.map(|(db, writer, stored)| (writer, Arc::new(State { db, stored: Mutex::new(stored) }))))
-}
-
-fn note(outage: &mut Outage, error: &OpenError, host: &Host) -> SourceFailing {
-    let (error, now) = (chain(error), host.clock.now());
-    if outage.failed(&error, now) {
-        warn!(%error, "state unavailable: posted pods are unknown, writes fail; it is retried");
-    } else {
-        debug!(%error, "state unavailable");
+    /// Opens the state. The check of the whole file may take long.
+    async fn open(&self) -> anyhow::Result<(Writer, State)> {
+        let (host, path, node) = (self.host.clone(), self.path.clone(), self.node.clone());
+        let opening = self.host.threads.blocking(move || {
+            let (db, writer, mut stored) = db::open(&host, &path)?;
+            // On the same thread, which reuses the memory of the rows for the pods.
+            let posted = http::load(&mut stored, &node)?;
+            Ok((writer, State::new(db, posted, stored)))
+        });
+        opening.await?
     }
-    let since = outage.since().unwrap_or(now);
-    SourceFailing { since, attempts: outage.attempts(), error: error.into(), quotes: false }
+
+    fn note(&mut self, opened: anyhow::Result<(Writer, State)>) -> (Option<Writer>, Seen) {
+        match opened {
+            Ok((writer, state)) => {
+                if let Some(attempts) = self.outage.recovered() {
+                    info!(path = %self.path.display(), attempts, "state recovered");
+                }
+                (Some(writer), Ok(Arc::new(state)))
+            }
+            Err(error) => {
+                let (error, now) = (format!("{error:#}"), self.host.clock.now());
+                if self.outage.failed(&error, now) {
+                    warn!(error, "state unavailable: posted pods are unknown, writes fail; it is retried");
+                } else {
+                    debug!(error, "state unavailable");
+                }
+                let since = self.outage.since().unwrap_or(now);
+                let attempts = self.outage.attempts();
+                (None, Err(SourceFailing { since, attempts, error: error.into(), quotes: false }))
+            }
+        }
+    }
 }

@@ -5,10 +5,7 @@
 //! deliveries and the history end. The database ends when nothing that writes to it is left, and
 //! the server when no delivery is left.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, PoisonError},
-};
+use std::{convert::Infallible, sync::Arc};
 
 use anyhow::Context as _;
 use tokio::sync::{mpsc, watch};
@@ -21,7 +18,7 @@ use super::{
     status::AgentState,
 };
 use crate::{
-    db::{Sequence, Stored},
+    db::Sequence,
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify},
@@ -136,10 +133,11 @@ impl<'a> Wiring<'a> {
     ) -> anyhow::Result<Self> {
         let (mut state, mut parts): (_, Vec<Retune>) = (None, Vec::new());
         if let Some(path) = settings.state_dir.clone() {
-            let (keeper, watch) = StateKeeper::open(path, host).await?;
+            let keeper = StateKeeper::new(path, settings.node_name.clone(), host.clone());
             let retry = keeper.retry.clone();
             parts.push(Box::new(move |_| retry.notify_one()));
-            tasks.spawn("db", keeper.run(shutdown.stop.clone()));
+            let (watch, task) = keeper.start(shutdown.stop.clone()).await?;
+            tasks.spawn("db", task);
             state = Some(watch);
         }
         let clock = host.clock.clone();
@@ -173,10 +171,7 @@ impl<'a> Wiring<'a> {
     fn numbers(&self, stream: &str) -> Sequence {
         match (&self.state, self.open_state()) {
             (None, _) => Sequence::fleeting(),
-            (Some(_), Some(state)) => {
-                let stored = state.stored.lock().unwrap_or_else(PoisonError::into_inner);
-                Sequence::durable(stream, state.db.clone(), &stored)
-            }
+            (Some(_), Some(state)) => Sequence::durable(stream, state.db.clone(), &state.stored()),
             (Some(_), None) => {
                 let now = self.host.clock.now().as_microsecond();
                 Sequence::fleeting_after(u64::try_from(now).unwrap_or_default())
@@ -207,10 +202,7 @@ impl<'a> Wiring<'a> {
         let node = self.settings.node_name.clone();
         match (&self.state, self.open_state()) {
             (None, _) => LastGood::none(source, node),
-            (Some(_), Some(state)) => {
-                let mut stored = state.stored.lock().unwrap_or_else(PoisonError::into_inner);
-                LastGood::new(source, node, state.db.clone(), &mut stored)
-            }
+            (Some(_), Some(state)) => LastGood::new(source, node, state.db.clone(), &mut state.stored()),
             (Some(state), None) => LastGood::none(source, node).later(state.clone()),
         }
     }
@@ -241,12 +233,8 @@ impl<'a> Wiring<'a> {
     /// The http source, the history of updates and the server, which already listens.
     fn server(&mut self, server: Server) -> anyhow::Result<()> {
         let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
-        let node = &self.settings.node_name;
         let acknowledged = self.acknowledged.subscribe();
-        let (source, posts) = match self.state.clone() {
-            Some(state) => HttpSource::waiting_for(state, node, channel, acknowledged),
-            None => HttpSource::new(node, None, &mut Stored::default(), channel, acknowledged)?,
-        };
+        let (source, posts) = HttpSource::new(self.state.clone(), channel, acknowledged);
         let source = source.with_listeners(server.failing());
         let stop = self.shutdown.stop.clone();
         self.tasks.spawn("source http", infallible(source.on(self.host.clone()).run(stop)));

@@ -35,23 +35,25 @@ const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 pub fn open(host: &Host, directory: &Path) -> Result<(Db, Writer, Stored), OpenError> {
     let disk = &host.disk;
     create_dir(disk, directory)?;
-    let lock_path = directory.join(LOCK);
-    let lock = disk.open(&lock_path, Open::Create).and_then(|file| {
-        file.lock()?;
-        Ok(file)
-    });
-    let lock = lock.map_err(|error| lock_error(directory, directory, error))?;
     let path = directory.join(STATE);
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::InUse(directory.to_owned()),
+        _ => OpenError::Io(directory.to_owned(), error),
+    };
+    let lock = open_locked(disk, &directory.join(LOCK), Open::Create).map_err(failed)?;
     match disk.attributes(&path, true) {
         Ok(found) if found.kind != FileKind::File => return Err(foreign(&path, "it is not a file")),
         Ok(found) if found.stamp.size == 0 => return Err(foreign(&path, "it is empty")),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create_file(host, directory, &path).map_err(|error| lock_error(directory, directory, error))?;
+            create_file(host, directory, &path).map_err(failed)?;
         }
         Err(error) => return Err(OpenError::Io(path, error)),
     }
-    let file = open_locked(disk, &path, Open::Write).map_err(|error| lock_error(directory, &path, error))?;
+    let file = open_locked(disk, &path, Open::Write).map_err(|error| match failed(error) {
+        OpenError::Io(_, error) => OpenError::Io(path.clone(), error),
+        in_use => in_use,
+    })?;
     let (db, mut writer, stored) = open_on(host, ReservedFile::new(file), &path, UPGRADES)?;
     writer.keep(lock);
     Ok((db, writer, stored))
@@ -130,14 +132,6 @@ fn open_locked(disk: &Disk, path: &Path, how: Open) -> io::Result<Box<dyn OpenFi
     } else {
         // It was replaced in between: by another agent, which uses the new one.
         Err(io::ErrorKind::WouldBlock.into())
-    }
-}
-
-/// An error while a file of the directory is opened and locked.
-fn lock_error(directory: &Path, path: &Path, error: io::Error) -> OpenError {
-    match error.kind() {
-        io::ErrorKind::WouldBlock => OpenError::InUse(directory.to_owned()),
-        _ => OpenError::Io(path.to_owned(), error),
     }
 }
 

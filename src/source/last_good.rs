@@ -31,9 +31,9 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     future::{pending, ready},
-    iter, mem,
+    iter,
     pin::Pin,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -83,10 +83,7 @@ pub struct LastGood {
     db: Option<Db>,
     /// The state, if it was not open at the start. Changes wait for it.
     state: Option<StateWatch>,
-    /// Keys of rows of an earlier run that are not restored: they are removed once the source has
-    /// published a listing.
-    outdated: BTreeSet<String>,
-    /// Whether the source has published a listing.
+    /// Whether the source has a listing. Until then the rows of a state that was opened late stay.
     has_listing: bool,
     /// Whether all changes go into one commit.
     atomic: bool,
@@ -126,7 +123,6 @@ impl LastGood {
             node,
             db: None,
             state: None,
-            outdated: BTreeSet::new(),
             has_listing: false,
             atomic: false,
             rows: VecDeque::new(),
@@ -272,7 +268,6 @@ impl LastGood {
     /// Starts to write changes if no write is in progress, and does not wait for its end.
     pub async fn begin(&mut self) {
         self.has_listing = true;
-        self.remove_outdated();
         tokio::select! {
             biased;
             () = self.write() => {}
@@ -304,22 +299,18 @@ impl LastGood {
         }
     }
 
-    /// Waits until the state is open. Cancel-safe.
+    /// Waits until the state is open and the source has a listing, which replaces the rows of the
+    /// earlier run. Cancel-safe.
     async fn open(&mut self) {
         let Some(state) = &mut self.state else { return };
+        if !self.has_listing {
+            return pending().await;
+        }
         let open = state.wait_for(Result::is_ok).await.ok().and_then(|state| state.clone().ok());
         self.state = None;
         let Some(open) = open else { return };
         self.db = Some(open.db.clone());
-        let rows = self.take_rows(&mut open.stored.lock().unwrap_or_else(PoisonError::into_inner));
-        self.outdated = rows.into_iter().map(|(key, _)| key).collect();
-        if self.has_listing {
-            self.remove_outdated();
-        }
-    }
-
-    fn remove_outdated(&mut self) {
-        for key in mem::take(&mut self.outdated) {
+        for (key, _) in self.take_rows(&mut open.stored()) {
             if !self.keys.contains(&key) {
                 self.set(key, Pending::default());
             }

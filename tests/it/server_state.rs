@@ -369,7 +369,7 @@ async fn an_agent_with_restored_pods_is_ready_and_shows_that_they_are_restored()
     let source = api().await;
     assert_eq!((&source["state"], source.get("restored")), (&"failing".into(), None));
     assert_eq!(restored_of().await, None);
-    assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok\n"));
+    assert!(server.get("/readyz?verbose").await.text().contains("[+]source-api ok: failing: "));
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 /// The addresses that are not bound yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LateListeners {
     addresses: Vec<Listen>,
     outage: Outage,
@@ -24,28 +24,17 @@ pub(super) struct LateListeners {
     pub(super) failing: watch::Sender<Option<SourceFailing>>,
 }
 
-impl Default for LateListeners {
-    fn default() -> Self {
-        Self { addresses: Vec::new(), outage: Outage::default(), failing: watch::Sender::new(None) }
-    }
-}
-
 impl LateListeners {
     /// Adds an address that cannot be bound now.
     pub(super) fn failed(&mut self, address: Listen, error: &BindError, host: &Host) {
-        let (error, now) = (chain(error), host.clock.now());
-        if self.outage.failed(&error, now) {
+        let error = chain(error);
+        if self.outage.failed(&error, host.clock.now()) {
             warn!(error, "address unavailable; it is retried");
         } else {
             debug!(error, "address unavailable");
         }
         self.addresses.push(address);
-        self.failing.send_replace(Some(SourceFailing {
-            since: self.outage.since().unwrap_or(now),
-            attempts: self.outage.attempts(),
-            error: error.into(),
-            quotes: false,
-        }));
+        self.failing.send_replace(SourceFailing::of(&self.outage, false));
     }
 
     /// Binds the addresses, with retries, and serves each as soon as it is bound. Cancel-safe.

@@ -99,14 +99,7 @@ pub enum BindError {
 impl BindError {
     /// Whether it may succeed later without a change of the settings.
     pub(super) fn may_pass(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        match self {
-            Self::InUse { .. } | Self::NotLocal { .. } | Self::SocketInUse { .. } => true,
-            Self::NotASocket { .. } | Self::Passed { .. } => false,
-            Self::Other { error, .. } => {
-                matches!(error.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
-            }
-        }
+        matches!(self, Self::InUse { .. } | Self::NotLocal { .. } | Self::SocketInUse { .. })
     }
 }
 

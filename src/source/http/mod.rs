@@ -5,16 +5,10 @@
 //! all their changes at once, and then replaces the set with the copy.
 
 mod record;
-mod set;
+pub(super) mod set;
 mod write;
 
-use std::{
-    collections::HashMap,
-    future::pending,
-    mem,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, future::pending, mem, sync::Arc, time::Duration};
 
 use imbl::OrdMap;
 use tokio::{
@@ -24,19 +18,20 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::set::{Posted, Set, Step, deadline};
+use self::set::{Posted, Step, deadline};
 pub use self::{
-    record::LoadError,
+    record::{LoadError, load},
+    set::Set,
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
 };
-use super::{SourceFailing, SourceStatus, State, StateWatch};
+use super::{SourceFailing, SourceStatus, StateWatch};
 use crate::{
-    db::{Change, Db, DbError, Stored, Table},
+    db::{Change, Db, DbError},
     error_chain::chain,
     host::Host,
     mux::SourceChannel,
     outage::Outage,
-    pod::{ListingBuilder, NodeName, Origin, Pod, PodKey, SourceName},
+    pod::{ListingBuilder, Origin, Pod, PodKey, SourceName},
     storage::Delivered,
 };
 
@@ -107,7 +102,6 @@ enum Applied {
 #[derive(Debug)]
 pub struct HttpSource {
     host: Host,
-    node: NodeName,
     channel: SourceChannel,
     /// The state that it waits for before it publishes anything.
     state: Option<StateWatch>,
@@ -127,53 +121,24 @@ pub struct HttpSource {
 }
 
 impl HttpSource {
-    /// A source that publishes the pods of earlier runs at once. Without a database the posted
+    /// A source that publishes the pods of earlier runs when the state is open. Until then its
+    /// pods are unknown, and writes fail with [`WriteError::Unknown`]. Without a state the posted
     /// pods live as long as the process.
     ///
     /// `sinks` is what each sink has acknowledged: a pod that is being deleted is removed when
     /// all sinks have acknowledged its DELETE.
-    ///
-    /// # Errors
-    /// If a stored pod cannot be decoded.
     pub fn new(
-        node: &NodeName,
-        db: Option<Db>,
-        stored: &mut Stored,
-        channel: SourceChannel,
-        sinks: watch::Receiver<Vec<Delivered>>,
-    ) -> Result<(Self, Posts), LoadError> {
-        let set = record::load(stored.tables.remove(&Table::Posted).unwrap_or_default(), node)?;
-        let target = if db.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
-        let (mut source, posts) = Self::unknown(node, target, channel, sinks);
-        source.open(db, set);
-        Ok((source, posts))
-    }
-
-    /// A source that publishes the pods of earlier runs when the state is open. Until then its
-    /// pods are unknown, and writes fail with [`WriteError::Unknown`].
-    pub fn waiting_for(
-        state: StateWatch,
-        node: &NodeName,
-        channel: SourceChannel,
-        sinks: watch::Receiver<Vec<Delivered>>,
-    ) -> (Self, Posts) {
-        let (source, posts) = Self::unknown(node, "posted pods, stored", channel, sinks);
-        (Self { state: Some(state), ..source }, posts)
-    }
-
-    fn unknown(
-        node: &NodeName,
-        target: &str,
+        state: Option<StateWatch>,
         channel: SourceChannel,
         sinks: watch::Receiver<Vec<Delivered>>,
     ) -> (Self, Posts) {
         let (request, requests) = mpsc::channel(MAX_WAITING);
         let (posted, all) = watch::channel(OrdMap::new());
+        let target = if state.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
         let (status, published) =
             watch::channel(SourceStatus { target: target.to_owned(), ..Default::default() });
-        let source = Self {
+        let mut source = Self {
             host: Host::default(),
-            node: node.clone(),
             channel,
             state: None,
             db: None,
@@ -187,6 +152,11 @@ impl HttpSource {
             posted,
             status,
         };
+        match state.as_ref().map(|state| state.borrow().clone()) {
+            None => source.open(None, Set::default()),
+            Some(Ok(open)) => source.open(Some(open.db.clone()), open.posted.clone()),
+            Some(Err(_)) => source.state = state,
+        }
         (source, Posts { requests: request, posted: all, status: published })
     }
 
@@ -244,17 +214,8 @@ impl HttpSource {
     /// Waits until the state is open, and publishes its pods. Until then writes fail.
     async fn restore(&mut self, mut state: StateWatch) {
         loop {
-            let seen = state.borrow_and_update().clone();
-            let failing = match seen {
-                Ok(open) => match self.load(&open).await {
-                    Ok(set) => return self.open(Some(open.db.clone()), set),
-                    Err(error) => {
-                        let error = chain(&error);
-                        warn!(source = "http", %error, "posted pods unknown until the next start");
-                        let since = self.host.clock.now();
-                        SourceFailing { since, attempts: 1, error: error.into(), quotes: false }
-                    }
-                },
+            let failing = match state.borrow_and_update().clone() {
+                Ok(open) => return self.open(Some(open.db.clone()), open.posted.clone()),
                 Err(failing) => failing,
             };
             self.note_failing(Some(&failing));
@@ -268,23 +229,6 @@ impl HttpSource {
                     }
                     else => pending().await,
                 }
-            }
-        }
-    }
-
-    /// Decodes the stored pods.
-    async fn load(&self, state: &State) -> Result<Set, LoadError> {
-        let rows = {
-            let mut stored = state.stored.lock().unwrap_or_else(PoisonError::into_inner);
-            stored.tables.remove(&Table::Posted).unwrap_or_default()
-        };
-        let node = self.node.clone();
-        match self.host.threads.blocking(move || record::load(rows, &node)).await {
-            Ok(loaded) => loaded,
-            Err(cancelled) => {
-                cancelled.resume_panic();
-                // The runtime is shutting down.
-                pending().await
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The posted pods as rows of the database.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use super::{
     write::Outcome,
 };
 use crate::{
-    db::{self, Change, Table},
+    db::{self, Change, Stored, Table},
     pod::{NodeName, Pod, PodKey, Prepared},
 };
 
@@ -20,7 +20,9 @@ const VERSION: &str = "version";
 /// A stored pod that cannot be decoded, though its checksum is right: another program wrote
 /// it, or this one has a bug.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stored pod {key} cannot be read: {what}")]
+#[error(
+    "the stored pod {key} cannot be read: {what}; restore a copy of the state, or move it away to start with an empty one"
+)]
 pub struct LoadError {
     /// The key of its row.
     pub key: String,
@@ -60,11 +62,14 @@ fn value(pod: &Pod) -> db::Value {
     vec![begin.into(), pod.text().clone(), Arc::from(*b"}")].into()
 }
 
-/// Loads the posted pods and binds them to this node, whatever its earlier name was. A row is
+/// Takes the posted pods out of the rows of a state, and binds them to this node, whatever its earlier name was. A row is
 /// dropped before the next one is decoded: a decoded pod is many times as large as its text.
-pub(super) fn load(table: BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<Set, LoadError> {
+///
+/// # Errors
+/// If a row cannot be decoded.
+pub fn load(stored: &mut Stored, node: &NodeName) -> Result<Set, LoadError> {
     let mut set = Set::default();
-    for (key, value) in table {
+    for (key, value) in stored.tables.remove(&Table::Posted).unwrap_or_default() {
         let bad = |what: &str| LoadError { key: key.clone(), what: what.to_owned() };
         if key == VERSION {
             let text = str::from_utf8(&value).ok().and_then(|text| text.parse().ok());

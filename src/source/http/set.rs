@@ -65,7 +65,7 @@ pub(super) struct Step {
 /// The posted pods. O(1) to clone, so a write is tried on a copy. An edit copies a node of the
 /// map: pointers, not pods.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Set {
+pub struct Set {
     pub(super) pods: OrdMap<PodKey, Arc<Pod>>,
     /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
