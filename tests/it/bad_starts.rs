@@ -269,6 +269,28 @@ fn an_agent_whose_state_is_damaged_stops_and_leaves_it_as_it_is() {
     assert_eq!(fs::read(node.state()).unwrap(), b"what somebody else keeps here");
 }
 
+#[tokio::test]
+async fn a_stored_pod_that_cannot_be_decoded_counts_as_a_damaged_state() {
+    let node = Node::new();
+    fs::write(node.at("manifests").join("web.yaml"), pod("web", "i:1")).unwrap();
+    let state = State::open(&node.at("state")).unwrap();
+    state.put(Table::Posted, "default/posted", r#"{"seen":"2026-11-21T09:00:00Z","pod":{}}"#).await;
+    state.close().await;
+    let agent = Process::start(&mut node.command(&["--sink", "jsonl"]));
+    agent.holds("the pod of the file", |held| held.pods.len() == 1);
+    let log = agent.logs("state unavailable");
+    let error = "the stored pod default/posted cannot be read: metadata.name: must be a non-empty string; \
+        restore a copy of the state, or move it away to start with an empty one";
+    assert!(log.contains(error), "{log}");
+    wait_for(|| (http_state(&node) == "failing").then_some(()));
+    assert_eq!(node.post("more"), 503);
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+    let state = State::open(&node.at("state")).unwrap();
+    assert!(state.stored.tables[&Table::Posted].contains_key("default/posted"), "nothing is removed");
+    state.close().await;
+}
+
 #[test]
 fn a_state_directory_of_a_running_agent_is_an_error() {
     let node = Node::with_state();

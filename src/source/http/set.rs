@@ -41,7 +41,9 @@ impl Posted {
     pub(super) fn thaw(pod: &Pod) -> Option<Self> {
         let seen = pod.seen()?.parse().ok()?;
         let mut pod = Prepared::from_json(pod.text()).ok()?;
-        MARKS.iter().for_each(|mark| pod.set_annotation(mark, None));
+        for mark in MARKS {
+            pod.set_annotation(mark, None);
+        }
         Some(Self { pod, seen })
     }
 }
