@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    fmt::Write as _,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -124,7 +125,7 @@ fn a_new_directory_and_its_parents_are_made_durable_before_the_state_is_used() {
     let (log, place) = (seen.clone(), root.path().to_owned());
     let host = Observed::host(move |what, path| {
         let path = path.strip_prefix(&place).unwrap_or(path).display().to_string();
-        *log.lock().unwrap() += &format!("{what} {}\n", if path.is_empty() { "." } else { &path });
+        writeln!(log.lock().unwrap(), "{what} {}", if path.is_empty() { "." } else { &path }).unwrap();
     });
     let state = root.path().join("deep/state");
     drop(db::open(&host, &state).unwrap());

@@ -60,9 +60,9 @@ impl Node {
         }
     }
 
-    fn posted(&self) -> i64 {
+    fn posted(&self) -> u64 {
         let answer = Connection::unix(&self.socket()).unwrap().ask("GET", "/sources", b"").unwrap();
-        answer.json()["items"][0]["pods"].as_i64().unwrap()
+        answer.json()["items"][0]["pods"].as_u64().unwrap()
     }
 }
 
@@ -106,7 +106,7 @@ fn opening_a_state_needs_no_more_than_one_and_a_half_times_what_running_needs() 
     end(agent, Signal::KILL);
     let agent = node.start();
     let running = status(&agent, "VmRSS:");
-    assert_eq!(node.posted(), PODS as i64);
+    assert_eq!(node.posted(), PODS as u64);
     end(agent, Signal::KILL);
     let agent = node.start();
     let opening = status(&agent, "VmHWM:");
