@@ -5,6 +5,7 @@ mod notifier;
 mod reload;
 mod shutdown;
 mod sources;
+mod state;
 mod status;
 mod wiring;
 
@@ -27,13 +28,8 @@ pub use self::{
     reload::{Reload, check},
 };
 use crate::{
-    host::Host,
-    server::{BindError, PassedSocket, StartError},
-    settings::Settings,
-    sink::OpenError,
-    supervise::Tasks,
-    systemd::Manager,
-    telemetry::Log,
+    host::Host, server::PassedSocket, settings::Settings, sink::OpenError, supervise::Tasks,
+    systemd::Manager, telemetry::Log,
 };
 
 /// Worker threads of the runtime, for work that never blocks. It is small, and the agent shares
@@ -55,12 +51,10 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// An error at the start. An address may appear with the network, and the reader of a named
-    /// pipe may start after the agent.
+    /// An error at the start. The reader of a named pipe may start after the agent.
     fn at_start(error: anyhow::Error) -> Self {
-        let no_address = matches!(error.downcast_ref(), Some(StartError::Bind(BindError::NotLocal { .. })));
         let no_reader = matches!(error.downcast_ref(), Some(OpenError::NoReader(_)));
-        if no_address || no_reader { Self::TooEarly(error) } else { Self::Refused(error) }
+        if no_reader { Self::TooEarly(error) } else { Self::Refused(error) }
     }
 }
 

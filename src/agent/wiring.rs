@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     shutdown::Shutdown,
     sources::{Parts, Retune, SOURCES, Started},
+    state::StateKeeper,
     status::AgentState,
 };
 use crate::{
-    db::{self, Db, Sequence, Stored},
+    db::Sequence,
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify},
@@ -26,7 +27,7 @@ use crate::{
     settings::Settings,
     sink::{Acknowledged, SinkStatus},
     source::{
-        SourceStatus,
+        SourceStatus, State, StateWatch,
         api::ReflectorMetrics,
         http::{HttpSource, Posts},
         last_good::LastGood,
@@ -92,7 +93,7 @@ pub(super) async fn wire(
     let mut wiring = Wiring::new(settings, host, shutdown, tasks, mux).await?;
     wiring.sinks()?;
     wiring.sources().await?;
-    let posts = if has_http { Some(wiring.http_source()?) } else { None };
+    let posts = if has_http { Some(wiring.http_source(server.as_ref())?) } else { None };
     wiring.tasks.spawn("mux", infallible(merging.run()));
     // No request is answered before the pods of the earlier run are merged.
     wiring.mux.turns().await;
@@ -116,8 +117,7 @@ struct Wiring<'a> {
     shutdown: &'a Shutdown,
     tasks: &'a mut Tasks,
     mux: Mux,
-    db: Option<Db>,
-    stored: Stored,
+    state: Option<StateWatch>,
     acknowledged: Acknowledged,
     sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
     sinks: Vec<watch::Receiver<SinkStatus>>,
@@ -136,15 +136,14 @@ impl<'a> Wiring<'a> {
         tasks: &'a mut Tasks,
         mux: Mux,
     ) -> anyhow::Result<Self> {
-        let (mut db, mut stored) = (None, Stored::default());
-        if let Some(dir) = settings.state_dir.clone() {
-            // The check of the whole file may take long.
-            let machine = host.clone();
-            let opening = host.threads.blocking(move || db::open(&machine, &dir));
-            let (handle, writer, found) = opening.await??;
-            let threads = host.threads;
-            tasks.spawn("db", async move { Ok(threads.blocking(|| writer.run()).await?) });
-            (db, stored) = (Some(handle), found);
+        let (mut state, mut parts): (_, Vec<Retune>) = (None, Vec::new());
+        if let Some(path) = settings.state_dir.clone() {
+            let keeper = StateKeeper::new(path, settings.node_name.clone(), host.clone());
+            let retry = keeper.retry.clone();
+            parts.push(Box::new(move |_| retry.notify_one()));
+            let (watch, task) = keeper.start(shutdown.stop.clone()).await?;
+            tasks.spawn("db", task);
+            state = Some(watch);
         }
         let clock = host.clock.clone();
         let reload = watch::Sender::new(LastReload::at_start(clock.now()));
@@ -155,23 +154,34 @@ impl<'a> Wiring<'a> {
             shutdown,
             tasks,
             mux,
-            db,
-            stored,
+            state,
             acknowledged: Arc::new(watch::Sender::default()),
             sources: Vec::new(),
             sinks: Vec::new(),
             metrics: None,
-            handles: Handles { parts: Vec::new(), reload, finished: None, clock },
+            handles: Handles { parts, reload, finished: None, clock },
             delivering,
             delivered: Some(delivered),
         })
     }
 
-    /// The numbers of a stream. With state they continue those of the last run.
+    /// The state, or `None` if it is not open.
+    fn open_state(&self) -> Option<Arc<State>> {
+        self.state.as_ref()?.borrow().clone().ok()
+    }
+
+    /// The numbers of a stream. With state they continue those of the last run. If that state cannot
+    /// be opened they start at the time in microseconds: far beyond those of the last run, so that no
+    /// number has two meanings.
     fn numbers(&self, stream: &str) -> Sequence {
-        self.db
-            .as_ref()
-            .map_or_else(Sequence::fleeting, |db| Sequence::durable(stream, db.clone(), &self.stored))
+        match (&self.state, self.open_state()) {
+            (None, _) => Sequence::fleeting(),
+            (Some(_), Some(state)) => Sequence::durable(stream, state.db.clone(), &state.stored()),
+            (Some(_), None) => {
+                let now = self.host.clock.now().as_microsecond();
+                Sequence::fleeting_after(u64::try_from(now).unwrap_or_default())
+            }
+        }
     }
 
     fn sinks(&mut self) -> anyhow::Result<()> {
@@ -193,11 +203,12 @@ impl<'a> Wiring<'a> {
     }
 
     /// The last-known-good pods of a source.
-    fn last_good(&mut self, source: SourceName) -> LastGood {
+    fn last_good(&self, source: SourceName) -> LastGood {
         let node = self.settings.node_name.clone();
-        match &self.db {
-            Some(db) => LastGood::new(source, node, db.clone(), &mut self.stored),
-            None => LastGood::none(source, node),
+        match (&self.state, self.open_state()) {
+            (None, _) => LastGood::none(source, node),
+            (Some(_), Some(state)) => LastGood::new(source, node, state.db.clone(), &mut state.stored()),
+            (Some(state), None) => LastGood::none(source, node).later(state.clone()),
         }
     }
 
@@ -225,12 +236,15 @@ impl<'a> Wiring<'a> {
     }
 
     /// The http source: the posted pods.
-    fn http_source(&mut self) -> anyhow::Result<Posts> {
+    fn http_source(&mut self, server: Option<&Server>) -> anyhow::Result<Posts> {
         let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
-        let node = &self.settings.node_name;
         let acknowledged = self.acknowledged.subscribe();
-        let (source, posts) = HttpSource::new(node, self.db.clone(), &self.stored, channel, acknowledged)?;
+        let (source, posts) = HttpSource::new(self.state.clone(), channel, acknowledged);
         posts.retune(self.settings.http);
+        let source = match server {
+            Some(server) => source.with_listeners(server.failing()),
+            None => source,
+        };
         let stop = self.shutdown.stop.clone();
         self.tasks.spawn("source http", infallible(source.on(self.host.clone()).run(stop)));
         self.sources.push((SourceName::Http, posts.status()));

@@ -11,13 +11,14 @@ use super::{
     table::Stored,
     writer::{Db, Writer},
 };
-use crate::host::{FileKind, Host, Open, OpenFile};
+use crate::host::{Disk, FileKind, Host, Open, OpenFile};
 
 /// The database.
 const STATE: &str = "state.redb";
 /// The database while it is created. A file that a killed process left is overwritten.
 const NEW: &str = "state.redb.new";
-/// Locked by the process that uses the directory. It is empty.
+/// Locked by the process that uses the directory, like the database itself. It is empty. It keeps
+/// versions of podmux apart that lock only this file.
 const LOCK: &str = "lock";
 
 /// The first bytes of a redb database.
@@ -33,23 +34,26 @@ const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 /// is then.
 pub fn open(host: &Host, directory: &Path) -> Result<(Db, Writer, Stored), OpenError> {
     let disk = &host.disk;
-    match disk.create_dir(directory) {
-        Ok(()) => {}
-        Err(_) if disk.stamp(directory).is_ok() => {
-            return Err(OpenError::Io(directory.to_owned(), io::ErrorKind::NotADirectory.into()));
-        }
-        Err(error) => return Err(OpenError::Io(directory.to_owned(), error)),
-    }
-    let lock = lock(host, directory)?;
+    create_dir(disk, directory)?;
     let path = directory.join(STATE);
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::InUse(directory.to_owned()),
+        _ => OpenError::Io(directory.to_owned(), error),
+    };
+    let lock = open_locked(disk, &directory.join(LOCK), Open::Create).map_err(failed)?;
     match disk.attributes(&path, true) {
         Ok(found) if found.kind != FileKind::File => return Err(foreign(&path, "it is not a file")),
         Ok(found) if found.stamp.size == 0 => return Err(foreign(&path, "it is empty")),
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create_file(host, directory, &path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create_file(host, directory, &path).map_err(failed)?;
+        }
         Err(error) => return Err(OpenError::Io(path, error)),
     }
-    let file = disk.open(&path, Open::Write).map_err(|error| OpenError::Io(path.clone(), error))?;
+    let file = open_locked(disk, &path, Open::Write).map_err(|error| match failed(error) {
+        OpenError::Io(_, error) => OpenError::Io(path.clone(), error),
+        in_use => in_use,
+    })?;
     let (db, mut writer, stored) = open_on(host, ReservedFile::new(file), &path, UPGRADES)?;
     writer.keep(lock);
     Ok((db, writer, stored))
@@ -98,31 +102,53 @@ pub fn open_on(
     Ok((db, writer, stored))
 }
 
-/// Locks the directory. The lock ends with the process at the latest.
-fn lock(host: &Host, directory: &Path) -> Result<Box<dyn OpenFile>, OpenError> {
+/// Creates the directory and its missing parents, and makes their names durable.
+fn create_dir(disk: &Disk, directory: &Path) -> Result<(), OpenError> {
     let failed = |error| OpenError::Io(directory.to_owned(), error);
-    let file = host.disk.open(&directory.join(LOCK), Open::Create).map_err(failed)?;
-    match file.lock() {
-        Ok(()) => Ok(file),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(OpenError::InUse(directory.to_owned()))
-        }
-        Err(error) => Err(failed(error)),
+    let missing =
+        |path: &&Path| matches!(disk.stamp(path), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let missing: Vec<&Path> = directory.ancestors().take_while(missing).collect();
+    match disk.create_dir(directory) {
+        Ok(()) => {}
+        Err(_) if disk.stamp(directory).is_ok() => return Err(failed(io::ErrorKind::NotADirectory.into())),
+        Err(error) => return Err(failed(error)),
+    }
+    for parent in missing.into_iter().filter_map(Path::parent) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        disk.open(parent, Open::Read).and_then(|parent| parent.sync_all()).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Opens a file and locks it for this process. The lock ends with the process at the latest.
+///
+/// The lock is on the file itself, and the file is the one at the path: another process that opens
+/// the path finds the lock.
+fn open_locked(disk: &Disk, path: &Path, how: Open) -> io::Result<Box<dyn OpenFile>> {
+    let file = disk.open(path, how)?;
+    file.lock()?;
+    if file.attributes()?.stamp.identity == disk.stamp(path)?.identity {
+        Ok(file)
+    } else {
+        // It was replaced in between: by another agent, which uses the new one.
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
 /// Creates the database under another name, so that a file with its name is always complete.
-fn create_file(host: &Host, directory: &Path, path: &Path) -> Result<(), OpenError> {
+fn create_file(host: &Host, directory: &Path, path: &Path) -> io::Result<()> {
     let (disk, new) = (&host.disk, directory.join(NEW));
-    let created = || {
-        let file = disk.open(&new, Open::Create)?;
-        file.set_len(0)?;
-        create(host, &DatabaseFile::new(ReservedFile::new(file))?, format::number(UPGRADES))?;
-        disk.open(&new, Open::Read)?.sync_all()?;
-        disk.rename(&new, path)?;
-        disk.open(directory, Open::Read)?.sync_all()
-    };
-    created().map_err(|error| OpenError::Io(directory.to_owned(), error))
+    let file = open_locked(disk, &new, Open::Create)?;
+    if disk.stamp(path).is_ok() {
+        // Another agent was faster. It may use the file already.
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    file.set_len(0)?;
+    let content = ReservedFile::new(disk.open(&new, Open::Write)?);
+    create(host, &DatabaseFile::new(content)?, format::number(UPGRADES))?;
+    file.sync_all()?;
+    disk.rename(&new, path)?;
+    disk.open(directory, Open::Read)?.sync_all()
 }
 
 fn create(host: &Host, file: &DatabaseFile, format: u64) -> io::Result<()> {

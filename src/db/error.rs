@@ -39,6 +39,19 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether only a change of the settings can help. Everything else may be repaired while the
+    /// agent runs.
+    pub fn is_final(&self) -> bool {
+        use io::ErrorKind::{NotADirectory, PermissionDenied};
+        match self {
+            Self::InUse(_) | Self::Newer { .. } => true,
+            Self::Io(_, error) => matches!(error.kind(), PermissionDenied | NotADirectory),
+            Self::Foreign { .. } | Self::Damaged { .. } => false,
+        }
+    }
+}
+
 /// What to do about an error of the system.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {

@@ -27,7 +27,12 @@ pub struct Sequence {
 impl Sequence {
     /// Numbers that start at 1 in each run.
     pub fn fleeting() -> Self {
-        Self { stream: String::new(), db: None, last: 0, reserved: u64::MAX }
+        Self::fleeting_after(0)
+    }
+
+    /// Numbers of one run that start after this one.
+    pub fn fleeting_after(last: u64) -> Self {
+        Self { stream: String::new(), db: None, last, reserved: u64::MAX }
     }
 
     /// Numbers that continue where the stream of this name stopped.

@@ -316,7 +316,6 @@ impl ListingBuilder {
     /// A pod that is known with the same key and UID keeps its
     /// `kubernetes.io/config.seen`; a new one gets `now`.
     pub fn put(&mut self, origin: &Origin, pods: Vec<Prepared>, now: Timestamp) -> bool {
-        let recovered = self.current.rejections.remove(origin).is_some();
         let before = self.found(origin);
         let known: HashMap<&PodKey, &Arc<Pod>> = before.iter().map(|pod| (pod.key(), pod)).collect();
         let now = now.to_string();
@@ -328,13 +327,19 @@ impl ListingBuilder {
                 with_source(prepared, self.current.source, known.as_ref(), &now)
             })
             .collect();
-        self.replace(origin, after) || recovered
+        self.put_published(origin, after)
+    }
+
+    /// Sets the pods of an origin, which have the annotations of the source already. Returns
+    /// whether anything changed.
+    pub fn put_published(&mut self, origin: &Origin, pods: Vec<Arc<Pod>>) -> bool {
+        let recovered = self.current.rejections.remove(origin).is_some();
+        self.replace(origin, pods) || recovered
     }
 
     /// Removes an origin with its pods and its rejection. Returns whether anything changed.
     pub fn remove(&mut self, origin: &Origin) -> bool {
-        let recovered = self.current.rejections.remove(origin).is_some();
-        self.replace(origin, Vec::new()) || recovered
+        self.put_published(origin, Vec::new())
     }
 
     /// Rejects an origin; its previous pods stay. Returns whether the rejection is new.

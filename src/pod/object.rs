@@ -381,7 +381,7 @@ impl Pod {
     }
 
     /// `kubernetes.io/config.seen`: when the source first published the pod.
-    pub(super) fn seen(&self) -> Option<&str> {
+    pub(crate) fn seen(&self) -> Option<&str> {
         self.seen.as_deref()
     }
 }

@@ -19,6 +19,9 @@
 //! logged once and retried with the next change or after some seconds; meanwhile
 //! [`LastGood::error`] returns its error.
 //!
+//! If the state cannot be opened at the start, nothing is restored. Changes are saved
+//! [later](LastGood::later), when it is open.
+//!
 //! If the origins of a source depend on each other (the pods of an API server's listing),
 //! the source makes it [atomic](LastGood::atomic): all changes before a commit are one
 //! commit, so that the restored pods are of one moment. The [details](LastGood::set_details)
@@ -38,6 +41,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep_until};
 
+use super::StateWatch;
 use crate::{
     db::{Change, Db, DbError, Stored, Table, Value},
     error_chain::chain,
@@ -65,8 +69,12 @@ pub struct LastGood {
     host: Host,
     source: SourceName,
     node: NodeName,
-    /// `None` if nothing is saved.
+    /// `None` if nothing is saved, or not yet.
     db: Option<Db>,
+    /// The state, if it was not open at the start. Changes wait for it.
+    state: Option<StateWatch>,
+    /// Whether the source has a listing. Until then the rows of a state that was opened late stay.
+    has_listing: bool,
     /// Whether all changes go into one commit.
     atomic: bool,
     /// The rows of an earlier run that are not decoded yet.
@@ -104,6 +112,8 @@ impl LastGood {
             source,
             node,
             db: None,
+            state: None,
+            has_listing: false,
             atomic: false,
             rows: VecDeque::new(),
             details: None,
@@ -118,9 +128,8 @@ impl LastGood {
     /// Takes the rows of a source out of `stored`, and saves changes in the database.
     pub fn new(source: SourceName, node: NodeName, db: Db, stored: &mut Stored) -> Self {
         let mut new = Self { db: Some(db), ..Self::none(source, node) };
-        let (prefix, details) = (new.key(""), new.key(DETAILS));
-        let table = stored.tables.entry(Table::LastGood).or_default();
-        new.rows = table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect();
+        let details = new.key(DETAILS);
+        new.rows = new.take_rows(stored);
         new.keys = new.rows.iter().map(|(key, _)| key.clone()).collect();
         if new.rows.front().is_some_and(|(key, _)| *key == details)
             && let Some((key, row)) = new.rows.pop_front()
@@ -131,6 +140,19 @@ impl LastGood {
             }
         }
         new
+    }
+
+    /// Restores nothing, and saves changes once the state is open.
+    #[must_use]
+    pub fn later(mut self, state: StateWatch) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    fn take_rows(&self, stored: &mut Stored) -> VecDeque<(String, Vec<u8>)> {
+        let prefix = self.key("");
+        let table = stored.tables.entry(Table::LastGood).or_default();
+        table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect()
     }
 
     /// Uses the threads and the clock of this host.
@@ -199,7 +221,7 @@ impl LastGood {
     }
 
     fn set(&mut self, key: String, value: Option<Value>) {
-        if self.db.is_none() {
+        if self.db.is_none() && self.state.is_none() {
             return;
         }
         if value.is_none() {
@@ -233,6 +255,7 @@ impl LastGood {
 
     /// Starts to write changes if no write is in progress, and does not wait for its end.
     pub async fn begin(&mut self) {
+        self.has_listing = true;
         tokio::select! {
             biased;
             () = self.write() => {}
@@ -243,6 +266,7 @@ impl LastGood {
     /// Writes some of the changes. Waits while there are none, or before a retry.
     /// Cancel-safe: the next call continues a write in progress.
     pub async fn write(&mut self) {
+        self.open().await;
         if self.writing.is_none() {
             if let (Some(at), false) = (self.retry_at, self.changes.is_empty()) {
                 sleep_until(at).await;
@@ -265,8 +289,29 @@ impl LastGood {
         }
     }
 
-    /// Writes all changes, until a write fails.
+    /// Waits until the state is open and the source has a listing, which replaces the rows of the
+    /// earlier run. Cancel-safe.
+    async fn open(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        if !self.has_listing {
+            return pending().await;
+        }
+        let open = state.wait_for(Result::is_ok).await.ok().and_then(|state| state.clone().ok());
+        self.state = None;
+        let Some(open) = open else { return };
+        self.db = Some(open.db.clone());
+        for (key, _) in self.take_rows(&mut open.stored()) {
+            if !self.keys.contains(&key) {
+                self.set(key, None);
+            }
+        }
+    }
+
+    /// Writes all changes, until a write fails. Writes none if the state is not open.
     pub async fn finish(mut self) {
+        if self.db.is_none() {
+            return;
+        }
         self.retry_at = None;
         while self.writing.is_some() || (!self.changes.is_empty() && self.retry_at.is_none()) {
             self.write().await;

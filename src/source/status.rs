@@ -41,7 +41,7 @@ pub struct SourceFailing {
 
 impl SourceFailing {
     /// The failure of a source with an outage. `quotes` is the field of that name.
-    pub(super) fn of(outage: &Outage, quotes: bool) -> Option<Self> {
+    pub(crate) fn of(outage: &Outage, quotes: bool) -> Option<Self> {
         Some(Self { since: outage.since()?, attempts: outage.attempts(), error: outage.error()?, quotes })
     }
 }

@@ -1,15 +1,16 @@
 //! Last-known-good pods of an atomic source: the listing and its details are one commit.
 
-use std::{path::Path, sync::Arc};
+use std::{future::ready, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use podmux::{
     db::{self, Table, UPGRADES},
     host::Host,
     pod::{NodeName, Origin, Pod, Prepared, SourceName},
-    source::last_good::LastGood,
+    source::{SourceFailing, last_good::LastGood},
 };
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::support::{
     files::soon,
@@ -119,6 +120,40 @@ async fn a_listing_and_its_details_are_saved_in_one_commit() {
     }
     assert!(old > 0 && new > 0, "{old} before it, {new} after it");
     assert_eq!(left_in(disk.bytes()).await, listing(150, "2"));
+}
+
+#[tokio::test]
+async fn rows_of_a_state_that_opens_late_stay_until_the_source_has_a_listing() {
+    for has_listing in [false, true] {
+        let disk = that_ran(3, "1").await;
+        let mut state = State::open_on(&disk).unwrap();
+        let node = NodeName::new("node").unwrap();
+        let since = Timestamp::UNIX_EPOCH;
+        let failing = SourceFailing { since, attempts: 1, error: "damaged".into(), quotes: false };
+        let (opens, watch) = watch::channel(Err(failing));
+        let mut good = LastGood::none(SourceName::Api, node.clone()).atomic().later(watch);
+        assert_eq!(take(&mut good), (None, Vec::new()), "nothing is restored");
+        if has_listing {
+            note(&mut good, 2, "2");
+            good.begin().await;
+        }
+        let open = state.watch(&node).borrow().clone();
+        opens.send_modify(|now| *now = open);
+        drop(opens);
+        if has_listing {
+            soon(good.write()).await;
+        } else {
+            tokio::select! {
+                biased;
+                () = good.write() => panic!("there is nothing to write"),
+                () = ready(()) => {}
+            }
+        }
+        soon(good.finish()).await;
+        state.close().await;
+        let expected = if has_listing { listing(2, "2") } else { listing(3, "1") };
+        assert_eq!(left(&disk, "node").await, expected);
+    }
 }
 
 #[tokio::test]

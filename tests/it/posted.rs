@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect};
 use podmux::{
-    db::Stored,
     mux::{Mux, Notify},
-    pod::{NodeName, PodKey, SourceName},
+    pod::{PodKey, SourceName},
     sink::{Acknowledged, Delivery},
     source::http::{Config, HttpSource, Posts, Preconditions, Write, WriteError, Written},
 };
@@ -34,10 +33,8 @@ impl Agent {
         let (double, mut received) = SinkDouble::new(behaviour);
         let (delivery, _status) = Delivery::new("double", double, mux.updates(Notify::Incremental));
         let delivery = delivery.reporting(&acknowledged);
-        let node = NodeName::new("node1").unwrap();
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) =
-            HttpSource::new(&node, None, &Stored::default(), channel, acknowledged.subscribe()).unwrap();
+        let (source, posts) = HttpSource::new(None, channel, acknowledged.subscribe());
         let stop = CancellationToken::new();
         tokio::spawn(source.run(stop.clone()));
         tokio::spawn(turning.run());

@@ -17,10 +17,20 @@ use rustix::{
 };
 use tokio::net::{TcpListener, UnixStream};
 
-use crate::support::served::{Served, ask, bind, chain, get_of, loopback, unix};
+use crate::support::{
+    files::soon,
+    served::{Served, ask, bind, chain, get_of, loopback, unix},
+};
 
 async fn bind_error(settings: &Config) -> String {
     chain(&bind(settings, Limits::default()).await.unwrap_err())
+}
+
+/// Why an address cannot be bound now. It is bound later.
+async fn late_error(settings: &Config) -> String {
+    let server = bind(settings, Limits::default()).await.unwrap();
+    let failing = server.failing().borrow().clone();
+    failing.expect("an address is not bound").error.to_string()
 }
 
 #[tokio::test]
@@ -40,23 +50,40 @@ async fn all_addresses_are_served() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_an_error_and_no_other_address_is_bound() {
+async fn a_port_in_use_is_bound_later_and_other_addresses_are_served_meanwhile() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podmux.sock");
-    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // No other test uses this address of loopback.
+    let other = TcpListener::bind("127.13.0.1:0").await.unwrap();
     let address = other.local_addr().unwrap();
     let mut settings = unix(&path);
     settings.listen.push(Listen::Tcp(address));
-    let error = bind_error(&settings).await.replace(&address.port().to_string(), "PORT");
-    expect!["cannot listen on 127.0.0.1:PORT: address in use (is another podmux running? choose another with --listen)"]
+    let served = Served::start(&settings, Limits::default()).await;
+    let mut failing = served.failing.clone();
+    let error = failing.borrow().clone().unwrap().error.replace(&address.port().to_string(), "PORT");
+    expect!["cannot listen on 127.13.0.1:PORT: address in use (is another podmux running? choose another with --listen)"]
         .assert_eq(&error);
-    assert!(!path.exists());
+    assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
+    drop(other);
+    soon(failing.wait_for(Option::is_none)).await.unwrap();
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    assert_eq!(ask(stream, get_of("/hello")).await.line(), "200 hello");
+    served.ends().await;
 }
 
 #[tokio::test]
-async fn an_address_of_another_machine_is_an_error() {
+async fn a_server_that_still_waits_for_an_address_ends() {
+    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listen = vec![Listen::Tcp(other.local_addr().unwrap())];
+    let served = Served::start(&Config { listen, ..Config::default() }, Limits::default()).await;
+    assert!(served.failing.borrow().is_some());
+    served.ends().await;
+}
+
+#[tokio::test]
+async fn an_address_of_another_machine_is_retried() {
     let listen = vec![Listen::Tcp("192.0.2.1:10240".parse().unwrap())];
-    let error = bind_error(&Config { listen, ..Config::default() }).await;
+    let error = late_error(&Config { listen, ..Config::default() }).await;
     expect!["cannot listen on 192.0.2.1:10240: no interface of this machine has this address (choose another with --listen)"].assert_eq(&error);
 }
 
@@ -82,14 +109,14 @@ async fn a_unix_socket_is_replaced_only_without_a_server() {
     let path = dir.path().join("podmux.sock");
     let shown = |text: String| text.replace(dir.path().to_str().unwrap(), "DIR");
     let alive = UnixListener::bind(&path).unwrap();
-    expect!["cannot listen on unix:DIR/podmux.sock: socket in use (is another podmux running? choose another with --listen)"].assert_eq(&shown(bind_error(&unix(&path)).await));
+    expect!["cannot listen on unix:DIR/podmux.sock: socket in use (is another podmux running? choose another with --listen)"].assert_eq(&shown(late_error(&unix(&path)).await));
     assert!(path.exists());
     // As after a kill -9.
     drop(alive);
     let served = Served::start(&unix(&path), Limits::default()).await;
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
     // A second server while the first one runs.
-    assert!(bind_error(&unix(&path)).await.contains("socket in use"));
+    assert!(late_error(&unix(&path)).await.contains("socket in use"));
     assert_eq!(ask(UnixStream::connect(&path).await.unwrap(), get_of("/hello")).await.line(), "200 hello");
     served.ends().await;
 }
@@ -104,7 +131,7 @@ async fn of_two_servers_that_start_at_once_one_gets_the_socket() {
     // The other server locks the directory first.
     let lock = File::open(dir.path()).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    assert!(bind_error(&unix(&path)).await.contains("socket in use"));
+    assert!(late_error(&unix(&path)).await.contains("socket in use"));
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
     drop(lock);
     Served::start(&unix(&path), Limits::default()).await.ends().await;

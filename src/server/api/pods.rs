@@ -32,6 +32,9 @@ use crate::{
 type Answer = Result<Response, ApiError>;
 type Server = State<Arc<Context>>;
 
+/// After how many seconds a client retries a write while the state cannot be opened.
+const STATE_RETRY: u64 = 5;
+
 /// The end of a list: of its items and of the list itself.
 const LIST_END: Bytes = Bytes::from_static(b"]}\n");
 
@@ -372,6 +375,11 @@ fn write_error(error: &WriteError) -> ApiError {
             ApiError::new(code, reason, format!("{}; {effect}: {hint}", chain(error)))
         }
         WriteError::Stopping => ApiError::stopping(),
+        WriteError::Unknown(_) => {
+            let message = format!("{error}; nothing was changed");
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+                .retry_after(STATE_RETRY)
+        }
         WriteError::Uncertain => {
             let message = format!("{error}, which may be in effect: read the pods before you repeat it");
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)

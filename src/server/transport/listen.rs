@@ -109,6 +109,13 @@ pub enum BindError {
     },
 }
 
+impl BindError {
+    /// Whether it may succeed later without a change of the settings.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::InUse { .. } | Self::NotLocal { .. } | Self::SocketInUse { .. })
+    }
+}
+
 /// A byte stream to a client.
 pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 

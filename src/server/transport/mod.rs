@@ -1,6 +1,7 @@
 //! The transport: listeners, TLS, connections, limits and authentication.
 //!
-//! It binds all addresses before it serves one, and completes responses before it stops.
+//! It binds its addresses before it serves one, retries those that are in use or not there yet, and
+//! completes responses before it stops.
 
 pub(super) mod auth;
 mod connection;
@@ -8,6 +9,7 @@ pub(super) mod credential_error;
 pub(super) mod credentials;
 mod drain;
 mod generated;
+mod late;
 pub(super) mod limits;
 pub(super) mod listen;
 mod request_body;
@@ -26,6 +28,7 @@ use self::{
     credential_error::CredentialError,
     credentials::{CredentialFiles, CredentialReader, Credentials, Reloader, Stamps},
     drain::{DrainGuard, DrainGuards},
+    late::LateListeners,
     limits::Limits,
     listen::{BindError, Listener},
     request_body::BodyReader,
@@ -37,6 +40,7 @@ use crate::{
     outage::Outage,
     pod::NodeName,
     server::{address::Listen, config::Config, passed::PassedSocket},
+    source::SourceFailing,
 };
 
 /// The delay after a failed accept: without file descriptors the next one fails as well.
@@ -58,6 +62,7 @@ pub enum StartError {
 pub struct Server {
     listeners: Vec<Listener>,
     addresses: Vec<Listen>,
+    late: LateListeners,
     node: NodeName,
     limits: Limits,
     files: (watch::Sender<CredentialFiles>, watch::Receiver<CredentialFiles>),
@@ -83,10 +88,11 @@ impl CredentialReload {
 
 impl Server {
     /// Reads the token and the certificates that are given, and binds all addresses beside the
-    /// passed sockets. [`run`](Self::run) makes what is not given.
+    /// passed sockets. [`run`](Self::run) makes what is not given. An address that is in use or not
+    /// there yet is bound later, while the others are served.
     ///
     /// # Errors
-    /// The first invalid file, or the first address on which it cannot listen.
+    /// The first invalid file, or the first address on which it can never listen.
     pub async fn bind(
         settings: &Config,
         passed: Vec<PassedSocket>,
@@ -96,13 +102,19 @@ impl Server {
         let files = CredentialFiles::new(settings);
         let (stamps, credentials) = files.read_given(&Disk::default())?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
+        let mut late = LateListeners::new(settings.default_socket.clone());
         for address in &settings.listen {
-            listeners.push(Listener::bind(address, settings.default_socket.as_deref()).await?);
+            match Listener::bind(address, settings.default_socket.as_deref()).await {
+                Ok(listener) => listeners.push(listener),
+                Err(error) if error.may_pass() => late.failed(address.clone(), &error, &Host::default()),
+                Err(error) => return Err(error.into()),
+            }
         }
         let limits = Limits { connections: listen::connection_limit(limits.connections), ..limits };
         Ok(Self {
             addresses: listeners.iter().map(|listener| listener.address.clone()).collect(),
             listeners,
+            late,
             node,
             limits,
             files: watch::channel(files),
@@ -123,6 +135,11 @@ impl Server {
     /// The addresses, with the actual ports.
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
+    }
+
+    /// Why it cannot listen on some address, while that is so.
+    pub fn failing(&self) -> watch::Receiver<Option<SourceFailing>> {
+        self.late.failing.subscribe()
     }
 
     /// The server's counters.
@@ -154,7 +171,7 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
-        let Self { listeners, node, limits, files, stamps, credentials, stats, host, .. } = self;
+        let Self { listeners, late, node, limits, files, stamps, credentials, stats, host, .. } = self;
         let slots = Slots::new(limits.connections);
         let (subscriber, interval) = (credentials.subscribe(), limits.reload);
         let reader = CredentialReader::new(files.1.clone(), &self.addresses);
@@ -175,18 +192,20 @@ impl Server {
             clock: host.clock.clone(),
         });
         let mut accepting = JoinSet::new();
-        for listener in listeners {
+        let mut serve = |listener: Listener| {
             let how = if listener.passed { "listening, passed by systemd" } else { "listening" };
             info!(address = %listener.address, "{how}");
             let guard = shared.guards.get().filter(|_| listener.passed);
             accepting.spawn(accept(listener, guard, slots.clone(), shared.clone()));
-        }
+        };
+        listeners.into_iter().for_each(&mut serve);
+        let late = drain.run_until_cancelled(late.bind(&host, serve));
         let draining = async {
             waiter.drained(&shared.guards, &drain).await;
             self.drained.cancel();
         };
         tokio::select! {
-            _ = async { tokio::join!(reloader.run(interval), draining) } => {}
+            _ = async { tokio::join!(reloader.run(interval), draining, late) } => {}
             () = stop.cancelled() => {}
         }
         while let Some(ended) = accepting.join_next().await {

@@ -6,15 +6,10 @@
 
 mod quota;
 mod record;
-mod set;
+pub(super) mod set;
 mod write;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    mem,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, future::pending, mem, sync::Arc, time::Duration};
 
 use imbl::OrdMap;
 use tokio::{
@@ -24,20 +19,21 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::set::{Posted, Set, Step};
+use self::set::{Posted, Step, deadline};
 pub use self::{
     quota::{Config, QuotaExceeded},
-    record::LoadError,
+    record::{LoadError, load},
+    set::Set,
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
 };
-use super::status::{SourceFailing, SourceStatus};
+use super::{SourceFailing, SourceStatus, StateWatch};
 use crate::{
-    db::{Change, Db, DbError, Stored, Table},
+    db::{Change, Db, DbError},
     error_chain::chain,
     host::Host,
     mux::SourceChannel,
     outage::Outage,
-    pod::{ListingBuilder, NodeName, Origin, Pod, PodKey, SourceName},
+    pod::{ListingBuilder, Origin, Pod, PodKey, SourceName},
     storage::Delivered,
 };
 
@@ -115,6 +111,8 @@ enum Applied {
 pub struct HttpSource {
     host: Host,
     channel: SourceChannel,
+    /// The state that it waits for before it publishes anything.
+    state: Option<StateWatch>,
     db: Option<Db>,
     builder: ListingBuilder,
     set: Set,
@@ -123,6 +121,8 @@ pub struct HttpSource {
     /// What each sink has acknowledged.
     sinks: watch::Receiver<Vec<Delivered>>,
     outage: Outage,
+    /// Why clients cannot reach some address.
+    listeners: watch::Receiver<Option<SourceFailing>>,
     requests: mpsc::Receiver<Request>,
     posted: watch::Sender<OrdMap<PodKey, Arc<Pod>>>,
     status: watch::Sender<SourceStatus>,
@@ -130,47 +130,52 @@ pub struct HttpSource {
 }
 
 impl HttpSource {
-    /// A source that publishes the pods of earlier runs at once. Without a database the posted
+    /// A source that publishes the pods of earlier runs when the state is open. Until then its
+    /// pods are unknown, and writes fail with [`WriteError::Unknown`]. Without a state the posted
     /// pods live as long as the process. The quota is the default one until [`Posts::retune`].
     ///
     /// `sinks` is what each sink has acknowledged: a pod that is being deleted is removed when
     /// all sinks have acknowledged its DELETE.
-    ///
-    /// # Errors
-    /// If a stored pod cannot be decoded.
     pub fn new(
-        node: &NodeName,
-        db: Option<Db>,
-        stored: &Stored,
+        state: Option<StateWatch>,
         channel: SourceChannel,
         sinks: watch::Receiver<Vec<Delivered>>,
-    ) -> Result<(Self, Posts), LoadError> {
-        let nothing = BTreeMap::new();
-        let set = record::load(stored.tables.get(&Table::Posted).unwrap_or(&nothing), node)?;
+    ) -> (Self, Posts) {
         let (request, requests) = mpsc::channel(MAX_WAITING);
         let (posted, all) = watch::channel(OrdMap::new());
         let (retune, quota) = watch::channel(Config::default());
-        let target = if db.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
+        let target = if state.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
         let (status, published) =
             watch::channel(SourceStatus { target: target.to_owned(), ..Default::default() });
         let mut source = Self {
             host: Host::default(),
             channel,
-            db,
+            state: None,
+            db: None,
             builder: ListingBuilder::new(SourceName::Http),
             set: Set::default(),
             deadlines: HashMap::new(),
             sinks,
             outage: Outage::default(),
+            listeners: watch::channel(None).1,
             requests,
             posted,
             status,
             quota,
         };
+        match state.as_ref().map(|state| state.borrow().clone()) {
+            None => source.open(None, Set::default()),
+            Some(Ok(open)) => source.open(Some(open.db.clone()), open.posted.clone()),
+            Some(Err(_)) => source.state = state,
+        }
+        (source, Posts { requests: request, posted: all, status: published, quota: Arc::new(retune) })
+    }
+
+    /// Publishes the pods of earlier runs.
+    fn open(&mut self, db: Option<Db>, set: Set) {
+        self.db = db;
         let restored: Vec<Step> = set.pods.values().map(restored).collect();
-        source.publish(set, &restored);
-        let posts = Posts { requests: request, posted: all, status: published, quota: Arc::new(retune) };
-        Ok((source, posts))
+        self.publish(set, &restored);
     }
 
     /// Runs on this host.
@@ -184,8 +189,20 @@ impl HttpSource {
         self
     }
 
+    /// Counts as failing, beside its own failures, while the server cannot listen on some address.
+    #[must_use]
+    pub fn with_listeners(self, listeners: watch::Receiver<Option<SourceFailing>>) -> Self {
+        Self { listeners, ..self }
+    }
+
     /// Performs writes until `stop` is cancelled. The writes that wait then are rejected.
     pub async fn run(mut self, stop: CancellationToken) {
+        if let Some(state) = self.state.take()
+            && stop.run_until_cancelled(self.restore(state)).await.is_none()
+        {
+            return;
+        }
+        self.note_failing(None);
         let (mut waiting, mut open) = (Vec::new(), true);
         loop {
             let due = self.deadlines.values().min().copied();
@@ -196,6 +213,7 @@ impl HttpSource {
                 () = stop.cancelled() => break,
                 Ok(()) = self.sinks.changed(), if deleting => self.remove_released().await,
                 () = sleep_until(wake), if deleting => self.remove_released().await,
+                Ok(()) = self.listeners.changed() => self.note_failing(None),
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
                     open = count > 0;
                     self.perform(mem::take(&mut waiting)).await;
@@ -207,6 +225,35 @@ impl HttpSource {
             // The caller may have gone away.
             let _ = request.answer.send(Err(WriteError::Stopping));
         }
+    }
+
+    /// Waits until the state is open, and publishes its pods. Until then writes fail.
+    async fn restore(&mut self, mut state: StateWatch) {
+        loop {
+            let failing = match state.borrow_and_update().clone() {
+                Ok(open) => return self.open(Some(open.db.clone()), open.posted.clone()),
+                Err(failing) => failing,
+            };
+            self.note_failing(Some(&failing));
+            loop {
+                tokio::select! {
+                    biased;
+                    Ok(()) = state.changed() => break,
+                    Some(request) = self.requests.recv() => {
+                        // The caller may have gone away.
+                        let _ = request.answer.send(Err(WriteError::Unknown(failing.error.clone())));
+                    }
+                    else => pending().await,
+                }
+            }
+        }
+    }
+
+    /// Publishes how the source fails: because of its state, of a commit, or of an address.
+    fn note_failing(&mut self, state: Option<&SourceFailing>) {
+        let own = state.cloned().or_else(|| SourceFailing::of(&self.outage, false));
+        let failing = own.or_else(|| self.listeners.borrow_and_update().clone());
+        self.status.send_modify(|status| status.failing = failing);
     }
 
     /// Applies writes one after the other, and commits all of them at once.
@@ -233,14 +280,13 @@ impl HttpSource {
         }
         // No write is answered before the commit: a rejection may depend on a write that is not
         // durable yet.
-        let changes = steps.iter_mut().filter_map(record::change).collect();
+        let changes = steps.iter().filter_map(record::change).collect();
         let mut done = self.commit(&next, changes).await.map_err(WriteError::from);
         if done.is_ok() && !steps.is_empty() {
             self.publish(next, &steps);
             done = self.channel.merged().await.then_some(()).ok_or(WriteError::Uncertain);
         }
-        let written = if done.is_ok() { results(&steps, &self.posted.borrow()) } else { Vec::new() };
-        let (mut written, mut begin) = (written.into_iter(), 0);
+        let (mut written, mut begin) = (steps.iter().map(result), 0);
         for (applied, answer) in answers {
             let result = match (applied, &done) {
                 (_, Err(error)) => Err(error.clone()),
@@ -279,19 +325,17 @@ impl HttpSource {
                 }
             }
         }
-        self.status.send_modify(|status| {
-            status.failing = SourceFailing::of(&self.outage, false);
-            if done.is_ok() {
-                status.last_success = Some(now);
-            }
-        });
+        if done.is_ok() {
+            self.status.send_modify(|status| status.last_success = Some(now));
+        }
+        self.note_failing(None);
         done
     }
 
     /// Replaces the set and publishes it.
     fn publish(&mut self, set: Set, steps: &[Step]) {
         self.set = set;
-        for Step { key, outcome, posted, .. } in steps {
+        for Step { key, outcome, pod, .. } in steps {
             let origin = Origin::from(key.as_str());
             if *outcome == Outcome::Deleted {
                 self.builder.remove(&origin);
@@ -299,28 +343,21 @@ impl HttpSource {
                 // incarnation.
                 self.builder.listing();
             } else {
-                self.builder.put(&origin, vec![posted.pod.clone()], posted.seen);
+                self.builder.put_published(&origin, vec![pod.clone()]);
             }
             self.note_deadline(key);
         }
-        let listing = self.builder.listing();
-        self.posted.send_modify(|posted| {
-            for step in steps {
-                match listing.get(&step.key) {
-                    Some(entry) => drop(posted.insert(step.key.clone(), entry.pod().clone())),
-                    None => drop(posted.remove(&step.key)),
-                }
-            }
-        });
-        self.channel.publish(listing);
+        self.posted.send_replace(self.set.pods.clone());
+        self.channel.publish(self.builder.listing());
     }
 
     /// Notes when the grace period of a pod ends. Its deletionTimestamp is wall-clock time,
     /// which may be set. So the time that is left is measured once, and it is never longer than
     /// the grace period.
     fn note_deadline(&mut self, key: &PodKey) {
-        let posted = self.set.pods.get(key);
-        let Some((deadline, grace)) = posted.and_then(|posted| Some((posted.deadline()?, posted.grace()?)))
+        let pod = self.set.pods.get(key);
+        let Some((deadline, grace)) =
+            pod.and_then(|pod| Some((deadline(pod)?, pod.deletion_grace_period_seconds()?)))
         else {
             self.deadlines.remove(key);
             return;
@@ -347,8 +384,8 @@ impl HttpSource {
         }
         let mut next = self.set.clone();
         let removed = |key: &PodKey| {
-            let posted = next.remove(key)?;
-            Some(Step { key: key.clone(), outcome: Outcome::Deleted, posted, row: None, before: None })
+            let pod = next.remove(key)?;
+            Some(Step { key: key.clone(), outcome: Outcome::Deleted, pod, before: None })
         };
         let steps: Vec<Step> = released.iter().filter_map(removed).collect();
         if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
@@ -361,44 +398,30 @@ impl HttpSource {
     /// Whether a sink has acknowledged the DELETE of a pod, or has another source's pod with
     /// its name.
     fn is_released(&self, delivered: &Delivered, key: &PodKey) -> bool {
-        let uid = self.set.pods.get(key).map(|posted| posted.pod.uid());
+        let uid = self.set.pods.get(key).map(|pod| pod.uid());
         delivered.get(key).is_some_and(|entry| {
             let pod = entry.pod();
             entry.source() != SourceName::Http
-                || (Some(pod.uid().as_str()) == uid && pod.deletion_timestamp().is_some())
+                || (Some(pod.uid()) == uid && pod.deletion_timestamp().is_some())
         })
     }
 }
 
 /// The step that publishes a pod of an earlier run.
-fn restored(posted: &Arc<Posted>) -> Step {
-    Step {
-        key: posted.pod.key().clone(),
-        outcome: Outcome::Unchanged,
-        posted: posted.clone(),
-        row: None,
-        before: None,
-    }
+fn restored(pod: &Arc<Pod>) -> Step {
+    Step { key: pod.key().clone(), outcome: Outcome::Unchanged, pod: pod.clone(), before: None }
+}
+
+/// The result of a step.
+fn result(step: &Step) -> Written {
+    Written { outcome: step.outcome, pod: step.pod.clone() }
 }
 
 /// The result of a step of a dry run. The pod keeps its version.
 fn dry_run_result(step: &Step) -> Written {
-    let mut posted = Posted::clone(&step.posted);
-    posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
-    Written { outcome: step.outcome, pod: pod_of(&posted) }
-}
-
-/// The results of steps, each with the pod as it was after the step.
-fn results(steps: &[Step], now: &OrdMap<PodKey, Arc<Pod>>) -> Vec<Written> {
-    let last: HashMap<&PodKey, usize> = steps.iter().enumerate().map(|(at, step)| (&step.key, at)).collect();
-    let result = |(at, step): (usize, &Step)| {
-        // The current pod is the result of the last step of its key.
-        let now = now.get(&step.key).filter(|_| last.get(&step.key) == Some(&at)).cloned();
-        Written { outcome: step.outcome, pod: now.unwrap_or_else(|| pod_of(&step.posted)) }
-    };
-    steps.iter().enumerate().map(result).collect()
-}
-
-fn pod_of(posted: &Posted) -> Arc<Pod> {
-    Arc::new(posted.pod.published_by(SourceName::Http, posted.seen))
+    let posted = Posted::thaw(&step.pod).map(|mut posted| {
+        posted.pod.set_metadata("resourceVersion", step.before.clone().map(Into::into));
+        posted.freeze()
+    });
+    Written { outcome: step.outcome, pod: posted.unwrap_or_else(|| step.pod.clone()) }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::pod::Pod;
+
 /// A replacement of at most this size in bytes is always accepted, so that pods can be mended
 /// when the quota is used up. With the number of pods it bounds what replacements can add.
 const ALWAYS: u64 = 16 << 10;
@@ -30,15 +32,19 @@ pub(super) struct Used {
 }
 
 impl Used {
-    pub(super) fn add(&mut self, bytes: u64) {
+    pub(super) fn add(&mut self, pod: &Pod) {
         self.pods += 1;
-        self.bytes += bytes;
+        self.bytes += size(pod);
     }
 
-    pub(super) fn subtract(&mut self, bytes: u64) {
+    pub(super) fn subtract(&mut self, pod: &Pod) {
         self.pods -= 1;
-        self.bytes -= bytes;
+        self.bytes -= size(pod);
     }
+}
+
+fn size(pod: &Pod) -> u64 {
+    pod.text().len() as u64
 }
 
 /// A write would exceed the quota.
@@ -63,20 +69,26 @@ impl fmt::Display for QuotaExceeded {
 }
 
 impl Config {
-    /// Checks a new pod, or a replacement of a pod with `before` bytes, of a size in bytes.
-    pub(super) fn check(self, used: Used, before: Option<u64>, bytes: u64) -> Result<(), QuotaExceeded> {
-        let exceeded = |flag, requested, used, limit| Err(QuotaExceeded { flag, requested, used, limit });
-        if before.is_none() && used.pods >= self.max_pods {
-            return exceeded("max-posted-pods", 1, used.pods, self.max_pods);
-        }
-        let grows = match before {
-            Some(before) => bytes > before.max(ALWAYS),
-            None => true,
+    /// Checks a new pod.
+    pub(super) fn check_new(self, used: Used, pod: &Pod) -> Result<(), QuotaExceeded> {
+        let (flag, requested, used, limit) = if used.pods >= self.max_pods {
+            ("max-posted-pods", 1, used.pods, self.max_pods)
+        } else if used.bytes + size(pod) > self.max_bytes {
+            ("max-posted-bytes", size(pod), used.bytes, self.max_bytes)
+        } else {
+            return Ok(());
         };
-        let more = bytes.saturating_sub(before.unwrap_or(0));
-        if grows && used.bytes + more > self.max_bytes {
-            return exceeded("max-posted-bytes", more, used.bytes, self.max_bytes);
+        Err(QuotaExceeded { flag, requested, used, limit })
+    }
+
+    /// Checks a replacement.
+    pub(super) fn check_replacement(self, used: Used, old: &Pod, new: &Pod) -> Result<(), QuotaExceeded> {
+        let requested = size(new).saturating_sub(size(old));
+        let is_small = size(new) <= size(old).max(ALWAYS);
+        if is_small || used.bytes + requested <= self.max_bytes {
+            return Ok(());
         }
-        Ok(())
+        let flag = "max-posted-bytes";
+        Err(QuotaExceeded { flag, requested, used: used.bytes, limit: self.max_bytes })
     }
 }

@@ -1,14 +1,17 @@
 //! The posted pods as rows of the database.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::set::{Posted, Set, Step};
+use super::{
+    set::{Posted, Set, Step},
+    write::Outcome,
+};
 use crate::{
-    db::{Change, Table},
-    pod::{NodeName, PodKey, Prepared},
+    db::{self, Change, Stored, Table},
+    pod::{NodeName, Pod, PodKey, Prepared},
 };
 
 /// The key of the version counter. The key of a pod contains a slash.
@@ -17,7 +20,9 @@ const VERSION: &str = "version";
 /// A stored pod that cannot be decoded, though its checksum is right: another program wrote
 /// it, or this one has a bug.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stored pod {key} cannot be read: {what}")]
+#[error(
+    "the stored pod {key} cannot be read: {what}; restore a copy of the state, or move it away to start with an empty one"
+)]
 pub struct LoadError {
     /// The key of its row.
     pub key: String,
@@ -26,8 +31,14 @@ pub struct LoadError {
 }
 
 /// The change of the database for a step.
-pub(super) fn change(step: &mut Step) -> Option<Change> {
-    step.row.take().map(|value| row(step.key.as_str(), value))
+pub(super) fn change(step: &Step) -> Option<Change> {
+    match step.outcome {
+        Outcome::Unchanged => None,
+        Outcome::Deleted => Some(removal(&step.key)),
+        Outcome::Created | Outcome::Configured | Outcome::Terminating => {
+            Some(row(step.key.as_str(), Some(value(&step.pod))))
+        }
+    }
 }
 
 /// Removes a pod.
@@ -37,34 +48,45 @@ pub(super) fn removal(key: &PodKey) -> Change {
 
 /// Sets the version counter.
 pub(super) fn version(version: u64) -> Change {
-    row(VERSION, Some(version.to_string().into_bytes()))
+    row(VERSION, Some(version.to_string().into_bytes().into()))
 }
 
-fn row(key: &str, value: Option<Vec<u8>>) -> Change {
-    Change { table: Table::Posted, key: key.to_owned(), value: value.map(Into::into) }
+fn row(key: &str, value: Option<db::Value>) -> Change {
+    Change { table: Table::Posted, key: key.to_owned(), value }
 }
 
-/// Loads the posted pods and binds them to this node, whatever its earlier name was.
-pub(super) fn load(table: &BTreeMap<String, Vec<u8>>, node: &NodeName) -> Result<Set, LoadError> {
+/// The text of the pod is not copied.
+fn value(pod: &Pod) -> db::Value {
+    let seen = pod.seen().unwrap_or_default();
+    let begin = format!(r#"{{"seen":"{seen}","pod":"#).into_bytes();
+    vec![begin.into(), pod.text().clone(), Arc::from(*b"}")].into()
+}
+
+/// Takes the posted pods out of the rows of a state, and binds them to this node, whatever its earlier name was. A row is
+/// dropped before the next one is decoded: a decoded pod is many times as large as its text.
+///
+/// # Errors
+/// If a row cannot be decoded.
+pub fn load(stored: &mut Stored, node: &NodeName) -> Result<Set, LoadError> {
     let mut set = Set::default();
-    for (key, value) in table {
+    for (key, value) in stored.tables.remove(&Table::Posted).unwrap_or_default() {
         let bad = |what: &str| LoadError { key: key.clone(), what: what.to_owned() };
         if key == VERSION {
-            let text = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            let text = str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
             set.version = text.ok_or_else(|| bad("not a number"))?;
             continue;
         }
-        let record: Map<String, Value> =
-            serde_json::from_slice(value).map_err(|error| bad(&error.to_string()))?;
+        let mut record: Map<String, Value> =
+            serde_json::from_slice(&value).map_err(|error| bad(&error.to_string()))?;
         let seen = record.get("seen").and_then(|seen| seen.as_str()?.parse::<Timestamp>().ok());
-        let pod = record.get("pod").cloned().unwrap_or_default();
-        let mut pod = Prepared::from_value(pod).map_err(|error| bad(&error.to_string()))?;
-        if pod.key().as_str() != key {
+        let pod = record.remove("pod").unwrap_or_default();
+        let pod = Prepared::from_value(pod).map_err(|error| bad(&error.to_string()))?;
+        if pod.key().as_str() != key.as_str() {
             return Err(bad("it contains the name of another pod"));
         }
-        pod.set_node(node);
-        let seen = seen.ok_or_else(|| bad("it contains no time"))?;
-        set.insert(Arc::new(Posted { pod, seen, bytes: value.len() as u64 }));
+        let mut posted = Posted { pod, seen: seen.ok_or_else(|| bad("it contains no time"))? };
+        posted.pod.set_node(node);
+        set.insert(posted.freeze());
     }
     Ok(set)
 }

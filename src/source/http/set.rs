@@ -10,7 +10,7 @@ use super::{
     quota::{Config, Used},
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write},
 };
-use crate::pod::{PodKey, Prepared, SEEN, SOURCE, identity::HASH};
+use crate::pod::{Pod, PodKey, Prepared, SEEN, SOURCE, SourceName, identity::HASH};
 
 /// The API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
@@ -22,14 +22,12 @@ const SERVER_FIELDS: [&str; 5] =
 /// The source's own annotations. A pod that a client read here and sends back has them.
 const MARKS: [&str; 2] = [SOURCE, SEEN];
 
-/// A posted pod.
+/// A posted pod while it is written. It takes many times the memory of its text, so it does not stay.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Posted {
     pub(super) pod: Prepared,
     /// When it was first posted.
     pub(super) seen: Timestamp,
-    /// The size of its row in the database, in bytes.
-    pub(super) bytes: u64,
 }
 
 impl Posted {
@@ -37,15 +35,25 @@ impl Posted {
         self.pod.metadata(field).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The deletionTimestamp, if it is being deleted.
-    pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.text("deletionTimestamp").parse().ok()
+    /// The pod as it is published. The source's own annotations are replaced.
+    pub(super) fn freeze(&self) -> Arc<Pod> {
+        Arc::new(self.pod.published_by(SourceName::Http, self.seen))
     }
 
-    /// The grace period of its deletion, in seconds.
-    pub(super) fn grace(&self) -> Option<i64> {
-        self.pod.metadata("deletionGracePeriodSeconds").and_then(Value::as_i64)
+    /// A pod that [`freeze`](Self::freeze) has made.
+    pub(super) fn thaw(pod: &Pod) -> Option<Self> {
+        let seen = pod.seen()?.parse().ok()?;
+        let mut pod = Prepared::from_json(pod.text()).ok()?;
+        for mark in MARKS {
+            pod.set_annotation(mark, None);
+        }
+        Some(Self { pod, seen })
     }
+}
+
+/// The deletionTimestamp of a pod, if it is being deleted.
+pub(super) fn deadline(pod: &Pod) -> Option<Timestamp> {
+    pod.deletion_timestamp()?.parse().ok()
 }
 
 /// The effect of a write on one pod.
@@ -54,9 +62,7 @@ pub(super) struct Step {
     pub(super) key: PodKey,
     pub(super) outcome: Outcome,
     /// The pod after the write, or before it if it is deleted.
-    pub(super) posted: Arc<Posted>,
-    /// Its row in the database, if that changes; `None` in it removes the row.
-    pub(super) row: Option<Option<Vec<u8>>>,
+    pub(super) pod: Arc<Pod>,
     /// Its resourceVersion before the write, if it existed.
     pub(super) before: Option<String>,
 }
@@ -64,12 +70,12 @@ pub(super) struct Step {
 /// The posted pods. O(1) to clone, so a write is tried on a copy. An edit copies a node of the
 /// map: pointers, not pods.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Set {
-    pub(super) pods: OrdMap<PodKey, Arc<Posted>>,
+pub struct Set {
+    pub(super) pods: OrdMap<PodKey, Arc<Pod>>,
     /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
     /// What the pods use of the quota.
-    pub(super) used: Used,
+    used: Used,
     /// The resourceVersion of the last change.
     pub(super) version: u64,
 }
@@ -99,23 +105,30 @@ impl Set {
     }
 
     /// Inserts or replaces a pod with the version that it has.
-    pub(super) fn insert(&mut self, posted: Arc<Posted>) {
-        let key = posted.pod.key().clone();
-        if posted.deadline().is_some() {
+    pub(super) fn insert(&mut self, pod: Arc<Pod>) {
+        let key = pod.key().clone();
+        if deadline(&pod).is_some() {
             self.terminating.insert(key.clone());
         }
-        self.used.add(posted.bytes);
-        if let Some(before) = self.pods.insert(key, posted) {
-            self.used.subtract(before.bytes);
+        self.used.add(&pod);
+        if let Some(before) = self.pods.insert(key, pod) {
+            self.used.subtract(&before);
         }
     }
 
     /// Removes a pod.
-    pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Posted>> {
-        let posted = self.pods.remove(key)?;
-        self.used.subtract(posted.bytes);
+    pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Pod>> {
+        let pod = self.pods.remove(key)?;
+        self.used.subtract(&pod);
         self.terminating.remove(key);
-        Some(posted)
+        Some(pod)
+    }
+
+    /// A pod, as it is published and for a write.
+    fn get(&self, key: &PodKey) -> Option<(Arc<Pod>, Posted)> {
+        let pod = self.pods.get(key)?.clone();
+        let posted = Posted::thaw(&pod)?;
+        Some((pod, posted))
     }
 }
 
@@ -134,10 +147,9 @@ impl Trial<'_> {
         self.obstacles.push(Obstacle { key: key.clone(), what });
     }
 
-    /// Leaves a pod as it is.
-    fn unchanged(&mut self, outcome: Outcome, old: Arc<Posted>) {
-        let before = Some(old.text("resourceVersion").to_owned());
-        self.steps.push(Step { key: old.pod.key().clone(), outcome, posted: old, row: None, before });
+    fn step(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
+        let before = before.map(|before| before.text("resourceVersion").to_owned());
+        self.steps.push(Step { key: pod.key().clone(), outcome, pod, before });
     }
 
     fn apply_all(&mut self, pods: Vec<Prepared>) {
@@ -176,7 +188,7 @@ impl Trial<'_> {
     fn create(&mut self, mut pod: Prepared) {
         let key = pod.key().clone();
         match self.set.pods.get(&key) {
-            Some(posted) if posted.deadline().is_some() => {
+            Some(pod) if deadline(pod).is_some() => {
                 return self.reject(&key, ObstacleKind::NotGoneYet);
             }
             Some(_) => return self.reject(&key, ObstacleKind::AlreadyExists),
@@ -187,12 +199,16 @@ impl Trial<'_> {
         pod.set_metadata("uid", Some((self.uid)().into()));
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
         pod.set_metadata("generation", Some(1.into()));
-        self.store(Outcome::Created, pod, self.now, None);
+        let pod = self.freeze(Posted { pod, seen: self.now });
+        if let Err(exceeded) = self.quota.check_new(self.set.used, &pod) {
+            return self.reject(&key, ObstacleKind::Quota(exceeded));
+        }
+        self.store(Outcome::Created, pod, None);
     }
 
     fn replace(&mut self, mut pod: Prepared) {
         let key = pod.key().clone();
-        let Some(old) = self.set.pods.get(&key).cloned() else {
+        let Some((published, old)) = self.set.get(&key) else {
             return self.reject(&key, ObstacleKind::NotFound);
         };
         // As at an API server, 0 is any version.
@@ -201,7 +217,7 @@ impl Trial<'_> {
         if !self.check(&old, &preconditions) {
             return;
         }
-        if old.deadline().is_some() {
+        if deadline(&published).is_some() {
             return self.reject(&key, ObstacleKind::Terminating);
         }
         strip(&mut pod);
@@ -209,18 +225,23 @@ impl Trial<'_> {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
         if equals(&pod, &old.pod) {
-            return self.unchanged(Outcome::Unchanged, old);
+            return self.step(Outcome::Unchanged, published, Some(&old));
         }
         if pod.object().get("spec") != old.pod.object().get("spec") {
             next_generation(&mut pod);
         }
-        self.store(Outcome::Configured, pod, old.seen, Some(&old));
+        let pod = self.freeze(Posted { pod, seen: old.seen });
+        if let Err(exceeded) = self.quota.check_replacement(self.set.used, &published, &pod) {
+            return self.reject(&key, ObstacleKind::Quota(exceeded));
+        }
+        self.store(Outcome::Configured, pod, Some(&old));
     }
 
     fn delete(&mut self, key: &PodKey, grace: Option<i64>, preconditions: &Preconditions) {
-        let Some(old) = self.set.pods.get(key).cloned() else {
+        let Some((published, old)) = self.set.get(key) else {
             return self.reject(key, ObstacleKind::NotFound);
         };
+        let before = deadline(&published);
         if !self.check(&old, preconditions) {
             return;
         }
@@ -228,22 +249,23 @@ impl Trial<'_> {
             let spec = old.pod.object().get("spec");
             spec.and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64()).unwrap_or(DEFAULT_GRACE)
         };
-        let Some(grace) = grace.or_else(|| old.deadline().is_none().then(own)) else {
-            return self.unchanged(Outcome::Terminating, old);
+        let Some(grace) = grace.or_else(|| before.is_none().then(own)) else {
+            return self.step(Outcome::Terminating, published, Some(&old));
         };
         let grace = if grace < 0 { 1 } else { grace.min(LONGEST_GRACE) };
         let deadline = self.now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
-        if grace > 0 && old.deadline().is_some_and(|before| before <= deadline) {
-            return self.unchanged(Outcome::Terminating, old);
+        if grace > 0 && before.is_some_and(|before| before <= deadline) {
+            return self.step(Outcome::Terminating, published, Some(&old));
         }
-        let mut pod = old.pod.clone();
-        pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
-        pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
-        if old.deadline().is_none() {
-            next_generation(&mut pod);
+        let mut posted = old.clone();
+        posted.pod.set_metadata("deletionTimestamp", Some(seconds(deadline).into()));
+        posted.pod.set_metadata("deletionGracePeriodSeconds", Some(grace.into()));
+        if before.is_none() {
+            next_generation(&mut posted.pod);
         }
+        let pod = self.freeze(posted);
         let outcome = if grace == 0 { Outcome::Deleted } else { Outcome::Terminating };
-        self.store(outcome, pod, old.seen, Some(&old));
+        self.store(outcome, pod, Some(&old));
     }
 
     /// Checks a write's preconditions, and rejects it if one fails.
@@ -260,39 +282,28 @@ impl Trial<'_> {
         true
     }
 
-    /// Stores a pod with the next version, or removes it if it is deleted.
-    fn store(&mut self, outcome: Outcome, mut pod: Prepared, seen: Timestamp, before: Option<&Posted>) {
-        let key = pod.key().clone();
-        pod.set_metadata("resourceVersion", Some((self.set.version + 1).to_string().into()));
-        let row = (outcome != Outcome::Deleted).then(|| row(&pod, seen));
-        let bytes = row.as_ref().map_or(0, |row| row.len() as u64);
-        if matches!(outcome, Outcome::Created | Outcome::Configured)
-            && let Err(exceeded) = self.quota.check(self.set.used, before.map(|before| before.bytes), bytes)
-        {
-            return self.reject(&key, ObstacleKind::Quota(exceeded));
-        }
+    /// The pod of the next version.
+    fn freeze(&self, mut posted: Posted) -> Arc<Pod> {
+        let version = (self.set.version + 1).to_string();
+        posted.pod.set_metadata("resourceVersion", Some(version.into()));
+        posted.freeze()
+    }
+
+    /// Stores a pod of the next version, or removes it.
+    fn store(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
         self.set.version += 1;
-        let posted = Arc::new(Posted { pod, seen, bytes });
-        if row.is_some() {
-            self.set.insert(posted.clone());
+        if outcome == Outcome::Deleted {
+            self.set.remove(pod.key());
         } else {
-            self.set.remove(&key);
+            self.set.insert(pod.clone());
         }
-        let before = before.map(|before| before.text("resourceVersion").to_owned());
-        self.steps.push(Step { key, outcome, posted, row: Some(row), before });
+        self.step(outcome, pod, before);
     }
 }
 
 /// A text in the metadata that a client sent.
 fn given(pod: &Prepared, field: &str) -> Option<String> {
     pod.metadata(field).and_then(Value::as_str).map(str::to_owned)
-}
-
-/// The row of a pod in the database.
-fn row(pod: &Prepared, seen: Timestamp) -> Vec<u8> {
-    // Writing to memory cannot fail: the keys are texts and the numbers finite.
-    let pod = serde_json::to_string(pod.object()).unwrap_or_default();
-    format!(r#"{{"seen":"{seen}","pod":{pod}}}"#).into_bytes()
 }
 
 /// Removes what only the source sets from a pod.

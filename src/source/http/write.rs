@@ -93,6 +93,9 @@ pub enum WriteError {
     /// It could not be made durable.
     #[error("not stored")]
     Storage(#[source] DbError),
+    /// The posted pods are not known: the state cannot be opened.
+    #[error("the posted pods are unknown until the state is open: {0}")]
+    Unknown(Arc<str>),
     /// The agent is stopping.
     #[error("the agent is stopping")]
     Stopping,

@@ -24,11 +24,12 @@ use podmux::{
         Caller, Config, ConnectionStats, CredentialReload, Limits, Listen, PassedSocket, RejectReason,
         Server, StartError,
     },
+    source::SourceFailing,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -44,6 +45,8 @@ pub struct Served {
     pub addresses: Vec<Listen>,
     pub stats: ConnectionStats,
     pub credentials: CredentialReload,
+    /// Why an address is not bound yet.
+    pub failing: watch::Receiver<Option<SourceFailing>>,
     pub work: Work,
     pub drain: CancellationToken,
     pub drained: CancellationToken,
@@ -107,10 +110,10 @@ impl Served {
         };
         let (addresses, stats, credentials) =
             (server.addresses().to_vec(), server.stats(), server.credential_reload());
-        let (stop, drained) = (CancellationToken::new(), server.drained());
+        let (stop, drained, failing) = (CancellationToken::new(), server.drained(), server.failing());
         let drain = stop.child_token();
         let running = tokio::spawn(server.run(router(work.clone()), drain.clone(), stop.clone()));
-        Self { addresses, stats, credentials, work, drain, drained, stop, running }
+        Self { addresses, stats, credentials, failing, work, drain, drained, stop, running }
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -19,7 +19,7 @@ use hyper_util::{
 };
 use jiff::Timestamp;
 use podmux::{
-    db::{Sequence, Stored},
+    db::Sequence,
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
@@ -115,10 +115,9 @@ impl TestServer {
         };
         let (acknowledged, seen) = watch::channel(vec![Delivered::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
-        let (db, empty) = (state.as_ref().map(|state| state.db.clone()), Stored::default());
-        let stored = state.as_ref().map_or(&empty, |state| &state.stored);
-        let (source, posts) = HttpSource::new(&node, db, stored, channel, seen).unwrap();
+        let mut state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
+        let opened = state.as_mut().map(|state| state.watch(&node));
+        let (source, posts) = HttpSource::new(opened, channel, seen);
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, Sequence::fleeting(), setup.bounds);
         let stop = CancellationToken::new();

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    io, mem,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -10,8 +10,13 @@ use std::{
 use podmux::{
     db::{self, Change, Db, OpenError, StorageBackend, Stored, Table, Tables, UPGRADES, Upgrade},
     host::Host,
+    pod::NodeName,
+    source::{self, StateWatch, http},
 };
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, spawn_blocking},
+};
 
 use super::files::soon;
 
@@ -42,6 +47,13 @@ impl State {
     /// Commits one value.
     pub async fn put(&self, table: Table, key: &str, value: impl Into<Vec<u8>>) {
         soon(self.db.commit(vec![set(table, key, value)])).await.unwrap();
+    }
+
+    /// What sources see of it. Its rows are taken.
+    pub fn watch(&mut self, node: &NodeName) -> StateWatch {
+        let mut stored = mem::take(&mut self.stored);
+        let posted = http::load(&mut stored, node).unwrap();
+        watch::channel(Ok(Arc::new(source::State::new(self.db.clone(), posted, stored)))).1
     }
 
     /// The rows of a table when the database was opened, as `key=value …`.

@@ -1,6 +1,6 @@
-//! Starts that fail: one line with the reason, and no restart loop.
+//! Starts that fail: one line with the reason, and no restart loop. And starts with something that may mend itself.
 
-use std::{io::Read as _, net::TcpListener, os::unix::net::UnixStream, time::Duration};
+use std::{io::Read as _, net::{TcpListener, TcpStream}, os::unix::net::UnixStream, time::Duration};
 
 use podmux_machine::{client::ADDRESS, machine::Machine, pods::pod};
 use redb::{Database, TableDefinition};
@@ -32,6 +32,17 @@ fn assert_failed(machine: &Machine, reason: &str) {
     assert_eq!(machine.number("NRestarts"), 0);
     let status = machine.show("StatusText");
     assert!(status.contains(reason), "{status}");
+}
+
+/// Starts the service, which must run and have this reason in its status.
+fn starts_without(machine: &Machine, reason: &str) {
+    machine.ok("systemctl start podmux.service");
+    machine.wait_for("the reason in the status", || {
+        let status = machine.show("StatusText");
+        if status.contains(reason) { Ok(()) } else { Err(status) }
+    });
+    assert_eq!(machine.is_active(), Ok(()));
+    assert_eq!(machine.number("NRestarts"), 0);
 }
 
 /// Checks that the service starts again and has its pods.
@@ -77,8 +88,12 @@ fn a_full_disk_rejects_only_writes_and_is_in_the_answer() {
     machine.ok("systemctl stop podmux.service 2>&1");
     machine.ok("mount -t tmpfs -o size=4m,mode=0700,uid=podmux,gid=podmux tmpfs /var/lib/podmux");
     machine.run("dd if=/dev/zero of=/var/lib/podmux/filler bs=4k");
-    fails_to_start(&machine, "/var/lib/podmux");
-    machine.ok("rm /var/lib/podmux/filler && systemctl start podmux.service");
+    starts_without(&machine, "/var/lib/podmux");
+    machine.ok("rm /var/lib/podmux/filler && systemctl reload podmux.service");
+    machine.wait_for("the state is open", || {
+        let status = machine.show("StatusText");
+        if status.contains("/var/lib/podmux") { Err(status) } else { Ok(()) }
+    });
     machine.post(&pod("posted"));
     machine.run("dd if=/dev/zero of=/var/lib/podmux/filler bs=4k");
     let mut kept = vec!["posted".to_owned()];
@@ -106,27 +121,30 @@ fn a_full_disk_rejects_only_writes_and_is_in_the_answer() {
 }
 
 #[test]
-fn a_read_only_file_system_is_an_error() {
+fn a_read_only_file_system_is_waited_for() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.ok("systemctl stop podmux.service 2>&1");
     machine.ok("cp -a /var/lib/podmux /root/kept && mount -t tmpfs tmpfs /var/lib/podmux && \
          chown podmux:podmux /var/lib/podmux && chmod 0700 /var/lib/podmux && \
          cp -a /root/kept/. /var/lib/podmux/ && mount -o remount,ro /var/lib/podmux");
-    fails_to_start(&machine, "ead-only file system");
-    machine.ok("mount -o remount,rw /var/lib/podmux");
-    starts_again(&machine, &["posted"]);
+    starts_without(&machine, "ead-only file system");
+    machine.ok("mount -o remount,rw /var/lib/podmux && systemctl reload podmux.service");
+    machine.wait_for_pods(&["posted"]);
 }
 
 #[test]
-fn a_port_in_use_is_an_error() {
+fn a_port_in_use_is_waited_for() {
     let machine = Machine::with_podmux();
     machine.post(&pod("posted"));
     machine.ok("systemctl stop podmux.service 2>&1");
     let other = machine.within(|| TcpListener::bind(ADDRESS).unwrap());
-    fails_to_start(&machine, ADDRESS);
+    starts_without(&machine, ADDRESS);
+    machine.wait_for_pods(&["posted"]);
     drop(other);
-    starts_again(&machine, &["posted"]);
+    machine.wait_for("the address is served", || {
+        machine.within(|| TcpStream::connect(ADDRESS)).map(drop).map_err(|error| error.to_string())
+    });
 }
 
 #[test]

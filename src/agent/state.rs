@@ -1,0 +1,121 @@
+//! Opens the state directory, and tries again if that fails.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::{
+    backoff::Backoff,
+    db::{self, OpenError, Writer},
+    host::Host,
+    outage::Outage,
+    pod::NodeName,
+    source::{SourceFailing, State, StateWatch, http},
+    supervise::BoxError,
+};
+
+/// The delay before the state is opened again; it doubles with each further failure.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+
+type Seen = Result<Arc<State>, SourceFailing>;
+
+/// Opens the state directory, and writes to it until its last user has ended.
+pub(super) struct StateKeeper {
+    path: PathBuf,
+    node: NodeName,
+    host: Host,
+    outage: Outage,
+    /// Tries again at once.
+    pub(super) retry: Arc<Notify>,
+}
+
+impl StateKeeper {
+    pub(super) fn new(path: PathBuf, node: NodeName, host: Host) -> Self {
+        Self { path, node, host, outage: Outage::default(), retry: Arc::default() }
+    }
+
+    /// Opens the state, and returns the task that writes to it. If it cannot be opened now, the
+    /// task opens it later.
+    ///
+    /// # Errors
+    /// If only a change of the settings can help.
+    pub(super) async fn start(
+        mut self,
+        stop: CancellationToken,
+    ) -> anyhow::Result<(StateWatch, impl Future<Output = Result<(), BoxError>>)> {
+        let (writer, seen) = match self.open().await {
+            Err(error) if error.downcast_ref().is_some_and(OpenError::is_final) => return Err(error),
+            opened => self.note(opened),
+        };
+        let (publish, watch) = watch::channel(seen);
+        Ok((watch, self.run(writer, publish, stop)))
+    }
+
+    async fn run(
+        mut self,
+        mut opened: Option<Writer>,
+        publish: watch::Sender<Seen>,
+        stop: CancellationToken,
+    ) -> Result<(), BoxError> {
+        let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
+        let writer = loop {
+            if let Some(writer) = opened {
+                break writer;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = sleep(backoff.next(self.host.random.fraction())) => {}
+                () = self.retry.notified() => backoff.reset(),
+            }
+            let (writer, seen) = {
+                let opened = self.open().await;
+                self.note(opened)
+            };
+            opened = writer;
+            publish.send_modify(|now| *now = seen);
+        };
+        // The writer ends when nothing holds the database any more.
+        drop(publish);
+        Ok(self.host.threads.blocking(|| writer.run()).await?)
+    }
+
+    /// Opens the state. The check of the whole file may take long.
+    async fn open(&self) -> anyhow::Result<(Writer, State)> {
+        let (host, path, node) = (self.host.clone(), self.path.clone(), self.node.clone());
+        let opening = self.host.threads.blocking(move || {
+            let (db, writer, mut stored) = db::open(&host, &path)?;
+            // On the same thread, which reuses the memory of the rows for the pods.
+            let posted = http::load(&mut stored, &node)?;
+            Ok((writer, State::new(db, posted, stored)))
+        });
+        opening.await?
+    }
+
+    fn note(&mut self, opened: anyhow::Result<(Writer, State)>) -> (Option<Writer>, Seen) {
+        match opened {
+            Ok((writer, state)) => {
+                if let Some(attempts) = self.outage.recovered() {
+                    info!(path = %self.path.display(), attempts, "state recovered");
+                }
+                (Some(writer), Ok(Arc::new(state)))
+            }
+            Err(error) => {
+                let (error, now) = (format!("{error:#}"), self.host.clock.now());
+                if self.outage.failed(&error, now) {
+                    warn!(error, "state unavailable: posted pods are unknown, writes fail; it is retried");
+                } else {
+                    debug!(error, "state unavailable");
+                }
+                let since = self.outage.since().unwrap_or(now);
+                let attempts = self.outage.attempts();
+                (None, Err(SourceFailing { since, attempts, error: error.into(), quotes: false }))
+            }
+        }
+    }
+}
