@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
 /// The transport's counters since its start. Cheap to clone.
@@ -11,17 +11,21 @@ pub struct ConnectionStats(Arc<Counters>);
 
 #[derive(Debug, Default)]
 struct Counters {
-    open: AtomicUsize,
+    open: Arc<()>,
+    watchers: Arc<()>,
     accepted: AtomicU64,
     rejected: [AtomicU64; RejectReason::LABELS.len()],
 }
+
+/// Counts one connection or watcher as open until it is dropped.
+pub(super) type Open = Arc<()>;
 
 /// Why the transport rejected or closed a connection or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum RejectReason {
-    /// The connection was closed to admit another one.
-    Evicted,
+    /// All slots of the listener were in use: the connection waited for one, or was closed.
+    Full,
     /// The TLS handshake failed or took too long.
     Handshake,
     /// The headers took too long.
@@ -30,8 +34,8 @@ pub enum RejectReason {
     BodyTimeout,
     /// The body was too large.
     BodySize,
-    /// All memory for bodies was in use.
-    BodyMemory,
+    /// Too many large bodies were read and decoded at the time.
+    LargeBodies,
     /// The client did not read the response.
     Stalled,
     /// The request was for another host.
@@ -45,12 +49,12 @@ pub enum RejectReason {
 impl RejectReason {
     /// All reasons in the order of their declaration, with their values of the metric's label.
     pub const LABELS: [(Self, &'static str); 10] = [
-        (Self::Evicted, "room"),
+        (Self::Full, "room"),
         (Self::Handshake, "handshake"),
         (Self::HeadersTimeout, "headers_timeout"),
         (Self::BodyTimeout, "body_timeout"),
         (Self::BodySize, "body_too_large"),
-        (Self::BodyMemory, "body_memory"),
+        (Self::LargeBodies, "large_bodies"),
         (Self::Stalled, "stalled"),
         (Self::Host, "foreign_host"),
         (Self::Origin, "origin"),
@@ -61,7 +65,12 @@ impl RejectReason {
 impl ConnectionStats {
     /// The number of open connections.
     pub fn open(&self) -> usize {
-        self.0.open.load(Ordering::Relaxed)
+        Arc::strong_count(&self.0.open) - 1
+    }
+
+    /// The number of clients that follow the updates.
+    pub fn watchers(&self) -> usize {
+        Arc::strong_count(&self.0.watchers) - 1
     }
 
     /// The number of connections accepted so far.
@@ -78,20 +87,14 @@ impl ConnectionStats {
         self.0.rejected[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection as open until the guard is dropped.
-    pub(super) fn connected(&self) -> OpenConnection {
+    /// Counts a connection.
+    pub(super) fn connected(&self) -> Open {
         self.0.accepted.fetch_add(1, Ordering::Relaxed);
-        self.0.open.fetch_add(1, Ordering::Relaxed);
-        OpenConnection(self.clone())
+        self.0.open.clone()
     }
-}
 
-/// Counts a connection as open.
-#[derive(Debug)]
-pub(super) struct OpenConnection(ConnectionStats);
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.0.open.fetch_sub(1, Ordering::Relaxed);
+    /// Counts a client that follows the updates.
+    pub(super) fn watching(&self) -> Open {
+        self.0.watchers.clone()
     }
 }

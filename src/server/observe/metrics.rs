@@ -23,7 +23,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{health, sources, updates::MAX_WATCHERS};
+use super::{health, sources};
 use crate::server::{context::Context, stats::RejectReason, status::ApiError, view::View};
 use crate::{source::api::ReflectorMetrics, storage::SourceState};
 
@@ -43,12 +43,12 @@ pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Respons
     source(&mut registry, view, now);
     reflector(&mut registry, view);
     sink(&mut registry, view, now);
-    let watchers = MAX_WATCHERS - server.watchers.available_permits();
     // The other metrics do not depend on the history, which may wait for a disk.
     if let Ok(snapshot) = server.snapshot().await {
         set(&mut registry, "updates_seq", "The number of the last update of /updates", snapshot.seq);
     }
-    set(&mut registry, "updates_watchers", "How many clients watch /updates", watchers as u64);
+    let watchers = view.connections.watchers() as u64;
+    set(&mut registry, "updates_watchers", "How many clients watch /updates", watchers);
     let requests = server.requests.clone();
     registry.register("http_requests", "How many HTTP requests were answered", requests.answered);
     let help = "How long requests took until the head of the response, in seconds";

@@ -106,6 +106,8 @@ pub(super) struct Incoming {
     pub(super) stream: Box<dyn ByteStream>,
     /// The server's address that the client connected to over TCP; `None` on a Unix socket.
     pub(super) local: Option<IpAddr>,
+    /// The user at the other end of a Unix socket.
+    pub(super) uid: Option<u32>,
 }
 
 /// A listening socket.
@@ -166,11 +168,12 @@ impl Listener {
                 // Responses are written in one piece: Nagle's algorithm would delay them.
                 stream.set_nodelay(true)?;
                 let local = Some(stream.local_addr()?.ip().to_canonical());
-                Ok(Incoming { stream: Box::new(stream), local })
+                Ok(Incoming { stream: Box::new(stream), local, uid: None })
             }
             ListeningSocket::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Incoming { stream: Box::new(stream), local: None })
+                let uid = Some(stream.peer_cred()?.uid());
+                Ok(Incoming { stream: Box::new(stream), local: None, uid })
             }
         }
     }

@@ -1,42 +1,30 @@
-//! A client's socket: records its progress, and reads pending input before it closes.
+//! A client's socket: records when its bytes come and go.
 
 use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::timeout,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{limits::LINGER, listen::ByteStream, slots::Progress};
+use super::{activity::Activity, listen::ByteStream};
 
 /// A client's socket.
 pub(super) struct ClientSocket {
     stream: Box<dyn ByteStream>,
-    progress: Arc<Progress>,
-    /// The wait for the client's end, after ours.
-    lingering: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Ends the wait.
-    stop: CancellationToken,
+    activity: Arc<Activity>,
 }
 
 impl ClientSocket {
-    pub(super) fn new(stream: Box<dyn ByteStream>, progress: Arc<Progress>, stop: CancellationToken) -> Self {
-        Self { stream, progress, lingering: None, stop }
+    pub(super) fn new(stream: Box<dyn ByteStream>, activity: Arc<Activity>) -> Self {
+        Self { stream, activity }
     }
 
     /// Records the result of a write.
     fn record<T>(&self, written: Poll<T>) -> Poll<T> {
-        if written.is_ready() {
-            self.progress.sent();
-        } else {
-            self.progress.send_blocked();
-        }
+        self.activity.wrote(written.is_pending());
         written
     }
 }
@@ -50,7 +38,7 @@ impl AsyncRead for ClientSocket {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.progress.received();
+            self.activity.received();
         }
         read
     }
@@ -79,30 +67,7 @@ impl AsyncWrite for ClientSocket {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Closes our side, and discards input until the client closes its side, for at most
-    /// [`LINGER`] and not while the server stops. A socket that is closed with unread input is
-    /// reset: a client that still sends a rejected body would not read the response.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.lingering.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            self.progress.closing();
-            let stop = self.stop.clone();
-            self.lingering = Some(Box::pin(async move {
-                let _ = timeout(LINGER, stop.cancelled()).await;
-            }));
-        }
-        let mut discarded = [0; 8 * 1024];
-        loop {
-            let timed_out =
-                self.lingering.as_mut().is_none_or(|lingering| lingering.as_mut().poll(cx).is_ready());
-            if timed_out {
-                return Poll::Ready(Ok(()));
-            }
-            let mut buffer = ReadBuf::new(&mut discarded);
-            let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
-            if read.is_err() || buffer.filled().is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-        }
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
