@@ -122,10 +122,11 @@ pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidM
 #[cfg(feature = "agent")]
 pub(crate) fn read_json(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
     decode_with(text, preparation, validation::validate, |text| {
-        json::read(text).map(|node| vec![node]).map_err(|fault| match fault.is_bound {
-            true => fault,
-            false => Fault { detail: format!("not JSON: {}", fault.detail), ..fault },
-        })
+        let fault = |fault: Fault| {
+            let detail = format!("not JSON: {}", fault.detail);
+            if fault.is_bound { fault } else { Fault { detail, ..fault } }
+        };
+        json::read(text).map(|node| vec![node]).map_err(fault)
     })
 }
 

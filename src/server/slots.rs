@@ -33,9 +33,9 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// This many slots, with or without a reserved share.
-    pub(super) fn new(slots: usize, reserves: bool) -> Arc<Self> {
-        let reserved = if reserves { slots / RESERVED } else { 0 };
+    /// This many slots. A share is reserved if the clients of the socket are known users.
+    pub(super) fn new(slots: usize, has_users: bool) -> Arc<Self> {
+        let reserved = if has_users { slots / RESERVED } else { 0 };
         Arc::new(Self {
             shared: Arc::new(Semaphore::new(slots - reserved)),
             reserved: Arc::new(Semaphore::new(reserved)),

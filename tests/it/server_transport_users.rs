@@ -50,7 +50,7 @@ fn open_to_all(socket: &Path) {
 }
 
 /// Connections of the other user.
-async fn connect_as_other(socket: &Path, count: usize) -> Vec<UnixStream> {
+fn connect_as_other(socket: &Path, count: usize) -> Vec<UnixStream> {
     let connect = || (0..count).map(|_| std::os::unix::net::UnixStream::connect(socket).unwrap()).collect();
     let streams: Vec<_> = as_other(connect);
     let streams = streams.into_iter().map(|stream| {
@@ -97,7 +97,7 @@ async fn connections_of_one_user_do_not_lock_root_out() {
     let limits = Limits { connections: 16, ..Limits::default() };
     let served = Served::start(&unix(&socket), limits).await;
     open_to_all(&socket);
-    let mut others = connect_as_other(&socket, 16).await;
+    let mut others = connect_as_other(&socket, 16);
     for stream in &mut others {
         stream
             .write_all(b"GET /wait HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -107,7 +107,7 @@ async fn connections_of_one_user_do_not_lock_root_out() {
     until("14 are handled", || served.work.waiting.load(Ordering::SeqCst) == 14).await;
     served.rejected(RejectReason::Full, 2).await;
     // One more is closed.
-    let closed = connect_as_other(&socket, 1).await.remove(0);
+    let closed = connect_as_other(&socket, 1).remove(0);
     assert_eq!(rest(closed).await, "");
     // Root is served, one connection after the other and two at a time.
     for _ in 0..4 {

@@ -32,31 +32,24 @@ struct State {
     /// connection's next request is awaited. A connection begins with a head.
     head: bool,
     since: Instant,
-    /// Since when the socket's send buffer is full.
-    blocked: Option<Instant>,
     /// Whether it is HTTP/2, with concurrent requests and frames that belong to none.
     multiplexed: bool,
 }
 
 impl State {
-    /// Since when the client reads nothing of a response.
-    fn unread(&self) -> Option<Instant> {
-        self.requests.values().flatten().chain(&self.blocked).min().copied()
-    }
-
-    /// Whether the connection waits for a request.
-    fn waits(&self) -> bool {
-        self.requests.is_empty() && self.blocked.is_none()
-    }
-
     /// When the client's time is over, unless its state changes.
     fn deadline(&self, limits: &Limits) -> Instant {
-        match (self.waits(), self.head) {
+        match (self.requests.is_empty(), self.head) {
             (true, true) => self.since + limits.headers,
             (true, false) => self.since + limits.idle,
-            // A chunk that is queued later does not change the deadline.
+            // A chunk that is queued later has a later deadline.
             (false, _) => self.unread().unwrap_or_else(Instant::now) + limits.stall,
         }
+    }
+
+    /// Since when the client reads nothing of a response.
+    fn unread(&self) -> Option<Instant> {
+        self.requests.values().flatten().min().copied()
     }
 }
 
@@ -69,7 +62,6 @@ impl Activity {
             next: 0,
             head: true,
             since: Instant::now(),
-            blocked: None,
             multiplexed: false,
         })))
     }
@@ -83,17 +75,6 @@ impl Activity {
                 (state.head, state.since) = (true, Instant::now());
             }
             begins
-        });
-    }
-
-    /// Bytes were written to the socket, or its send buffer is full.
-    pub(super) fn wrote(&self, blocked: bool) {
-        self.0.send_if_modified(|state| {
-            let changed = state.blocked.is_some() != blocked;
-            if changed {
-                state.blocked = blocked.then(Instant::now);
-            }
-            changed
         });
     }
 
@@ -145,7 +126,7 @@ impl Activity {
         loop {
             let (deadline, waits, head) = {
                 let state = states.borrow_and_update();
-                (state.deadline(limits), state.waits(), state.head)
+                (state.deadline(limits), state.requests.is_empty(), state.head)
             };
             tokio::select! {
                 () = sleep_until(deadline) => {

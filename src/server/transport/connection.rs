@@ -28,10 +28,11 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
     task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{
+    io::InspectReader,
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
@@ -43,9 +44,8 @@ use super::{
     auth::{self, ClientInfo},
     credentials::Credentials,
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
-    listen,
+    listen::{self, ByteStream},
     request_body::discard,
-    socket::ClientSocket,
 };
 use crate::{
     host::Clock,
@@ -110,102 +110,100 @@ pub(super) struct Connection {
 /// Serves a connection until it ends. On a passed socket, it ends in the drain.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let Connection { incoming: listen::Incoming { stream, local, .. }, privileged, slot, begun } = connection;
-    let Shared { stats, limits, stop, slots, .. } = &*shared;
-    let _counted = stats.connected();
+    let _counted = shared.stats.connected();
     let activity = Activity::new();
-    let socket = ClientSocket::new(stream, activity.clone());
+    let receiving = activity.clone();
+    let stream = InspectReader::new(stream, move |bytes: &[u8]| {
+        if !bytes.is_empty() {
+            receiving.received();
+        }
+    });
     let tls = shared.credentials.borrow().tls.clone().filter(|_| local.is_some());
-    let served = Served { activity: activity.clone(), privileged, slot, shared: shared.clone() };
-    let Some(tls) = tls else {
-        return served.http(socket, ClientInfo { local, has_certificate: false }, begun).await;
-    };
-    let drain_timeout = async {
-        shared.drained().await;
-        sleep(FIRST_REQUEST).await;
-    };
-    let handshake = tokio::select! {
-        handshake = TlsAcceptor::from(tls.config).accept(socket) => handshake,
-        why = activity.expired(limits, slots, &served.slot) => {
-            return if why.is_some() { stats.reject(RejectReason::Handshake) };
-        }
-        () = drain_timeout => return,
-        () = stop.cancelled() => return,
-    };
-    match handshake {
-        Ok(socket) => {
+    let (stream, has_certificate): (Box<dyn ByteStream>, _) = match tls {
+        None => (Box::new(stream), false),
+        Some(tls) => {
+            let handshake = TlsAcceptor::from(tls.config).accept(stream);
+            let Some(stream) = encrypted(handshake, &activity, &slot, &shared).await else { return };
             // A certificate that the client CA has not signed fails the handshake.
-            let has_certificate = socket.get_ref().1.peer_certificates().is_some();
-            served.http(socket, ClientInfo { local, has_certificate }, begun).await;
+            let has_certificate = stream.get_ref().1.peer_certificates().is_some();
+            (Box::new(stream), has_certificate)
         }
-        Err(error) => {
-            stats.reject(RejectReason::Handshake);
-            debug!(%error, "TLS handshake failed");
-        }
-    }
-}
-
-/// A connection that is served.
-struct Served {
-    activity: Arc<Activity>,
-    privileged: bool,
-    slot: Slot,
-    shared: Arc<Shared>,
-}
-
-impl Served {
-    /// Answers requests until the connection ends, times out, is drained or is stopped.
-    async fn http<S>(&self, socket: S, client: ClientInfo, begun: Option<TaskTrackerToken>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Self { activity, slot, shared, .. } = self;
-        let Shared { stats, limits, stop, slots, .. } = &**shared;
-        let watchers = Watchers::of(shared.watchers.clone(), self.privileged);
-        let service = service_fn(|request: Request<Incoming>| {
-            let active = activity.request(request.version());
-            let answer = answer(request, client, watchers.clone(), active, shared.clone());
-            async move { Ok::<_, Infallible>(answer.await) }
-        });
-        let http = http();
-        let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
-        // The connection is polled first: what the client has sent is read before it ends.
-        let first_request = tokio::select! {
-            biased;
-            ended = connection.as_mut() => return log_end(ended),
-            why = activity.expired(limits, slots, slot) => {
-                if let Some(why) = why {
-                    stats.reject(why);
-                }
-                connection.as_mut().graceful_shutdown();
-                return tokio::select! {
-                    ended = connection.as_mut() => log_end(ended),
-                    () = sleep(CLOSE_TIMEOUT) => {}
-                };
+    };
+    let client = ClientInfo { local, has_certificate };
+    let watchers = Watchers::of(shared.watchers.clone(), privileged);
+    let service = service_fn(|request: Request<Incoming>| {
+        let active = activity.request(request.version());
+        let answer = answer(request, client, watchers.clone(), active, shared.clone());
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let http = http();
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    // The connection is polled first: what the client has sent is read before it ends.
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        why = end(&activity, &slot, &shared) => {
+            if let Err(Some(why)) = why {
+                shared.stats.reject(why);
             }
-            () = shared.drained() => FIRST_REQUEST,
-            () = stop.cancelled() => NEXT_REQUEST,
-        };
-        // A shutdown before a request that was sent is read would lose it.
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => return log_end(ended),
-            () = activity.sent_request_read(NEXT_REQUEST) => {}
-            () = sleep(first_request) => {}
+            connection.as_mut().graceful_shutdown();
+            let closed = async {
+                if why.is_err() {
+                    return sleep(CLOSE_TIMEOUT).await;
+                }
+                activity.requests_answered().await;
+                drop(begun);
+                // Endless streams end with their sources; the listener has a deadline for them.
+                pending::<()>().await;
+            };
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = closed => Ok(()),
+            }
         }
-        connection.as_mut().graceful_shutdown();
-        tokio::select! {
-            ended = connection.as_mut() => return log_end(ended),
-            () = activity.requests_answered() => drop(begun),
-        }
-        // The remaining streams end with their sources; the caller has a deadline for them.
-        log_end(connection.await);
-    }
-}
-
-fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    };
     if let Err(error) = ended {
         debug!(%error, "connection failed");
     }
+}
+
+/// The stream of a TLS handshake that succeeds in time.
+async fn encrypted<S>(
+    handshake: tokio_rustls::Accept<S>,
+    activity: &Activity,
+    slot: &Slot,
+    shared: &Shared,
+) -> Option<TlsStream<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let failed = tokio::select! {
+        done = handshake => match done {
+            Ok(stream) => return Some(stream),
+            Err(error) => {
+                debug!(%error, "TLS handshake failed");
+                true
+            }
+        },
+        why = end(activity, slot, shared) => matches!(why, Err(Some(_))),
+    };
+    if failed {
+        shared.stats.reject(RejectReason::Handshake);
+    }
+    None
+}
+
+/// Waits until a connection has to end: because of its client, for a reason that is counted if
+/// there is one, or because the server drains or stops.
+async fn end(activity: &Activity, slot: &Slot, shared: &Shared) -> Result<(), Option<RejectReason>> {
+    let first_request = tokio::select! {
+        why = activity.expired(&shared.limits, &shared.slots, slot) => return Err(why),
+        () = shared.drained() => FIRST_REQUEST,
+        () = shared.stop.cancelled() => NEXT_REQUEST,
+    };
+    // A shutdown before a request that was sent is read would lose it.
+    let _ = timeout(first_request, activity.sent_request_read(NEXT_REQUEST)).await;
+    Ok(())
 }
 
 fn http() -> auto::Builder<Streams> {

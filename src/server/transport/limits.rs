@@ -28,9 +28,8 @@ pub struct Limits {
     /// How many bodies of more than [`SMALL_BODY`](crate::server::SMALL_BODY) bytes are read and
     /// decoded at a time.
     pub large_bodies: usize,
-    /// How long a client may read nothing of a response. Its connection is closed after one to
-    /// two times this. So a client that never reads holds its slot no longer than one that never
-    /// sends.
+    /// How long a client may read nothing of a response: a client that never reads holds its slot
+    /// no longer than one that never sends.
     pub stall: Duration,
     /// How long requests may take to end after the server was stopped.
     pub drain: Duration,

@@ -9,7 +9,6 @@ pub(super) mod credentials;
 pub(super) mod limits;
 pub(super) mod listen;
 pub(super) mod request_body;
-mod socket;
 
 use std::{io, sync::Arc, time::Duration};
 

@@ -163,8 +163,8 @@ impl TestServer {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let stats = view.connections.clone();
-        let router = read_bodies(router(view), &Limits::default(), stats)
+        let connections = view.connections.clone();
+        let router = read_bodies(router(view), &Limits::default(), connections)
             .layer(Extension(Watchers::new(MAX_WATCHERS)));
         tasks.spawn(serve(listener, router.clone()));
         let channel = |source| Some((mux.channel(source)?, ListingBuilder::new(source)));
