@@ -10,8 +10,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    defaults, go_types,
-    tree::{Data, Node, Places, lossy},
+    defaults, go_types, json,
+    tree::{Data, Fault, Node, Places, lossy},
     typed::{self, Findings},
     yaml,
 };
@@ -83,7 +83,22 @@ pub struct Manifest {
 /// # Errors
 /// All problems of the manifest, each with its position. A manifest is accepted as a whole or rejected.
 pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, validation::validate)
+    decode_with(text, preparation, validation::validate, yaml::documents)
+}
+
+/// As [`read`], and YAML is rejected.
+///
+/// # Errors
+/// As [`read`].
+#[cfg(feature = "agent")]
+pub(crate) fn read_json(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
+    decode_with(text, preparation, validation::validate, |text| {
+        let fault = |fault: Fault| {
+            let detail = format!("not JSON: {}", fault.detail);
+            if fault.is_bound { fault } else { Fault { detail, ..fault } }
+        };
+        json::read(text, None).map(|node| vec![node]).map_err(fault)
+    })
 }
 
 /// Decodes and prepares a manifest without validating its pods.
@@ -91,20 +106,28 @@ pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidM
 /// # Errors
 /// As [`read`], without those of validation.
 pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, |_, _, _| {})
+    decode_with(text, preparation, |_, _, _| {}, yaml::documents)
 }
 
 /// Validates a prepared pod at a path of its manifest.
 type PodCheck = fn(&Object, &FieldPath<'_>, &mut dyn Report);
 
-fn decode_with(text: &[u8], preparation: &Preparation, check: PodCheck) -> Result<Manifest, InvalidManifest> {
+/// Parses a text to its documents.
+type Parse = for<'t> fn(&'t str) -> Result<Vec<Node<'t>>, Fault>;
+
+fn decode_with(
+    text: &[u8],
+    preparation: &Preparation,
+    check: PodCheck,
+    parse: Parse,
+) -> Result<Manifest, InvalidManifest> {
     let invalid = |problem| InvalidManifest { stage: Stage::Decode, problems: vec![problem] };
     if text.len() > MAX_MANIFEST {
         let detail = format!("{} bytes are too many: a manifest has at most {MAX_MANIFEST}", text.len());
         return Err(invalid(Problem::error(detail)));
     }
     let text = utf8(text).map_err(invalid)?;
-    let documents = yaml::documents(&text).map_err(|fault| invalid(fault.into_problem(&text)))?;
+    let documents = parse(&text).map_err(|fault| invalid(fault.into_problem(&text)))?;
     let mut decoder = Decoder {
         preparation,
         check,

@@ -13,6 +13,8 @@ mod tree;
 mod typed;
 pub mod yaml;
 
+#[cfg(feature = "agent")]
+pub(crate) use decode::read_json;
 pub use decode::{
     Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, decode, read,
 };

@@ -1,9 +1,8 @@
-//! Bodies: reads those of requests within limits, and sends those of responses in chunks.
+//! Bodies: the formats of requests', and those of responses in chunks.
 
 use std::{
     convert::Infallible,
-    error::Error,
-    iter::{self, Peekable},
+    iter::Peekable,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -13,21 +12,22 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{
     HeaderMap, StatusCode,
-    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
-use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::status::ApiError;
-use crate::{manifest::MAX_MANIFEST, pod::Pod};
+use crate::pod::Pod;
 
-/// The largest body, in bytes, that is read and decoded at once. A larger one waits for a
-/// permit: see [`LARGE_BODIES`].
-pub const SMALL_BODY: usize = 64 * 1024;
-/// How many large bodies are read and decoded at a time. Each uses up to 10 MiB, and a
-/// multiple of that while it is decoded.
-pub const LARGE_BODIES: usize = 2;
+/// The largest body, in bytes, that is read without a permit and decoded on a thread of the
+/// runtime. A larger one waits: see [`LARGE_BODIES`].
+pub const SMALL_BODY: usize = 16 * 1024;
+/// How many large bodies are read and decoded at a time: two for each core of a small node. More
+/// cores do not raise it, because each uses up to 10 MiB, and a multiple of that while it is
+/// decoded.
+pub const LARGE_BODIES: usize = 4;
+/// The largest body of options, in bytes, of verbs that take no pod.
+pub(super) const OPTIONS_BODY: usize = 64 * 1024;
 /// The size of a chunk of a response, in bytes, unless a pod is larger.
 const CHUNK: usize = 16 * 1024;
 
@@ -71,69 +71,6 @@ impl BodyFormat {
             ))),
         }
     }
-}
-
-/// A request's body.
-#[derive(Debug)]
-pub(super) struct RequestBody<'s> {
-    pub(super) text: Bytes,
-    pub(super) format: BodyFormat,
-    /// The permit of a large body.
-    _large: Option<SemaphorePermit<'s>>,
-}
-
-impl<'s> RequestBody<'s> {
-    /// Reads a body to its end.
-    ///
-    /// # Errors
-    /// 413 if it is larger than [`MAX_MANIFEST`], 400 if it ends early, 415 as for
-    /// [`BodyFormat::of`].
-    pub(super) async fn read(
-        headers: &HeaderMap,
-        mut body: Body,
-        large: &'s Semaphore,
-    ) -> Result<Self, ApiError> {
-        let format = BodyFormat::of(headers)?;
-        if exceeds(headers, MAX_MANIFEST) {
-            return Err(too_large(MAX_MANIFEST));
-        }
-        let (mut frames, mut length, mut permit) = (Vec::new(), 0, None);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| incomplete(&error))?;
-            let Ok(data) = frame.into_data() else { continue };
-            length += data.len();
-            if length > MAX_MANIFEST {
-                return Err(too_large(MAX_MANIFEST));
-            }
-            if length > SMALL_BODY && permit.is_none() {
-                permit = Some(large.acquire().await.map_err(|_| ApiError::stopping())?);
-            }
-            frames.push(data);
-        }
-        // The transport has read the body already: it is one piece, which is not copied.
-        let text = if let [whole] = &frames[..] { whole.clone() } else { frames.concat().into() };
-        Ok(Self { text, format, _large: permit })
-    }
-}
-
-/// Whether `Content-Length` is over a limit in bytes.
-pub(super) fn exceeds(headers: &HeaderMap, limit: usize) -> bool {
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    length.is_some_and(|length| length > limit as u64)
-}
-
-/// 413: a body is over a limit in bytes.
-pub(super) fn too_large(limit: usize) -> ApiError {
-    let message = format!("the body is larger than {limit} bytes: send the pods in several requests");
-    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
-}
-
-/// 400: a body ended early.
-pub(super) fn incomplete(error: &(dyn Error + 'static)) -> ApiError {
-    // The innermost cause is the reason; the outer ones are "error reading a body".
-    let causes = iter::successors(Some(error), |&error| error.source());
-    let cause = causes.last().map(ToString::to_string).unwrap_or_default();
-    ApiError::bad_request(format!("the body is incomplete: {cause}: send it again"))
 }
 
 /// Pods as the items of a JSON array, without copying their texts.

@@ -1,6 +1,6 @@
 //! What all handlers share, and how they read a request and write a response.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     extract::{FromRequestParts, Query, RawPathParams},
@@ -9,18 +9,14 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::time::timeout;
 
-use super::{requests::Requests, status::ApiError, view::View};
+use super::{body::SMALL_BODY, requests::Requests, status::ApiError, view::View};
 use crate::history::Snapshot;
 
 /// The state that all handlers share.
 pub(super) struct Context {
     pub(super) view: View,
-    /// A permit for each large body that may be read.
-    pub(super) large_bodies: Semaphore,
-    /// A permit for each watcher of the updates.
-    pub(super) watchers: Arc<Semaphore>,
     pub(super) requests: Requests,
 }
 
@@ -48,6 +44,15 @@ impl Context {
     /// The merged pods and their number in the update stream.
     pub(super) async fn snapshot(&self) -> Result<Snapshot, ApiError> {
         from_history(self.view.history.snapshot()).await
+    }
+
+    /// Decodes a body of a length in bytes: off the runtime unless it is small.
+    pub(super) async fn decode<T: Send + 'static>(
+        &self,
+        length: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if length > SMALL_BODY { self.blocking(work).await } else { Ok(work()) }
     }
 
     /// Runs work that takes long on a thread of its own: the runtime has few.

@@ -12,6 +12,7 @@ mod observe;
 mod passed;
 mod requests;
 mod routes;
+mod slots;
 mod stats;
 mod status;
 mod transport;
@@ -22,14 +23,15 @@ pub use self::{
     api::select::Selector,
     body::{LARGE_BODIES, SMALL_BODY},
     config::{Config, Generated},
-    observe::updates::{KEEP_ALIVE, MAX_WATCHERS},
+    observe::updates::KEEP_ALIVE,
     passed::{Passed, PassedError, PassedListener, PassedSocket},
     routes::router,
+    slots::{MAX_WATCHERS, Watchers},
     stats::{ConnectionStats, RejectReason},
     status::ApiError,
     transport::{
         CredentialReload, Server, StartError, auth::Caller, credential_error::CredentialError,
-        credentials::check, limits::Limits, listen::BindError,
+        credentials::check, limits::Limits, listen::BindError, request_body::read_bodies,
     },
     view::{LastReload, View},
 };

@@ -5,16 +5,11 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::get};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use super::{
     api::{discovery, pods},
-    body::LARGE_BODIES,
     context::{Context, json_response},
-    observe::{
-        credentials, health, metrics, sources,
-        updates::{self, MAX_WATCHERS},
-    },
+    observe::{credentials, health, metrics, sources, updates},
     requests::{self, Requests},
     status::ApiError,
     view::View,
@@ -23,12 +18,7 @@ use super::{
 /// The router of all paths. The transport authenticates callers and limits requests, not the router.
 pub fn router(view: View) -> Router {
     let requests = Requests::default();
-    let server = Arc::new(Context {
-        view,
-        large_bodies: Semaphore::new(LARGE_BODIES),
-        watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
-        requests: requests.clone(),
-    });
+    let server = Arc::new(Context { view, requests: requests.clone() });
     let pods_path = "/api/v1/namespaces/{namespace}/pods";
     let pod_path = "/api/v1/namespaces/{namespace}/pods/{name}";
     let discovery = discovery::documents().into_iter();

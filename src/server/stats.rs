@@ -6,16 +6,21 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge}
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionStats {
     pub(super) open: Gauge,
+    pub(super) watchers: Gauge,
     pub(super) accepted: Counter,
     pub(super) rejected: Family<[(&'static str, &'static str); 1], Counter>,
 }
+
+/// Counts one connection or watcher as open until it is dropped.
+#[derive(Debug)]
+pub(super) struct Open(Gauge);
 
 /// Why the transport rejected or closed a connection or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum RejectReason {
-    /// The connection was closed to admit another one.
-    Evicted,
+    /// All slots of the listener were in use: the connection waited for one, or was closed.
+    Full,
     /// The TLS handshake failed or took too long.
     Handshake,
     /// The headers took too long.
@@ -24,8 +29,8 @@ pub enum RejectReason {
     BodyTimeout,
     /// The body was too large.
     BodySize,
-    /// All memory for bodies was in use.
-    BodyMemory,
+    /// Too many large bodies were read and decoded at the time.
+    LargeBodies,
     /// The client did not read the response.
     Stalled,
     /// The request was for another host.
@@ -39,12 +44,12 @@ pub enum RejectReason {
 impl RejectReason {
     /// All reasons in the order of their declaration, with their values of the metric's label.
     pub(super) const LABELS: [(Self, &'static str); 10] = [
-        (Self::Evicted, "room"),
+        (Self::Full, "room"),
         (Self::Handshake, "handshake"),
         (Self::HeadersTimeout, "headers_timeout"),
         (Self::BodyTimeout, "body_timeout"),
         (Self::BodySize, "body_too_large"),
-        (Self::BodyMemory, "body_memory"),
+        (Self::LargeBodies, "large_bodies"),
         (Self::Stalled, "stalled"),
         (Self::Host, "foreign_host"),
         (Self::Origin, "origin"),
@@ -77,18 +82,25 @@ impl ConnectionStats {
     }
 
     /// Counts a connection as open until the guard is dropped.
-    pub(super) fn connected(&self) -> OpenConnection {
+    pub(super) fn connected(&self) -> Open {
         self.accepted.inc();
-        self.open.inc();
-        OpenConnection(self.open.clone())
+        Open::new(&self.open)
+    }
+
+    /// Counts a client that follows the updates until the guard is dropped.
+    pub(super) fn watching(&self) -> Open {
+        Open::new(&self.watchers)
     }
 }
 
-/// Counts a connection as open.
-#[derive(Debug)]
-pub(super) struct OpenConnection(Gauge);
+impl Open {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
 
-impl Drop for OpenConnection {
+impl Drop for Open {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -60,7 +60,7 @@ const RULES: &[(&str, &[&str])] = &[
     // It writes a file, a pipe or the standard output, and follows rotation.
     ("sink/jsonl", &["std::fs"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
-        "listenfd tokio_rustls tower_service uuid x509_cert",
+        "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
         "std::env::consts",
         "crate::pod crate::manifest crate::validation crate::history crate::host",

@@ -85,6 +85,7 @@ mod server_transport_auth;
 mod server_transport_generated;
 mod server_transport_listen;
 mod server_transport_tls;
+mod server_transport_users;
 mod server_updates;
 mod settings;
 mod shutdown;

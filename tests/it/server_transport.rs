@@ -2,10 +2,13 @@
 
 use std::{fs, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
+use bytes::Bytes;
 use expect_test::expect;
-use http::Request;
+use http::{Method, Request};
 use http_body_util::Full;
-use podmux::server::{Limits, RejectReason};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use podmux::server::{Limits, RejectReason, SMALL_BODY};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -215,10 +218,12 @@ async fn a_body_has_a_maximal_size() {
     too_large.assert_eq(&answer.line());
     // A client that sends all of it first can still read the response.
     let mut stream = served.connect().await;
-    let head = format!("POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", 11 * MIB);
+    let head = format!(
+        "POST /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        11 * MIB
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(&vec![b'.'; 11 * MIB]).await.unwrap();
-    stream.shutdown().await.unwrap();
     assert!(rest(stream).await.starts_with("HTTP/1.1 413"));
     // A body whose Content-Length is too large need not be sent.
     let announced =
@@ -257,17 +262,18 @@ async fn an_incomplete_body_reaches_no_handler() {
 }
 
 #[tokio::test]
-async fn the_memory_for_large_bodies_is_limited_and_small_ones_have_their_own() {
-    let limits = Limits { large_bodies: MIB, ..Limits::default() };
+async fn large_bodies_are_so_many_at_a_time_and_small_ones_do_not_count() {
+    let limits = Limits { large_bodies: 1, body_time: SOON, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let holding = tokio::spawn(try_ask(served.connect().await, post_of("/wait", vec![b'.'; MIB])));
     until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
 
-    let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 500_000])).await;
-    expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many bodies are sent at the same time: retry","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
+    let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; SMALL_BODY + 1])).await;
+    expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many large bodies are sent at the same time: retry","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
     assert_eq!(answer.headers["retry-after"], "1");
-    served.rejected(RejectReason::BodyMemory, 1).await;
-    assert_eq!(ask(served.connect().await, post_of("/hello", "small")).await.line(), "200 5");
+    served.rejected(RejectReason::LargeBodies, 1).await;
+    let small = ask(served.connect().await, post_of("/hello", vec![b'.'; SMALL_BODY])).await;
+    assert_eq!(small.line(), format!("200 {SMALL_BODY}"));
 
     served.work.leave.add_permits(1);
     assert_eq!(holding.await.unwrap().unwrap().line(), "200 done");
@@ -277,11 +283,13 @@ async fn the_memory_for_large_bodies_is_limited_and_small_ones_have_their_own() 
 }
 
 #[tokio::test]
-async fn the_memory_for_small_bodies_is_limited() {
-    let limits = Limits { small_bodies: 1000, ..Limits::default() };
-    let served = Served::start(&loopback(), limits).await;
-    assert_eq!(ask(served.connect().await, post_of("/hello", vec![b'.'; 1001])).await.status, 503);
-    assert_eq!(ask(served.connect().await, post_of("/hello", vec![b'.'; 1000])).await.line(), "200 1000");
+async fn a_body_of_options_has_a_smaller_maximal_size() {
+    let served = Served::start(&loopback(), Limits::default()).await;
+    let mut request = post_of("/hello", vec![b'.'; 64 * 1024]);
+    *request.method_mut() = Method::DELETE;
+    assert_eq!(ask(served.connect().await, request.clone()).await.line(), "200 65536");
+    *request.body_mut() = Full::from(vec![b'.'; 64 * 1024 + 1]);
+    expect![[r#"413 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the body is larger than 65536 bytes: send options only","reason":"RequestEntityTooLarge","code":413}"#]].assert_eq(&ask(served.connect().await, request).await.line());
     served.ends().await;
 }
 
@@ -316,18 +324,66 @@ async fn a_client_that_waits_for_a_response_is_not_disconnected() {
     let mut head = [0; 12];
     stream.read_exact(&mut head).await.unwrap();
     // Later connections with the same timeouts do time out.
-    for times in 1..=4 {
-        raw(served.connect().await, "").await;
-        served.rejected(RejectReason::HeadersTimeout, times).await;
-    }
+    headers_time_out(&served, 4).await;
     until("only these two are open", || served.stats.open() == 2).await;
     served.work.leave.add_permits(1);
     assert_eq!(waiting.await.unwrap().unwrap().line(), "200 done");
     served.ends().await;
 }
 
+/// Waits for as long as this many times a short limit, by connections that exceed it.
+async fn headers_time_out(served: &Served, times: u64) {
+    for times in 1..=times {
+        raw(served.connect().await, "").await;
+        served.rejected(RejectReason::HeadersTimeout, times).await;
+    }
+}
+
+/// The server sends no PING of its own, and a client's is no request: an idle HTTP/2 connection
+/// died after 40 s, because the answer to our PING counted as the begin of a request.
 #[tokio::test]
-async fn one_connection_too_many_evicts_the_one_that_was_silent_longest() {
+async fn found_an_idle_http_2_connection_is_not_closed_for_its_pings() {
+    let served = Served::start(&loopback(), Limits { headers: SOON, ..Limits::default() }).await;
+    let mut client = pinging(&served).await;
+    let hello = || Request::get("http://localhost/hello").body(Full::default()).unwrap();
+    assert_eq!(client.send_request(hello()).await.unwrap().status(), 200);
+    headers_time_out(&served, 3).await;
+    assert_eq!(client.send_request(hello()).await.unwrap().status(), 200);
+    assert_eq!(served.stats.open(), 1);
+    served.ends().await;
+
+    // And they do not keep it open for ever.
+    let served = Served::start(&loopback(), Limits { idle: SOON, ..Limits::default() }).await;
+    let mut client = pinging(&served).await;
+    assert_eq!(client.send_request(hello()).await.unwrap().status(), 200);
+    until("the connection is closed", || served.stats.open() == 0).await;
+    served.ends().await;
+}
+
+/// An HTTP/2 connection whose client sends a PING again and again.
+async fn pinging(served: &Served) -> http2::SendRequest<Full<Bytes>> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).keep_alive_interval(SOON / 10).keep_alive_while_idle(true);
+    let (client, connection) = builder.handshake(TokioIo::new(served.connect().await)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn found_a_stalled_stream_is_not_forgiven_by_other_requests() {
+    let served = Served::start(&loopback(), Limits { stall: SOON, ..Limits::default() }).await;
+    let mut client = http2(served.connect().await).await;
+    let of = |path: &str| Request::get(format!("http://localhost{path}")).body(Full::default()).unwrap();
+    let unread = client.send_request(of("/endless")).await.unwrap();
+    let others = async { while client.send_request(of("/hello")).await.is_ok() {} };
+    timeout(PATIENCE, others).await.unwrap();
+    served.rejected(RejectReason::Stalled, 1).await;
+    drop(unread);
+    served.ends().await;
+}
+
+#[tokio::test]
+async fn the_connection_that_was_idle_longest_gives_way() {
     let limits = Limits { connections: 3, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
     let mut silent = Vec::new();
@@ -336,7 +392,7 @@ async fn one_connection_too_many_evicts_the_one_that_was_silent_longest() {
         until("the connection is accepted", || served.stats.accepted() == count).await;
     }
     assert_eq!(served.get("/hello").await.line(), "200 hello");
-    served.rejected(RejectReason::Evicted, 1).await;
+    served.rejected(RejectReason::Full, 1).await;
     assert_eq!(rest(silent.remove(0)).await, "");
     // The others are still open.
     for stream in silent {
@@ -346,73 +402,32 @@ async fn one_connection_too_many_evicts_the_one_that_was_silent_longest() {
 }
 
 #[tokio::test]
-async fn idle_and_stalled_connections_are_evicted_before_active_ones() {
+async fn connections_with_requests_do_not_give_way() {
     let limits = Limits { connections: 3, ..Limits::default() };
     let served = Served::start(&loopback(), limits).await;
-    // This client does not read: its response fills the buffers.
-    let mut unread = served.connect().await;
-    unread.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    until("the response begins", || served.work.pouring.load(Ordering::SeqCst) == 1).await;
-    let local = unread.local_addr().unwrap();
-    until("its receive window is full", || timer(served.address(), local).0 == 4).await;
-    // All tasks run on this thread: after this the kernel's buffers are full.
+    let waiting = tokio::spawn(try_ask(served.connect().await, get_of("/wait")));
+    until("the first is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
+    // This client sends its body slowly,
+    let mut sending = served.connect().await;
+    let head = b"POST /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n1";
+    sending.write_all(head).await.unwrap();
+    // and this one reads a stream.
+    let mut reading = served.connect().await;
+    reading.write_all(b"GET /silent HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut begin = [0; 12];
+    reading.read_exact(&mut begin).await.unwrap();
+    let other = tokio::spawn(try_ask(served.connect().await, get_of("/hello")));
+    served.rejected(RejectReason::Full, 1).await;
+    // All tasks run on this thread: after this the connection waits for a slot.
     for _ in 0..1000 {
         yield_now().await;
     }
-    // This client sends its body slowly.
-    let mut sending = served.connect().await;
-    sending
-        .write_all(
-            b"POST /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n1",
-        )
-        .await
-        .unwrap();
-    until("the connection is accepted", || served.stats.accepted() == 2).await;
-    let _idle = served.connect().await;
-    until("the connection is accepted", || served.stats.accepted() == 3).await;
-    // Two more connections evict the idle and the unread one.
-    let mut others = Vec::new();
-    for nth in 1..=2 {
-        let mut other = http1(served.connect().await).await;
-        let pending = tokio::spawn({
-            let request = get_of("/wait");
-            async move { other.send_request(request).await.unwrap().status() }
-        });
-        until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == nth).await;
-        served.rejected(RejectReason::Evicted, nth).await;
-        others.push(pending);
-    }
-    until("no stream is open", || served.work.pouring.load(Ordering::SeqCst) == 0).await;
+    assert_eq!((served.stats.accepted(), served.stats.open()), (3, 3));
     sending.write_all(b"2").await.unwrap();
     assert_eq!(gist(&rest(sending).await), "HTTP/1.1 200 OK 2");
-    served.work.leave.add_permits(2);
-    for other in others {
-        assert_eq!(other.await.unwrap(), 200);
-    }
-    served.ends().await;
-}
-
-#[tokio::test]
-async fn a_connection_with_a_running_handler_is_not_evicted() {
-    let limits = Limits { connections: 2, ..Limits::default() };
-    let served = Served::start(&loopback(), limits).await;
-    let mut waiting = Vec::new();
-    for _ in 0..2 {
-        waiting.push(tokio::spawn(try_ask(served.connect().await, get_of("/wait"))));
-    }
-    until("both are handled", || served.work.waiting.load(Ordering::SeqCst) == 2).await;
-    let third = tokio::spawn(try_ask(served.connect().await, get_of("/hello")));
-    // All tasks run on this thread: after this the third connection waits for a slot.
-    for _ in 0..1000 {
-        yield_now().await;
-    }
-    assert_eq!((served.stats.accepted(), served.stats.rejected(RejectReason::Evicted)), (2, 0));
+    assert_eq!(other.await.unwrap().unwrap().line(), "200 hello");
     served.work.leave.add_permits(1);
-    assert_eq!(third.await.unwrap().unwrap().line(), "200 hello");
-    served.work.leave.add_permits(1);
-    for waiting in waiting {
-        assert_eq!(waiting.await.unwrap().unwrap().line(), "200 done");
-    }
+    assert_eq!(waiting.await.unwrap().unwrap().line(), "200 done");
     served.ends().await;
 }
 
@@ -443,7 +458,7 @@ async fn a_thousand_slow_connections_block_no_other_client() {
     let begun = Instant::now();
     for second in 1..=2 {
         for stream in &mut tricklers {
-            // An evicted connection cannot send.
+            // A connection that gave way cannot send.
             let _ = stream.write_all(b"a").await;
         }
         assert_eq!(served.get("/hello").await.line(), "200 hello");

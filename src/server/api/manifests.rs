@@ -2,18 +2,18 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use axum::body::Body;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
 
 use crate::server::{
-    body::{BodyFormat, RequestBody, SMALL_BODY},
+    body::{BodyFormat, SMALL_BODY},
     context::{Context, Params},
     status::ApiError,
 };
 use crate::{
     host::Random,
     manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD, yaml},
-    pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName, Stage},
+    pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName},
 };
 
 /// kube-apiserver's limits of one warning, in characters, and of all warnings of a response, in
@@ -42,10 +42,10 @@ pub(crate) struct DecodedBody {
 ///
 /// # Errors
 /// 400 if it cannot be decoded or violates `fieldValidation=Strict`; 422 with every problem if
-/// its pods are invalid; 413 and 415 as for [`RequestBody::read`].
-pub(crate) async fn read(server: &Context, params: &Params, body: Body) -> Result<DecodedBody, ApiError> {
+/// its pods are invalid; 415 as for [`BodyFormat::of`].
+pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Result<DecodedBody, ApiError> {
     let validation = field_validation(params)?;
-    let input = RequestBody::read(&params.headers, body, &server.large_bodies).await?;
+    let format = BodyFormat::of(&params.headers)?;
     let preparation = Preparation {
         source: SourceName::Http,
         node: server.view.node.clone(),
@@ -56,18 +56,16 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Body) -> Resul
             .or(Some(params.option("namespace")).filter(|namespace| !namespace.is_empty()))
             .map(str::to_owned),
     };
-    let format = input.format;
-    let text = input.text.clone();
-    let decode = move || decode(&text, format, &preparation);
-    let decoded = if input.text.len() > SMALL_BODY { server.blocking(decode).await? } else { decode() };
+    let text = body.clone();
+    let decoded = server.decode(body.len(), move || decode(&text, format, &preparation)).await?;
     let Manifest { pods, has_list, warnings } =
-        decoded.map_err(|refusal| rejection(&refusal, format, name_in(&input.text).as_deref()))?;
+        decoded.map_err(|refusal| rejection(&refusal, format, name_in(&body).as_deref()))?;
     if validation == "Strict" {
         strict(&warnings)?;
     }
     check_finalizers(&pods)?;
     let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
-    let has_no_items = pods.is_empty() && has_empty_items(&input.text);
+    let has_no_items = pods.is_empty() && has_empty_items(&body);
     Ok(DecodedBody { pods, has_list, has_no_items, warnings })
 }
 
@@ -106,27 +104,11 @@ fn names(server: &Context) -> Generate {
 }
 
 fn decode(text: &[u8], format: BodyFormat, preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    if format == BodyFormat::Json
-        && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(text)
-    {
-        let place = Some((whole(error.line()), whole(error.column())));
-        let detail = format!("not JSON: {}", without_position(&error));
-        return Err(InvalidManifest {
-            stage: Stage::Decode,
-            problems: vec![Problem::error(detail).at(place)],
-        });
+    if format == BodyFormat::Json {
+        manifest::read_json(text, preparation)
+    } else {
+        manifest::read(text, preparation)
     }
-    manifest::read(text, preparation)
-}
-
-fn whole(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-/// The error without ` at line 3 column 5` at its end.
-fn without_position(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split_once(" at line ").map_or(&*text, |(what, _)| what).to_owned()
 }
 
 /// The `Status` of a rejected body.

@@ -17,7 +17,7 @@ use super::{
     select::Selector,
 };
 use crate::server::{
-    body::{BodyFormat, ChunkedBody, RequestBody, items},
+    body::{BodyFormat, ChunkedBody, items},
     context::{Context, Params, json_text},
     status::ApiError,
 };
@@ -150,14 +150,14 @@ fn key(params: &Params) -> PodKey {
 }
 
 /// `POST /pods`: creates or replaces each pod of the body.
-pub(crate) async fn apply(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn apply(server: Server, params: Params, body: Bytes) -> Answer {
     let dry = params.dry_run()?;
     let body = manifests::read(&server, &params, body).await?;
     write_set(&server, body, dry, Write::Apply).await
 }
 
 /// `PUT /pods`: replaces the set of all posted pods. Only an explicit `items: []` removes all.
-pub(crate) async fn replace_all(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn replace_all(server: Server, params: Params, body: Bytes) -> Answer {
     let dry = params.dry_run()?;
     let body = manifests::read(&server, &params, body).await?;
     if body.pods.is_empty() && !body.has_no_items {
@@ -203,19 +203,19 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
 }
 
 /// `POST /api/v1/namespaces/{namespace}/pods`: creates a pod.
-pub(crate) async fn create(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn create(server: Server, params: Params, body: Bytes) -> Answer {
     write_body(&server, &params, body, Write::Create, StatusCode::CREATED).await
 }
 
 /// `PUT /api/v1/namespaces/{namespace}/pods/{name}`: replaces a pod.
-pub(crate) async fn replace(server: Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn replace(server: Server, params: Params, body: Bytes) -> Answer {
     write_body(&server, &params, body, Write::Replace, StatusCode::OK).await
 }
 
 async fn write_body(
     server: &Context,
     params: &Params,
-    body: Body,
+    body: Bytes,
     write: impl FnOnce(Prepared) -> Write,
     code: StatusCode,
 ) -> Answer {
@@ -290,10 +290,10 @@ fn check_owner<'k>(server: &Context, keys: impl Iterator<Item = &'k PodKey>) -> 
 
 /// `DELETE /api/v1/namespaces/{namespace}/pods/{name}`: deletes a posted pod,
 /// also one in conflict with another source's. The response is the pod.
-pub(crate) async fn delete(State(server): Server, params: Params, body: Body) -> Answer {
+pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -> Answer {
     let key = key(&params);
-    let input = RequestBody::read(&params.headers, body, &server.large_bodies).await?;
-    let options = DeleteOptions::read(&input.text, input.format)?;
+    let format = BodyFormat::of(&params.headers)?;
+    let options = server.decode(body.len(), move || DeleteOptions::read(&body, format)).await??;
     options.check_policy(&params)?;
     let dry = params.dry_run()? | params.parse_dry_run(options.dry_run.iter().map(String::as_str))?;
     if params.options("gracePeriodSeconds").next() == Some("") {

@@ -22,7 +22,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{health, sources, updates::MAX_WATCHERS};
+use super::{health, sources};
 use crate::server::{
     context::Context,
     stats::{ConnectionStats, RejectReason},
@@ -49,12 +49,12 @@ pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Respons
     source(&mut registry, view, now);
     reflector(&mut registry, view);
     sink(&mut registry, view, now);
-    let watchers = MAX_WATCHERS - server.watchers.available_permits();
     // The other metrics do not depend on the history, which may wait for a disk.
     if let Ok(snapshot) = server.snapshot().await {
         set(&mut registry, "updates_seq", "The number of the last update of /updates", snapshot.seq);
     }
-    set(&mut registry, "updates_watchers", "How many clients watch /updates", watchers as u64);
+    let watchers = view.connections.watchers.clone();
+    registry.register("updates_watchers", "How many clients watch /updates", watchers);
     let requests = server.requests.clone();
     registry.register("http_requests", "How many HTTP requests were answered", requests.answered);
     let help = "How long requests took until the head of the response, in seconds";
@@ -192,7 +192,7 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
 }
 
 fn connections(registry: &mut Registry, view: &View) {
-    let ConnectionStats { open, accepted, rejected } = view.connections.clone();
+    let ConnectionStats { open, accepted, rejected, .. } = view.connections.clone();
     registry.register("connections", "How many connections are open", open);
     registry.register("connections_accepted", "How many connections were accepted", accepted);
     // A reason that has not occurred is shown, too.

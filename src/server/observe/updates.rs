@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::server::{
     body::{Chunks, Endless, items},
     context::{Context, Params, from_history},
+    slots::{MAX_WATCHERS, Watchers},
     status::ApiError,
 };
 use crate::{
@@ -26,8 +27,6 @@ use crate::{
     pod::SequencedUpdate,
 };
 
-/// The maximal number of watchers. Each uses a connection and holds its current update.
-pub const MAX_WATCHERS: usize = 256;
 /// The longest silence of an event stream. Proxies and browsers close connections that are
 /// silent for a minute.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -95,10 +94,14 @@ impl StreamFormat {
 /// A client of an event stream reconnects by itself and sends the number of the last event in
 /// `Last-Event-ID`. If a client is so slow that the history no longer has its next update, the
 /// stream ends with a `Status` of 410.
-pub(crate) async fn watch(State(server): State<Arc<Context>>, params: Params) -> Result<Response, ApiError> {
+pub(crate) async fn watch(
+    State(server): State<Arc<Context>>,
+    Extension(watchers): Extension<Watchers>,
+    params: Params,
+) -> Result<Response, ApiError> {
     let format = StreamFormat::of(&params.headers);
     let from = from(&params)?;
-    let permit = server.watchers.clone().try_acquire_owned().map_err(|_| {
+    let slot = watchers.try_acquire().ok_or_else(|| {
         let message = format!("too many clients watch /updates (at most {MAX_WATCHERS}): retry later");
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(5)
     })?;
@@ -107,8 +110,9 @@ pub(crate) async fn watch(State(server): State<Arc<Context>>, params: Params) ->
         Some(from) => history.watch(from).map_err(|gone| expired(&gone))?,
         None => from_history(history.watch_all()).await?,
     };
+    let open = (slot, server.view.connections.watching());
     let chunks = chunks(watcher, format).map(move |chunk| {
-        let _held_by_the_stream = &permit;
+        let _held_by_the_stream = &open;
         Ok::<_, Infallible>(chunk)
     });
     let headers = [

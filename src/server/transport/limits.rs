@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use crate::server::{body::LARGE_BODIES, slots::MAX_WATCHERS};
+
 /// The limits of the transport. The program uses [`Limits::default`]; tests use smaller ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The maximal number of connections over all listeners. One more closes the connection
-    /// with the lowest priority: an idle or stalled one first.
+    /// The maximal number of connections of a listener. More wait in the kernel, and idle ones
+    /// give way.
     pub connections: usize,
+    /// The maximal number of clients of a listener that follow the updates.
+    pub watchers: usize,
     /// How long a client may take to send a request's headers: from the beginning of the
     /// connection with its TLS handshake, and from the first byte of each later request.
     pub headers: Duration,
@@ -16,18 +20,16 @@ pub struct Limits {
     /// The maximal size of a request's body, in bytes.
     pub body: usize,
     /// A client must send the rest of a body, or `pace` bytes of it, in each period of this
-    /// length.
+    /// length. A request waits as long for other large bodies.
     pub body_time: Duration,
-    /// See `body_time`. The default is 50 KiB a second.
+    /// See `body_time`. The default is 50 KiB a second: 10 MiB take 200 s at most, and a client
+    /// that sends single bytes is rejected after `body_time`.
     pub pace: usize,
-    /// The memory for the bodies of all requests, in bytes, without the first
-    /// [`SMALL_BODY`](crate::server::SMALL_BODY) bytes of each.
+    /// How many bodies of more than [`SMALL_BODY`](crate::server::SMALL_BODY) bytes are read and
+    /// decoded at a time.
     pub large_bodies: usize,
-    /// The memory for the first bytes of all bodies. It is separate, so that large bodies do
-    /// not block small ones.
-    pub small_bodies: usize,
-    /// How long a client may read nothing of a response. Its connection is closed after one to
-    /// two times this.
+    /// How long a client may read nothing of a response: a client that never reads holds its slot
+    /// no longer than one that never sends.
     pub stall: Duration,
     /// How long requests may take to end after the server was stopped.
     pub drain: Duration,
@@ -48,9 +50,6 @@ pub(super) const SEND_BUFFER: u32 = 64 * 1024;
 pub(super) const BACKLOG: u32 = 1024;
 /// How many file descriptors are reserved for the rest of the agent.
 pub(super) const SPARE_FILES: usize = 256;
-/// How long unread input is discarded before a connection is closed. A socket that is closed
-/// with unread input is reset, and the client loses the response.
-pub(super) const LINGER: Duration = Duration::from_secs(2);
 /// TCP keepalive: the idle time, the number of probes and their interval. A dead connection
 /// is closed after three minutes.
 pub(super) const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_mins(1), 4, Duration::from_secs(30));
@@ -59,14 +58,14 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1000,
+            watchers: MAX_WATCHERS,
             headers: Duration::from_secs(10),
             idle: Duration::from_mins(2),
             body: 10 * 1024 * 1024,
             body_time: Duration::from_secs(10),
             pace: 512 * 1024,
-            large_bodies: 64 * 1024 * 1024,
-            small_bodies: 64 * 1024 * 1024,
-            stall: Duration::from_mins(1),
+            large_bodies: LARGE_BODIES,
+            stall: Duration::from_secs(10),
             drain: Duration::from_secs(2),
             reload: Duration::from_secs(10),
         }

@@ -3,38 +3,42 @@
 //! It binds its addresses before it serves one, retries those that are in use or not there yet, and
 //! completes responses before it stops.
 
+mod activity;
 pub(super) mod auth;
 mod connection;
 pub(super) mod credential_error;
 pub(super) mod credentials;
-mod drain;
 mod generated;
 mod late;
 pub(super) mod limits;
 pub(super) mod listen;
-mod request_body;
-mod slots;
-mod socket;
+pub(super) mod request_body;
 
 use std::{io, sync::Arc, time::Duration};
 
-use axum::{Extension, Router, extract::DefaultBodyLimit};
-use tokio::{sync::watch, task::JoinSet, time::sleep};
-use tokio_util::sync::CancellationToken;
+use axum::{Extension, Router};
+use rustix::process::geteuid;
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::sleep,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use self::{
-    connection::Shared,
+    auth::Peer,
+    connection::{Connection, Shared},
     credential_error::CredentialError,
     credentials::{CredentialFiles, CredentialReader, Credentials, Reloader, Stamps},
-    drain::{DrainGuard, DrainGuards},
     late::LateListeners,
     limits::Limits,
-    listen::{BindError, Listener},
-    request_body::BodyReader,
-    slots::Slots,
+    listen::{BindError, Incoming, Listener},
 };
-use super::stats::{ConnectionStats, RejectReason};
+use super::{
+    slots::Slots,
+    stats::{ConnectionStats, RejectReason},
+};
 use crate::{
     host::{Disk, Host},
     outage::Outage,
@@ -45,6 +49,8 @@ use crate::{
 
 /// The delay after a failed accept: without file descriptors the next one fails as well.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
+/// The user that all users without a mapping look like in a user namespace (`PrivateUsers=`).
+const OVERFLOW_UID: u32 = 65534;
 
 /// Why the server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +116,10 @@ impl Server {
                 Err(error) => return Err(error.into()),
             }
         }
-        let limits = Limits { connections: listen::connection_limit(limits.connections), ..limits };
+        // Each listener has as many slots.
+        let count = listeners.len().max(1);
+        let connections = listen::connection_limit(limits.connections * count) / count;
+        let limits = Limits { connections: connections.max(1), ..limits };
         Ok(Self {
             addresses: listeners.iter().map(|listener| listener.address.clone()).collect(),
             listeners,
@@ -172,36 +181,40 @@ impl Server {
     /// If the future is dropped, all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
         let Self { listeners, late, node, limits, files, stamps, credentials, stats, host, .. } = self;
-        let slots = Slots::new(limits.connections);
         let (subscriber, interval) = (credentials.subscribe(), limits.reload);
         let reader = CredentialReader::new(files.1.clone(), &self.addresses);
         let mut reloader = Reloader::new(files.1, stamps, credentials, &host);
         // What is not given is made before the first request.
         reloader.update(false).await;
-        let (guards, waiter) = DrainGuards::new(drain.clone());
-        let shared = Arc::new(Shared {
-            // `BodyReader` limits bodies.
-            router: router.layer(DefaultBodyLimit::disable()).layer(Extension(reader)),
-            node,
-            credentials: subscriber,
-            bodies: BodyReader::new(&limits),
-            stats,
-            stop: stop.clone(),
-            guards,
-            limits: limits.clone(),
-            clock: host.clock.clone(),
-        });
+        let router = request_body::read_bodies(router, &limits, stats.clone()).layer(Extension(reader));
+        let begun = TaskTracker::new();
         let mut accepting = JoinSet::new();
         let mut serve = |listener: Listener| {
             let how = if listener.passed { "listening, passed by systemd" } else { "listening" };
             info!(address = %listener.address, "{how}");
-            let guard = shared.guards.get().filter(|_| listener.passed);
-            accepting.spawn(accept(listener, guard, slots.clone(), shared.clone()));
+            let has_users = matches!(listener.address, Listen::Unix(_));
+            let shared = Arc::new(Shared {
+                router: router.clone(),
+                node: node.clone(),
+                credentials: subscriber.clone(),
+                stats: stats.clone(),
+                stop: stop.clone(),
+                drain: drain.clone(),
+                begun: begun.clone(),
+                passed: listener.passed,
+                slots: Slots::new(limits.connections, has_users),
+                watchers: Slots::new(limits.watchers, has_users),
+                limits: limits.clone(),
+                clock: host.clock.clone(),
+            });
+            accepting.spawn(accept(listener, shared));
         };
         listeners.into_iter().for_each(&mut serve);
         let late = drain.run_until_cancelled(late.bind(&host, serve));
         let draining = async {
-            waiter.drained(&shared.guards, &drain).await;
+            drain.cancelled().await;
+            begun.close();
+            begun.wait().await;
             self.drained.cancel();
         };
         tokio::select! {
@@ -216,35 +229,27 @@ impl Server {
     }
 }
 
-/// Accepts connections until the server stops, or drains if it has a guard; then waits for the
-/// connections.
-async fn accept(listener: Listener, guard: Option<DrainGuard>, slots: Arc<Slots>, shared: Arc<Shared>) {
+/// Accepts connections until the server stops, or drains if the socket is passed; then waits for
+/// the connections.
+async fn accept(listener: Listener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let mut outage = Outage::default();
-    let end = || async {
-        match &guard {
-            Some(guard) => guard.drain.cancelled().await,
-            None => shared.stop.cancelled().await,
-        }
-    };
+    let accepting = shared.passed.then(|| shared.begun.token());
+    // The connections of other users that wait for a slot: behind them in the kernel may be one
+    // with a reserved slot.
+    let places = Arc::new(Semaphore::new(shared.slots.reserved()));
     loop {
         let accepted = tokio::select! {
             biased;
-            () = end() => break,
+            () = shared.drained() => break,
+            () = shared.stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok(incoming) => {
                 outage.recovered();
-                // An accepted connection is served even if the drain begins now.
-                let Some((slot, evicted)) = shared.stop.run_until_cancelled(slots.acquire()).await else {
-                    break;
-                };
-                if evicted {
-                    shared.stats.reject(RejectReason::Evicted);
-                }
-                connections.spawn(connection::serve(incoming, slot, guard.clone(), shared.clone()));
+                admit(incoming, &shared, &places, &mut connections).await;
             }
             Err(error) if is_client_error(&error) => {}
             Err(error) => {
@@ -257,8 +262,50 @@ async fn accept(listener: Listener, guard: Option<DrainGuard>, slots: Arc<Slots>
     }
     // From here on new connections are refused; on a passed socket they wait for the next
     // process.
-    drop((listener, guard));
+    drop((listener, accepting));
     wait_for(&mut connections, &shared).await;
+}
+
+/// Serves a connection with a slot, also if the drain begins now. Without a free one it waits here,
+/// and later ones wait in the kernel; only those of other users wait aside, or are closed.
+async fn admit(
+    incoming: Incoming,
+    shared: &Arc<Shared>,
+    places: &Arc<Semaphore>,
+    connections: &mut JoinSet<()>,
+) {
+    let (slots, stop) = (shared.slots.clone(), shared.stop.clone());
+    let (privileged, steps_aside) = match incoming.peer {
+        Peer::Unix(uid) => (is_privileged(uid), !is_privileged(uid)),
+        Peer::Tcp(_) => (false, false),
+    };
+    let begun = shared.passed.then(|| shared.begun.token());
+    let own = shared.clone();
+    let serve = move |slot| connection::serve(Connection { incoming, privileged, slot, begun }, own);
+    let mut slot = slots.try_acquire(privileged);
+    if slot.is_none() {
+        shared.stats.reject(RejectReason::Full);
+        if !steps_aside {
+            slot = stop.run_until_cancelled(slots.acquire(privileged)).await.flatten();
+        } else if let Ok(place) = places.clone().try_acquire_owned() {
+            connections.spawn(async move {
+                let slot = stop.run_until_cancelled(slots.acquire(privileged)).await.flatten();
+                drop(place);
+                if let Some(slot) = slot {
+                    serve(slot).await;
+                }
+            });
+            return;
+        }
+    }
+    if let Some(slot) = slot {
+        connections.spawn(serve(slot));
+    }
+}
+
+/// Whether a user has the reserved slots: root and the agent's own.
+fn is_privileged(uid: u32) -> bool {
+    uid == 0 || (uid == geteuid().as_raw() && uid != OVERFLOW_UID)
 }
 
 /// Waits for the connections to end, after the server has stopped for [`Limits::drain`] at most.

@@ -1,104 +1,118 @@
-//! Reads requests' bodies before their handlers run, within limits of size, time and memory.
+//! Reads requests' bodies before their handlers run, within limits of size, time and number.
 
-use std::sync::Arc;
+use std::{error::Error, iter, sync::Arc, time::Duration};
 
+use axum::{
+    Router,
+    body::Body,
+    extract::{DefaultBodyLimit, Request, State},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{Method, StatusCode, header::EXPECT};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::body::Body as _;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout, timeout_at},
 };
+use tower_http::catch_panic::CatchPanicLayer;
 
-use super::limits::{LINGER, Limits};
+use super::limits::Limits;
 use crate::server::{
-    body::{SMALL_BODY, exceeds, incomplete, too_large},
-    stats::RejectReason,
+    body::{OPTIONS_BODY, SMALL_BODY},
+    stats::{ConnectionStats, RejectReason},
     status::ApiError,
 };
 
-/// When a client can retry after a lack of memory, in seconds.
+/// How long the rest of a rejected body is read. Many clients send all of a body before they read
+/// the response, and lose it if the connection ends before.
+const DISCARD: Duration = Duration::from_secs(2);
+/// When a client can retry after too many large bodies, in seconds.
 const RETRY_AFTER: u64 = 1;
 
-/// Reads bodies within the memory for all of them: see [`Limits::large_bodies`].
+/// Reads bodies, of which so many large ones at a time.
 #[derive(Debug)]
-pub(super) struct BodyReader {
-    small: Arc<Semaphore>,
-    large: Arc<Semaphore>,
+struct BodyReader {
+    large: Semaphore,
     limits: Limits,
+    stats: ConnectionStats,
 }
 
-/// A whole body and the permits for its memory.
-#[derive(Debug, Default)]
-pub(super) struct ReceivedBody {
-    pub(super) bytes: Bytes,
-    _memory: Vec<OwnedSemaphorePermit>,
+/// A router whose handlers receive whole bodies, and whose panics are responses.
+pub fn read_bodies(router: Router, limits: &Limits, stats: ConnectionStats) -> Router {
+    let large = Semaphore::new(limits.large_bodies);
+    let reader = Arc::new(BodyReader { large, limits: limits.clone(), stats });
+    router
+        .layer(DefaultBodyLimit::disable())
+        .layer(CatchPanicLayer::custom(|_| ApiError::internal().into_response()))
+        .layer(middleware::from_fn_with_state(reader, read))
+}
+
+/// The permit of a large body is held until its handler responds: it decodes the body.
+async fn read(State(reader): State<Arc<BodyReader>>, request: Request, next: Next) -> Response {
+    let (head, mut body) = request.into_parts();
+    let limit = match head.method {
+        Method::POST | Method::PUT | Method::PATCH => reader.limits.body,
+        _ => reader.limits.body.min(OPTIONS_BODY),
+    };
+    match reader.read(&mut body, limit).await {
+        Ok((body, _permit)) => next.run(Request::from_parts(head, body.into())).await,
+        Err((why, error)) => {
+            if let Some(why) = why {
+                reader.stats.reject(why);
+            }
+            let waits = head.headers.contains_key(EXPECT);
+            if !waits && error.code() != StatusCode::REQUEST_TIMEOUT {
+                discard(&mut body).await;
+            }
+            error.into_response()
+        }
+    }
+}
+
+/// Reads the rest of a rejected request's body for [`DISCARD`] at most.
+pub(super) async fn discard(body: &mut Body) {
+    let _ = timeout(DISCARD, async { while let Some(Ok(_)) = body.frame().await {} }).await;
 }
 
 /// Why a body was not read.
-pub(super) type BodyRejection = (Option<RejectReason>, ApiError);
+type BodyRejection = (Option<RejectReason>, ApiError);
 
 impl BodyReader {
-    pub(super) fn new(limits: &Limits) -> Self {
-        Self {
-            small: Arc::new(Semaphore::new(limits.small_bodies)),
-            large: Arc::new(Semaphore::new(limits.large_bodies)),
-            limits: limits.clone(),
-        }
-    }
-
-    /// Reads a whole body. A client that sends slowly blocks no handler.
-    pub(super) async fn read(
+    /// Reads a whole body of up to `limit` bytes.
+    async fn read(
         &self,
-        headers: &HeaderMap,
-        body: &mut Incoming,
-    ) -> Result<ReceivedBody, BodyRejection> {
-        if exceeds(headers, self.limits.body) {
-            return Err(self.oversized());
+        body: &mut Body,
+        limit: usize,
+    ) -> Result<(Bytes, Option<SemaphorePermit<'_>>), BodyRejection> {
+        // From `Content-Length`: the client need not send the body.
+        if body.size_hint().lower() > limit as u64 {
+            return Err(too_large(limit));
         }
-        let mut bytes = Vec::new();
-        let mut memory: [Option<OwnedSemaphorePermit>; 2] = [None, None];
-        let mut received = 0;
-        let mut deadline = Instant::now() + self.limits.body_time;
+        let Limits { body_time, pace, .. } = self.limits;
+        let (mut bytes, mut permit, mut paced) = (Vec::new(), None, 0);
+        let mut deadline = Instant::now() + body_time;
         loop {
             let frame = timeout_at(deadline, body.frame()).await.map_err(|_| self.too_slow())?;
             let Some(frame) = frame else { break };
             let Ok(data) = frame.map_err(|error| (None, incomplete(&error)))?.into_data() else { continue };
-            if bytes.len() + data.len() > self.limits.body {
-                return Err(self.oversized());
-            }
-            self.reserve(&mut memory, bytes.len(), data.len()).ok_or_else(no_memory)?;
             bytes.extend_from_slice(&data);
-            received += data.len();
-            if received >= self.limits.pace {
-                received = 0;
-                deadline = Instant::now() + self.limits.body_time;
+            if bytes.len() > limit {
+                return Err(too_large(limit));
+            }
+            if bytes.len() > SMALL_BODY && permit.is_none() {
+                let waited = timeout(body_time, self.large.acquire()).await;
+                permit = Some(waited.ok().and_then(Result::ok).ok_or_else(too_many)?);
+                // The client did not delay this.
+                deadline = Instant::now() + body_time;
+            }
+            if bytes.len() - paced >= pace {
+                (paced, deadline) = (bytes.len(), Instant::now() + body_time);
             }
         }
-        Ok(ReceivedBody { bytes: bytes.into(), _memory: memory.into_iter().flatten().collect() })
-    }
-
-    /// Reserves memory for more bytes of a body, from the pool of its first bytes or the other one.
-    fn reserve(
-        &self,
-        memory: &mut [Option<OwnedSemaphorePermit>; 2],
-        held: usize,
-        more: usize,
-    ) -> Option<()> {
-        let small = SMALL_BODY.saturating_sub(held).min(more);
-        for (pool, wanted, held) in [(&self.small, small, 0), (&self.large, more - small, 1)] {
-            let permit = pool.clone().try_acquire_many_owned(u32::try_from(wanted).ok()?).ok()?;
-            match &mut memory[held] {
-                Some(memory) => memory.merge(permit),
-                none => *none = Some(permit),
-            }
-        }
-        Some(())
-    }
-
-    fn oversized(&self) -> BodyRejection {
-        (Some(RejectReason::BodySize), too_large(self.limits.body))
+        Ok((bytes.into(), permit))
     }
 
     fn too_slow(&self) -> BodyRejection {
@@ -110,15 +124,22 @@ impl BodyReader {
     }
 }
 
-/// Reads and discards the rest of a rejected body, for at most [`LINGER`]. In HTTP/1 the socket
-/// does this when it is closed. In HTTP/2 the request would be reset after its response, and
-/// curl 7.88 for example reports the reset instead of the response.
-pub(super) async fn discard(body: &mut Incoming) {
-    let _ = timeout(LINGER, async { while let Some(Ok(_)) = body.frame().await {} }).await;
+fn too_large(limit: usize) -> BodyRejection {
+    let hint = if limit == OPTIONS_BODY { "send options only" } else { "send the pods in several requests" };
+    let message = format!("the body is larger than {limit} bytes: {hint}");
+    let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message);
+    (Some(RejectReason::BodySize), error)
 }
 
-fn no_memory() -> BodyRejection {
-    let message = "too many bodies are sent at the same time: retry";
+fn incomplete(error: &(dyn Error + 'static)) -> ApiError {
+    // The innermost cause is the reason; the outer ones are "error reading a body".
+    let causes = iter::successors(Some(error), |&error| error.source());
+    let cause = causes.last().map(ToString::to_string).unwrap_or_default();
+    ApiError::bad_request(format!("the body is incomplete: {cause}: send it again"))
+}
+
+fn too_many() -> BodyRejection {
+    let message = "too many large bodies are sent at the same time: retry";
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
-    (Some(RejectReason::BodyMemory), error.retry_after(RETRY_AFTER))
+    (Some(RejectReason::LargeBodies), error.retry_after(RETRY_AFTER))
 }

@@ -155,6 +155,10 @@ pub async fn until(what: &str, condition: impl Fn() -> bool) {
     timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
+async fn length(body: Bytes) -> String {
+    body.len().to_string()
+}
+
 fn router(work: Work) -> Router {
     let (wait, endless) = (work.clone(), work);
     let wait = async move || {
@@ -167,7 +171,7 @@ fn router(work: Work) -> Router {
         Body::new(Endless(endless))
     };
     Router::new()
-        .route("/hello", get(async || "hello").post(async |body: Bytes| body.len().to_string()))
+        .route("/hello", get(async || "hello").post(length).delete(length))
         .route("/livez", get(async || "ok"))
         .route("/who", get(async |Extension(caller): Extension<Caller>| format!("{caller:?}")))
         .route("/wait", get(wait.clone()).post(async move |_: Bytes| wait().await))

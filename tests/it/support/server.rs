@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use axum::{Router, body::Body};
+use axum::{Extension, Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -24,7 +24,7 @@ use podmux::{
     host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
-    server::{ConnectionStats, LastReload, View, router},
+    server::{ConnectionStats, LastReload, Limits, MAX_WATCHERS, View, Watchers, read_bodies, router},
     sink::SinkStatus,
     source::{
         SourceStatus,
@@ -162,7 +162,9 @@ impl TestServer {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = router(view);
+        let connections = view.connections.clone();
+        let router = read_bodies(router(view), &Limits::default(), connections)
+            .layer(Extension(Watchers::new(MAX_WATCHERS)));
         tasks.spawn(serve(listener, router.clone()));
         let channel = |source| Some((mux.channel(source)?, ListingBuilder::new(source)));
         let server = Self {

@@ -1,0 +1,126 @@
+//! Users of one Unix socket: none of them can lock out root and the agent's own user.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::atomic::Ordering,
+    thread,
+};
+
+use podmux::server::{Limits, MAX_WATCHERS, RejectReason};
+use rustix::{
+    process::{Uid, geteuid},
+    thread::set_thread_res_uid,
+};
+use tokio::{io::AsyncWriteExt as _, net::UnixStream};
+
+use crate::support::{
+    plain::Connection,
+    process::{Process, podmux},
+    served::{Served, ask, get_of, rest, unix, until},
+};
+
+/// A user without rights.
+const OTHER: u32 = 12_345;
+
+/// Whether this process may become another user.
+fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    if !is_root {
+        println!("not run: only root becomes another user");
+    }
+    is_root
+}
+
+/// Runs work as another user. In Linux each thread has its own.
+fn as_other<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        let other = Uid::from_raw(OTHER);
+        set_thread_res_uid(other, other, other).unwrap();
+        work()
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// Permits all users to connect.
+fn open_to_all(socket: &Path) {
+    fs::set_permissions(socket, Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(socket.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Connections of the other user.
+fn connect_as_other(socket: &Path, count: usize) -> Vec<UnixStream> {
+    let connect = || (0..count).map(|_| std::os::unix::net::UnixStream::connect(socket).unwrap()).collect();
+    let streams: Vec<_> = as_other(connect);
+    let streams = streams.into_iter().map(|stream| {
+        stream.set_nonblocking(true).unwrap();
+        UnixStream::from_std(stream).unwrap()
+    });
+    streams.collect()
+}
+
+#[test]
+fn found_256_watchers_of_one_user_do_not_lock_root_out() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("podmux.sock");
+    let listen = format!("unix:{}", socket.display());
+    let agent = Process::start(&mut podmux(&[
+        "run",
+        "--listen",
+        &listen,
+        "--state-dir",
+        "none",
+        "--node-name",
+        "node1",
+    ]));
+    agent.logs("listening");
+    open_to_all(&socket);
+    let connect = || Connection::unix(&socket).unwrap();
+    let share = MAX_WATCHERS - MAX_WATCHERS / 8;
+    let _watchers: Vec<_> = as_other(|| (0..share).map(|_| connect().lines("/updates").unwrap()).collect());
+    assert_eq!(as_other(|| connect().ask("GET", "/updates", b"").unwrap().code), 429);
+    assert!(connect().first_line("/updates").unwrap().contains(r#""op":"SET""#));
+}
+
+#[tokio::test]
+async fn connections_of_one_user_do_not_lock_root_out() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("podmux.sock");
+    // Two of them are reserved, and two more connections wait.
+    let limits = Limits { connections: 16, ..Limits::default() };
+    let served = Served::start(&unix(&socket), limits).await;
+    open_to_all(&socket);
+    let mut others = connect_as_other(&socket, 16);
+    for stream in &mut others {
+        stream
+            .write_all(b"GET /wait HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
+    }
+    until("14 are handled", || served.work.waiting.load(Ordering::SeqCst) == 14).await;
+    served.rejected(RejectReason::Full, 2).await;
+    // One more is closed.
+    let closed = connect_as_other(&socket, 1).remove(0);
+    assert_eq!(rest(closed).await, "");
+    // Root is served, one connection after the other and two at a time.
+    for _ in 0..4 {
+        let (first, second) = (UnixStream::connect(&socket).await, UnixStream::connect(&socket).await);
+        let (first, second) =
+            tokio::join!(ask(first.unwrap(), get_of("/hello")), ask(second.unwrap(), get_of("/hello")));
+        assert_eq!((&*first.line(), &*second.line()), ("200 hello", "200 hello"));
+        until("both are closed", || served.stats.open() == 14).await;
+    }
+    // Those that wait are served later.
+    served.work.leave.add_permits(16);
+    for stream in others {
+        assert!(rest(stream).await.starts_with("HTTP/1.1 200"));
+    }
+    served.ends().await;
+}
