@@ -113,6 +113,8 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l http-check-frequen
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l kubeconfig -d 'The kubeconfig of the API server whose pods for this node are read, or in-cluster for the service account of a pod [env: PODMUX_KUBECONFIG]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. TCP is served over TLS, to clients with a token or a certificate [default: unix:/run/podmux/podmux.sock for root, else unix:$XDG_RUNTIME_DIR/podmux/podmux.sock; and 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l max-posted-pods -d 'The most posted pods; replacing and deleting them is always allowed [default: 1000] [env: PODMUX_MAX_POSTED_PODS]' -r
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l max-posted-bytes -d 'The most bytes of posted pods, as JSON [default: 64Mi] [env: PODMUX_MAX_POSTED_BYTES]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l anonymous-auth -d 'Serve TCP as plain HTTP to all users of this machine, without TLS and credentials, on loopback only; for test rigs [default: false] [env: PODMUX_ANONYMOUS_AUTH]' -r -f -a "true\t''
 false\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l token-file -d 'The file with the token that TCP clients must send [default: auth/token in the state directory, made at the first start] [env: PODMUX_TOKEN_FILE]' -r -F
