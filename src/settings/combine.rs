@@ -138,9 +138,8 @@ pub(super) fn server_config(
     }
     config.generated = state_dir.filter(|_| tcp.is_some()).map(|state| generated(&config, state, node_name));
     let is_given = config.tls.is_some() && (config.token_file.is_some() || config.client_ca_file.is_some());
-    if is_default && !is_given && config.generated.is_none() {
-        config.listen.retain(|address| matches!(address, Listen::Unix(_)));
-    } else if !is_given && config.generated.is_none() {
+    if !is_given && config.generated.is_none() {
+        config.listen.retain(|address| !is_default || matches!(address, Listen::Unix(_)));
         check_tcp(&config, layers, |_| true, UNPROTECTED)?;
     }
     if let (Some(address), true, true) = (tcp, !is_given && !is_default, command_line.may_be_passed) {
