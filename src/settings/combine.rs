@@ -130,8 +130,8 @@ pub(super) fn server_config(
         check_anonymous(&config, layers)?;
         return Ok((config, warnings));
     }
-    let addresses = config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address));
-    let tcp = addresses.cloned().find(|address| matches!(address, Listen::Tcp(_)));
+    let mut addresses = config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address));
+    let tcp = addresses.find(|address| matches!(address, Listen::Tcp(_))).cloned();
     if config.client_ca_file.is_some() && config.tls.is_none() && state_dir.is_none() {
         let problem = "client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too";
         return Err(layers.invalid("client-ca-file", problem));
