@@ -130,17 +130,16 @@ pub(super) fn server_config(
         check_anonymous(&config, layers)?;
         return Ok((config, warnings));
     }
-    let addresses = config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address));
-    let tcp = addresses.cloned().find(|address| matches!(address, Listen::Tcp(_)));
+    let mut addresses = config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address));
+    let tcp = addresses.find(|address| matches!(address, Listen::Tcp(_))).cloned();
     if config.client_ca_file.is_some() && config.tls.is_none() && state_dir.is_none() {
         let problem = "client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too";
         return Err(layers.invalid("client-ca-file", problem));
     }
     config.generated = state_dir.filter(|_| tcp.is_some()).map(|state| generated(&config, state, node_name));
     let is_given = config.tls.is_some() && (config.token_file.is_some() || config.client_ca_file.is_some());
-    if is_default && !is_given && config.generated.is_none() {
-        config.listen.retain(|address| matches!(address, Listen::Unix(_)));
-    } else if !is_given && config.generated.is_none() {
+    if !is_given && config.generated.is_none() {
+        config.listen.retain(|address| !is_default || matches!(address, Listen::Unix(_)));
         check_tcp(&config, layers, |_| true, UNPROTECTED)?;
     }
     if let (Some(address), true, true) = (tcp, !is_given && !is_default, command_line.may_be_passed) {

@@ -67,11 +67,18 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "NAME", value_parser = node_name, visible_alias = "hostname-override", help_heading = "Sources")]
     pub(super) node_name: Option<NodeName>,
 
-    /// Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. TCP
-    /// is served over TLS, to clients with a token or a certificate [default:
-    /// unix:/run/podmux/podmux.sock for root, else unix:$XDG_RUNTIME_DIR/podmux/podmux.sock; and
-    /// 127.0.0.1:10240]
-    #[arg(long, value_name = "HOST:PORT|unix:PATH|none", value_parser = listen, value_delimiter = ',', help_heading = "Server")]
+    /// Its help is no doc comment, because rustdoc would take the default for a link.
+    #[arg(
+        long,
+        value_name = "HOST:PORT|unix:PATH|none",
+        value_parser = listen,
+        value_delimiter = ',',
+        help = "Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. \
+                TCP is served over TLS, to clients with a token or a certificate [default: \
+                unix:/run/podmux/podmux.sock for root, else unix:$XDG_RUNTIME_DIR/podmux/podmux.sock; and \
+                127.0.0.1:10240]",
+        help_heading = "Server"
+    )]
     pub(super) listen: Vec<Option<Listen>>,
 
     /// The most posted pods; replacing and deleting them is always allowed

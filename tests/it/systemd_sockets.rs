@@ -246,6 +246,7 @@ fn a_passed_socket_for_all_addresses_replaces_ours_and_needs_tls_and_a_token() {
         message.replace(&address.port().to_string(), "PORT")
     };
     let stateless = ["--state-dir", "none", "--listen", "none"];
+    assert_eq!(message(&stateless[..2]), message(&stateless));
     expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket): it needs TLS and credentials: give --state-dir DIR, where they are made and kept, or --tls-cert-file, --tls-private-key-file, and --token-file or --client-ca-file; or write a path in ListenStream= of the .socket unit"].assert_eq(&message(&stateless));
     expect!["podmux: systemd passed the socket [::]:PORT (podmux.socket): other machines can reach it, and --anonymous-auth is for loopback only: leave that out; or write a path in ListenStream= of the .socket unit"].assert_eq(&message(&["--anonymous-auth", "--listen", &ours]));
     let authority = Authority::new(unit.dir.path(), "ca");

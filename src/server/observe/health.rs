@@ -101,10 +101,9 @@ fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
 /// (`apiserver/pkg/server/healthz`). Callers without credentials read the word, so it has no reason.
 fn report(name: &str, checks: &[Check], params: &Params) -> Response {
     let passed = checks.iter().all(|(_, outcome)| outcome.is_ok());
-    let (code, mut text) = match passed {
-        true => (StatusCode::OK, "ok".to_owned()),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "failed".to_owned()),
-    };
+    let (code, word) =
+        if passed { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "failed") };
+    let mut text = word.to_owned();
     if params.options("verbose").next().is_some() {
         text.clear();
         for (check, outcome) in checks {

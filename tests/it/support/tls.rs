@@ -23,7 +23,9 @@ pub fn connect(address: &str, ca: &Path, client: Option<(&Path, &Path)>) -> TlsS
         found.ok().filter(|found| !found.is_empty())
     });
     let mut roots = RootCertStore::empty();
-    authorities.into_iter().for_each(|authority| roots.add(authority).unwrap());
+    for authority in authorities {
+        roots.add(authority).unwrap();
+    }
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
