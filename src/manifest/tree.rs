@@ -170,7 +170,7 @@ pub(super) struct Places<'t> {
 }
 
 /// The distance of the known places, in bytes.
-const STRIDE: usize = 4096;
+const STRIDE: usize = 256;
 
 impl<'t> Places<'t> {
     pub(super) fn new(text: &'t str) -> Self {

@@ -23,7 +23,7 @@ use tokio::runtime;
 use crate::support::{kubernetes::not_tested, server::TestServer};
 
 /// The lengths of the texts, in bytes.
-const LENGTHS: [usize; 3] = [4096, 8192, 16384];
+const LENGTHS: [usize; 3] = [2048, 4096, 8192];
 
 /// How much more work twice the text may be: sorting and growing buffers need some.
 const GROWTH: f64 = 2.3;
@@ -447,11 +447,11 @@ fn answering_requests_is_linear() {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(TestServer::start());
     let bodies = [run("\t"), run("- "), run("k№: v\n"), run("{\"a\":"), within("{", "\"k№\":1,", "\"z\":1}")];
-    let shapes = [&bodies, PODS, LABEL_SELECTORS].concat();
+    let shapes = [&bodies, &PODS[..6], &LABEL_SELECTORS[..3]].concat();
     check("answering_requests_is_linear", &shapes, &|text| {
         let encoded = percent_encode(text.as_bytes(), NON_ALPHANUMERIC);
         // A header has fewer characters than a body.
-        let header: String = text.chars().filter(|c| c.is_ascii_graphic()).collect();
+        let header: String = text.chars().filter(char::is_ascii_graphic).collect();
         let labels = format!("GET /pods?labelSelector={encoded}");
         let fields = format!("GET /pods?fieldSelector={encoded}");
         let other = format!("GET /pods?{encoded}");
