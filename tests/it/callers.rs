@@ -278,7 +278,7 @@ fn without_credentials_the_health_is_one_word_and_has_no_reason() {
     // With credentials the reasons are there.
     wait_for(|| {
         let text = ask(Some(&token), "/readyz?verbose").text();
-        (text.contains("canary-stderr") && text.contains("canary-url")).then_some(())
+        (text.contains("canary-plugin") && text.contains("canary-url")).then_some(())
     });
     for (path, code, word) in [("/livez", 200, "ok"), ("/readyz", 503, "failed"), ("/healthz", 503, "failed")]
     {

@@ -57,6 +57,7 @@ async fn a_port_in_use_is_bound_later_and_other_addresses_are_served_meanwhile()
     let other = TcpListener::bind("127.13.0.1:0").await.unwrap();
     let address = other.local_addr().unwrap();
     let mut settings = unix(&path);
+    settings.anonymous = true;
     settings.listen.push(Listen::Tcp(address));
     let served = Served::start(&settings, Limits::default()).await;
     let mut failing = served.failing.clone();

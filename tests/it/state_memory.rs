@@ -38,6 +38,10 @@ impl Node {
             &listen,
             "--state-dir",
             &state,
+            "--max-posted-pods",
+            "50000",
+            "--max-posted-bytes",
+            "1Gi",
         ]));
         wait_for(|| {
             let answer = Connection::unix(&self.socket()).ok()?.ask("GET", "/readyz", b"").ok()?;
