@@ -438,7 +438,10 @@ fn mount_hanging(directory: &Path) -> File {
     server
 }
 
-/// An agent with one manifest, in the directory `name`.
+/// What the source says of a file system that hangs.
+const HANGS: &str = "the file system has not answered for 10s";
+
+/// An agent whose files are in the directory `name`.
 fn agent_at(name: &Path) -> Process {
     let at = |part: &str| name.join(part).display().to_string();
     let (manifests, state, socket) = (at("manifests"), at("state"), format!("unix:{}", at("s")));
@@ -458,7 +461,6 @@ fn a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else() {
     if !inside("-Urm", "file_faults::a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else") {
         return;
     }
-    const HANGS: &str = "the file system has not answered for 10s";
     let (known, unknown) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for place in [known.path(), unknown.path()] {
         fs::create_dir(place.join("manifests")).unwrap();
@@ -501,7 +503,7 @@ fn a_manifest_file_system_that_hangs_is_shown_and_stops_nothing_else() {
     agent.logs("source recovered");
     fs::write(known.path().join("manifests/web.yaml"), pod("web", "i:2")).unwrap();
     agent.holds("the update", |held| {
-        held.pods.get("default/web-node1").is_some_and(|pod| pod.to_string().contains("i:2"))
+        held.pods.get("default/web-node1").is_some_and(|pod| pod.contains("i:2"))
     });
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
