@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     pod::{
-        FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, Severity, SourceName, Stage,
-        identity, quoted,
+        FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, SecurityLevel, Severity,
+        SourceName, Stage, identity, quoted,
     },
-    validation::{self, Report},
+    validation::{self, Report, pod_security},
 };
 
 /// The largest manifest that is read, in bytes (the kubelet's bound for a URL's body).
@@ -112,7 +112,20 @@ pub struct Manifest {
 /// # Errors
 /// All problems of the manifest, each with its position. A manifest is accepted as a whole or rejected.
 pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, validation::validate)
+    admit(text, preparation, SecurityLevel::Privileged)
+}
+
+/// Reads a manifest as [`read`] does, and rejects pods that exceed a level of the Pod Security
+/// Standards.
+///
+/// # Errors
+/// As [`read`], and for each such pod how it violates the level, if it is valid otherwise.
+pub fn admit(
+    text: &[u8],
+    preparation: &Preparation,
+    level: SecurityLevel,
+) -> Result<Manifest, InvalidManifest> {
+    decode_with(text, preparation, level, validation::validate)
 }
 
 /// Decodes and prepares a manifest without validating its pods.
@@ -120,13 +133,18 @@ pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidM
 /// # Errors
 /// As [`read`], without those of validation.
 pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, |_, _, _| {})
+    decode_with(text, preparation, SecurityLevel::Privileged, |_, _, _| {})
 }
 
 /// Validates a prepared pod at a path of its manifest.
 type PodCheck = fn(&Object, &FieldPath<'_>, &mut dyn Report);
 
-fn decode_with(text: &[u8], preparation: &Preparation, check: PodCheck) -> Result<Manifest, InvalidManifest> {
+fn decode_with(
+    text: &[u8],
+    preparation: &Preparation,
+    level: SecurityLevel,
+    check: PodCheck,
+) -> Result<Manifest, InvalidManifest> {
     let invalid = |problem| InvalidManifest { stage: Stage::Decode, problems: vec![problem] };
     if text.len() > MAX_MANIFEST {
         let detail = format!("{} bytes are too many: a manifest has at most {MAX_MANIFEST}", text.len());
@@ -135,6 +153,7 @@ fn decode_with(text: &[u8], preparation: &Preparation, check: PodCheck) -> Resul
     let text = utf8(text).map_err(invalid)?;
     let mut decoder = Decoder {
         preparation,
+        level,
         check,
         findings: Findings::new(&text),
         stage: None,
@@ -173,6 +192,7 @@ struct DecodedPod {
 
 struct Decoder<'r, 't> {
     preparation: &'r Preparation,
+    level: SecurityLevel,
     check: PodCheck,
     findings: Findings<'t>,
     /// The first stage that found an error.
@@ -265,6 +285,11 @@ impl Decoder<'_, '_> {
         let key = prepare(&mut pod, self.preparation);
         let Self { findings, stage, looks, .. } = self;
         (self.check)(&pod, path, &mut PodReport { findings, document, stage, looks });
+        if self.findings.errors() == errors
+            && let Some(violation) = pod_security::violation(&pod, self.level)
+        {
+            self.reject(Stage::Security, node.at, path, Problem::error(violation));
+        }
         // The API validates managedFields; podmux does not keep them.
         defaults::child(&mut pod, "metadata").remove("managedFields");
         let prepared = Prepared::from_canonical(pod, key);

@@ -14,8 +14,8 @@ mod typed;
 pub mod yaml;
 
 pub use decode::{
-    Generate, MAX_GENERATED_PREFIX, MAX_LOOKS, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, decode,
-    read,
+    Generate, MAX_GENERATED_PREFIX, MAX_LOOKS, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit,
+    decode, read,
 };
 pub use server_pod::ServerPodError;
 #[cfg(feature = "agent")]

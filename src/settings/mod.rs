@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use self::{
-    combine::{api_config, distinct, server_config, url_config},
+    combine::{api_config, distinct, level, server_config, url_config},
     file::ConfigFile,
     layers::Layers,
 };
@@ -18,8 +18,14 @@ pub use self::{
 pub(crate) use self::{
     flags::{Flags, explain},
     layers::InvalidValue,
+    values::security_level,
 };
-use crate::{host::Disk, mux::Notify, pod::NodeName, server, sink, source, telemetry};
+use crate::{
+    host::Disk,
+    mux::Notify,
+    pod::{NodeName, SourceName},
+    server, sink, source, telemetry,
+};
 
 mod combine;
 pub(crate) mod duration;
@@ -74,15 +80,17 @@ impl Settings {
             config.as_deref().map(|path| file::read(path, disk)).transpose()?.unwrap_or_default();
         let layers = Layers::new(command_line, environment, given);
         let mut flags = layers.parse()?;
+        distinct(flags.pod_security.iter().map(|(source, _)| *source).collect(), "pod-security", &layers)?;
         let mut settings = Self {
             config,
             file: flags.pod_manifest_path.take().map(|path| source::file::Config {
                 path,
                 check_frequency: flags.file_check_frequency,
                 on_invalid: flags.on_invalid_manifest,
+                pod_security: level(&flags, SourceName::File),
             }),
             url: url_config(&mut flags, &layers)?,
-            api: api_config(flags.kubeconfig.take(), environment, &layers)?,
+            api: api_config(&mut flags, environment, &layers)?,
             server: server_config(&mut flags, &layers, &command_line.passed)?,
             state_dir: state_dir(flags.state_dir, environment)?,
             node_name: flags.node_name.map_or_else(host_name, Ok)?,

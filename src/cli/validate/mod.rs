@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
                 if found.files.is_empty() {
                     report.note(path, format_args!("no manifests in it"))?;
                 }
-                check_all(&found, &preparation, args.strict, &mut report)?;
+                check_all(&found, &preparation, args, &mut report)?;
             }
             Err(error) => {
                 is_missing = true;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
 fn check_all(
     found: &FoundManifests,
     preparation: &Preparation,
-    strict: bool,
+    args: &Args,
     report: &mut ReportPrinter,
 ) -> Result<(), Failure> {
     let progress = ProgressLine::new(found.files.len(), found.files.len() > PROGRESS_STEP);
@@ -68,7 +68,7 @@ fn check_all(
         if done.is_multiple_of(PROGRESS_STEP) {
             progress.show(done);
         }
-        checked.push(check(path, preparation, strict));
+        checked.push(check(path, preparation, args));
     }
     progress.clear();
     if found.is_directory && preparation.source == SourceName::File {

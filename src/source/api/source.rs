@@ -119,13 +119,15 @@ impl ApiSource {
         let (relist_sender, relist) = watch::channel(RelistRequest { count: 0, config: config.clone() });
         let metrics = ReflectorMetrics::default();
         let handle = ApiHandle { relist: relist_sender, status, metrics: metrics.clone() };
+        let mut store = UndeltaStore::new(node.clone(), channel, host.clock.clone());
+        store.set_level(config.pod_security);
         let source = Self {
             connector: Connector::new(config.kubeconfig.clone()).with_proxies(config.proxies.clone()),
             server: None,
             cluster: None,
             is_cluster_checked: false,
             reflector: Reflector::new(None, Instant::now()),
-            store: UndeltaStore::new(node.clone(), channel, host.clock.clone()),
+            store,
             reporter: Reporter::new(status_sender, host.clock.clone()),
             metrics,
             request_metrics: RequestMetrics::default(),
@@ -420,8 +422,9 @@ impl ApiSource {
 
     fn request_ended(&mut self, end: &RequestEnd) {
         if *end == RequestEnd::RelistRequested {
-            let kubeconfig = self.relist.borrow().config.kubeconfig.clone();
+            let Config { kubeconfig, pod_security, .. } = self.relist.borrow().config.clone();
             self.connector.switch_to(kubeconfig);
+            self.store.set_level(pod_security);
         }
         let kind = error_kind(end, self.reflector.was_accepted());
         let result = self.reflector.end(end, Instant::now(), self.host.random.fraction());

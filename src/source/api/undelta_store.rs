@@ -18,8 +18,12 @@ use super::{listing_info::ListingInfo, watch_event::Object};
 use crate::{
     host::Clock,
     mux::SourceChannel,
-    pod::{Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, RejectionReason, SourceName},
+    pod::{
+        InvalidManifest, Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, Problem,
+        RejectionReason, SecurityLevel, SourceName, Stage,
+    },
     source::last_good::LastGood,
+    validation::pod_security,
 };
 
 /// The origin of all objects whose name cannot be read.
@@ -39,6 +43,8 @@ pub(super) struct UndeltaStore {
     /// The origins whose pods changed since the last publication.
     changed: BTreeSet<Origin>,
     mirrors: HashSet<Origin>,
+    /// The level that the pods may not exceed.
+    level: SecurityLevel,
     clock: Clock,
 }
 
@@ -54,12 +60,18 @@ impl UndeltaStore {
             has_nameless: false,
             changed: BTreeSet::new(),
             mirrors: HashSet::new(),
+            level: SecurityLevel::default(),
             clock,
         }
     }
 
     pub(super) fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
+    }
+
+    /// Sets the level that the pods of later events may not exceed.
+    pub(super) fn set_level(&mut self, level: SecurityLevel) {
+        self.level = level;
     }
 
     /// Publishes the last-known-good listing, stores changes there from now on, and returns
@@ -150,18 +162,21 @@ impl UndeltaStore {
 
     /// Returns whether the listing changed.
     fn put(&mut self, object: Object) -> bool {
-        let (key, why) = match object {
-            Object::Pod(pod) => match self.wrong_node(&pod) {
-                None => return self.put_pod(*pod),
-                Some(why) => (Some(pod.key().clone()), why),
-            },
-            Object::Undecodable { key, why } => (key, why),
+        let unreadable = |why: String| RejectionReason::Unreadable(why.into());
+        let (key, reason) = match object {
+            Object::Pod(pod) => {
+                match self.wrong_node(&pod).map(unreadable).or_else(|| self.forbidden(&pod)) {
+                    None => return self.put_pod(*pod),
+                    Some(reason) => (Some(pod.key().clone()), reason),
+                }
+            }
+            Object::Undecodable { key, why } => (key, unreadable(why)),
         };
         let origin = key.as_ref().map_or_else(|| Origin::from(NAMELESS), origin);
-        let is_new = self.builder.reject(&origin, RejectionReason::Unreadable(why.as_str().into()));
+        let is_new = self.builder.reject(&origin, reason.clone());
         if is_new {
             let kept = self.builder.pods_of(&origin) > 0;
-            warn!(source = "api", pod = %origin, kept, error = %why, "pod rejected");
+            warn!(source = "api", pod = %origin, kept, error = %reason, "pod rejected");
         }
         is_new
     }
@@ -196,6 +211,16 @@ impl UndeltaStore {
                 self.node.as_str()
             )
         })
+    }
+
+    /// Why a pod exceeds the level, if it does. The end of a pod is always published, so that
+    /// one that runs since the level was another is stopped. Mirror pods are withheld.
+    fn forbidden(&self, pod: &Prepared) -> Option<RejectionReason> {
+        if pod.metadata("deletionTimestamp").is_some() || pod.annotation(MIRROR).is_some() {
+            return None;
+        }
+        let problems = vec![Problem::error(pod_security::violation(pod.object(), self.level)?)];
+        Some(RejectionReason::Invalid(Arc::new(InvalidManifest { stage: Stage::Security, problems })))
     }
 
     fn remove(&mut self, origin: &Origin) -> bool {

@@ -40,11 +40,10 @@ const POLL: Duration = Duration::from_secs(1);
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the handle asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Requests {
     rescans: u64,
-    check_frequency: Duration,
-    on_invalid: OnInvalid,
+    config: Config,
 }
 
 /// Controls a [`FileSource`] that runs. Cheap to clone.
@@ -63,10 +62,8 @@ impl FileHandle {
     }
 
     /// Applies these settings and starts a scan. The path needs a restart: it is ignored.
-    pub fn retune(&self, Config { check_frequency, on_invalid, .. }: Config) {
-        self.requests.send_modify(|requests| {
-            *requests = Requests { rescans: requests.rescans + 1, check_frequency, on_invalid };
-        });
+    pub fn retune(&self, config: Config) {
+        self.requests.send_modify(|requests| *requests = Requests { rescans: requests.rescans + 1, config });
     }
 
     /// Starts a scan and waits until its result has been merged. Returns false if the source
@@ -104,8 +101,7 @@ impl FileSource {
     /// A source that publishes the manifests at the path of the settings into a channel. It does
     /// nothing before it runs.
     pub fn new(config: Config, preparation: Preparation, channel: SourceChannel) -> (Self, FileHandle) {
-        let Config { check_frequency, on_invalid, .. } = config;
-        let (request, requests) = level::channel(Requests { rescans: 0, check_frequency, on_invalid });
+        let (request, requests) = level::channel(Requests { rescans: 0, config: config.clone() });
         let (status, published) = level::channel(SourceStatus {
             target: config.path.display().to_string(),
             detail: "the first scan is in progress".to_owned(),
@@ -204,11 +200,12 @@ impl FileSource {
                 () = time::sleep_until(schedule.next()) => {}
             }
             let began = Instant::now();
-            let Requests { rescans, check_frequency, on_invalid } = *self.requests.borrow_and_update();
+            let Requests { rescans, config } = self.requests.borrow_and_update().clone();
+            let check_frequency = config.check_frequency;
             let scan = schedule.next_scan <= began || rescans > answering.unwrap_or(*self.rescanned.borrow());
             let changes = self.queue.take();
             if let Some(worker) = &mut self.worker {
-                worker.retune(check_frequency, on_invalid);
+                worker.retune(config);
             }
             if !scan && changes.is_empty() && schedule.next() > began {
                 continue;

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use http::{HeaderMap, Uri};
 
-use crate::{certificate_files::CertificateFiles, client::shown, hex::hex};
+use crate::{certificate_files::CertificateFiles, client::shown, hex::hex, pod::SecurityLevel};
 
 /// The url source's settings.
 #[derive(Clone, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Config {
     pub sha256: Option<[u8; 32]>,
     /// The time between the end of one poll and the beginning of the next.
     pub check_frequency: Duration,
+    /// The level that its pods may not exceed.
+    pub pod_security: SecurityLevel,
 }
 
 impl Config {
@@ -33,6 +35,7 @@ impl Config {
             client_certificate: None,
             sha256: None,
             check_frequency: Duration::from_secs(20),
+            pod_security: SecurityLevel::default(),
         }
     }
 }
@@ -48,6 +51,7 @@ impl fmt::Debug for Config {
             .field("client_certificate", &self.client_certificate)
             .field("sha256", &self.sha256.map(|sum| hex(&sum)))
             .field("check_frequency", &self.check_frequency)
+            .field("pod_security", &self.pod_security)
             .finish()
     }
 }

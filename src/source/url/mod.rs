@@ -211,6 +211,10 @@ impl UrlSource {
             }
             let Requests { polls, config } = self.requests.borrow_and_update().clone();
             let is_requested = polls > *self.polled.borrow();
+            if config.pod_security != self.config.pod_security {
+                // The level of the known pods was another one.
+                self.known = None;
+            }
             self.config = config;
             let poll = async {
                 if is_requested {
@@ -245,8 +249,9 @@ impl UrlSource {
                 self.known = Some(Known { sha256, validators });
             }
             Answer::Body(Fetched { body, sha256, validators }) => {
-                let preparation = self.preparation.clone();
-                let decoding = self.host.threads.blocking(move || manifest::read(&body, &preparation));
+                let (preparation, level) = (self.preparation.clone(), self.config.pod_security);
+                let decoding =
+                    self.host.threads.blocking(move || manifest::admit(&body, &preparation, level));
                 match decoding.await {
                     Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, validators }).await,
                     Ok(Err(rejection)) => return Err(self.reject(rejection)),
