@@ -9,6 +9,8 @@ use crate::pod::SecurityLevel;
 /// The name of a control that forbids a pod, and how the pod violates it.
 type Violation = (String, String);
 
+type Control = fn(&PodParts<'_>) -> Option<Violation>;
+
 /// The levels that have a control. The restricted level replaces some controls of the baseline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum On {
@@ -18,7 +20,7 @@ enum On {
 }
 
 /// The controls in upstream's order.
-const CONTROLS: [(On, fn(&PodParts<'_>) -> Option<Violation>); 19] = [
+const CONTROLS: [(On, Control); 19] = [
     (On::Both, app_armor),
     (On::Baseline, default_capabilities),
     (On::Both, host_namespaces),
@@ -213,16 +215,11 @@ fn by(subjects: &str, control: &str, detail: &str) -> Option<Violation> {
 
 fn app_armor(pod: &PodParts<'_>) -> Option<Violation> {
     let (setters, types) = pod.profiles("appArmorProfile");
-    let is_bad = |key: &str, value: &str| {
-        let is_allowed = matches!(value, "" | "runtime/default") || value.starts_with("localhost/");
-        key.starts_with(APP_ARMOR) && !is_allowed
-    };
+    let is_allowed = |value: &str| matches!(value, "" | "runtime/default") || value.starts_with("localhost/");
     let annotations = object(pod.metadata, "annotations").into_iter().flatten();
     let annotations = annotations.filter_map(|(key, value)| Some((key, value.as_str()?)));
-    let annotations: BTreeSet<String> = annotations
-        .filter(|(key, value)| is_bad(key, value))
-        .map(|(key, value)| format!("{key}={value:?}"))
-        .collect();
+    let annotations = annotations.filter(|(key, value)| key.starts_with(APP_ARMOR) && !is_allowed(value));
+    let annotations: BTreeSet<String> = annotations.map(|(key, value)| format!("{key}={value:?}")).collect();
     let count = annotations.len();
     let annotation = if count == 0 { String::new() } else { plural("annotation", count) };
     let control = plural("forbidden AppArmor profile", types.len() + count);
