@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
 };
 
+use podmux::manifest::yaml;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -204,7 +205,8 @@ fn a_reload_changes_the_level_of_manifests() {
 fn a_reload_changes_the_level_of_later_posts_and_posted_pods_stay() {
     let agent = Agent::start("tokenFile: '@/token'");
     let post = |name: &str| {
-        tls::ask(&agent.address, &agent.ca, Some("first-token"), "POST", "/pods", &on_host(name))
+        let pod = yaml::to_json(&on_host(name)).unwrap().to_string();
+        tls::ask(&agent.address, &agent.ca, Some("first-token"), "POST", "/pods", &pod)
     };
     assert_eq!(post("first").code, 201);
     agent.configure("tokenFile: '@/token'\npodSecurity: [http=baseline]");
