@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    defaults, go_types, json,
+    defaults, go_types,
     tree::{Data, Fault, Node, Places, lossy},
     typed::{self, Findings},
     yaml,
@@ -114,7 +114,7 @@ pub(crate) fn admit_json(
             let detail = format!("not JSON: {}", fault.detail);
             if fault.is_bound { fault } else { Fault { detail, ..fault } }
         };
-        json::read(text, None).map(|node| vec![node]).map_err(fault)
+        super::json::read(text, None).map(|node| vec![node]).map_err(fault)
     })
 }
 
