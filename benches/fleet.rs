@@ -42,7 +42,7 @@ use podmux::{
     pod::{NodeName, PodKey, SourceName},
     source::{
         SourceStatus,
-        api::{self, ApiHandle, ApiSource, Kubeconfig, Proxies},
+        api::{self, ApiHandle, ApiSource, Kubeconfig},
         url::{self, UrlHandle, UrlSource},
     },
     storage::Merged,
@@ -273,8 +273,7 @@ impl Fleet {
             let kubeconfig = Kubeconfig::File(cluster.kubeconfig().into());
             let node = NodeName::new(&cluster.node(number)).unwrap();
             let channel = mux.channel(SourceName::Api).unwrap();
-            let (source, handle) =
-                ApiSource::new(api::Config { kubeconfig, proxies: Proxies::default() }, node, channel);
+            let (source, handle) = ApiSource::new(api::Config::new(kubeconfig), node, channel);
             tokio::spawn(turning.run());
             tokio::spawn(source.run(stop.clone()));
             Agent { handle, merged: mux.merged() }

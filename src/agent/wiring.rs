@@ -22,7 +22,7 @@ use crate::{
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify},
-    pod::SourceName,
+    pod::{SecurityLevel, SourceName},
     server::{self, LastReload, Limits, PassedSocket, Server, View},
     settings::Settings,
     sink::{Acknowledged, SinkStatus},
@@ -259,7 +259,12 @@ impl<'a> Wiring<'a> {
         let reread = server.credential_reload();
         self.handles.parts.push(Box::new(move |settings| reread.now(&settings.server)));
         self.handles.finished = Some(server.drained());
-        let router = server::router(self.view(posts, &server));
+        let level = watch::Sender::new(self.settings.server.pod_security);
+        let levels = level.subscribe();
+        self.handles.parts.push(Box::new(move |settings| {
+            level.send_replace(settings.server.pod_security);
+        }));
+        let router = server::router(self.view(posts, levels, &server));
         // It answers while the other tasks end: /readyz shows that the agent is stopping.
         let ended = CancellationToken::new();
         let (last, finish) = (ended.clone(), self.shutdown.finish.clone());
@@ -276,12 +281,13 @@ impl<'a> Wiring<'a> {
         });
     }
 
-    fn view(&mut self, posts: Posts, server: &Server) -> View {
+    fn view(&mut self, posts: Posts, pod_security: watch::Receiver<SecurityLevel>, server: &Server) -> View {
         let mux = self.mux.clone();
         View {
             node: self.settings.node_name.clone(),
             merged: self.mux.merged(),
             posts,
+            pod_security,
             history: self.history(),
             sources: self.sources.clone().into(),
             reflector: self.metrics.clone(),

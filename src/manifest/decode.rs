@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     pod::{
-        FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, SourceName, Stage, identity,
-        quoted,
+        FieldPath, InvalidManifest, NodeName, Object, PodKey, Prepared, Problem, SecurityLevel, SourceName,
+        Stage, identity, quoted,
     },
-    validation::{self, Report},
+    validation::{self, Report, pod_security},
 };
 
 /// The largest manifest that is read, in bytes (the kubelet's bound for a URL's body).
@@ -83,16 +83,33 @@ pub struct Manifest {
 /// # Errors
 /// All problems of the manifest, each with its position. A manifest is accepted as a whole or rejected.
 pub fn read(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, validation::validate, yaml::documents)
+    admit(text, preparation, SecurityLevel::Privileged)
 }
 
-/// As [`read`], and YAML is rejected.
+/// Reads a manifest as [`read`] does, and rejects pods that exceed a level of the Pod Security
+/// Standards.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`read`], and for each such pod how it violates the level, if it is valid otherwise.
+pub fn admit(
+    text: &[u8],
+    preparation: &Preparation,
+    level: SecurityLevel,
+) -> Result<Manifest, InvalidManifest> {
+    decode_with(text, preparation, level, validation::validate, yaml::documents)
+}
+
+/// As [`admit`], and YAML is rejected.
+///
+/// # Errors
+/// As [`admit`].
 #[cfg(feature = "agent")]
-pub(crate) fn read_json(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, validation::validate, |text| {
+pub(crate) fn admit_json(
+    text: &[u8],
+    preparation: &Preparation,
+    level: SecurityLevel,
+) -> Result<Manifest, InvalidManifest> {
+    decode_with(text, preparation, level, validation::validate, |text| {
         let fault = |fault: Fault| {
             let detail = format!("not JSON: {}", fault.detail);
             if fault.is_bound { fault } else { Fault { detail, ..fault } }
@@ -106,7 +123,7 @@ pub(crate) fn read_json(text: &[u8], preparation: &Preparation) -> Result<Manife
 /// # Errors
 /// As [`read`], without those of validation.
 pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, |_, _, _| {}, yaml::documents)
+    decode_with(text, preparation, SecurityLevel::Privileged, |_, _, _| {}, yaml::documents)
 }
 
 /// Validates a prepared pod at a path of its manifest.
@@ -118,6 +135,7 @@ type Parse = for<'t> fn(&'t str) -> Result<Vec<Node<'t>>, Fault>;
 fn decode_with(
     text: &[u8],
     preparation: &Preparation,
+    level: SecurityLevel,
     check: PodCheck,
     parse: Parse,
 ) -> Result<Manifest, InvalidManifest> {
@@ -130,6 +148,7 @@ fn decode_with(
     let documents = parse(&text).map_err(|fault| invalid(fault.into_problem(&text)))?;
     let mut decoder = Decoder {
         preparation,
+        level,
         check,
         findings: Findings::new(&text),
         pods: Vec::new(),
@@ -159,6 +178,7 @@ fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, Problem> {
 
 struct Decoder<'r, 't> {
     preparation: &'r Preparation,
+    level: SecurityLevel,
     check: PodCheck,
     findings: Findings<'t>,
     pods: Vec<Prepared>,
@@ -241,6 +261,11 @@ impl<'t> Decoder<'_, 't> {
         }
         let key = prepare(&mut pod, self.preparation);
         (self.check)(&pod, path, &mut self.findings);
+        if self.findings.errors() == errors
+            && let Some(violation) = pod_security::violation(&pod, self.level)
+        {
+            self.findings.error(Stage::Security, node.at, path, Problem::error(violation));
+        }
         if let Some(first) = self.names.get(&key) {
             self.findings.add(Some(Stage::Decode), &name, |findings| {
                 let (line, column) = findings.places.of(*first);

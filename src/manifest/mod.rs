@@ -14,9 +14,9 @@ mod typed;
 pub mod yaml;
 
 #[cfg(feature = "agent")]
-pub(crate) use decode::read_json;
+pub(crate) use decode::admit_json;
 pub use decode::{
-    Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, decode, read,
+    Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit, decode, read,
 };
 pub use server_pod::ServerPodError;
 pub use typed::MAX_LOOKS;

@@ -25,16 +25,19 @@ pub enum Stage {
     Validate,
     /// A pod refers to an object that only an API server can resolve.
     Reference,
+    /// A pod exceeds the level of the Pod Security Standards that its source may use.
+    Security,
 }
 
 impl Stage {
-    /// The name in reports: `decode`, `name`, `validate` or `reference`.
+    /// The name in reports: `decode`, `name`, `validate`, `reference` or `security`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Decode => "decode",
             Self::Name => "name",
             Self::Validate => "validate",
             Self::Reference => "reference",
+            Self::Security => "security",
         }
     }
 }

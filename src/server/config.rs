@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{address::Listen, passed::Passed};
-use crate::certificate_files::CertificateFiles;
+use crate::{certificate_files::CertificateFiles, pod::SecurityLevel};
 
 /// The server's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Config {
     pub tls: Option<CertificateFiles>,
     /// The CAs that sign client certificates, in PEM; only with TLS.
     pub client_ca_file: Option<PathBuf>,
+    /// The level that posted pods may not exceed.
+    pub pod_security: SecurityLevel,
     /// Makes and keeps the token and the certificate that are not given; `None` without a state
     /// directory.
     pub generated: Option<Generated>,

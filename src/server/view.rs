@@ -10,7 +10,7 @@ use super::stats::ConnectionStats;
 use crate::{
     history::HistoryReader,
     host::Host,
-    pod::{NodeName, SourceName},
+    pod::{NodeName, SecurityLevel, SourceName},
     sink::SinkStatus,
     source::{SourceStatus, api::ReflectorMetrics, http::Posts},
     storage::Merged,
@@ -25,6 +25,8 @@ pub struct View {
     pub merged: watch::Receiver<Merged>,
     /// The posted pods: reads and writes.
     pub posts: Posts,
+    /// The level that a posted pod may not exceed.
+    pub pod_security: watch::Receiver<SecurityLevel>,
     /// The update stream.
     pub history: HistoryReader,
     /// The status of each configured source.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     certificate_files::CertificateFiles,
-    pod::NodeName,
+    pod::{NodeName, SecurityLevel, SourceName},
     server::{self, Listen, Passed},
     source::{api, url},
 };
@@ -53,15 +53,16 @@ pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<ur
         client_certificate,
         sha256: flags.manifest_url_sha256,
         check_frequency: flags.http_check_frequency,
+        pod_security: level(flags, SourceName::Url),
     }))
 }
 
 pub(super) fn api_config(
-    kubeconfig: Option<PathBuf>,
+    flags: &mut Flags,
     environment: &Environment,
     layers: &Layers,
 ) -> Result<Option<api::Config>, SettingsError> {
-    let kubeconfig = match kubeconfig {
+    let kubeconfig = match flags.kubeconfig.take() {
         None => return Ok(None),
         Some(path) if path.as_os_str() == IN_CLUSTER => {
             in_cluster(environment).map_err(|problem| layers.invalid("kubeconfig", problem))?
@@ -75,7 +76,7 @@ pub(super) fn api_config(
     };
     let proxies =
         api::Proxies { https: proxy("HTTPS_PROXY"), http: proxy("HTTP_PROXY"), no: proxy("NO_PROXY") };
-    Ok(Some(api::Config { kubeconfig, proxies }))
+    Ok(Some(api::Config { kubeconfig, proxies, pod_security: level(flags, SourceName::Api) }))
 }
 
 fn in_cluster(environment: &Environment) -> Result<api::Kubeconfig, String> {
@@ -110,6 +111,7 @@ pub(super) fn server_config(
         token_file: flags.token_file.take(),
         tls: certificate_files(pair, ("tls-cert-file", "tls-private-key-file"), layers)?,
         client_ca_file: flags.client_ca_file.take(),
+        pod_security: level(flags, SourceName::Http),
         generated: None,
         anonymous: flags.anonymous_auth,
         default_socket: default_socket(environment, rustix::process::geteuid().is_root()),
@@ -227,6 +229,12 @@ fn certificate_files(
         (None, Some(_)) => alone(key_flag, certificate_flag),
         (None, None) => Ok(None),
     }
+}
+
+/// The level of the Pod Security Standards that the pods of a source may not exceed.
+pub(super) fn level(flags: &Flags, source: SourceName) -> SecurityLevel {
+    let given = flags.pod_security.iter().find(|(given, _)| *given == source);
+    given.map(|(_, level)| *level).unwrap_or_default()
 }
 
 /// Values of which none may be given twice.

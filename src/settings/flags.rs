@@ -10,8 +10,17 @@ use std::{path::PathBuf, time::Duration};
 use clap::{ArgAction, Args as _, ValueHint};
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::values::{self, bytes, frequency, grace, header, listen, node_name, path, sha256, url, word};
-use crate::{mux::Notify, pod::NodeName, server::Listen, sink, source::file::OnInvalid, telemetry};
+use super::values::{
+    self, bytes, frequency, grace, header, listen, node_name, path, pod_security, sha256, url, word,
+};
+use crate::{
+    mux::Notify,
+    pod::{NodeName, SecurityLevel, SourceName},
+    server::Listen,
+    sink,
+    source::file::OnInvalid,
+    telemetry,
+};
 
 /// The settings of `podmux run`. `value_delimiter` separates several values in an environment variable
 /// only.
@@ -62,6 +71,11 @@ pub(crate) struct Flags {
     /// account of a pod
     #[arg(long, value_name = "FILE|in-cluster", value_parser = path, value_hint = ValueHint::FilePath, help_heading = "Sources")]
     pub(super) kubeconfig: Option<PathBuf>,
+
+    /// The level of the Pod Security Standards (privileged, baseline or restricted) that the pods of a source
+    /// (file, http, url or api) may not exceed; may be repeated [default: privileged]
+    #[arg(long, value_name = "SOURCE=LEVEL", value_parser = pod_security, value_delimiter = ',', help_heading = "Sources")]
+    pub(super) pod_security: Vec<(SourceName, SecurityLevel)>,
 
     /// The name of this node, a part of every static pod's name [default: the host name]
     #[arg(long, value_name = "NAME", value_parser = node_name, visible_alias = "hostname-override", help_heading = "Sources")]

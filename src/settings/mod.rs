@@ -12,15 +12,21 @@ pub use self::{
     layers::{CommandLine, Environment, SERVER_VARIABLE},
 };
 use self::{
-    combine::{api_config, distinct, server_config, url_config},
+    combine::{api_config, distinct, level, server_config, url_config},
     file::ConfigFile,
     layers::Layers,
 };
 pub(crate) use self::{
     flags::{Flags, explain},
     layers::InvalidValue,
+    values::security_level,
 };
-use crate::{host::Disk, mux::Notify, pod::NodeName, server, sink, source, telemetry};
+use crate::{
+    host::Disk,
+    mux::Notify,
+    pod::{NodeName, SourceName},
+    server, sink, source, telemetry,
+};
 
 mod combine;
 pub(crate) mod duration;
@@ -79,6 +85,7 @@ impl Settings {
         let mut flags = layers.parse()?;
         let state_dir = state_dir(flags.state_dir.take(), environment)?;
         let node_name = flags.node_name.take().map_or_else(host_name, Ok)?;
+        distinct(flags.pod_security.iter().map(|(source, _)| *source).collect(), "pod-security", &layers)?;
         let given = (&layers, command_line, environment);
         let (server, server_warnings) = server_config(&mut flags, given, (state_dir.as_deref(), &node_name))?;
         let mut settings = Self {
@@ -87,9 +94,10 @@ impl Settings {
                 path,
                 check_frequency: flags.file_check_frequency,
                 on_invalid: flags.on_invalid_manifest,
+                pod_security: level(&flags, SourceName::File),
             }),
             url: url_config(&mut flags, &layers)?,
-            api: api_config(flags.kubeconfig.take(), environment, &layers)?,
+            api: api_config(&mut flags, environment, &layers)?,
             http: source::http::Config { max_pods: flags.max_posted_pods, max_bytes: flags.max_posted_bytes },
             server,
             state_dir,

@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, Uri, uri::Scheme};
 use super::duration;
 use crate::{
     mux::Notify,
-    pod::{NodeName, NodeNameError, quantity::Quantity},
+    pod::{NodeName, NodeNameError, SecurityLevel, SourceName, UnknownSource, quantity::Quantity},
     server::Listen,
     source::file::OnInvalid,
     telemetry::Format,
@@ -28,6 +28,11 @@ pub(super) const NOTIFY: [(&str, Notify); 3] = [
     ("incremental", Notify::Incremental),
     ("snapshot", Notify::Snapshot),
     ("snapshot-and-updates", Notify::SnapshotAndUpdates),
+];
+const SECURITY_LEVEL: [(&str, SecurityLevel); 3] = [
+    (SecurityLevel::Privileged.as_str(), SecurityLevel::Privileged),
+    (SecurityLevel::Baseline.as_str(), SecurityLevel::Baseline),
+    (SecurityLevel::Restricted.as_str(), SecurityLevel::Restricted),
 ];
 pub(super) const LOG_FORMAT: [(&str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
 
@@ -67,6 +72,23 @@ pub(super) fn verbosity(text: &str) -> Result<u8, String> {
 
 pub(super) fn node_name(text: &str) -> Result<NodeName, NodeNameError> {
     NodeName::new(text)
+}
+
+/// A source and its level of the Pod Security Standards.
+pub(super) fn pod_security(text: &str) -> Result<(SourceName, SecurityLevel), String> {
+    let (source, level) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} has no '=': write SOURCE=LEVEL (http=baseline)"))?;
+    let source = source.parse().map_err(|unknown: UnknownSource| unknown.to_string())?;
+    let known = SECURITY_LEVEL.iter().find(|(word, _)| *word == level).map(|(_, level)| *level);
+    let known =
+        known.ok_or_else(|| format!("unknown level {level:?}: use privileged, baseline or restricted"))?;
+    Ok((source, known))
+}
+
+/// A parser of the levels of the Pod Security Standards.
+pub(crate) fn security_level() -> impl TypedValueParser<Value = SecurityLevel> {
+    word(&SECURITY_LEVEL)
 }
 
 /// An address of the server; `None` for the word `none`.

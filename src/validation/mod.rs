@@ -18,6 +18,7 @@ mod metadata;
 mod mount;
 mod network;
 mod os;
+pub mod pod_security;
 mod projected;
 mod reference;
 mod resources;

@@ -488,7 +488,7 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__run)
-            opts="-v -h --pod-manifest-path --file-check-frequency --on-invalid-manifest --manifest-url --manifest-url-header --manifest-url-ca-file --manifest-url-client-cert-file --manifest-url-client-key-file --manifest-url-sha256 --http-check-frequency --kubeconfig --hostname-override --node-name --listen --max-posted-pods --max-posted-bytes --anonymous-auth --token-file --tls-cert-file --tls-private-key-file --client-ca-file --sink --notify --state-dir --shutdown-grace --log-format --verbose --config --check --help"
+            opts="-v -h --pod-manifest-path --file-check-frequency --on-invalid-manifest --manifest-url --manifest-url-header --manifest-url-ca-file --manifest-url-client-cert-file --manifest-url-client-key-file --manifest-url-sha256 --http-check-frequency --kubeconfig --pod-security --hostname-override --node-name --listen --max-posted-pods --max-posted-bytes --anonymous-auth --token-file --tls-cert-file --tls-private-key-file --client-ca-file --sink --notify --state-dir --shutdown-grace --log-format --verbose --config --check --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -580,6 +580,10 @@ _podmux() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o filenames
                     fi
+                    return 0
+                    ;;
+                --pod-security)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --node-name)
@@ -712,7 +716,7 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__validate)
-            opts="-o -v -h --strict --source --output --verbose --hostname-override --node-name --help"
+            opts="-o -v -h --strict --source --pod-security --output --verbose --hostname-override --node-name --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -720,6 +724,10 @@ _podmux() {
             case "${prev}" in
                 --source)
                     COMPREPLY=($(compgen -W "file http url" -- "${cur}"))
+                    return 0
+                    ;;
+                --pod-security)
+                    COMPREPLY=($(compgen -W "privileged baseline restricted" -- "${cur}"))
                     return 0
                     ;;
                 --output)

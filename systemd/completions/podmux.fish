@@ -111,6 +111,7 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-clien
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l manifest-url-sha256 -d 'Reject content of the URL whose SHA-256 differs from this [env: PODMUX_MANIFEST_URL_SHA256]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l http-check-frequency -d 'Time between two polls of the URL [default: 20s] [env: PODMUX_HTTP_CHECK_FREQUENCY]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l kubeconfig -d 'The kubeconfig of the API server whose pods for this node are read, or in-cluster for the service account of a pod [env: PODMUX_KUBECONFIG]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand run" -l pod-security -d 'The level of the Pod Security Standards (privileged, baseline or restricted) that the pods of a source (file, http, url or api) may not exceed; may be repeated [default: privileged] [env: PODMUX_POD_SECURITY]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l listen -d 'Address of the HTTP server, or none; may be repeated. Sockets from systemd are served in addition. TCP is served over TLS, to clients with a token or a certificate [default: unix:/run/podmux/podmux.sock for root, else unix:$XDG_RUNTIME_DIR/podmux/podmux.sock; and 127.0.0.1:10240] [env: PODMUX_LISTEN]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand run" -l max-posted-pods -d 'The most posted pods; replacing and deleting them is always allowed [default: 1000] [env: PODMUX_MAX_POSTED_PODS]' -r
@@ -136,6 +137,9 @@ complete -c podmux -n "__fish_podmux_using_subcommand run" -s h -l help -d 'Prin
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l source -d 'The source whose rules apply' -r -f -a "file\t'Manifests in a directory'
 http\t'Manifests that are posted over HTTP'
 url\t'Manifests that are polled from a URL'"
+complete -c podmux -n "__fish_podmux_using_subcommand validate" -l pod-security -d 'The level of the Pod Security Standards that the pods may not exceed' -r -f -a "privileged\t''
+baseline\t''
+restricted\t''"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -s o -l output -d 'The output format; json prints one object per manifest and line' -r -f -a "text\t'One line per problem'
 json\t'One JSON object per manifest and line'"
 complete -c podmux -n "__fish_podmux_using_subcommand validate" -l node-name -l hostname-override -d 'The name of this node, a part of every static pod\'s name [default: the host name] [env: PODMUX_NODE_NAME]' -r

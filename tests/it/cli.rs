@@ -223,6 +223,7 @@ fn every_flag_reaches_its_own_setting() {
             "file-check-frequency" | "http-check-frequency" | "shutdown-grace" => "1",
             "node-name" => "_",
             "on-invalid-manifest"
+            | "pod-security"
             | "manifest-url"
             | "manifest-url-header"
             | "manifest-url-sha256"

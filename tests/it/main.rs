@@ -66,6 +66,7 @@ mod mux;
 mod observability;
 mod oracle;
 mod packaged;
+mod pod_security;
 mod pod_server;
 mod posted;
 mod reload;

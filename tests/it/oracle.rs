@@ -8,7 +8,8 @@ use std::{
 
 use podmux::{
     manifest::{self, Preparation, yaml},
-    pod::{NodeName, Prepared, SourceName, Stage},
+    pod::{NodeName, Prepared, SecurityLevel, SourceName},
+    validation::pod_security,
 };
 use serde_json::{Map, Value, json};
 
@@ -46,6 +47,12 @@ fn the_oracle_agrees_with_the_corpus() {
             assert_eq!((&answer["ok"], &answer["stage"]), (&case["ok"], &case["stage"]), "{id}");
             assert_eq!(kubelets_causes(&answer), kubelets_causes(&case), "{id}");
             assert_eq!(answer["pods"], case["pods"], "{id}");
+        }
+    }
+    for case in corpus("pod_security.jsonl.gz") {
+        let answer = oracle.ask(&json!({"op": "pod-security", "pod": case["pod"]}));
+        for level in ["baseline", "restricted"] {
+            assert_eq!(answer[level], case[level], "{}", case["id"]);
         }
     }
     for case in corpus("merge.jsonl.gz") {
@@ -88,12 +95,7 @@ fn difference(text: &str, source: &str, theirs: &Value) -> Option<String> {
         }
         Err(invalid) => invalid,
     };
-    let ours = match invalid.stage {
-        Stage::Decode => "decode",
-        Stage::Name => "name",
-        Stage::Validate => "validate",
-        Stage::Reference => "reference",
-    };
+    let ours = invalid.stage.as_str();
     if stage != Some(ours) {
         return Some(format!(
             "rejected at {ours}: {invalid}; the kubelet at {stage:?}: {} {:?}",
@@ -138,10 +140,17 @@ struct Known {
     odd: Vec<Value>,
 }
 
-static KNOWN: LazyLock<Known> = LazyLock::new(Known::new);
+static KNOWN: LazyLock<Known> = LazyLock::new(|| Known::of(corpus("pods.jsonl.gz")));
+
+/// These and the pods that the Pod Security Standards are about, which are most of the bases.
+static GUARDED: LazyLock<Known> = LazyLock::new(|| {
+    let cases = corpus("pod_security.jsonl.gz").into_iter();
+    let cases = cases.map(|case| json!({"data": case["pod"].to_string(), "ok": true}));
+    Known::of(cases.chain(corpus("pods.jsonl.gz")))
+});
 
 impl Known {
-    fn new() -> Self {
+    fn of(cases: impl IntoIterator<Item = Value>) -> Self {
         let mut known = Self {
             bases: Vec::new(),
             texts: Vec::new(),
@@ -149,7 +158,7 @@ impl Known {
             fields: HashMap::new(),
             odd: odd(),
         };
-        for case in corpus("pods.jsonl.gz") {
+        for case in cases {
             let text = case["data"].as_str().unwrap();
             let Ok(value) = yaml::to_json(text) else { continue };
             known.learn("", &value);
@@ -358,6 +367,37 @@ fn random_pods_give_the_kubelets_result() {
         }
         Some((pod.to_string(), either(random)))
     });
+}
+
+#[test]
+fn random_pods_violate_the_pod_security_standards_where_upstreams_checks_say_so() {
+    let Some(mut oracle) = Oracle::start() else { return };
+    let node = NodeName::new("node1").unwrap();
+    let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
+    let (mut tries, mut verdicts) = (0, BTreeMap::<String, usize>::new());
+    for seed in 0..cases("PODMUX_MANIFESTS", 2000) {
+        let random = &mut Random::new(seed);
+        let mut pod = random.pick(&GUARDED.bases).clone();
+        for _ in 0..random.below(4) {
+            GUARDED.mutate(random, &mut pod);
+        }
+        // Only valid pods reach an admission.
+        let Ok(manifest) = manifest::read(pod.to_string().as_bytes(), &preparation) else { continue };
+        for pod in manifest.pods.iter().map(Prepared::object) {
+            tries += 1;
+            let theirs = oracle.ask(&json!({"op": "pod-security", "pod": pod}));
+            for level in [SecurityLevel::Baseline, SecurityLevel::Restricted] {
+                let theirs = theirs[level.as_str()].as_str().unwrap();
+                let wanted = format!("violates PodSecurity \"{}:latest\": {theirs}", level.as_str());
+                let wanted = Some(wanted).filter(|_| !theirs.is_empty());
+                assert_eq!(pod_security::violation(pod, level), wanted, "{seed}: {}", json!(pod));
+                let controls = theirs.split("), ").map(|violation| violation.split(" (").next().unwrap());
+                controls.for_each(|control| *verdicts.entry(control.to_owned()).or_default() += 1);
+            }
+        }
+    }
+    println!("{tries} pods: {verdicts:#?}");
+    assert!(tries > 200 && verdicts.len() > 15, "the cases are too similar: {verdicts:#?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
 };
 
+use podmux::manifest::yaml;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -170,5 +171,63 @@ async fn a_reload_can_change_the_file_of_the_urls_certificates() {
     let line = agent.reload("certificates not reloaded");
     assert!(line.contains("/no/such/file"), "{line}");
     agent.process.holds("the other pod", |held| held.pods.contains_key("default/other-node1"));
+    agent.ends();
+}
+
+/// A pod that shares the network of the host.
+fn on_host(name: &str) -> String {
+    pod(name, "i:1").replace("spec:\n", "spec:\n  hostNetwork: true\n")
+}
+
+const ON_HOST: &str = r#"violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)"#;
+
+#[test]
+fn a_reload_changes_the_level_of_manifests() {
+    let agent = Agent::start("podSecurity: [file=baseline]");
+    fs::write(agent.at("manifests/web.yaml"), on_host("web")).unwrap();
+    let line = agent.process.logs("manifest rejected");
+    assert!(line.contains("web.yaml") && line.contains(ON_HOST), "{line}");
+    agent.configure("");
+    agent.reload("settings reloaded");
+    agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    // A stricter level rejects the manifest, and its last valid pods stay as for any other reason.
+    agent.configure("podSecurity: [file=restricted]");
+    let line = agent.reload("manifest rejected");
+    assert!(line.contains("restricted:latest"), "{line}");
+    agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    agent.configure("podSecurity: [file=restricted]\nonInvalidManifest: remove");
+    agent.reload("settings reloaded");
+    agent.process.holds("no pod", |held| held.pods.is_empty());
+    agent.ends();
+}
+
+#[test]
+fn a_reload_changes_the_level_of_later_posts_and_posted_pods_stay() {
+    let agent = Agent::start("tokenFile: '@/token'");
+    let post = |name: &str| {
+        let pod = yaml::to_json(&on_host(name)).unwrap().to_string();
+        tls::ask(&agent.address, &agent.ca, Some("first-token"), "POST", "/pods", &pod)
+    };
+    assert_eq!(post("first").code, 201);
+    agent.configure("tokenFile: '@/token'\npodSecurity: [http=baseline]");
+    agent.reload("settings reloaded");
+    let answer = wait_for(|| Some(post("second")).filter(|answer| answer.code == 403));
+    assert!(answer.text().contains(&ON_HOST.replace('"', "\\\"")), "{}", answer.text());
+    agent.process.holds("the first pod", |held| held.pods.contains_key("default/first"));
+    agent.ends();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_applies_another_level_to_the_unchanged_content_of_the_url() {
+    let web = Web::start(Reply::ok(on_host("web"))).await;
+    let settings = |more: &str| format!("manifestUrl: {}\nhttpCheckFrequency: 1h\n{more}", web.at("/pods"));
+    let agent = Agent::start(&settings("podSecurity: [url=baseline]"));
+    agent.process.logs("violates PodSecurity");
+    agent.configure(&settings(""));
+    agent.reload("settings reloaded");
+    agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
+    agent.configure(&settings("podSecurity: [url=baseline]"));
+    agent.reload("violates PodSecurity");
+    agent.process.holds("the pod", |held| held.pods.contains_key("default/web-node1"));
     agent.ends();
 }

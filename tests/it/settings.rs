@@ -16,6 +16,7 @@ use http::{HeaderName, HeaderValue};
 use podmux::{
     host::Disk,
     mux::Notify,
+    pod::SecurityLevel,
     server::{self, Listen},
     settings::{
         CommandLine, Environment, Setting, Settings, SettingsError, default_socket, default_state_dir,
@@ -65,6 +66,17 @@ fn row(key: &str) -> Row {
             "PODMUX_ON_INVALID_MANIFEST",
             "onInvalidManifest",
             [("keep", "Keep"), ("remove", "Remove"), ("remove", "Remove"), ("", "Keep")],
+        ),
+        "pod-security" => (
+            "pod-security",
+            "PODMUX_POD_SECURITY",
+            "podSecurity",
+            [
+                ("http=baseline", "http=baseline"),
+                ("file=restricted, url=baseline", "file=restricted+url=baseline"),
+                ("[url=restricted, http=privileged]", "url=restricted"),
+                ("", "-"),
+            ],
         ),
         "manifest-url" => (
             "manifest-url",
@@ -241,6 +253,7 @@ fn needs(key: &str) -> &'static [(&'static str, &'static str)] {
         "manifest-url-header" | "manifest-url-ca-file" | "manifest-url-sha256" | "http-check-frequency" => {
             &[URL]
         }
+        "pod-security" => &[MANIFESTS, URL],
         "manifest-url-client-cert-file" => &[URL, URL_KEY],
         "manifest-url-client-key-file" => &[URL, URL_CERT],
         "tls-cert-file" => &[KEY],
@@ -259,6 +272,18 @@ fn value(settings: &Settings, key: &str) -> String {
         "pod-manifest-path" => file(|file| file.path.display().to_string()),
         "file-check-frequency" => file(|file| format!("{:?}", file.check_frequency)),
         "on-invalid-manifest" => file(|file| format!("{:?}", file.on_invalid)),
+        "pod-security" => {
+            let levels = [
+                ("file", settings.file.as_ref().map(|file| file.pod_security)),
+                ("http", Some(server.pod_security)),
+                ("url", settings.url.as_ref().map(|url| url.pod_security)),
+                ("api", settings.api.as_ref().map(|api| api.pod_security)),
+            ];
+            let given = levels.into_iter().filter_map(|(source, level)| Some((source, level?)));
+            let given = given.filter(|(_, level)| *level != SecurityLevel::Privileged);
+            let given = given.map(|(source, level)| format!("{source}={}", level.as_str()));
+            Some(given.collect::<Vec<_>>().join("+"))
+        }
         "manifest-url" => url(|url| Some(url.url.to_string())),
         "manifest-url-header" => url(|url| {
             let header = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -467,6 +492,11 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     shown += &check("node-name", "my_host");
     shown += &check("pod-manifest-path", "");
     shown += &check("on-invalid-manifest", "Keep");
+    for value in
+        ["baseline", "disk=baseline", "file=strict", "file=Baseline", "http=baseline|http=restricted"]
+    {
+        shown += &check("pod-security", value);
+    }
     shown += &check("notify", "all");
     shown += &check("log-format", "xml");
     shown += &check("verbose", "true");
@@ -525,6 +555,11 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --node-name: "my_host" is not a valid node name: use up to 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit
         --pod-manifest-path: the path is empty
         --on-invalid-manifest: "Keep" is not one of keep, remove
+        --pod-security: "baseline" has no '=': write SOURCE=LEVEL (http=baseline)
+        --pod-security: unknown source "disk": use file, http, url or api
+        --pod-security: unknown level "strict": use privileged, baseline or restricted
+        --pod-security: unknown level "Baseline": use privileged, baseline or restricted
+        --pod-security: http is given twice
         --notify: "all" is not one of incremental, snapshot, snapshot-and-updates
         --log-format: "xml" is not one of text, json
         --verbose: "true" is not a level: use 0, 1, 2 or 3
@@ -654,7 +689,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -897,6 +932,7 @@ fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
         ("state-dir", "/b"),
         ("file-check-frequency", "1s"),
         ("on-invalid-manifest", "remove"),
+        ("pod-security", "file=restricted"),
         ("node-name", "b"),
         ("sink", "jsonl=/s"),
         ("notify", "snapshot"),
@@ -908,6 +944,7 @@ fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
     let reloads = [
         "file-check-frequency",
         "on-invalid-manifest",
+        "pod-security",
         "manifest-url-header",
         "manifest-url-ca-file",
         "manifest-url-client-cert-file",

@@ -55,6 +55,19 @@ fn check(files: &[(&str, &str)], args: &[&str], expected: &Expect) {
 }
 
 #[test]
+fn a_pod_beyond_the_level_is_invalid() {
+    let host = VALID.replace("spec:\n", "spec:\n  hostNetwork: true\n");
+    check(
+        &[("host.yaml", &host), ("web.yaml", VALID)],
+        &["--pod-security", "baseline", "."],
+        &expect![[r#"
+        ./host.yaml:1:1: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)
+        exit 1
+    "#]],
+    );
+}
+
+#[test]
 fn a_valid_manifest_prints_nothing() {
     check(
         &[("web.yaml", VALID)],

@@ -7,7 +7,10 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use crate::pod::SourceName;
+use crate::{
+    pod::{SecurityLevel, SourceName},
+    settings::security_level,
+};
 
 /// Check manifests as the agent does
 #[derive(Debug, clap::Args)]
@@ -24,6 +27,10 @@ pub(in crate::cli) struct Args {
     /// The source whose rules apply
     #[arg(long, value_name = "SOURCE", value_parser = source(), default_value = "file")]
     pub(super) source: SourceName,
+
+    /// The level of the Pod Security Standards that the pods may not exceed
+    #[arg(long, value_name = "LEVEL", value_parser = security_level(), default_value = "privileged")]
+    pub(super) pod_security: SecurityLevel,
 
     /// The name of this node, a part of every static pod's name [default: the host name]
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]

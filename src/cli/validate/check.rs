@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::args::Args;
 use crate::{
     cli::manifests::{describe, is_stdin, read_stdin},
     host::Clock,
@@ -33,8 +34,8 @@ impl CheckedManifest {
     }
 }
 
-/// Reads and checks one manifest. With `strict`, a warning rejects it.
-pub(super) fn check(path: &Path, preparation: &Preparation, strict: bool) -> CheckedManifest {
+/// Reads and checks one manifest. With `--strict`, a warning rejects it.
+pub(super) fn check(path: &Path, preparation: &Preparation, args: &Args) -> CheckedManifest {
     let checked = |stage, problems, pods| CheckedManifest { path: path.to_owned(), stage, problems, pods };
     let error = |detail: String| vec![Problem::error(detail)];
     let read = if is_stdin(path) {
@@ -54,9 +55,9 @@ pub(super) fn check(path: &Path, preparation: &Preparation, strict: bool) -> Che
         }
         Err(why) => return checked(None, error(format!("cannot be read: {why}")), Vec::new()),
     };
-    match manifest::read(&text, preparation) {
+    match manifest::admit(&text, preparation, args.pod_security) {
         Err(refusal) => checked(Some(refusal.stage), refusal.problems, Vec::new()),
-        Ok(manifest) if strict && !manifest.warnings.is_empty() => {
+        Ok(manifest) if args.strict && !manifest.warnings.is_empty() => {
             let strictly = |problem| Problem { severity: Severity::Error, ..problem };
             let problems = manifest.warnings.into_iter().map(strictly).collect();
             checked(Some(Stage::Decode), problems, manifest.pods)

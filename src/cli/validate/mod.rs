@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
                     report.note(path, format_args!("no manifests in it"))?;
                 }
                 let is_directory = !is_stdin(path) && path.is_dir();
-                check_all(&found.manifests, is_directory, &preparation, args.strict, &mut report)?;
+                check_all(&found.manifests, is_directory, &preparation, args, &mut report)?;
             }
             Err(error) => {
                 is_missing = true;
@@ -62,7 +62,7 @@ fn check_all(
     files: &[PathBuf],
     is_directory: bool,
     preparation: &Preparation,
-    strict: bool,
+    args: &Args,
     report: &mut ReportPrinter,
 ) -> Result<(), Failure> {
     let progress = ProgressLine::new(files.len(), files.len() > PROGRESS_STEP);
@@ -71,7 +71,7 @@ fn check_all(
         if done.is_multiple_of(PROGRESS_STEP) {
             progress.show(done);
         }
-        checked.push(check(path, preparation, strict));
+        checked.push(check(path, preparation, args));
     }
     progress.clear();
     if is_directory && preparation.source == SourceName::File {

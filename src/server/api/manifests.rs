@@ -13,7 +13,7 @@ use crate::server::{
 use crate::{
     host::Random,
     manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD, yaml},
-    pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName},
+    pod::{InvalidManifest, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
 };
 
 /// kube-apiserver's limits of one warning, in characters, and of all warnings of a response, in
@@ -42,7 +42,8 @@ pub(crate) struct DecodedBody {
 ///
 /// # Errors
 /// 400 if it cannot be decoded or violates `fieldValidation=Strict`; 422 with every problem if
-/// its pods are invalid; 415 as for [`BodyFormat::of`].
+/// its pods are invalid; 403 if a valid pod exceeds the level of the source; 415 as for
+/// [`BodyFormat::of`].
 pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Result<DecodedBody, ApiError> {
     let validation = field_validation(params)?;
     let format = BodyFormat::of(&params.headers)?;
@@ -57,7 +58,8 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
             .map(str::to_owned),
     };
     let text = body.clone();
-    let decoded = server.decode(body.len(), move || decode(&text, format, &preparation)).await?;
+    let level = *server.view.pod_security.borrow();
+    let decoded = server.decode(body.len(), move || decode(&text, format, &preparation, level)).await?;
     let Manifest { pods, has_list, warnings } =
         decoded.map_err(|refusal| rejection(&refusal, format, name_in(&body).as_deref()))?;
     if validation == "Strict" {
@@ -103,22 +105,34 @@ fn names(server: &Context) -> Generate {
     Generate { letters: Arc::new(move || suffix(&random)), is_taken: Arc::new(is_taken) }
 }
 
-fn decode(text: &[u8], format: BodyFormat, preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
+fn decode(
+    text: &[u8],
+    format: BodyFormat,
+    preparation: &Preparation,
+    level: SecurityLevel,
+) -> Result<Manifest, InvalidManifest> {
     if format == BodyFormat::Json {
-        manifest::read_json(text, preparation)
+        manifest::admit_json(text, preparation, level)
     } else {
-        manifest::read(text, preparation)
+        manifest::admit(text, preparation, level)
     }
 }
 
 /// The `Status` of a rejected body.
 ///
-/// As in the API, the code is 400 if the body cannot be decoded, and 422 with the fields in
-/// `details.causes` if it is invalid. A value of the wrong type is 422 here and 400 there: its
-/// field is known, so the response names it.
+/// As in the API, the code is 400 if the body cannot be decoded, 422 with the fields in
+/// `details.causes` if it is invalid, and 403 if a pod exceeds the level of the source. A value of the
+/// wrong type is 422 here and 400 there: its field is known, so the response names it.
 fn rejection(refusal: &InvalidManifest, format: BodyFormat, name: Option<&str>) -> ApiError {
     let errors: Vec<&Problem> =
         refusal.problems.iter().filter(|problem| problem.severity == Severity::Error).collect();
+    if refusal.stage == Stage::Security {
+        let violations: Vec<&str> = errors.iter().map(|error| &*error.detail).collect();
+        let pods = name.map_or_else(|| "pods".to_owned(), |name| format!("pods {name:?}"));
+        let message = format!("{pods} is forbidden: {}", violations.join("; "));
+        return ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message)
+            .about("pods", name.unwrap_or_default());
+    }
     if errors.iter().all(|error| error.field.is_none()) {
         let hint = match format {
             BodyFormat::Form => " (curl -d removes newlines: use curl --data-binary)",

@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use crate::pod::SecurityLevel;
+
 /// Where Kubernetes puts the service account of a pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -12,6 +14,15 @@ pub struct Config {
     pub kubeconfig: Kubeconfig,
     /// The proxies that lead to it.
     pub proxies: Proxies,
+    /// The level that the pods may not exceed.
+    pub pod_security: SecurityLevel,
+}
+
+impl Config {
+    /// Without proxies, and with every pod allowed.
+    pub fn new(kubeconfig: Kubeconfig) -> Self {
+        Self { kubeconfig, proxies: Proxies::default(), pod_security: SecurityLevel::default() }
+    }
 }
 
 /// How the API server is reached.

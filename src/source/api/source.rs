@@ -123,6 +123,8 @@ impl ApiSource {
         let status = SourceStatus { reflector: Some(reflector), ..SourceStatus::default() };
         let (status_sender, status) = watch::channel(status);
         let connector = Connector::new(config.kubeconfig.clone()).with_proxies(config.proxies.clone());
+        let mut store = UndeltaStore::new(node.clone(), channel, host.clock.clone());
+        store.level = config.pod_security;
         let (relist_sender, relist) = watch::channel(config);
         let metrics = RequestMetrics::default();
         let handle = ApiHandle { relist: relist_sender, status, metrics: metrics.metrics.clone() };
@@ -132,7 +134,7 @@ impl ApiSource {
             cluster: None,
             is_cluster_checked: false,
             reflector: Reflector::new(None, Instant::now()),
-            store: UndeltaStore::new(node.clone(), channel, host.clock.clone()),
+            store,
             reporter: Reporter::new(status_sender, host.clock.clone()),
             metrics,
             relist,
@@ -414,8 +416,9 @@ impl ApiSource {
 
     fn request_ended(&mut self, end: &RequestEnd) {
         if *end == RequestEnd::RelistRequested {
-            let kubeconfig = self.relist.borrow().kubeconfig.clone();
+            let Config { kubeconfig, pod_security, .. } = self.relist.borrow().clone();
             self.connector.switch_to(kubeconfig);
+            self.store.level = pod_security;
         }
         let (kind, error) = end.describe(self.reflector.was_accepted());
         let result = self.reflector.end(end, Instant::now(), self.host.random.fraction());

@@ -7,7 +7,10 @@
 //! before it is complete. One that breaks off needs no undo: the next listing decides again
 //! which pods exist.
 
-use std::collections::{BTreeSet, HashSet};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use serde_json::Value;
 use tracing::{debug, info, warn};
@@ -16,8 +19,12 @@ use super::watch_event::Object;
 use crate::{
     host::Clock,
     mux::SourceChannel,
-    pod::{Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, RejectionReason, SourceName},
+    pod::{
+        InvalidManifest, Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, Problem,
+        RejectionReason, SecurityLevel, SourceName, Stage,
+    },
     source::last_good::LastGood,
+    validation::pod_security,
 };
 
 /// The origin of all objects whose name cannot be read.
@@ -35,6 +42,8 @@ pub(super) struct UndeltaStore {
     /// The origins whose pods changed since the last publication.
     changed: BTreeSet<Origin>,
     mirrors: HashSet<Origin>,
+    /// The level that the pods of later events may not exceed.
+    pub(super) level: SecurityLevel,
     pub(super) clock: Clock,
 }
 
@@ -49,6 +58,7 @@ impl UndeltaStore {
             collected: HashSet::new(),
             changed: BTreeSet::new(),
             mirrors: HashSet::new(),
+            level: SecurityLevel::default(),
             clock,
         }
     }
@@ -130,17 +140,20 @@ impl UndeltaStore {
     /// Returns whether the listing changed.
     fn put(&mut self, object: Object) -> bool {
         let origin = origin_of(&object);
-        let why = match object {
-            Object::Pod(pod) => match self.wrong_node(&pod) {
-                None => return self.put_pod(origin, *pod),
-                Some(why) => why,
-            },
-            Object::Undecodable { why, .. } => why,
+        let unreadable = |why: String| RejectionReason::Unreadable(why.into());
+        let reason = match object {
+            Object::Pod(pod) => {
+                match self.wrong_node(&pod).map(unreadable).or_else(|| self.forbidden(&pod)) {
+                    None => return self.put_pod(origin, *pod),
+                    Some(reason) => reason,
+                }
+            }
+            Object::Undecodable { why, .. } => unreadable(why),
         };
-        let is_new = self.builder.reject(&origin, RejectionReason::Unreadable(why.as_str().into()));
+        let is_new = self.builder.reject(&origin, reason.clone());
         if is_new {
             let kept = self.builder.pods_of(&origin) > 0;
-            warn!(source = "api", pod = %origin, kept, error = %why, "pod rejected");
+            warn!(source = "api", pod = %origin, kept, error = %reason, "pod rejected");
         }
         is_new
     }
@@ -174,6 +187,16 @@ impl UndeltaStore {
                 self.node.as_str()
             )
         })
+    }
+
+    /// Why a pod exceeds the level, if it does. The end of a pod is always published, so that
+    /// one that runs since the level was another is stopped. Mirror pods are withheld.
+    fn forbidden(&self, pod: &Prepared) -> Option<RejectionReason> {
+        if pod.metadata("deletionTimestamp").is_some() || pod.annotation(MIRROR).is_some() {
+            return None;
+        }
+        let problems = vec![Problem::error(pod_security::violation(pod.object(), self.level)?)];
+        Some(RejectionReason::Invalid(Arc::new(InvalidManifest { stage: Stage::Security, problems })))
     }
 
     fn remove(&mut self, origin: &Origin) -> bool {

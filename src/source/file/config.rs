@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::pod::SecurityLevel;
+
 /// What happens to the pods of a manifest that has become invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnInvalid {
@@ -21,12 +23,19 @@ pub struct Config {
     pub check_frequency: Duration,
     /// What happens to the pods of a manifest that has become invalid.
     pub on_invalid: OnInvalid,
+    /// The level that its pods may not exceed.
+    pub pod_security: SecurityLevel,
 }
 
 impl Config {
     /// The kubelet's check frequency (20 s).
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), check_frequency: Duration::from_secs(20), on_invalid: OnInvalid::default() }
+        Self {
+            path: path.into(),
+            check_frequency: Duration::from_secs(20),
+            on_invalid: OnInvalid::default(),
+            pod_security: SecurityLevel::default(),
+        }
     }
 }
 

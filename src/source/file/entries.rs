@@ -280,6 +280,15 @@ impl Entries {
         }
     }
 
+    /// Has the next scan read every file again.
+    pub(super) fn forget_content(&mut self) {
+        for entry in self.by_name.values_mut() {
+            if matches!(entry.state, State::Read(_)) {
+                entry.state = State::Read(None);
+            }
+        }
+    }
+
     /// Ends a scan: the files that it did not meet are missing.
     pub(super) fn scanned(&mut self, met: &BTreeSet<OsString>, now: Instant) {
         if let (false, true, Target::Directory(here)) = (self.scanned, self.recognised, self.target) {

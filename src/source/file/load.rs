@@ -15,7 +15,7 @@ use super::{
 use crate::{
     host::{Disk, Host},
     manifest::{self, MAX_MANIFEST, Manifest, Preparation},
-    pod::{InvalidManifest, Problem, RejectionReason, Stage},
+    pod::{InvalidManifest, Problem, RejectionReason, SecurityLevel, Stage},
 };
 
 /// A further thread pays off from this many manifests on: about 2 ms of work.
@@ -32,13 +32,13 @@ pub(super) struct Loaded {
 }
 
 /// Reads and decodes one manifest.
-pub(super) fn load(host: &Host, path: &Path, preparation: &Preparation) -> Loaded {
+pub(super) fn load(host: &Host, path: &Path, preparation: &Preparation, level: SecurityLevel) -> Loaded {
     let text = inspect::read(&host.disk, path);
     let at = time(host);
     let rejected = |refusal| RejectionReason::Invalid(Arc::new(refusal));
     let (reading, manifest) = match text {
         Text::Complete(text, stamp) => {
-            (Reading::Complete(stamp), Some(manifest::read(&text, preparation).map_err(rejected)))
+            (Reading::Complete(stamp), Some(manifest::admit(&text, preparation, level).map_err(rejected)))
         }
         Text::TooLarge(stamp) => (Reading::Complete(stamp), Some(Err(rejected(too_large(stamp.size))))),
         Text::Torn(stamp) => (Reading::Torn(stamp), None),
@@ -49,8 +49,13 @@ pub(super) fn load(host: &Host, path: &Path, preparation: &Preparation) -> Loade
 }
 
 /// Reads and decodes many manifests. The results are in the order of the paths.
-pub(super) fn load_all(host: &Host, paths: &[PathBuf], preparation: &Preparation) -> Vec<Loaded> {
-    host.threads.map(paths, WORTH_A_THREAD, |path| load(host, path, preparation))
+pub(super) fn load_all(
+    host: &Host,
+    paths: &[PathBuf],
+    preparation: &Preparation,
+    level: SecurityLevel,
+) -> Vec<Loaded> {
+    host.threads.map(paths, WORTH_A_THREAD, |path| load(host, path, preparation, level))
 }
 
 pub(super) fn time(host: &Host) -> Time {

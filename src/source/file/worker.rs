@@ -140,10 +140,13 @@ impl Worker {
 
     /// Applies the settings that may change while the source runs, also to manifests that are
     /// invalid already.
-    pub(super) fn retune(&mut self, Config { check_frequency, on_invalid, .. }: Config) {
+    pub(super) fn retune(&mut self, Config { check_frequency, on_invalid, pod_security, .. }: Config) {
         let before = mem::replace(&mut self.config.on_invalid, on_invalid);
         self.config.check_frequency = check_frequency;
         self.entries.set_check(check_frequency);
+        if mem::replace(&mut self.config.pod_security, pod_security) != pod_security {
+            self.entries.forget_content();
+        }
         if before == on_invalid || on_invalid == OnInvalid::Keep {
             return;
         }
@@ -372,7 +375,7 @@ impl Worker {
                     paths.push(path);
                 }
             }
-            let loaded = load_all(&self.host, &paths, &self.preparation);
+            let loaded = load_all(&self.host, &paths, &self.preparation, self.config.pod_security);
             for (name, loaded) in to_read.into_iter().zip(loaded) {
                 self.apply(name, loaded);
             }
@@ -383,7 +386,7 @@ impl Worker {
     /// Checks one name, and reads its manifest if needed.
     fn check_and_load(&mut self, name: &OsStr, cause: Cause) {
         if let Some(path) = self.check(name, cause) {
-            let loaded = load(&self.host, &path, &self.preparation);
+            let loaded = load(&self.host, &path, &self.preparation, self.config.pod_security);
             self.apply(name, loaded);
         }
     }

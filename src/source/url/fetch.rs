@@ -17,7 +17,7 @@ use crate::{
     hex::hex,
     host::Threads,
     manifest::MAX_MANIFEST,
-    pod::InvalidManifest,
+    pod::{InvalidManifest, SecurityLevel},
 };
 
 /// The `User-Agent` header.
@@ -40,6 +40,8 @@ pub struct Config {
     pub sha256: Option<[u8; 32]>,
     /// The time between the end of one poll and the beginning of the next.
     pub check_frequency: Duration,
+    /// The level that its pods may not exceed.
+    pub pod_security: SecurityLevel,
 }
 
 impl Config {
@@ -52,6 +54,7 @@ impl Config {
             client_certificate: None,
             sha256: None,
             check_frequency: Duration::from_secs(20),
+            pod_security: SecurityLevel::default(),
         }
     }
 }
@@ -67,6 +70,7 @@ impl fmt::Debug for Config {
             .field("client_certificate", &self.client_certificate)
             .field("sha256", &self.sha256.map(|sum| hex(&sum)))
             .field("check_frequency", &self.check_frequency)
+            .field("pod_security", &self.pod_security)
             .finish()
     }
 }

@@ -149,6 +149,10 @@ impl UrlSource {
             }
             let Requests { rescans, config } = self.requests.borrow_and_update().clone();
             let is_requested = rescans > self.output.rescanned();
+            if config.pod_security != self.config.pod_security {
+                // The level of the known pods was another one.
+                self.known = None;
+            }
             self.config = Config { url: self.config.url.clone(), ..config };
             let poll = async {
                 if is_requested {
@@ -186,8 +190,9 @@ impl UrlSource {
                 self.known = Some(Known { sha256, condition });
             }
             Answer::Body(Fetched { body, sha256, condition }) => {
-                let preparation = self.preparation.clone();
-                let decoding = self.output.host.threads.blocking(move || manifest::read(&body, &preparation));
+                let (preparation, level) = (self.preparation.clone(), self.config.pod_security);
+                let decoding =
+                    self.output.host.threads.blocking(move || manifest::admit(&body, &preparation, level));
                 match decoding.await {
                     Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, condition }).await,
                     Ok(Err(rejection)) => return Err(self.reject(rejection)),

@@ -68,7 +68,7 @@ impl FileSettings {
     pub fn source(self, channel: SourceChannel) -> (FileSource, FileHandle) {
         let Self { path, node, check_frequency, on_invalid, quiet, missing_grace } = self;
         let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
-        let config = file::Config { path, check_frequency, on_invalid };
+        let config = file::Config { check_frequency, on_invalid, ..file::Config::new(path) };
         let (source, handle) = FileSource::new(config, preparation, channel);
         (source.with_timings(Timings { quiet, missing_grace }), handle)
     }

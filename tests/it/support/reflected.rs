@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, future::Future, mem, time::Duration};
 
 use podmux::{
     mux::{Mux, Notify, Updates},
-    pod::{NodeName, Op, Pod, PodUpdate, SourceName},
+    pod::{NodeName, Op, Pod, PodUpdate, SecurityLevel, SourceName},
     source::{
         SourceFailing, SourceStatus,
-        api::{ApiHandle, ApiSource, Config, Kubeconfig, Proxies},
+        api::{ApiHandle, ApiSource, Config, Kubeconfig},
     },
     storage::SourceState,
 };
@@ -65,6 +65,7 @@ pub struct Reflected {
     pub mux: Mux,
     pub stop: CancellationToken,
     pub source: JoinHandle<()>,
+    config: Config,
     /// Contains the kubeconfig.
     _directory: TempDir,
     updates: Updates,
@@ -84,10 +85,10 @@ impl Reflected {
     pub fn start_with(server: &ApiServer, user: &Value, more: impl FnOnce(ApiSource) -> ApiSource) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = Kubeconfig::File(server.kubeconfig(directory.path(), user));
-        let config = Config { kubeconfig, proxies: Proxies::default() };
+        let config = Config::new(kubeconfig);
         let node = NodeName::new(NODE).unwrap();
         let (mux, turn) = Mux::new(&[SourceName::Api]);
-        let (source, handle) = ApiSource::new(config, node, mux.channel(SourceName::Api).unwrap());
+        let (source, handle) = ApiSource::new(config.clone(), node, mux.channel(SourceName::Api).unwrap());
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
         let source = tokio::spawn(more(source).run(stop.clone()));
@@ -99,6 +100,7 @@ impl Reflected {
             mux,
             stop,
             source,
+            config,
             _directory: directory,
             updates,
             delivered,
@@ -131,6 +133,11 @@ impl Reflected {
                 _ => assert!(self.delivered.insert(key, pod).is_some(), "{} of an unknown pod", update.op),
             }
         }
+    }
+
+    /// Sets the level that pods may not exceed, as a reload does.
+    pub fn set_level(&self, pod_security: SecurityLevel) {
+        self.handle.retune(Config { pod_security, ..self.config.clone() });
     }
 
     /// Lets time pass.

@@ -23,7 +23,7 @@ use podmux::{
     history::{Bounds, History, HistoryReader},
     host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
-    pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SourceName},
+    pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SecurityLevel, SourceName},
     server::{ConnectionStats, LastReload, Limits, MAX_WATCHERS, View, Watchers, read_bodies, router},
     sink::SinkStatus,
     source::{
@@ -59,6 +59,8 @@ pub struct Setup {
     pub turns: bool,
     /// Whether the history runs.
     pub history: bool,
+    /// The level that posted pods may not exceed.
+    pub pod_security: SecurityLevel,
     /// The metrics of the reflector; with them there is an api source.
     pub reflector: Option<ReflectorMetrics>,
 }
@@ -71,6 +73,7 @@ impl Default for Setup {
             disk: None,
             turns: true,
             history: true,
+            pod_security: SecurityLevel::default(),
             reflector: None,
         }
     }
@@ -146,6 +149,7 @@ impl TestServer {
             reflector: setup.reflector,
             node,
             merged: mux.merged(),
+            pod_security: watch::channel(setup.pod_security).1,
             posts: posts.clone(),
             history: reader.clone(),
             sources: sources.into(),

@@ -1,5 +1,5 @@
-// oracle runs the kubelet's own code: for each request, one line, it prints the kubelet's result for a manifest
-// or for a sequence of listings.
+// oracle runs Kubernetes' own code: for each request, one line, it prints the kubelet's result for a manifest
+// or for a sequence of listings, or the verdict of the Pod Security Standards about a pod.
 //
 // ../README.md describes the requests and the responses.
 package main
@@ -29,6 +29,9 @@ type request struct {
 
 	// merge
 	Steps []step `json:"steps"`
+
+	// pod-security
+	Pod json.RawMessage `json:"pod"`
 
 	// bench-merge, bench-file; the manifest is Text
 	N      int `json:"n"`
@@ -73,6 +76,8 @@ func respond(req *request) (any, error) {
 		return decode(req)
 	case "merge":
 		return merge(req)
+	case "pod-security":
+		return judge(req)
 	case "bench-merge", "bench-file":
 		return bench(req)
 	default:
