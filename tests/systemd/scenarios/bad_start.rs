@@ -1,6 +1,11 @@
 //! Starts that fail: one line with the reason, and no restart loop. And starts with something that may mend itself.
 
-use std::{io::Read as _, net::{TcpListener, TcpStream}, os::unix::net::UnixStream, time::Duration};
+use std::{
+    io::Read as _,
+    net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    time::Duration,
+};
 
 use podmux_machine::{client::ADDRESS, machine::Machine, pods::pod};
 use redb::{Database, TableDefinition};
