@@ -134,7 +134,9 @@ fn a_read_only_file_system_is_waited_for() {
          chown podmux:podmux /var/lib/podmux && chmod 0700 /var/lib/podmux && \
          cp -a /root/kept/. /var/lib/podmux/ && mount -o remount,ro /var/lib/podmux");
     starts_without(&machine, "ead-only file system");
-    machine.ok("mount -o remount,rw /var/lib/podmux && systemctl reload podmux.service");
+    // The mount in the service's own namespace stays read-only until it is restarted.
+    machine.ok("mount -o remount,rw /var/lib/podmux");
+    machine.restart();
     machine.wait_for_pods(&["posted"]);
 }
 

@@ -111,7 +111,7 @@ fn a_kubeconfig_with_a_credential_plugin_works_with_its_drop_in() {
     // The hardened service executes nothing outside of /usr, and reports that.
     machine.restart();
     machine.wait_for_status("has the failing api source", |status| {
-        status.contains("api failing since") && status.contains("podmux get sources")
+        status.contains("api failing since") && status.contains("/opt/plugin cannot be run")
     });
     let log = machine.journal("--output=cat");
     assert!(log.contains("/opt/plugin"), "{log}");
