@@ -13,12 +13,12 @@ use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use podmux::{
-    db::{Sequence, Stored},
+    db::Sequence,
     history::{Bounds, History},
     host::Host,
     mux::{Mux, Notify},
-    pod::{NodeName, SourceName},
-    server::{ConnectionStats, LastReload, View, router},
+    pod::{NodeName, SecurityLevel, SourceName},
+    server::{ConnectionStats, LastReload, Limits, View, read_bodies, router},
     source::http::HttpSource,
     storage::Delivered,
 };
@@ -61,7 +61,7 @@ fuzz_target!(|input: (u8, &[u8])| {
                 (head.status, body.collect().await.unwrap().to_bytes())
             })
         });
-        let expected = [200, 201, 400, 404, 409, 413, 415, 422];
+        let expected = [200, 201, 400, 403, 404, 409, 413, 415, 422];
         assert!(expected.contains(&code.as_u16()), "{code}: {}", String::from_utf8_lossy(&answer));
         assert_ne!(code, StatusCode::INTERNAL_SERVER_ERROR);
         let _: Value = serde_json::from_slice(&answer).unwrap();
@@ -76,14 +76,14 @@ fn server() -> (Runtime, Router) {
         let (mux, turning) = Mux::new(&[SourceName::Http]);
         let (_acknowledged, seen) = watch::channel(vec![Delivered::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) = HttpSource::new(&node, None, &Stored::default(), channel, seen).unwrap();
+        let (source, posts) = HttpSource::new(None, channel, seen);
         let (history, reader) =
             History::new(mux.updates(Notify::Incremental), Sequence::fleeting(), Bounds::default());
         let stop = CancellationToken::new();
         tokio::spawn(turning.run());
         tokio::spawn(source.run(stop.clone()));
         tokio::spawn(history.run());
-        router(View {
+        let view = View {
             node,
             merged: mux.merged(),
             posts: posts.clone(),
@@ -97,7 +97,9 @@ fn server() -> (Runtime, Router) {
             reload: watch::channel(LastReload::at_start(Timestamp::UNIX_EPOCH)).1,
             connections: ConnectionStats::default(),
             host: Host::default(),
-        })
+            pod_security: watch::channel(SecurityLevel::Privileged).1,
+        };
+        read_bodies(router(view), &Limits::default(), ConnectionStats::default())
     });
     (runtime, router)
 }
