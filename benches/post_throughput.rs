@@ -104,7 +104,8 @@ fn post<S: Read + Write>(
 /// The agent with a sink that costs nothing: another benchmark measures the stream.
 fn start(directory: &Path, socket: &Path, clients: usize) -> Child {
     Command::new(env!("CARGO_BIN_EXE_podmux"))
-        .args(["run", "--node-name", "bench", "--sink", "jsonl=/dev/null", "--listen"])
+        .args(["run", "--node-name", "bench", "--sink", "jsonl=/dev/null"])
+        .args(["--max-posted-pods", "10000000", "--max-posted-bytes", "100Gi", "--listen"])
         .arg(format!("unix:{}", socket.display()))
         .arg("--state-dir")
         .arg(directory.join(format!("state{clients}")))

@@ -166,7 +166,7 @@ impl Agent {
         let log = directory.join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_podmux"));
         command
-            .args(["run", "--node-name", "bench", "--sink", "jsonl"])
+            .args(["run", "--node-name", "bench", "--sink", "jsonl", "--max-posted-pods", "10000000"])
             .args(flags)
             .env_clear()
             .stdin(Stdio::null())
