@@ -259,14 +259,14 @@ fn a_damaged_state_that_is_moved_away_is_replaced_by_an_empty_one() {
 fn an_agent_whose_state_is_damaged_stops_and_leaves_it_as_it_is() {
     let node = Node::new();
     fs::create_dir(node.at("state")).unwrap();
-    fs::write(node.state(), "what somebody else keeps here").unwrap();
+    fs::write(node.state(), "the file of another program").unwrap();
     let agent = node.starts_without_state(&expect![[r#"
         @/state/state.redb is not a podmux database: it is not a database; it is left as it is: move it away, or name another directory with --state-dir
     "#]]);
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
-    assert_eq!(fs::read(node.state()).unwrap(), b"what somebody else keeps here");
+    assert_eq!(fs::read(node.state()).unwrap(), b"the file of another program");
 }
 
 #[tokio::test]

@@ -245,7 +245,8 @@ impl Known {
         if let Some(number) = value.as_i64()
             && random.once_in(2)
         {
-            return json!(number + random.pick(&[1, -1, -number, -2 * number]));
+            let change = *random.pick(&[1, -1, number.wrapping_neg(), number.wrapping_mul(-2)]);
+            return json!(number.wrapping_add(change));
         }
         for _ in 0..10 {
             let other = self.another(random, key);

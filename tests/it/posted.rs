@@ -3,11 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect};
+use jiff::Timestamp;
 use podmux::{
     mux::{Mux, Notify},
     pod::{PodKey, SourceName},
     sink::{Acknowledged, Delivery},
-    source::http::{Config, HttpSource, Posts, Preconditions, Write, WriteError, Written},
+    source::{
+        SourceFailing,
+        http::{Config, HttpSource, Posts, Preconditions, Write, WriteError, Written},
+    },
 };
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -454,10 +458,18 @@ async fn pods_above_the_quota_are_rejected_and_those_that_exist_can_be_replaced_
 }
 
 #[tokio::test]
-async fn writes_that_wait_at_the_stop_are_rejected() {
-    let agent = Agent::start(Behaviour::Accepts).await;
-    agent.stop.cancel();
-    let late = agent.write(Write::Create(pod("a#"))).await;
-    assert!(matches!(late, Err(WriteError::Stopping)), "{late:?}");
-    assert!(agent.posts.all().is_empty());
+async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_not() {
+    let failing =
+        SourceFailing { since: Timestamp::UNIX_EPOCH, attempts: 1, error: "".into(), quotes: false };
+    for state in [None, Some(watch::channel(Err(failing)).1)] {
+        let (mux, _turning) = Mux::new(&[SourceName::Http]);
+        let channel = mux.channel(SourceName::Http).unwrap();
+        let (source, posts) = HttpSource::new(state, channel, watch::channel(Vec::new()).1);
+        let stop = CancellationToken::new();
+        stop.cancel();
+        // The write is in the queue when the source begins.
+        let (late, ()) = tokio::join!(posts.write(Write::Create(pod("a#")), false), source.run(stop));
+        assert!(matches!(late, Err(WriteError::Stopping)), "{late:?}");
+        assert!(posts.all().is_empty());
+    }
 }

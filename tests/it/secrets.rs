@@ -279,7 +279,7 @@ async fn the_agent_tells_no_secret_of_any_source() {
     agent.logs("source=\"api\"");
     assert_eq!(web.seen()[0].header("x-token"), TEXT);
 
-    // The answer is for the client that sent the canary, and shows it to nobody else.
+    // The answer shows the canary only to the client that sent it.
     for value in ["8675309421", "[canary8675309]", "&canary8675309!", "\"canary8675309"] {
         let answer = ask(&socket, "POST /pods", &with_env("posted", value));
         assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
@@ -319,7 +319,7 @@ async fn no_output_of_a_credential_plugin_comes_out() {
     let socket = at("socket");
     let listen = format!("unix:{}", socket.display());
     let cluster = json!({ "server": "https://127.0.0.1:1" });
-    // It fails, its output is no credential, or its credential is of no use.
+    // It fails, its output is no credential, or its credential is invalid.
     let credential = json!({
         "apiVersion": "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",

@@ -34,7 +34,7 @@ pub(crate) struct DecodedBody {
     pub(crate) pods: Vec<Prepared>,
     pub(crate) has_list: bool,
     /// Whether a body without pods has an empty `items`.
-    pub(crate) has_no_items: bool,
+    pub(crate) is_empty_list: bool,
     pub(crate) warnings: HeaderMap,
 }
 
@@ -67,8 +67,8 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     }
     check_finalizers(&pods)?;
     let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
-    let has_no_items = pods.is_empty() && has_empty_items(&body);
-    Ok(DecodedBody { pods, has_list, has_no_items, warnings })
+    let is_empty_list = pods.is_empty() && has_empty_items(&body);
+    Ok(DecodedBody { pods, has_list, is_empty_list, warnings })
 }
 
 /// Rejects pods with finalizers: nothing on the node would ever remove them.

@@ -160,7 +160,7 @@ pub(crate) async fn apply(server: Server, params: Params, body: Bytes) -> Answer
 pub(crate) async fn replace_all(server: Server, params: Params, body: Bytes) -> Answer {
     let dry = params.dry_run()?;
     let body = manifests::read(&server, &params, body).await?;
-    if body.pods.is_empty() && !body.has_no_items {
+    if body.pods.is_empty() && !body.is_empty_list {
         let why = "Required value: a list without items would delete all posted pods; \
             send \"items\": [] if that is what you want";
         let message = format!("PodList is invalid: items: {why}");

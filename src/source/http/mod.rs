@@ -197,12 +197,13 @@ impl HttpSource {
 
     /// Performs writes until `stop` is cancelled. The writes that wait then are rejected.
     pub async fn run(mut self, stop: CancellationToken) {
-        if let Some(state) = self.state.take()
-            && stop.run_until_cancelled(self.restore(state)).await.is_none()
-        {
-            return;
+        let restored = match self.state.take() {
+            Some(state) => stop.run_until_cancelled(self.restore(state)).await,
+            None => Some(()),
+        };
+        if restored.is_some() {
+            self.note_failing(None);
         }
-        self.note_failing(None);
         let (mut waiting, mut open) = (Vec::new(), true);
         loop {
             let due = self.deadlines.values().min().copied();
