@@ -140,7 +140,10 @@ async fn a_response_that_is_not_http_is_an_error() {
         drop(listener.accept().await.unwrap());
     });
     let error = fails(&client(), get(&url)).await.to_string();
-    assert!(error.ends_with("sent no valid HTTP/1.1 response (a server that speaks TLS needs https)"), "{error}");
+    assert!(
+        error.ends_with("sent no valid HTTP/1.1 response (a server that speaks TLS needs https)"),
+        "{error}"
+    );
     let error = fails(&client(), get(&url)).await.to_string();
     assert!(error.ends_with("closed the connection before its response was complete"), "{error}");
     server.await.unwrap();
