@@ -286,6 +286,26 @@ fn without_the_authoritys_key_the_certificate_is_served_as_long_as_it_lasts() {
     });
 }
 
+#[test]
+fn files_that_cannot_be_looked_up_are_not_replaced() {
+    logged(async |log: Log| {
+        let place = Place::new();
+        let running = place.start().await;
+        place.files().await;
+        running.ends().await;
+        for name in FILES {
+            fs::remove_file(place.auth(name)).unwrap();
+            std::os::unix::fs::symlink(name, place.auth(name)).unwrap();
+        }
+        let running = place.start().await;
+        until("the problem is logged", || !log.lines_with("server credentials rejected").is_empty()).await;
+        for name in FILES {
+            assert!(place.auth(name).is_symlink(), "{name} is replaced");
+        }
+        running.ends().await;
+    });
+}
+
 /// A disk that cannot be written may mend itself: TCP waits for it.
 #[test]
 fn tcp_is_served_as_soon_as_the_files_can_be_made() {

@@ -113,8 +113,10 @@ impl Generated {
         Ok(Issuer::new(ca, key))
     }
 
+    /// Whether there is no such file. One that cannot be looked up now is not replaced.
     fn is_missing(&self, disk: &Disk, name: &str) -> bool {
-        disk.stamp(&self.directory.join(name)).is_err()
+        let found = disk.stamp(&self.directory.join(name));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
     fn read(&self, disk: &Disk, name: &str) -> Result<String, CredentialError> {
