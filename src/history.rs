@@ -1,12 +1,11 @@
 //! The newest updates, for watchers.
 //!
 //! Like client-go's event broadcaster (`apimachinery/pkg/watch/mux.go`), but a watcher can
-//! start with earlier updates, and a watcher that is too slow receives an error. No task
-//! waits for a watcher.
+//! start with earlier updates, and a watcher that is too slow begins again. No task waits for a
+//! watcher.
 
 use std::{
     collections::VecDeque,
-    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,17 +17,19 @@ use tokio::{
 };
 
 use crate::{
-    db::{DbError, Sequence},
+    db::Sequence,
     error_chain::chain,
     host::Host,
-    mux::Updates,
+    mux::{Notify, Updates},
     outage::Outage,
     pod::{PodUpdate, SequencedUpdate},
-    storage::{Merged, everything},
+    storage::{Delivered, Merged, updates},
 };
 
 /// The length of the queue of requests for snapshots.
 const REQUESTS: usize = 64;
+/// How many beginnings are remembered from whose middle nobody can continue.
+const UNFINISHED: usize = 1024;
 /// The delay after a failure to reserve numbers.
 const RESERVE_DELAY: Duration = Duration::from_secs(1);
 
@@ -55,35 +56,56 @@ struct Ring {
     bounds: Bounds,
     held: VecDeque<Arc<SequencedUpdate>>,
     bytes: usize,
-    /// The number of the newest update, perhaps of an earlier run.
-    last: u64,
+    /// The number after which the history begins.
+    floor: u64,
+    /// The numbers in beginnings of watchers from which nobody can continue: those of all SETs
+    /// and ADDs but the last, from the first to the last of them.
+    unfinished: VecDeque<(u64, u64)>,
 }
 
 impl Ring {
     fn push(&mut self, update: SequencedUpdate) {
-        self.last = update.seq;
         self.bytes += size(&update);
         self.held.push_back(Arc::new(update));
         let too_much = |ring: &Self| ring.held.len() > ring.bounds.updates || ring.bytes > ring.bounds.bytes;
-        while too_much(self) && self.held.len() > 1 {
-            let oldest = self.held.pop_front();
-            self.bytes -= oldest.map_or(0, |oldest| size(&oldest));
+        while too_much(self)
+            && self.held.len() > 1
+            && let Some(oldest) = self.held.pop_front()
+        {
+            self.bytes -= size(&oldest);
+            self.rise(oldest.seq);
         }
     }
 
-    /// The number of the oldest update, or the next number if there is none.
-    fn first(&self) -> u64 {
-        self.held.front().map_or(self.last + 1, |oldest| oldest.seq)
+    /// Notes numbers from which nobody can continue.
+    fn note_unfinished(&mut self, first: u64, last: u64) {
+        self.unfinished.push_back((first, last));
+        if self.unfinished.len() > UNFINISHED
+            && let Some((_, last)) = self.unfinished.pop_front()
+        {
+            self.rise(last);
+        }
     }
 
-    /// The update of a number; `None` if it is the next number.
-    fn get(&self, seq: u64) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
-        let (first, next) = (self.first(), self.last + 1);
-        if seq < first || seq > next {
-            return Err(Gone { asked: seq, first, next });
+    fn rise(&mut self, floor: u64) {
+        self.floor = self.floor.max(floor);
+        while self.unfinished.front().is_some_and(|(_, last)| *last <= floor) {
+            self.unfinished.pop_front();
         }
-        // The numbers of one run have no gaps.
-        Ok(self.held.get(usize::try_from(seq - first).unwrap_or(usize::MAX)).cloned())
+    }
+
+    /// The number of the newest update, or that after which the history begins.
+    fn last(&self) -> u64 {
+        self.held.back().map_or(self.floor, |newest| newest.seq)
+    }
+
+    /// The first update after a number; `None` if there is none yet.
+    fn after(&self, seq: u64) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
+        if seq < self.floor {
+            return Err(Gone);
+        }
+        let index = self.held.partition_point(|update| update.seq <= seq);
+        Ok(self.held.get(index).cloned())
     }
 }
 
@@ -91,17 +113,10 @@ fn size(update: &SequencedUpdate) -> usize {
     update.update.pods.iter().map(|pod| pod.text().len()).sum()
 }
 
-/// The requested update is not in the history.
+/// The history does not hold the requested update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("update {asked} is not in the history: its first update is {first}, the next one will be {next}")]
-pub struct Gone {
-    /// The requested number.
-    pub asked: u64,
-    /// The number of the oldest update (the next number if there is none).
-    pub first: u64,
-    /// The number of the next update.
-    pub next: u64,
-}
+#[error("the history does not hold the update")]
+pub struct Gone;
 
 /// The merged view and its position in the stream.
 #[derive(Clone, Debug)]
@@ -114,6 +129,15 @@ pub struct Snapshot {
     pub time: Timestamp,
 }
 
+/// What a reader asks for.
+#[derive(Debug)]
+enum Request {
+    /// The view and its position.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// The beginning of a stream.
+    Beginning(oneshot::Sender<Vec<Arc<SequencedUpdate>>>),
+}
+
 /// The task that numbers the updates and keeps the newest ones.
 #[derive(Debug)]
 pub struct History {
@@ -121,27 +145,32 @@ pub struct History {
     sequence: Sequence,
     host: Host,
     ring: Arc<Mutex<Ring>>,
-    news: watch::Sender<u64>,
-    requests: mpsc::Receiver<oneshot::Sender<Snapshot>>,
-    /// Whether the first update must be a SET, because an earlier run has used the stream.
-    resumes: bool,
+    news: watch::Sender<()>,
+    requests: mpsc::Receiver<Request>,
+    /// Watchers whose beginning has no numbers yet.
+    waiting: Vec<oneshot::Sender<Vec<Arc<SequencedUpdate>>>>,
     /// The outage of the numbers.
     outage: Outage,
 }
 
 impl History {
-    /// A history of these updates, and its reader.
-    ///
-    /// If an earlier run has used the stream, it continues with a SET of all pods, so that a
-    /// watcher of that run can continue.
-    pub fn new(updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
-        let last = sequence.last();
-        let ring = Arc::new(Mutex::new(Ring { bounds, held: VecDeque::new(), bytes: 0, last }));
-        let (news, seen) = watch::channel(last);
+    /// A history of these updates, and its reader. Each source begins with a SET, also for those
+    /// that watch since before it has synced.
+    pub fn new(mut updates: Updates, sequence: Sequence, bounds: Bounds) -> (Self, HistoryReader) {
+        updates.restart();
+        let ring = Ring {
+            bounds,
+            held: VecDeque::new(),
+            bytes: 0,
+            floor: sequence.last(),
+            unfinished: VecDeque::new(),
+        };
+        let ring = Arc::new(Mutex::new(ring));
+        let (news, seen) = watch::channel(());
         let (ask, requests) = mpsc::channel(REQUESTS);
-        let reader = HistoryReader { ring: ring.clone(), news: seen, ask };
-        let (host, outage) = (Host::default(), Outage::default());
-        (Self { updates, sequence, host, ring, news, requests, resumes: last > 0, outage }, reader)
+        let reader = HistoryReader { ring: ring.clone(), news: seen, ask, sequence: sequence.clone() };
+        let (host, waiting, outage) = (Host::default(), Vec::new(), Outage::default());
+        (Self { updates, sequence, host, ring, news, requests, waiting, outage }, reader)
     }
 
     /// Uses this clock.
@@ -151,12 +180,10 @@ impl History {
     }
 
     /// Records updates until the mux has ended. An update that has no number by then is part
-    /// of the SET with which the next run starts.
-    ///
-    /// # Errors
-    /// If the last number cannot be stored: the next run skips some.
-    pub async fn run(mut self) -> Result<(), DbError> {
+    /// of the SETs with which the next run starts.
+    pub async fn run(mut self) {
         let mut failed = false;
+        let sequence = self.sequence.clone();
         loop {
             let (ready, is_waiting) = (self.sequence.is_ready(), self.outage.since().is_some());
             tokio::select! {
@@ -167,17 +194,17 @@ impl History {
                     failed = false;
                     self.waits("the database does not answer");
                 }
-                reserved = self.sequence.ready(), if !ready && !failed => match reserved {
+                reserved = sequence.reserve(), if !ready && !failed => match reserved {
                     Ok(()) => self.recovered(),
                     Err(error) => {
                         failed = true;
                         self.waits(&chain(&error));
                     }
                 },
-                () = self.updates.mux_ended(), if is_waiting => return Ok(()),
+                () = self.updates.mux_ended(), if is_waiting => return,
                 update = self.updates.next(), if ready => match update {
                     Some(update) => self.record(update),
-                    None => return self.sequence.close().await,
+                    None => return,
                 },
             }
         }
@@ -193,31 +220,54 @@ impl History {
         if let Some(attempts) = self.outage.recovered() {
             tracing::info!(attempts, "history recovered: /updates continues");
         }
-    }
-
-    fn record(&mut self, mut update: PodUpdate) {
-        if mem::take(&mut self.resumes) {
-            while self.updates.try_next().is_some() {}
-            update = everything(&self.updates.newest());
+        for request in std::mem::take(&mut self.waiting) {
+            self.answer(Request::Beginning(request));
         }
-        let Some(seq) = self.sequence.take() else { return };
-        lock(&self.ring).push(SequencedUpdate { seq, time: self.host.clock.now(), update });
-        self.news.send_replace(seq);
     }
 
-    /// Answers with a snapshot, after the stream has reached the newest view. While no number
-    /// can be reserved, the view is ahead of the stream: a watcher that continues from there
-    /// receives some changes twice, which is harmless.
-    fn answer(&mut self, request: oneshot::Sender<Snapshot>) {
+    fn record(&mut self, update: PodUpdate) {
+        let (seq, time) = (self.sequence.take(), self.host.clock.now());
+        lock(&self.ring).push(SequencedUpdate { seq, run: None, time, update, more: false });
+        self.news.send_replace(());
+    }
+
+    /// Answers a request, after the stream has reached the newest view. While no number can be
+    /// reserved, the view is ahead of the stream: a watcher that continues from there receives some
+    /// changes twice, which is harmless.
+    fn answer(&mut self, request: Request) {
         while self.sequence.is_ready()
             && let Some(update) = self.updates.try_next()
         {
             self.record(update);
         }
-        let ready = self.sequence.is_ready();
-        let merged = if ready { self.updates.newest() } else { self.updates.ahead() };
+        let is_ready = self.sequence.is_ready();
+        let merged = if is_ready { self.updates.newest() } else { self.updates.ahead() };
         // The reader may have gone away.
-        let _ = request.send(Snapshot { merged, seq: self.sequence.last(), time: self.host.clock.now() });
+        match request {
+            Request::Snapshot(request) => {
+                let seq = lock(&self.ring).last();
+                drop(request.send(Snapshot { merged, seq, time: self.host.clock.now() }));
+            }
+            Request::Beginning(request) if is_ready => drop(request.send(self.beginning(&merged))),
+            Request::Beginning(request) => {
+                self.waiting.retain(|request| !request.is_closed());
+                self.waiting.push(request);
+            }
+        }
+    }
+
+    /// A SET of each source whose pods are all known, and an ADD of the other pods of each. Whoever
+    /// has received the last one continues after it.
+    fn beginning(&self, merged: &Merged) -> Vec<Arc<SequencedUpdate>> {
+        let (_, updates) = updates(&Delivered::unknown(), merged, Notify::Incremental);
+        let (count, time) = (updates.len() as u64, self.host.clock.now());
+        let first = self.sequence.take_some(count.max(1));
+        if count > 1 {
+            lock(&self.ring).note_unfinished(first, first + count - 2);
+        }
+        let numbered =
+            |(seq, update)| Arc::new(SequencedUpdate { seq, run: None, time, update, more: false });
+        (first..).zip(updates).map(numbered).collect()
     }
 }
 
@@ -225,34 +275,50 @@ impl History {
 #[derive(Clone, Debug)]
 pub struct HistoryReader {
     ring: Arc<Mutex<Ring>>,
-    news: watch::Receiver<u64>,
-    ask: mpsc::Sender<oneshot::Sender<Snapshot>>,
+    news: watch::Receiver<()>,
+    ask: mpsc::Sender<Request>,
+    sequence: Sequence,
 }
 
 impl HistoryReader {
+    /// The id of the run.
+    pub fn run(&self) -> &Arc<str> {
+        self.sequence.run()
+    }
+
     /// The newest view and its position; the stream continues with `seq + 1`. `None` if the
     /// history has ended. Cancel-safe.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         let (request, answer) = oneshot::channel();
-        self.ask.send(request).await.ok()?;
+        self.ask.send(Request::Snapshot(request)).await.ok()?;
         answer.await.ok()
     }
 
-    /// Watches the stream from a number on, which may be the next one.
+    /// Watches the stream from a number on: that of an update, or the one after it.
     ///
     /// # Errors
-    /// If that update is not in the history.
+    /// If this run has not given out the number before, or the history no longer holds the updates
+    /// after it, or it is one in the middle of a beginning.
     pub fn watch(&self, from: u64) -> Result<Watcher, Gone> {
-        lock(&self.ring).get(from)?;
-        Ok(Watcher { reader: self.clone(), next: from, first: None })
+        let after = from.checked_sub(1).ok_or(Gone)?;
+        let ring = lock(&self.ring);
+        let is_unfinished = |(first, last): &(u64, u64)| (*first..=*last).contains(&after);
+        if after > self.sequence.last() || ring.unfinished.iter().any(is_unfinished) {
+            return Err(Gone);
+        }
+        ring.after(after)?;
+        drop(ring);
+        Ok(Watcher { reader: self.clone(), after, first: VecDeque::new() })
     }
 
-    /// Watches from now on, starting with a SET of all pods, whose number is that of the last
-    /// update that it includes. `None` if the history has ended.
+    /// Watches from now on, starting with a SET for each source, as soon as it has synced. `None` if
+    /// the history has ended, or has no numbers.
     pub async fn watch_all(&self) -> Option<Watcher> {
-        let Snapshot { merged, seq, time } = self.snapshot().await?;
-        let first = SequencedUpdate { seq, time, update: everything(&merged) };
-        Some(Watcher { reader: self.clone(), next: seq + 1, first: Some(Arc::new(first)) })
+        let (request, answer) = oneshot::channel();
+        self.ask.send(Request::Beginning(request)).await.ok()?;
+        let first = VecDeque::from(answer.await.ok()?);
+        let after = first.back().map_or_else(|| lock(&self.ring).last(), |last| last.seq);
+        Some(Watcher { reader: self.clone(), after, first })
     }
 }
 
@@ -260,29 +326,30 @@ impl HistoryReader {
 #[derive(Debug)]
 pub struct Watcher {
     reader: HistoryReader,
-    next: u64,
-    first: Option<Arc<SequencedUpdate>>,
+    /// The number after which it continues.
+    after: u64,
+    /// The rest of its beginning.
+    first: VecDeque<Arc<SequencedUpdate>>,
 }
 
 impl Watcher {
     /// The next update; waits if there is none yet. `None` after the last update of a history
-    /// that has ended. Cancel-safe.
-    ///
-    /// # Errors
-    /// If the watcher was too slow and the update has been dropped: it must start again with a
-    /// snapshot.
-    pub async fn next(&mut self) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
+    /// that has ended. A watcher that is too slow receives a beginning again, instead of the
+    /// updates that it has missed. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Arc<SequencedUpdate>> {
         loop {
-            self.reader.news.borrow_and_update();
-            if let Some(update) = lock(&self.reader.ring).get(self.next)? {
-                self.next += 1;
-                return Ok(Some(update));
+            if let Some(update) = self.first.pop_front() {
+                return Some(update);
             }
-            if self.reader.news.changed().await.is_err() {
-                return Ok(None);
+            self.reader.news.borrow_and_update();
+            let next = lock(&self.reader.ring).after(self.after);
+            match next {
+                Ok(Some(update)) => {
+                    self.after = update.seq;
+                    return Some(update);
+                }
+                Ok(None) => self.reader.news.changed().await.ok()?,
+                Err(Gone) => *self = self.reader.clone().watch_all().await?,
             }
         }
     }

@@ -286,6 +286,14 @@ impl Updates {
         }
     }
 
+    /// Begins again, for a consumer that may hold pods of an earlier stream: the next updates are
+    /// a SET for each source (see [`Delivered::unknown`]).
+    pub fn restart(&mut self) {
+        self.delivered = Delivered::unknown();
+        self.batch.clear();
+        self.merged.mark_changed();
+    }
+
     /// Waits until the mux has ended, even if updates remain. Cancel-safe.
     pub fn mux_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut merged = self.merged.clone();

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     backoff::Backoff,
-    db::{self, OpenError, Writer},
+    db::{self, OpenError, Sequence, Writer},
     host::Host,
     outage::Outage,
     pod::NodeName,
@@ -30,14 +30,16 @@ pub(super) struct StateKeeper {
     path: PathBuf,
     node: NodeName,
     host: Host,
+    sequence: Sequence,
     outage: Outage,
     /// Tries again at once.
     pub(super) retry: Arc<Notify>,
 }
 
 impl StateKeeper {
-    pub(super) fn new(path: PathBuf, node: NodeName, host: Host) -> Self {
-        Self { path, node, host, outage: Outage::default(), retry: Arc::default() }
+    /// `sequence` continues after the numbers in the state.
+    pub(super) fn new(path: PathBuf, node: NodeName, host: Host, sequence: Sequence) -> Self {
+        Self { path, node, host, sequence, outage: Outage::default(), retry: Arc::default() }
     }
 
     /// Opens the state, and returns the task that writes to it. If it cannot be opened now, the
@@ -103,6 +105,7 @@ impl StateKeeper {
                 if let Some(attempts) = self.outage.recovered() {
                     info!(path = %self.path.display(), attempts, "state recovered");
                 }
+                self.sequence.attach(state.db.clone(), &state.stored(), state.posted.version());
                 (Some(writer), Ok(Arc::new(state)))
             }
             Err(error) => {

@@ -35,9 +35,6 @@ use crate::{
     supervise::{BoxError, Tasks},
 };
 
-/// The name of the stream of `/updates`, whose numbers are durable.
-const UPDATES: &str = "/updates";
-
 /// What a reload reaches.
 pub(super) struct Handles {
     /// Sources, sinks and server.
@@ -118,6 +115,8 @@ struct Wiring<'a> {
     tasks: &'a mut Tasks,
     mux: Mux,
     state: Option<StateWatch>,
+    /// The numbers of all streams and resourceVersions.
+    sequence: Sequence,
     acknowledged: Acknowledged,
     sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
     sinks: Vec<watch::Receiver<SinkStatus>>,
@@ -137,8 +136,9 @@ impl<'a> Wiring<'a> {
         mux: Mux,
     ) -> anyhow::Result<Self> {
         let (mut state, mut parts): (_, Vec<Retune>) = (None, Vec::new());
+        let sequence = Sequence::new(&host.random.uuid().simple().to_string(), host.clock.now());
         if let Some(path) = settings.state_dir.clone() {
-            let keeper = StateKeeper::new(path, settings.node_name.clone(), host.clone());
+            let keeper = StateKeeper::new(path, settings.node_name.clone(), host.clone(), sequence.clone());
             let retry = keeper.retry.clone();
             parts.push(Box::new(move |_| retry.notify_one()));
             let (watch, task) = keeper.start(shutdown.stop.clone()).await?;
@@ -155,6 +155,7 @@ impl<'a> Wiring<'a> {
             tasks,
             mux,
             state,
+            sequence,
             acknowledged: Arc::new(watch::Sender::default()),
             sources: Vec::new(),
             sinks: Vec::new(),
@@ -170,25 +171,11 @@ impl<'a> Wiring<'a> {
         self.state.as_ref()?.borrow().clone().ok()
     }
 
-    /// The numbers of a stream. With state they continue those of the last run. If that state cannot
-    /// be opened they start at the time in microseconds: far beyond those of the last run, so that no
-    /// number has two meanings.
-    fn numbers(&self, stream: &str) -> Sequence {
-        match (&self.state, self.open_state()) {
-            (None, _) => Sequence::fleeting(),
-            (Some(_), Some(state)) => Sequence::durable(stream, state.db.clone(), &state.stored()),
-            (Some(_), None) => {
-                let now = self.host.clock.now().as_microsecond();
-                Sequence::fleeting_after(u64::try_from(now).unwrap_or_default())
-            }
-        }
-    }
-
     fn sinks(&mut self) -> anyhow::Result<()> {
         for sink in &self.settings.sinks {
             let name = sink.to_string();
             let updates = self.mux.updates(self.settings.notify);
-            let open = sink.open(updates, self.numbers(&name), &self.acknowledged, self.host.clone())?;
+            let open = sink.open(updates, self.sequence.clone(), &self.acknowledged, self.host.clone())?;
             self.sinks.push(open.status);
             self.handles.parts.push(Box::new(move |_| (open.reload)()));
             // Once the shutdown has begun, a reader that goes away is not a failure.
@@ -239,7 +226,8 @@ impl<'a> Wiring<'a> {
     fn http_source(&mut self, server: Option<&Server>) -> anyhow::Result<Posts> {
         let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
         let acknowledged = self.acknowledged.subscribe();
-        let (source, posts) = HttpSource::new(self.state.clone(), channel, acknowledged);
+        let (source, posts) =
+            HttpSource::new(self.state.clone(), self.sequence.clone(), channel, acknowledged);
         posts.retune(self.settings.http);
         let source = match server {
             Some(server) => source.with_listeners(server.failing()),
@@ -306,11 +294,12 @@ impl<'a> Wiring<'a> {
 
     fn history(&mut self) -> HistoryReader {
         let updates = self.mux.updates(Notify::Incremental);
-        let (history, reader) = History::new(updates, self.numbers(UPDATES), Bounds::default());
+        let (history, reader) = History::new(updates, self.sequence.clone(), Bounds::default());
         let (delivering, host) = (self.delivering.clone(), self.host.clone());
         self.tasks.spawn_with_heartbeat("history", async move {
             let _delivering = delivering;
-            Ok(history.on(host).run().await?)
+            history.on(host).run().await;
+            Ok(())
         });
         reader
     }

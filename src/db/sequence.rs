@@ -1,6 +1,16 @@
-//! The numbers of an update stream, which continue after a restart.
+//! The numbers of all update streams and of `metadata.resourceVersion`.
 
-use std::{collections::BTreeMap, str};
+use std::{
+    collections::BTreeMap,
+    str,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use jiff::Timestamp;
+use tokio::sync::Mutex;
 
 use super::{
     error::DbError,
@@ -8,85 +18,103 @@ use super::{
     writer::Db,
 };
 
-/// The numbers that are reserved at once: the most that an unclean stop skips.
-const BLOCK: u64 = 10_000;
+/// The numbers that are reserved at once.
+const BLOCK: u64 = 1 << 24;
+/// Fewer free numbers than this are not enough: many tasks take some at the same time.
+const MARGIN: u64 = 1 << 20;
+/// The key of the highest number that may be in use. Older versions have a key for each stream.
+const CEILING: &str = "ceiling";
 
-/// The numbers of one stream, from 1 on.
+/// The one allocator of numbers, which never repeat. Cheap to clone.
 ///
-/// They are reserved durably in blocks before they are used, so that no number is given to two
-/// updates. After a clean stop ([`close`](Self::close)) they continue without a gap, after an
-/// unclean one with a gap of a block at most.
+/// It starts at the clock in microseconds or, if that is higher, where the state says that the
+/// numbers of earlier runs end: blocks of them are reserved durably before they are used. Numbers
+/// may be skipped. If state and clock both go back, numbers repeat; the id of the run tells them
+/// apart.
+#[derive(Clone, Debug)]
+pub struct Sequence(Arc<Shared>);
+
 #[derive(Debug)]
-pub struct Sequence {
-    stream: String,
-    db: Option<Db>,
-    last: u64,
-    reserved: u64,
+struct Shared {
+    run: Arc<str>,
+    last: AtomicU64,
+    /// The highest number that may be used.
+    ceiling: AtomicU64,
+    db: OnceLock<Db>,
+    reserving: Mutex<()>,
 }
 
 impl Sequence {
-    /// Numbers that start at 1 in each run.
-    pub fn fleeting() -> Self {
-        Self::fleeting_after(0)
+    /// Numbers of a run with this id, without state, from this time on.
+    pub fn new(run: &str, now: Timestamp) -> Self {
+        Self::after(run, u64::try_from(now.as_microsecond()).unwrap_or_default())
     }
 
-    /// Numbers of one run that start after this one.
-    pub fn fleeting_after(last: u64) -> Self {
-        Self { stream: String::new(), db: None, last, reserved: u64::MAX }
+    /// Numbers of a run with this id, without state, after this one.
+    pub fn after(run: &str, last: u64) -> Self {
+        let (last, ceiling) = (AtomicU64::new(last), AtomicU64::new(u64::MAX));
+        Self(Arc::new(Shared {
+            run: run.into(),
+            last,
+            ceiling,
+            db: OnceLock::new(),
+            reserving: Mutex::default(),
+        }))
     }
 
-    /// Numbers that continue where the stream of this name stopped.
-    pub fn durable(stream: &str, db: Db, stored: &Stored) -> Self {
-        let none = BTreeMap::new();
-        let streams = stored.tables.get(&Table::Streams).unwrap_or(&none);
-        let text = streams.get(stream).and_then(|value| str::from_utf8(value).ok());
-        let last = text.and_then(|text| text.parse().ok()).unwrap_or(0);
-        Self { stream: stream.to_owned(), db: Some(db), last, reserved: last }
-    }
-
-    /// The last number, or 0.
-    pub fn last(&self) -> u64 {
-        self.last
-    }
-
-    /// Reserves numbers, if needed, so that [`take`](Self::take) returns one. Cancel-safe.
-    ///
-    /// # Errors
-    /// If a block cannot be reserved.
-    pub async fn ready(&mut self) -> Result<(), DbError> {
-        if self.last == self.reserved {
-            let reserved = self.last + BLOCK;
-            self.note(reserved).await?;
-            self.reserved = reserved;
+    /// Continues after the numbers of earlier runs, which end at `last` or where this state says.
+    /// From now on numbers are reserved in the state. Only the first call has an effect.
+    pub fn attach(&self, db: Db, stored: &Stored, last: u64) {
+        if self.0.db.set(db).is_err() {
+            return;
         }
-        Ok(())
+        self.0.ceiling.store(0, Ordering::SeqCst);
+        let none = BTreeMap::new();
+        let rows = stored.tables.get(&Table::Streams).unwrap_or(&none).values();
+        let numbers = rows.filter_map(|value| str::from_utf8(value).ok()?.parse().ok());
+        self.0.last.fetch_max(numbers.fold(last, u64::max), Ordering::SeqCst);
     }
 
-    /// Whether [`take`](Self::take) returns a number.
+    /// The id of the run: random, and part of no number.
+    pub fn run(&self) -> &Arc<str> {
+        &self.0.run
+    }
+
+    /// The last number that was taken, of this run or an earlier one.
+    pub fn last(&self) -> u64 {
+        self.0.last.load(Ordering::SeqCst)
+    }
+
+    /// Takes the next number. It may be used if [`is_ready`](Self::is_ready) was true before, or
+    /// when [`reserve`](Self::reserve) has succeeded after.
+    pub fn take(&self) -> u64 {
+        self.take_some(1)
+    }
+
+    /// Takes several numbers in a row, and returns the first.
+    pub fn take_some(&self, count: u64) -> u64 {
+        self.0.last.fetch_add(count, Ordering::SeqCst) + 1
+    }
+
+    /// Whether enough numbers are reserved.
     pub fn is_ready(&self) -> bool {
-        self.last < self.reserved
+        self.last().saturating_add(MARGIN) <= self.0.ceiling.load(Ordering::SeqCst)
     }
 
-    /// The next number. `None` if it is not reserved: see [`ready`](Self::ready).
-    pub fn take(&mut self) -> Option<u64> {
-        self.is_ready().then(|| {
-            self.last += 1;
-            self.last
-        })
-    }
-
-    /// Releases the unused numbers, so that no number is skipped.
+    /// Reserves numbers, if needed: those that were taken, and the next ones. Cancel-safe.
     ///
     /// # Errors
-    /// If that cannot be stored: the next run then starts with a gap.
-    pub async fn close(mut self) -> Result<(), DbError> {
-        self.reserved = self.last;
-        self.note(self.last).await
-    }
-
-    async fn note(&self, number: u64) -> Result<(), DbError> {
-        let Some(db) = &self.db else { return Ok(()) };
-        let (table, key) = (Table::Streams, self.stream.clone());
-        db.commit(vec![Change { table, key, value: Some(number.to_string().into_bytes().into()) }]).await
+    /// If a block cannot be stored.
+    pub async fn reserve(&self) -> Result<(), DbError> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        let _alone = self.0.reserving.lock().await;
+        let Some(db) = self.0.db.get().filter(|_| !self.is_ready()) else { return Ok(()) };
+        let ceiling = self.last().saturating_add(BLOCK);
+        let (table, value) = (Table::Streams, ceiling.to_string().into_bytes());
+        db.commit(vec![Change { table, key: CEILING.to_owned(), value: Some(value.into()) }]).await?;
+        self.0.ceiling.store(ceiling, Ordering::SeqCst);
+        Ok(())
     }
 }

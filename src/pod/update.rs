@@ -10,13 +10,16 @@ use super::{Pod, SourceName};
 /// of one change of the merged view, a consumer receives every REMOVE first, then every
 /// ADD, and so on.
 ///
-/// A replay of the stream from an empty map (ADD, UPDATE, DELETE and RECONCILE store,
-/// REMOVE erases, SET replaces everything) gives the merged view in everything that is
-/// compared.
+/// A replay of the stream (ADD, UPDATE, DELETE and RECONCILE store, REMOVE erases, SET replaces
+/// what was last received from its source) gives the merged view in everything that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     /// No source wants the pod any more. The update has its last delivered state.
     Remove,
+    /// All pods of a source, or of all sources: a consumer discards what it last received from
+    /// there and is not listed. At the beginning of a stream that continues an earlier one, and
+    /// in the snapshot modes.
+    Set,
     /// The pod is new. An ADD without pods marks the first sync of a source that
     /// had nothing to add, update or delete.
     Add,
@@ -26,12 +29,13 @@ pub enum Op {
     Delete,
     /// Only the status changed.
     Reconcile,
-    /// All pods, replacing everything delivered before: in the snapshot modes, and
-    /// at the beginning of a stream.
-    Set,
 }
 
 impl Op {
+    /// All operations, in the order of delivery.
+    pub const ALL: [Self; 6] =
+        [Self::Remove, Self::Set, Self::Add, Self::Update, Self::Delete, Self::Reconcile];
+
     /// The name in the update stream: `ADD`, `REMOVE`, …
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -84,13 +88,16 @@ pub struct PodUpdate {
 /// Cloning it copies no pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequencedUpdate {
-    /// The sequence number. It rises by one with each update and is never reused for
-    /// another update.
+    /// The sequence number. It rises with each update and is never reused for another one.
     pub seq: u64,
+    /// The id of the run, in the first update of a stream that continues an earlier one.
+    pub run: Option<Arc<str>>,
     /// When delivery of the update to this consumer began. A retry keeps the time.
     pub time: Timestamp,
     /// The update.
     pub update: PodUpdate,
+    /// Whether more parts of this SET follow: it counts with the last one.
+    pub more: bool,
 }
 
 impl SequencedUpdate {
@@ -99,8 +106,10 @@ impl SequencedUpdate {
     /// A line of 100,000 pods has 300 MB, so the line is not made as a whole; the
     /// pieces of the pods borrow the pods' own texts.
     pub fn line(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
+        let run = self.run.iter().map(|run| format!(r#""run":"{run}","#)).collect::<String>();
+        let more = if self.more { r#""more":true,"# } else { "" };
         let head = format!(
-            r#"{{"seq":{},"time":"{:.6}","op":"{}","source":"{}","pods":["#,
+            r#"{{"seq":{},{run}"time":"{:.6}","op":"{}","source":"{}",{more}"pods":["#,
             self.seq, self.time, self.update.op, self.update.source,
         );
         let pods = self.update.pods.iter().enumerate().flat_map(|(index, pod)| {

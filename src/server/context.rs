@@ -118,6 +118,14 @@ impl Params {
         self.query.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
     }
 
+    /// Refuses query parameters other than these.
+    pub(super) fn allow(&self, known: &[&str]) -> Result<(), ApiError> {
+        let unknown = self.query.iter().find(|(name, _)| !known.contains(&&**name));
+        let Some((name, _)) = unknown else { return Ok(()) };
+        let message = format!("unknown query parameter {name:?}: the parameters are {}", known.join(", "));
+        Err(ApiError::bad_request(message))
+    }
+
     /// A boolean query parameter. As in the API, everything but `0` and `false` is true
     /// (`apimachinery/pkg/runtime/conversion.go`).
     pub(super) fn flag(&self, name: &str) -> bool {

@@ -8,6 +8,8 @@ use crate::pod::SequencedUpdate;
 ///
 /// # The protocol
 ///
+/// * The stream begins with a SET for each source, so that a consumer which outlives the agent
+///   learns what to discard; see [`is_fresh`](Sink::is_fresh).
 /// * [`deliver`](Sink::deliver) is called with one update at a time, in the order of the
 ///   stream; the next one follows when this one is acknowledged. No updates are queued for a
 ///   sink: changes that happen meanwhile become one difference, so a slow sink costs no memory.
@@ -15,6 +17,8 @@ use crate::pod::SequencedUpdate;
 /// * [`SinkError::Retry`]: the same update (same `seq`, same `time`) is delivered again, after
 ///   half a second at first and a minute at most, until it is acknowledged. The sink may have
 ///   applied a part of it; delivery is at least once.
+/// * [`SinkError::Restart`]: the consumer no longer holds what was delivered. The stream begins
+///   again; the update is part of that.
 /// * [`SinkError::Fatal`] stops the agent with exit status 1.
 /// * A panic stops the agent with exit status 1.
 pub trait Sink: Send {
@@ -27,17 +31,29 @@ pub trait Sink: Send {
     ///
     /// # Errors
     ///
-    /// [`SinkError::Retry`] to receive the same update again later, [`SinkError::Fatal`] to
-    /// stop the agent.
+    /// [`SinkError::Retry`] to receive the same update again later, [`SinkError::Restart`] to
+    /// receive everything again, [`SinkError::Fatal`] to stop the agent.
     fn deliver(&mut self, update: &SequencedUpdate) -> impl Future<Output = Result<(), SinkError>> + Send;
 
-    /// Ends, with the reason, when the sink's consumer has gone for good.
+    /// Ends when something has happened to the sink's consumer: [`SinkError::Fatal`] if it has
+    /// gone for good, [`SinkError::Restart`] if it no longer holds what was delivered.
     ///
     /// It is awaited while there is nothing to deliver, so that this is noticed without a new
     /// update. By default it never ends. It must be cancel-safe: it is dropped whenever there
     /// is an update.
-    fn gone(&mut self) -> impl Future<Output = SinkError> + Send {
+    fn interrupted(&mut self) -> impl Future<Output = SinkError> + Send {
         std::future::pending()
+    }
+
+    /// Whether the consumer holds nothing when the agent starts. Its stream then begins with ADDs.
+    fn is_fresh(&self) -> bool {
+        false
+    }
+
+    /// The most bytes of pods in one update. A larger update comes as several; of a SET, all parts
+    /// but the last are marked with [`more`](SequencedUpdate::more). One pod is never divided.
+    fn max_bytes(&self) -> usize {
+        usize::MAX
     }
 }
 
@@ -46,6 +62,8 @@ pub trait Sink: Send {
 pub enum SinkError {
     /// The delivery failed this time; the same update is to be delivered again.
     Retry(Box<dyn Error + Send + Sync>),
+    /// The consumer no longer holds what was delivered; the stream begins again.
+    Restart,
     /// The sink will never accept an update again; the agent stops with exit status 1.
     Fatal(Box<dyn Error + Send + Sync>),
 }
@@ -66,6 +84,7 @@ impl fmt::Display for SinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Retry(_) => "the delivery failed",
+            Self::Restart => "the consumer has lost what was delivered",
             Self::Fatal(_) => "the sink accepts no more updates",
         })
     }
@@ -75,6 +94,7 @@ impl Error for SinkError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Retry(reason) | Self::Fatal(reason) => Some(&**reason),
+            Self::Restart => None,
         }
     }
 }

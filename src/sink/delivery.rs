@@ -1,6 +1,6 @@
 //! The delivery of one stream of updates to one sink, with retries.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::watch, time::sleep};
@@ -12,7 +12,12 @@ use super::{
     numbers::{Counter, Numbers},
 };
 use crate::{
-    backoff::Backoff, error_chain::chain, host::Host, mux::Updates, outage::Outage, pod::SequencedUpdate,
+    backoff::Backoff,
+    error_chain::chain,
+    host::Host,
+    mux::Updates,
+    outage::Outage,
+    pod::{Op, PodUpdate, SequencedUpdate},
     storage::Delivered,
 };
 
@@ -32,8 +37,8 @@ pub struct SinkStatus {
     pub name: String,
     /// The `seq` of the last update that the sink has acknowledged.
     pub acknowledged: Option<u64>,
-    /// Since when the sink has been busy with the current update; `None` while
-    /// there is nothing to deliver, or while a retry is pending.
+    /// Since when the sink has been busy with the current update, or waits for a number; `None`
+    /// while there is nothing to deliver, or while a retry is pending.
     pub busy_since: Option<Timestamp>,
     /// The failure of the current update, if it has failed.
     pub failing: Option<SinkFailing>,
@@ -42,8 +47,9 @@ pub struct SinkStatus {
 /// How a sink fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SinkFailing {
-    /// The `seq` of the update that the sink does not acknowledge.
-    pub seq: u64,
+    /// The `seq` of the update that the sink does not acknowledge; `None` if no number can be
+    /// reserved for one.
+    pub seq: Option<u64>,
     /// When it failed first.
     pub since: Timestamp,
     /// The number of attempts to deliver the update.
@@ -77,7 +83,7 @@ impl SinkStatus {
 pub struct DeliveryError {
     /// The sink's name.
     pub sink: String,
-    /// The update that is not acknowledged, or the number of the next one.
+    /// The number of the update that is not acknowledged, or the one after the last.
     pub seq: u64,
     /// Why: always [`SinkError::Fatal`].
     pub source: SinkError,
@@ -97,6 +103,10 @@ pub struct Delivery<S, N = Counter> {
     sink: S,
     updates: Updates,
     numbers: N,
+    /// The last number that was used.
+    last: u64,
+    /// For the next update, if the stream begins with it.
+    run: Option<Arc<str>>,
     host: Host,
     outage: Outage,
     status: watch::Sender<SinkStatus>,
@@ -113,6 +123,8 @@ impl<S: Sink> Delivery<S> {
             sink,
             updates,
             numbers: Counter::default(),
+            last: 0,
+            run: None,
             host: Host::default(),
             outage: Outage::default(),
             status,
@@ -125,8 +137,8 @@ impl<S: Sink> Delivery<S> {
 impl<S: Sink, N: Numbers> Delivery<S, N> {
     /// Takes the updates' `seq` from here.
     pub fn numbered<M: Numbers>(self, numbers: M) -> Delivery<S, M> {
-        let Self { name, sink, updates, numbers: _, host, outage, status, acknowledged } = self;
-        Delivery { name, sink, updates, numbers, host, outage, status, acknowledged }
+        let Self { name, sink, updates, numbers: _, last, run, host, outage, status, acknowledged } = self;
+        Delivery { name, sink, updates, numbers, last, run, host, outage, status, acknowledged }
     }
 
     /// Uses this clock and these random numbers.
@@ -153,38 +165,61 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     ///
     /// If the sink returns [`SinkError::Fatal`].
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), DeliveryError> {
-        loop {
-            if !self.reserve().await {
-                return Ok(());
-            }
+        if !self.sink.is_fresh() {
+            self.restart();
+        }
+        while self.reserve().await {
             let update = tokio::select! {
                 biased;
                 update = self.updates.next() => update,
-                reason = self.sink.gone(), if !stop.is_cancelled() => {
-                    if stop.is_cancelled() {
-                        continue;
+                reason = self.sink.interrupted(), if !stop.is_cancelled() => {
+                    match reason {
+                        SinkError::Restart => self.restart(),
+                        _ if stop.is_cancelled() => {}
+                        reason => return Err(self.error(self.last + 1, reason)),
                     }
-                    return Err(self.error(self.numbers.last() + 1, reason));
+                    continue;
                 }
             };
-            let (Some(update), Some(seq)) = (update, self.numbers.next()) else {
-                self.close().await;
-                return Ok(());
-            };
-            let update = SequencedUpdate { seq, time: self.host.clock.now(), update };
-            self.deliver(&update, &stop).await?;
+            let Some(update) = update else { break };
+            self.deliver_parts(update, &stop).await?;
         }
+        Ok(())
+    }
+
+    /// Begins the stream again.
+    fn restart(&mut self) {
+        self.updates.restart();
+        self.run = self.numbers.run();
     }
 
     /// Reserves a number for the next update, with retries. Returns false if the mux ends
     /// meanwhile: the next run starts with everything, so nothing is lost.
     async fn reserve(&mut self) -> bool {
         let mut outage = Outage::default();
-        while let Err(error) = self.numbers.reserve().await {
+        loop {
+            let reserved = {
+                let mut reserved = pin!(self.numbers.reserve());
+                tokio::select! {
+                    biased;
+                    reserved = &mut reserved => reserved,
+                    () = std::future::ready(()) => {
+                        self.status.send_modify(|status| status.busy_since = Some(self.host.clock.now()));
+                        let ended = self.updates.mux_ended();
+                        tokio::select! {
+                            reserved = &mut reserved => reserved,
+                            () = ended => return false,
+                        }
+                    }
+                }
+            };
+            let Err(error) = reserved else { break };
             let (sink, error) = (&self.name, chain(&error));
-            if outage.failed(&error, self.host.clock.now()) {
+            let now = self.host.clock.now();
+            if outage.failed(&error, now) {
                 warn!(sink, error, "sink delivery waits: no number can be reserved");
             }
+            self.note_failure(None, &outage, &error, RESERVE_DELAY);
             tokio::select! {
                 () = sleep(RESERVE_DELAY) => {}
                 () = self.updates.mux_ended() => return false,
@@ -193,30 +228,64 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         if let Some(attempts) = outage.recovered() {
             info!(sink = self.name, attempts, "sink delivery resumed: a number is reserved");
         }
+        let is_stale = |status: &SinkStatus| status.busy_since.is_some() || status.failing.is_some();
+        self.status.send_if_modified(|status| {
+            let is_stale = is_stale(status);
+            (status.busy_since, status.failing) = (None, None);
+            is_stale
+        });
         true
     }
 
-    async fn close(self) {
-        if let Err(error) = self.numbers.close().await {
-            let sink = &self.name;
-            warn!(sink, error = chain(&error), "last number not stored; the next run skips some");
+    /// Delivers an update, in parts if the sink's limit demands it.
+    async fn deliver_parts(
+        &mut self,
+        update: PodUpdate,
+        stop: &CancellationToken,
+    ) -> Result<(), DeliveryError> {
+        let mut parts = divide(update, self.sink.max_bytes()).into_iter().peekable();
+        while let Some(update) = parts.next() {
+            let is_last = parts.peek().is_none();
+            let more = !is_last && update.op == Op::Set;
+            let (seq, time, run) = (self.numbers.next(), self.host.clock.now(), self.run.take());
+            self.last = seq;
+            let update = SequencedUpdate { seq, run, time, update, more };
+            if !self.deliver(&update, stop).await? {
+                self.restart();
+                return Ok(());
+            }
+            if is_last {
+                self.report();
+            } else if !self.reserve().await {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes what the sink has acknowledged.
+    fn report(&self) {
+        if let Some((acknowledged, index)) = &self.acknowledged {
+            acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
         }
     }
 
-    /// Delivers one update, with retries until it is acknowledged.
+    /// Delivers one update, with retries until it is acknowledged. Returns false if the stream has
+    /// to begin again instead.
     async fn deliver(
         &mut self,
         update: &SequencedUpdate,
         stop: &CancellationToken,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<bool, DeliveryError> {
         let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             self.status.send_modify(|status| status.busy_since = Some(self.host.clock.now()));
             let reason = match self.attempt(update).await {
                 Ok(()) => {
                     self.acknowledged(update.seq);
-                    return Ok(());
+                    return Ok(true);
                 }
+                Err(SinkError::Restart) => return Ok(false),
                 Err(SinkError::Retry(reason)) => reason,
                 Err(fatal) => return Err(self.error(update.seq, fatal)),
             };
@@ -245,9 +314,6 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     }
 
     fn acknowledged(&mut self, seq: u64) {
-        if let Some((acknowledged, index)) = &self.acknowledged {
-            acknowledged.send_modify(|sinks| sinks[*index] = self.updates.delivered().clone());
-        }
         let name = self.name.clone();
         self.status.send_replace(SinkStatus { name, acknowledged: Some(seq), ..SinkStatus::default() });
         let since = self.outage.since();
@@ -264,10 +330,15 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         } else {
             debug!(sink, seq, error, "sink delivery failed; next retry in {delay:.1?}");
         }
+        self.note_failure(Some(seq), &self.outage, error, delay);
+    }
+
+    fn note_failure(&self, seq: Option<u64>, outage: &Outage, error: &str, delay: Duration) {
+        let now = self.host.clock.now();
         let failing = SinkFailing {
             seq,
-            since: self.outage.since().unwrap_or(now),
-            attempts: self.outage.attempts(),
+            since: outage.since().unwrap_or(now),
+            attempts: outage.attempts(),
             next_attempt: now.checked_add(delay).unwrap_or(now),
             error: error.into(),
         };
@@ -280,4 +351,24 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     fn error(&self, seq: u64, source: SinkError) -> DeliveryError {
         DeliveryError { sink: self.name.clone(), seq, source }
     }
+}
+
+/// Divides an update: each part has at most this many bytes of pods, or one pod.
+fn divide(update: PodUpdate, max: usize) -> Vec<PodUpdate> {
+    let (mut ends, mut bytes) = (Vec::new(), 0_usize);
+    for (index, pod) in update.pods.iter().enumerate() {
+        let size = pod.text().len();
+        if bytes > 0 && bytes.saturating_add(size) > max {
+            ends.push(index);
+            bytes = 0;
+        }
+        bytes += size;
+    }
+    if ends.is_empty() {
+        return vec![update];
+    }
+    ends.push(update.pods.len());
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let part = |(start, end): (usize, &usize)| PodUpdate { pods: update.pods[start..*end].into(), ..update };
+    starts.zip(&ends).map(part).collect()
 }

@@ -21,9 +21,9 @@ use tracing::{info, warn};
 use super::{
     contract::{Sink, SinkError},
     kind::{Kind, OpenError, OpenSink, Opening},
+    numbers::Counter,
 };
 use crate::{
-    db::Sequence,
     error_chain::chain,
     host::{Cancelled, Host},
     pod::SequencedUpdate,
@@ -41,15 +41,17 @@ pub(super) const KIND: Kind = Kind {
     open: start,
 };
 
-fn start(target: Option<&str>, mut opening: Opening) -> Result<OpenSink, OpenError> {
-    if target.is_none() {
-        // The reader of standard output starts from nothing with each run.
-        opening.numbers = Sequence::fleeting();
-    }
+fn start(target: Option<&str>, opening: Opening) -> Result<OpenSink, OpenError> {
     let jsonl = target.map_or_else(Jsonl::stdout, |path| Jsonl::file(Path::new(path)))?;
     let jsonl = jsonl.on(opening.host.clone());
     let reopen = jsonl.reopen();
-    Ok(opening.deliver(jsonl, move || reopen.now()))
+    let reload = move || reopen.now();
+    if target.is_some() {
+        let sequence = opening.sequence.clone();
+        return Ok(opening.deliver(jsonl, sequence, reload));
+    }
+    // The reader of standard output starts from nothing with each run: `seq` is the line's number.
+    Ok(opening.deliver(jsonl, Counter::default(), reload))
 }
 
 /// The size of the blocks in which a line is written. A line of 100,000 pods is 300 MB and
@@ -73,14 +75,15 @@ enum WriteError {
 /// * The system calls may block, so they are made on threads for blocking work.
 /// * After an error in the middle of a line, the retry continues at the next byte.
 /// * If an earlier run has left an incomplete last line, the stream continues on a new line.
-/// * A file can be [reopened](Reopen) after it was renamed or removed. Every line is complete
-///   in one of the two files.
+/// * A file can be [reopened](Reopen) after it was renamed or removed. The stream begins again in
+///   the new file.
 #[derive(Debug)]
 pub struct Jsonl {
     name: Arc<str>,
     host: Host,
     // Locked only on threads for blocking work.
     output: Arc<Mutex<Output>>,
+    is_stdout: bool,
     /// Reports when the reader goes away, if the output is a pipe.
     reader: Option<pipe::Sender>,
     /// How many times a reopening was requested.
@@ -93,7 +96,8 @@ pub struct Jsonl {
 pub struct Reopen(watch::Sender<u64>);
 
 impl Reopen {
-    /// Requests that the file is opened again, between two lines.
+    /// Requests that the file is opened again, between two lines. The stream begins again in a new
+    /// file.
     ///
     /// Without a line to write this happens at once, otherwise after the line. If that line
     /// fails, its next retry opens the new file, at most a minute later. If the path cannot be
@@ -115,7 +119,8 @@ impl Jsonl {
     pub fn stdout() -> Result<Self, OpenError> {
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(OpenError::Stdout)?;
         let opened = Opened { file: fd.into(), place: None, incomplete: false };
-        Self::new("stdout".into(), opened).map_err(OpenError::Stdout)
+        let stdout = Self::new("stdout".into(), opened).map_err(OpenError::Stdout)?;
+        Ok(Self { is_stdout: true, ..stdout })
     }
 
     /// A sink that appends to a file, a device or a named pipe with a reader. A new file is
@@ -171,7 +176,7 @@ impl Jsonl {
         let reader = opened.file.metadata()?.file_type().is_fifo().then(watch).transpose()?;
         let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false }));
         let (reopen, requests) = watch::channel(0);
-        Ok(Self { name, host: Host::default(), output, reader, reopen, requests })
+        Ok(Self { name, host: Host::default(), output, is_stdout: false, reader, reopen, requests })
     }
 }
 
@@ -182,23 +187,24 @@ impl Sink for Jsonl {
         let reopen = self.requests.borrow_and_update().has_changed();
         let writing = self.host.threads.blocking(move || {
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            if reopen {
-                output.reopen();
+            if reopen && output.reopen() {
+                return Err(None);
             }
             output.write(&update)
         });
         let name = Arc::clone(&self.name);
         match writing.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(Err(None)) => Err(SinkError::Restart),
+            Ok(Err(Some(error))) if error.kind() == io::ErrorKind::BrokenPipe => {
                 Err(SinkError::fatal(WriteError::ReaderGone(name)))
             }
-            Ok(Err(error)) => Err(SinkError::retry(WriteError::Write(name, error))),
+            Ok(Err(Some(error))) => Err(SinkError::retry(WriteError::Write(name, error))),
             Err(error) => Err(SinkError::fatal(WriteError::Aborted(name, error))),
         }
     }
 
-    async fn gone(&mut self) -> SinkError {
+    async fn interrupted(&mut self) -> SinkError {
         loop {
             tokio::select! {
                 () = reader_gone(self.reader.as_ref()) => {
@@ -207,13 +213,19 @@ impl Sink for Jsonl {
                 Ok(()) = self.requests.changed() => {
                     let output = Arc::clone(&self.output);
                     let reopening = self.host.threads.blocking(move || {
-                        output.lock().unwrap_or_else(PoisonError::into_inner).reopen();
+                        output.lock().unwrap_or_else(PoisonError::into_inner).reopen()
                     });
                     // A panic is logged, and the old file stays in use.
-                    let _ = reopening.await;
+                    if reopening.await.unwrap_or(false) {
+                        return SinkError::Restart;
+                    }
                 }
             }
         }
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.is_stdout
     }
 }
 
@@ -276,12 +288,10 @@ struct Output {
 }
 
 impl Output {
-    /// Reopens the file, now or after the current line.
-    fn reopen(&mut self) {
+    /// Reopens the file, now or after the current line. Returns whether it is another one now.
+    fn reopen(&mut self) -> bool {
         self.reopen = true;
-        if self.current.is_none() {
-            self.switch();
-        }
+        self.current.is_none() && self.switch()
     }
 
     /// Continues with the file that is at the path now. Returns whether it is another one.
@@ -303,14 +313,11 @@ impl Output {
         }
     }
 
-    fn write(&mut self, update: &SequencedUpdate) -> io::Result<()> {
+    /// Writes an update. The error is `None` if the file is another one now, where the stream has
+    /// to begin again.
+    fn write(&mut self, update: &SequencedUpdate) -> Result<(), Option<io::Error>> {
         let written = self.write_line(update);
-        if !self.reopen {
-            return written;
-        }
-        // If the old file cannot hold the rest of the line, the new one gets the whole line.
-        let is_other = self.switch();
-        if is_other && written.is_err() { self.write_line(update) } else { written }
+        if self.reopen && self.switch() { Err(None) } else { written.map_err(Some) }
     }
 
     fn write_line(&mut self, update: &SequencedUpdate) -> io::Result<()> {

@@ -62,41 +62,38 @@ pub(super) struct Opening {
     pub(super) name: String,
     pub(super) updates: Updates,
     /// The numbers of a stream that continues the one of an earlier run.
-    pub(super) numbers: Sequence,
+    pub(super) sequence: Sequence,
     pub(super) acknowledged: Acknowledged,
     pub(super) host: Host,
 }
 
 impl Opening {
-    /// The delivery to a sink.
+    /// The delivery to a sink, with these numbers.
     pub(super) fn deliver(
         self,
         sink: impl Sink + 'static,
+        numbers: impl Numbers + 'static,
         reload: impl Fn() + Send + Sync + 'static,
     ) -> OpenSink {
         let (delivery, status) = Delivery::new(self.name, sink, self.updates);
-        let delivery = delivery.numbered(self.numbers).reporting(&self.acknowledged).on(self.host);
+        let delivery = delivery.numbered(numbers).reporting(&self.acknowledged).on(self.host);
         OpenSink { status, run: Box::new(|stop| Box::pin(delivery.run(stop))), reload: Arc::new(reload) }
     }
 }
 
-/// Durable numbers, from the database.
+/// The numbers of a stream that continues the one of an earlier run.
 impl Numbers for Sequence {
     type Error = DbError;
 
-    fn last(&self) -> u64 {
-        self.last()
-    }
-
     async fn reserve(&mut self) -> Result<(), DbError> {
-        self.ready().await
+        Self::reserve(self).await
     }
 
-    fn next(&mut self) -> Option<u64> {
+    fn next(&mut self) -> u64 {
         self.take()
     }
 
-    async fn close(self) -> Result<(), DbError> {
-        self.close().await
+    fn run(&self) -> Option<Arc<str>> {
+        Some(Self::run(self).clone())
     }
 }

@@ -51,8 +51,8 @@ impl Config {
         (self.kind.check)(self.target.as_deref())
     }
 
-    /// Opens the sink and makes its delivery. `numbers` are those of a stream that
-    /// continues the one of an earlier run.
+    /// Opens the sink and makes its delivery. The numbers of a stream that continues the one of an
+    /// earlier run are from `sequence`.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -62,12 +62,12 @@ impl Config {
     pub fn open(
         &self,
         updates: Updates,
-        numbers: Sequence,
+        sequence: Sequence,
         acknowledged: &Acknowledged,
         host: Host,
     ) -> Result<OpenSink, OpenError> {
         let (name, acknowledged) = (self.to_string(), acknowledged.clone());
-        let opening = Opening { name, updates, numbers, acknowledged, host };
+        let opening = Opening { name, updates, sequence, acknowledged, host };
         (self.kind.open)(self.target.as_deref(), opening)
     }
 }

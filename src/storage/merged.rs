@@ -104,9 +104,9 @@ impl Merged {
         own.flat_map(Listing::rejections).chain(self.conflicts.values())
     }
 
-    /// Whether every configured source is synced or restored.
+    /// Whether every configured source is synced.
     pub fn is_complete(&self) -> bool {
-        self.sources.iter().flatten().all(|view| view.state != SourceState::Waiting)
+        self.sources.iter().flatten().all(|view| view.state == SourceState::Synced)
     }
 
     pub(super) fn pods(&self) -> &OrdMap<PodKey, Entry> {

@@ -12,7 +12,7 @@ use crate::pod::{Entry, Listing, PodKey, SourceName, Uid};
 
 use claims::{Claim, resolve};
 pub use merged::{Merged, Outcome, SourceState};
-pub use updates::{Delivered, Notify, everything, updates};
+pub use updates::{Delivered, Notify, updates};
 
 /// Merges the listings of all sources into one view.
 ///

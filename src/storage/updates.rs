@@ -2,7 +2,7 @@
 
 use std::{
     cmp::{Ordering, Reverse},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -26,14 +26,25 @@ pub enum Notify {
 }
 
 /// The delivered view: what a replay of a consumer's updates gives. O(1) to clone.
+///
+/// The default is that of a consumer that holds nothing: its stream begins with ADDs.
 #[derive(Clone, Debug, Default)]
 pub struct Delivered {
     pods: OrdMap<PodKey, Entry>,
-    /// By source: whether its first sync has been delivered.
-    synced: [bool; SourceName::ALL.len()],
+    /// By source: whether all its pods were delivered once.
+    begun: [bool; SourceName::ALL.len()],
+    /// Whether each source begins with a SET.
+    begins_with_sets: bool,
 }
 
 impl Delivered {
+    /// That of a consumer that may hold pods of an earlier stream: each source begins with a SET,
+    /// which tells it what to discard. A source that is not configured has an empty one. A source
+    /// begins when it has synced; the pods of a restored one come as ADDs before.
+    pub fn unknown() -> Self {
+        Self { begins_with_sets: true, ..Self::default() }
+    }
+
     /// The number of pods that were delivered and not removed.
     pub fn len(&self) -> usize {
         self.pods.len()
@@ -60,23 +71,30 @@ impl Delivered {
     /// If a newer view is published in the middle of a batch, the next batch then starts
     /// from what was delivered. O(pods × log n).
     pub fn advance(&mut self, update: &PodUpdate, goal: &Self) {
-        match update.op {
-            Op::Set => self.pods = goal.pods.clone(),
-            Op::Remove => update.pods.iter().for_each(|pod| drop(self.pods.remove(pod.key()))),
-            Op::Add | Op::Update | Op::Delete | Op::Reconcile => {
-                for pod in update.pods.iter() {
-                    if let Some(entry) = goal.pods.get(pod.key()) {
-                        self.pods.insert(pod.key().clone(), entry.clone());
-                    }
-                }
+        match (update.op, update.source) {
+            (Op::Set, UpdateSource::All) => self.pods = goal.pods.clone(),
+            (Op::Set, UpdateSource::One(source)) => {
+                let others = self.pods.iter().filter(|(_, entry)| entry.source() != source);
+                self.pods = others.map(|(key, entry)| (key.clone(), entry.clone())).collect();
+                self.store(update, goal);
             }
+            (Op::Remove, _) => update.pods.iter().for_each(|pod| drop(self.pods.remove(pod.key()))),
+            _ => self.store(update, goal),
         }
         match (update.op, update.source) {
-            (Op::Set, _) => self.synced = goal.synced,
-            (Op::Add | Op::Update | Op::Delete, UpdateSource::One(source)) => {
-                self.synced[source as usize] = goal.synced[source as usize];
+            (Op::Set, UpdateSource::All) => self.begun = goal.begun,
+            (Op::Set | Op::Add | Op::Update | Op::Delete, UpdateSource::One(source)) => {
+                self.begun[source as usize] = goal.begun[source as usize];
             }
             _ => {}
+        }
+    }
+
+    fn store(&mut self, update: &PodUpdate, goal: &Self) {
+        for pod in update.pods.iter() {
+            if let Some(entry) = goal.pods.get(pod.key()) {
+                self.pods.insert(pod.key().clone(), entry.clone());
+            }
         }
     }
 }
@@ -86,15 +104,15 @@ impl Delivered {
 ///
 /// There is never an ADD of a delivered pod, nor an UPDATE, DELETE or REMOVE of another
 /// one. A source that is not synced causes no REMOVE, because the merged view
-/// keeps its pods (see [`PodStorage`](super::PodStorage)). In a snapshot mode there are
-/// no updates until every configured source is synced or restored.
+/// keeps its pods (see [`PodStorage`](super::PodStorage)).
 ///
-/// O(differences × log n).
+/// In a snapshot mode a SET has all pods, once every configured source has synced. Until then each
+/// source that has synced has SETs of its own, and the pods of a restored one come as in the
+/// incremental mode.
+///
+/// O(differences × log n); a SET is O(pods).
 pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Delivered, Vec<PodUpdate>) {
-    if notify != Notify::Incremental && !merged.is_complete() {
-        return (delivered.clone(), Vec::new());
-    }
-    let mut goal = Delivered { pods: merged.pods().clone(), synced: delivered.synced };
+    let mut goal = Delivered { pods: merged.pods().clone(), ..delivered.clone() };
     let mut batch = Batch::default();
     for change in delivered.pods.diff(merged.pods()) {
         match change {
@@ -112,12 +130,18 @@ pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Deliv
         }
     }
     for source in SourceName::ALL {
-        if !delivered.synced[source as usize] && merged.state(source) == Some(SourceState::Synced) {
-            goal.synced[source as usize] = true;
-            batch.first_sync(source);
+        let begins =
+            merged.state(source).map_or(delivered.begins_with_sets, |state| state == SourceState::Synced);
+        if begins && !delivered.begun[source as usize] {
+            goal.begun[source as usize] = true;
+            batch.begins.insert(source);
         }
     }
-    let updates = batch.into_updates(&goal, notify);
+    let updates = match notify {
+        Notify::Incremental => batch.by_source(&goal, notify),
+        _ if merged.is_complete() => batch.snapshot(&goal, notify),
+        _ => batch.by_source(&goal, notify),
+    };
     (goal, updates)
 }
 
@@ -129,9 +153,8 @@ fn same_life(old: &Entry, new: &Entry) -> bool {
 #[derive(Default)]
 struct Batch {
     pods: BTreeMap<(Op, SourceName), Vec<Arc<Pod>>>,
-    /// The empty ADDs of sources whose first sync adds, updates and deletes nothing.
-    empty: Vec<PodUpdate>,
-    has_first_sync: bool,
+    /// The sources all of whose pods are known for the first time.
+    begins: BTreeSet<SourceName>,
 }
 
 impl Batch {
@@ -139,55 +162,72 @@ impl Batch {
         self.pods.entry((op, entry.source())).or_default().push(entry.pod().clone());
     }
 
-    fn first_sync(&mut self, source: SourceName) {
-        self.has_first_sync = true;
-        if ![Op::Add, Op::Update, Op::Delete].iter().any(|op| self.pods.contains_key(&(*op, source))) {
-            self.empty.push(PodUpdate { op: Op::Add, source: UpdateSource::One(source), pods: Arc::new([]) });
-        }
+    fn has(&self, ops: &[Op], source: SourceName) -> bool {
+        ops.iter().any(|op| self.pods.contains_key(&(*op, source)))
     }
 
-    fn into_updates(self, goal: &Delivered, notify: Notify) -> Vec<PodUpdate> {
-        if self.pods.is_empty() && !self.has_first_sync {
-            return Vec::new();
-        }
-        let needs_set =
-            self.has_first_sync || self.pods.keys().any(|(op, _)| matches!(op, Op::Add | Op::Remove));
-        match notify {
-            Notify::Incremental => self.incremental(),
-            Notify::Snapshot => vec![set(&goal.pods)],
+    /// One SET with all pods, if needed; in the mixed mode also the updates of pods that stay.
+    fn snapshot(mut self, goal: &Delivered, notify: Notify) -> Vec<PodUpdate> {
+        let is_mixed = notify == Notify::SnapshotAndUpdates;
+        let moves = |op: &Op| matches!(op, Op::Add | Op::Remove);
+        let needs_set = !self.begins.is_empty() || self.pods.keys().any(|(op, _)| !is_mixed || moves(op));
+        self.pods.retain(|(op, _), _| is_mixed && !moves(op));
+        let all = || {
+            let pods = goal.pods.values().map(|entry| entry.pod().clone()).collect();
+            PodUpdate { op: Op::Set, source: UpdateSource::All, pods: in_order(Op::Set, pods) }
+        };
+        needs_set.then(all).into_iter().chain(self.in_order(BTreeSet::new())).collect()
+    }
+
+    /// The SETs of the sources that need one, and the other updates of each source.
+    fn by_source(mut self, goal: &Delivered, notify: Notify) -> Vec<PodUpdate> {
+        let needs_set = |source: &SourceName| match notify {
+            Notify::Incremental => goal.begins_with_sets && self.begins.contains(source),
+            _ if !goal.begun[*source as usize] => false,
+            Notify::Snapshot => self.begins.contains(source) || self.has(&Op::ALL, *source),
             Notify::SnapshotAndUpdates => {
-                let rest = self.incremental().into_iter();
-                let rest = rest.filter(|update| !matches!(update.op, Op::Add | Op::Remove));
-                needs_set.then(|| set(&goal.pods)).into_iter().chain(rest).collect()
+                self.begins.contains(source) || self.has(&[Op::Add, Op::Remove], *source)
             }
+        };
+        let sets: Vec<SourceName> = SourceName::ALL.into_iter().filter(needs_set).collect();
+        for source in &sets {
+            self.replace_by_set(*source, goal, notify);
         }
+        let empty = self.begins.iter().copied().filter(|source| !sets.contains(source));
+        let empty = empty.filter(|source| !self.has(&[Op::Add, Op::Update, Op::Delete], *source)).collect();
+        self.in_order(empty)
     }
 
-    /// REMOVE, ADD, UPDATE, DELETE, then the empty ADDs, then RECONCILE.
-    fn incremental(self) -> Vec<PodUpdate> {
-        let mut updates: Vec<PodUpdate> = self
-            .pods
-            .into_iter()
-            .map(|((op, source), pods)| PodUpdate {
-                op,
-                source: UpdateSource::One(source),
-                pods: in_order(op, pods),
-            })
-            .collect();
+    /// Replaces what the SET of a source includes.
+    fn replace_by_set(&mut self, source: SourceName, goal: &Delivered, notify: Notify) {
+        let is_mixed = notify == Notify::SnapshotAndUpdates && !self.begins.contains(&source);
+        self.pods.retain(|(op, of), pods| {
+            if *of != source {
+                return true;
+            }
+            match op {
+                // A name that moves to another source is removed first.
+                Op::Remove => pods.retain(|pod| goal.pods.contains_key(pod.key())),
+                Op::Update | Op::Delete | Op::Reconcile if is_mixed => {}
+                _ => pods.clear(),
+            }
+            !pods.is_empty()
+        });
+        let own = goal.pods.values().filter(|entry| entry.source() == source);
+        self.pods.insert((Op::Set, source), own.map(|entry| entry.pod().clone()).collect());
+    }
+
+    /// REMOVE, SET, ADD, UPDATE, DELETE, then the empty ADDs of these sources, then RECONCILE.
+    fn in_order(self, empty: BTreeSet<SourceName>) -> Vec<PodUpdate> {
+        let update =
+            |op, source, pods| PodUpdate { op, source: UpdateSource::One(source), pods: in_order(op, pods) };
+        let mut updates: Vec<PodUpdate> =
+            self.pods.into_iter().map(|((op, source), pods)| update(op, source, pods)).collect();
         let reconciles = updates.partition_point(|update| update.op < Op::Reconcile);
-        updates.splice(reconciles..reconciles, self.empty);
+        let empty = empty.into_iter().map(|source| update(Op::Add, source, Vec::new()));
+        updates.splice(reconciles..reconciles, empty);
         updates
     }
-}
-
-/// All pods of the merged view as one SET.
-pub fn everything(merged: &Merged) -> PodUpdate {
-    set(merged.pods())
-}
-
-fn set(pods: &OrdMap<PodKey, Entry>) -> PodUpdate {
-    let pods = pods.values().map(|entry| entry.pod().clone()).collect();
-    PodUpdate { op: Op::Set, source: UpdateSource::All, pods: in_order(Op::Set, pods) }
 }
 
 /// Sorts pods, which are given by key, in the order of [`PodUpdate::pods`]. The sort is

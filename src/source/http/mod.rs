@@ -28,7 +28,7 @@ pub use self::{
 };
 use super::{SourceFailing, SourceStatus, StateWatch};
 use crate::{
-    db::{Change, Db, DbError},
+    db::{Change, Db, DbError, Sequence},
     error_chain::chain,
     host::Host,
     mux::SourceChannel,
@@ -116,6 +116,8 @@ pub struct HttpSource {
     db: Option<Db>,
     builder: ListingBuilder,
     set: Set,
+    /// The numbers of resourceVersions.
+    sequence: Sequence,
     /// When the grace periods of pods end, on the monotonic clock.
     deadlines: HashMap<PodKey, Instant>,
     /// What each sink has acknowledged.
@@ -138,6 +140,7 @@ impl HttpSource {
     /// all sinks have acknowledged its DELETE.
     pub fn new(
         state: Option<StateWatch>,
+        sequence: Sequence,
         channel: SourceChannel,
         sinks: watch::Receiver<Vec<Delivered>>,
     ) -> (Self, Posts) {
@@ -154,6 +157,7 @@ impl HttpSource {
             db: None,
             builder: ListingBuilder::new(SourceName::Http),
             set: Set::default(),
+            sequence,
             deadlines: HashMap::new(),
             sinks,
             outage: Outage::default(),
@@ -266,7 +270,7 @@ impl HttpSource {
         let (mut steps, mut answers) = (Vec::new(), Vec::new());
         for Request { write, dry_run, answer } in requests {
             let mut trial = next.clone();
-            let applied = match trial.apply(write, quota, now, &uid) {
+            let applied = match trial.apply(write, quota, now, &uid, &self.sequence) {
                 Err(obstacles) => Applied::Rejected(WriteError::Rejected(obstacles)),
                 Ok(trial_steps) if dry_run => {
                     Applied::DryRun(trial_steps.iter().map(dry_run_result).collect())
@@ -309,7 +313,10 @@ impl HttpSource {
             return Ok(());
         }
         changes.push(record::version(next.version));
-        let done = db.commit(changes).await;
+        let done = match self.sequence.reserve().await {
+            Ok(()) => db.commit(changes).await,
+            Err(error) => Err(error),
+        };
         let now = self.host.clock.now();
         match &done {
             Ok(()) => {

@@ -10,7 +10,10 @@ use super::{
     quota::{Config, Used},
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write},
 };
-use crate::pod::{Pod, PodKey, Prepared, SEEN, SOURCE, SourceName, identity::HASH};
+use crate::{
+    db::Sequence,
+    pod::{Pod, PodKey, Prepared, SEEN, SOURCE, SourceName, identity::HASH},
+};
 
 /// The API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
@@ -91,8 +94,10 @@ impl Set {
         quota: Config,
         now: Timestamp,
         uid: &dyn Fn() -> String,
+        sequence: &Sequence,
     ) -> Result<Vec<Step>, Vec<Obstacle>> {
-        let mut trial = Trial { set: self, quota, now, uid, steps: Vec::new(), obstacles: Vec::new() };
+        let mut trial =
+            Trial { set: self, quota, now, uid, sequence, steps: Vec::new(), obstacles: Vec::new() };
         match write {
             Write::Apply(pods) => trial.apply_all(pods),
             Write::ReplaceAll(pods) => trial.replace_all(pods),
@@ -102,6 +107,11 @@ impl Set {
         }
         let Trial { steps, obstacles, .. } = trial;
         if obstacles.is_empty() { Ok(steps) } else { Err(obstacles) }
+    }
+
+    /// The resourceVersion of the last change.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Inserts or replaces a pod with the version that it has.
@@ -138,6 +148,7 @@ struct Trial<'a> {
     quota: Config,
     now: Timestamp,
     uid: &'a dyn Fn() -> String,
+    sequence: &'a Sequence,
     steps: Vec<Step>,
     obstacles: Vec<Obstacle>,
 }
@@ -283,15 +294,14 @@ impl Trial<'_> {
     }
 
     /// The pod of the next version.
-    fn freeze(&self, mut posted: Posted) -> Arc<Pod> {
-        let version = (self.set.version + 1).to_string();
-        posted.pod.set_metadata("resourceVersion", Some(version.into()));
+    fn freeze(&mut self, mut posted: Posted) -> Arc<Pod> {
+        self.set.version = self.sequence.take();
+        posted.pod.set_metadata("resourceVersion", Some(self.set.version.to_string().into()));
         posted.freeze()
     }
 
     /// Stores a pod of the next version, or removes it.
     fn store(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
-        self.set.version += 1;
         if outcome == Outcome::Deleted {
             self.set.remove(pod.key());
         } else {
