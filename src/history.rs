@@ -83,13 +83,13 @@ impl Ring {
         if self.unfinished.len() > UNFINISHED
             && let Some((_, last)) = self.unfinished.pop_front()
         {
-            self.rise(last);
+            self.rise(last + 1);
         }
     }
 
     fn rise(&mut self, floor: u64) {
         self.floor = self.floor.max(floor);
-        while self.unfinished.front().is_some_and(|(_, last)| *last <= floor) {
+        while self.unfinished.front().is_some_and(|(_, last)| *last < floor) {
             self.unfinished.pop_front();
         }
     }

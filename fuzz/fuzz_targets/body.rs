@@ -78,7 +78,7 @@ fn server() -> (Runtime, Router) {
         let channel = mux.channel(SourceName::Http).unwrap();
         let (source, posts) = HttpSource::new(None, channel, seen);
         let (history, reader) =
-            History::new(mux.updates(Notify::Incremental), Sequence::fleeting(), Bounds::default());
+            History::new(mux.updates(Notify::Incremental), Sequence::after("", 0), Bounds::default());
         let stop = CancellationToken::new();
         tokio::spawn(turning.run());
         tokio::spawn(source.run(stop.clone()));

@@ -3,6 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use expect_test::expect;
+use jiff::Timestamp;
 use podmux::{
     db::{self, Change, DbError, OpenError, Sequence, Table, Tables},
     host::Host,
@@ -272,36 +273,68 @@ async fn the_commits_of_a_write_and_the_queue_are_bounded() {
     }
 }
 
-#[tokio::test]
-async fn a_sequence_has_no_gap_after_a_clean_stop_and_one_after_an_unclean_stop() {
-    async fn numbers(sequence: &mut Sequence, count: u64) -> Vec<u64> {
-        let mut numbers = Vec::new();
-        for _ in 0..count {
-            soon(sequence.ready()).await.unwrap();
-            numbers.push(sequence.take().unwrap());
-        }
-        numbers
+/// The next numbers of a run that starts at this time with this state.
+async fn numbers(state: &State, now: i64, count: u64) -> Vec<u64> {
+    let sequence = Sequence::new("run", Timestamp::from_microsecond(now).unwrap());
+    sequence.attach(state.db.clone(), &state.stored, 0);
+    let mut numbers = Vec::new();
+    for _ in 0..count {
+        soon(sequence.reserve()).await.unwrap();
+        numbers.push(sequence.take());
     }
+    numbers
+}
+
+#[tokio::test]
+async fn numbers_start_at_the_clock_or_after_those_of_earlier_runs() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();
-    let mut sequence = Sequence::durable("updates", state.db.clone(), &state.stored);
-    assert_eq!(numbers(&mut sequence, 3).await, [1, 2, 3]);
-    soon(sequence.close()).await.unwrap();
-    state.close().await;
-
-    let state = State::open_on(&disk).unwrap();
-    let mut sequence = Sequence::durable("updates", state.db.clone(), &state.stored);
-    let mut other = Sequence::durable("jsonl", state.db.clone(), &state.stored);
-    assert_eq!(numbers(&mut sequence, 2).await, [4, 5]);
-    assert_eq!(numbers(&mut other, 2).await, [1, 2]);
+    assert_eq!(numbers(&state, 1_000_000, 2).await, [1_000_001, 1_000_002]);
     let killed = Disk::with(disk.bytes());
-    drop((sequence, other));
     state.close().await;
 
-    let state = State::open_on(&killed).unwrap();
-    let mut sequence = Sequence::durable("updates", state.db.clone(), &state.stored);
-    assert_eq!(numbers(&mut sequence, 1).await, [10_004]);
+    let block = 1 << 24;
+    for (disk, now, first) in
+        [(&disk, 900_000, 1_000_001 + block), (&killed, 900_000_000_000, 900_000_000_001)]
+    {
+        let state = State::open_on(disk).unwrap();
+        assert_eq!(numbers(&state, now, 1).await, [first]);
+        state.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_number_is_below_the_durable_ceiling_before_it_is_used() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let sequence = Sequence::after("run", 0);
+    assert!(sequence.is_ready(), "without state nothing is reserved");
+    sequence.attach(state.db.clone(), &state.stored, 7);
+    assert_eq!((sequence.is_ready(), sequence.last()), (false, 7), "after the numbers of the posted pods");
+    soon(sequence.reserve()).await.unwrap();
+    // Far more than are left: those that were taken are reserved too.
+    let first = sequence.take_some(1 << 25);
+    assert!(!sequence.is_ready());
+    soon(sequence.reserve()).await.unwrap();
+    let killed = Disk::with(disk.bytes());
     drop(sequence);
+    state.close().await;
+    let state = State::open_on(&killed).unwrap();
+    assert!(numbers(&state, 0, 1).await[0] > first + (1 << 25), "no number repeats");
+    state.close().await;
+}
+
+#[tokio::test]
+async fn the_numbers_of_older_versions_are_continued() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    for (key, value) in [("/updates", "41"), ("jsonl=/var/log/podmux.jsonl", "52"), ("jsonl", "damaged")] {
+        let (table, value) = (Table::Streams, Some(value.as_bytes().to_vec().into()));
+        soon(state.db.commit(vec![Change { table, key: key.to_owned(), value }])).await.unwrap();
+    }
+    state.close().await;
+    let state = State::open_on(&disk).unwrap();
+    assert_eq!(numbers(&state, 0, 1).await, [53]);
     state.close().await;
 }
 

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, SourceName},
-    sink::{Delivery, DeliveryError, SinkStatus},
+    sink::{Delivery, DeliveryError, SequencedUpdate, SinkStatus},
 };
 use tokio::{
     runtime::Builder,
@@ -45,7 +45,12 @@ impl Upstream {
     }
 
     fn deliver_to(&self, behaviour: Behaviour) -> Running {
-        let (double, received) = SinkDouble::new(behaviour);
+        self.deliver_as(behaviour, |_| ())
+    }
+
+    fn deliver_as(&self, behaviour: Behaviour, change: impl Fn(&mut SinkDouble)) -> Running {
+        let (mut double, received) = SinkDouble::new(behaviour);
+        change(&mut double);
         let (delivery, status) = Delivery::new("double", double, self.mux.updates(Notify::Incremental));
         Running { received, status, task: tokio::spawn(delivery.run(self.stop.clone())) }
     }
@@ -104,7 +109,7 @@ async fn a_failed_update_is_delivered_again_unchanged() {
     let failing =
         sink.status(|status| status.failing.as_ref().is_some_and(|f| f.attempts == 2)).await.failing;
     let failing = failing.unwrap();
-    assert_eq!((failing.seq, &*failing.error), (1, "no route to host"));
+    assert_eq!((failing.seq, &*failing.error), (Some(1), "no route to host"));
     assert!(failing.next_attempt > failing.since);
 
     let recovered = sink.status(|status| status.acknowledged == Some(1)).await;
@@ -231,4 +236,68 @@ async fn a_panic_of_a_sink_ends_its_task() {
     let sink = upstream.deliver_to(Behaviour::Panics);
     upstream.want("a").await;
     assert!(soon(sink.task).await.unwrap_err().is_panic());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unless_a_sink_is_fresh_each_source_begins_with_a_set() {
+    let mut upstream = Upstream::start();
+    let mut sink = upstream.deliver_as(Behaviour::Accepts, |double| double.is_fresh = false);
+    let heard = sink.received(|received| received.replica.seq == 3).await.replica.heard;
+    assert_eq!(heard, ["1 SET http 0", "2 SET url 0", "3 SET api 0"], "they are not configured");
+    upstream.want("a b").await;
+    let heard = sink.received(|received| received.replica.seq == 4).await.replica.heard;
+    assert_eq!(heard[3..], ["4 SET file 2"], "the file source has synced");
+    upstream.want("b").await;
+    let heard = sink.received(|received| received.replica.seq == 5).await.replica.heard;
+    assert_eq!(heard[4..], ["5 REMOVE file 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_has_lost_everything_receives_everything_again() {
+    let mut upstream = Upstream::start();
+    let mut sink = upstream.deliver_to(Behaviour::Restarts(2));
+    upstream.want("a").await;
+    sink.received(|received| received.replica.seq == 1).await;
+    upstream.want("a b").await;
+    let attempts = sink.received(|received| received.attempts.len() == 6).await.attempts;
+    let told: Vec<String> = attempts
+        .iter()
+        .map(|(_, update)| {
+            format!("{} {} {}", update.update.op, update.update.source, update.update.pods.len())
+        })
+        .collect();
+    assert_eq!(told, ["ADD file 1", "ADD file 1", "SET file 2", "SET http 0", "SET url 0", "SET api 0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_exceeds_the_limit_of_the_sink_comes_in_parts() {
+    let mut upstream = Upstream::start();
+    upstream.want("a b c d e").await;
+    let size = upstream.wanted.listing().iter().next().unwrap().1.pod().text().len();
+    let change = |double: &mut SinkDouble| (double.is_fresh, double.max_bytes) = (false, 2 * size);
+    let mut sink = upstream.deliver_as(Behaviour::Accepts, change);
+    let parts = |attempts: &[(Instant, SequencedUpdate)]| -> Vec<String> {
+        let part = |(_, part): &(Instant, SequencedUpdate)| {
+            let line: Vec<u8> = part.line().flat_map(|piece| piece.to_vec()).collect();
+            let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
+            assert_eq!(line.get("more"), part.more.then_some(&true.into()));
+            format!("{} {} {}", part.update.op, part.update.pods.len(), part.more)
+        };
+        attempts.iter().map(part).collect()
+    };
+    let attempts = sink.received(|received| received.attempts.len() >= 3).await.attempts;
+    assert_eq!(parts(&attempts[..3]), ["SET 2 true", "SET 2 true", "SET 1 false"]);
+    sink.status(|status| status.acknowledged == Some(6)).await;
+    upstream.want("a b c d e f g h").await;
+    let attempts = sink.received(|received| received.attempts.len() == 8).await.attempts;
+    assert_eq!(parts(&attempts[6..]), ["ADD 2 false", "ADD 1 false"], "only a SET needs its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_pod_is_never_divided() {
+    let mut upstream = Upstream::start();
+    upstream.want("a b").await;
+    let mut sink = upstream.deliver_as(Behaviour::Accepts, |double| double.max_bytes = 1);
+    let heard = sink.received(|received| received.replica.seq == 2).await.replica.heard;
+    assert_eq!(heard, ["1 ADD file 1", "2 ADD file 1"]);
 }

@@ -99,8 +99,18 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The modes of the consumers. The first consumer reads each update at once.
-const CONSUMERS: [Notify; 4] =
-    [Notify::Incremental, Notify::Incremental, Notify::Snapshot, Notify::SnapshotAndUpdates];
+const CONSUMERS: [Consumer; 7] = [
+    (Notify::Incremental, false),
+    (Notify::Incremental, false),
+    (Notify::Snapshot, false),
+    (Notify::SnapshotAndUpdates, false),
+    (Notify::Incremental, true),
+    (Notify::Snapshot, true),
+    (Notify::SnapshotAndUpdates, true),
+];
+
+/// The mode of a consumer, and whether its sources begin with SETs.
+type Consumer = (Notify, bool);
 
 /// A pod in a listing or view of the model.
 #[derive(Clone, Debug, PartialEq)]
@@ -269,10 +279,7 @@ struct ModelConsumer {
 }
 
 impl ModelConsumer {
-    fn predict(&self, model: &Model, notify: Notify) -> Vec<Predicted> {
-        if notify != Notify::Incremental && model.sources.iter().any(|source| source.state.is_none()) {
-            return Vec::new();
-        }
+    fn predict(&self, model: &Model, (notify, begins_with_sets): Consumer) -> Vec<Predicted> {
         let mut received: BTreeMap<(Op, usize), Vec<Plain>> = BTreeMap::new();
         let mut say = |op, held: &Held| received.entry((op, held.source)).or_default().push(held.pod.clone());
         for name in 0..=u8::MAX {
@@ -295,34 +302,62 @@ impl ModelConsumer {
                 }
             }
         }
-        let mut first = false;
-        let mut list: Vec<Predicted> = Vec::new();
-        for op in [Op::Remove, Op::Add, Op::Update, Op::Delete] {
-            list.extend(pick(&received, op));
-        }
-        for source in 0..4 {
-            if model.live(source) && !self.seen.contains(&source) {
-                first = true;
-                if ![Op::Add, Op::Update, Op::Delete].iter().any(|op| received.contains_key(&(*op, source))) {
+        let begins = |source: usize| model.live(source) && !self.seen.contains(&source);
+        let in_turn = |received: &BTreeMap<(Op, usize), Vec<Plain>>| {
+            let mut list: Vec<Predicted> = Vec::new();
+            for op in [Op::Remove, Op::Set, Op::Add, Op::Update, Op::Delete] {
+                list.extend(pick(received, op));
+            }
+            for source in (0..4).filter(|source| begins(*source)) {
+                let says = |op: &Op| received.contains_key(&(*op, source));
+                if ![Op::Set, Op::Add, Op::Update, Op::Delete].iter().any(says) {
                     list.push((Op::Add, SourceName::ALL[source].to_string(), Vec::new()));
                 }
             }
-        }
-        list.extend(pick(&received, Op::Reconcile));
-        let everything = || {
+            list.extend(pick(received, Op::Reconcile));
+            list
+        };
+        if notify != Notify::Incremental && (0..4).all(|source| model.live(source)) {
+            let mut list = in_turn(&received);
             let mut pods: Vec<Plain> = model.merged.values().map(|held| held.pod.clone()).collect();
             pods.sort_by_key(importance);
-            (Op::Set, "*".to_owned(), pods)
-        };
-        let moved = first || list.iter().any(|received| matches!(received.0, Op::Add | Op::Remove));
-        match notify {
-            Notify::Incremental => list,
-            Notify::Snapshot => list.first().map(|_| everything()).into_iter().collect(),
-            Notify::SnapshotAndUpdates => {
-                list.retain(|received| !matches!(received.0, Op::Add | Op::Remove));
-                moved.then(everything).into_iter().chain(list).collect()
+            let everything = (Op::Set, "*".to_owned(), pods);
+            if notify == Notify::Snapshot {
+                return list.first().map(|_| everything).into_iter().collect();
             }
+            let moved = list.iter().any(|received| matches!(received.0, Op::Add | Op::Remove));
+            let first = (0..4).any(begins);
+            list.retain(|received| !matches!(received.0, Op::Add | Op::Remove));
+            return (moved || first).then_some(everything).into_iter().chain(list).collect();
         }
+        for source in 0..4 {
+            let says = |ops: &[Op]| ops.iter().any(|op| received.contains_key(&(*op, source)));
+            let (moved, changed) =
+                (says(&[Op::Add, Op::Remove]), says(&[Op::Update, Op::Delete, Op::Reconcile]));
+            let has_set = match notify {
+                Notify::Incremental => begins(source) && begins_with_sets,
+                Notify::Snapshot => begins(source) || (model.live(source) && (moved || changed)),
+                Notify::SnapshotAndUpdates => begins(source) || (model.live(source) && moved),
+            };
+            if !has_set {
+                continue;
+            }
+            // The set says everything about its pods, but for names that others have now.
+            let stays = |pod: &Plain| model.merged.values().any(|held| held.pod.key() == pod.key());
+            if let Some(pods) = received.get_mut(&(Op::Remove, source)) {
+                pods.retain(stays);
+            }
+            received.remove(&(Op::Add, source));
+            if begins(source) || notify == Notify::Snapshot {
+                for op in [Op::Update, Op::Delete, Op::Reconcile] {
+                    received.remove(&(op, source));
+                }
+            }
+            let own = model.merged.values().filter(|held| held.source == source);
+            received.insert((Op::Set, source), own.map(|held| held.pod.clone()).collect());
+        }
+        received.retain(|(op, _), pods| *op == Op::Set || !pods.is_empty());
+        in_turn(&received)
     }
 }
 
@@ -338,7 +373,7 @@ fn pick(received: &BTreeMap<(Op, usize), Vec<Plain>>, op: Op) -> Vec<Predicted> 
         }
         let mut pods = pods.clone();
         match op {
-            Op::Add => pods.sort_by_key(importance),
+            Op::Add | Op::Set => pods.sort_by_key(importance),
             Op::Remove | Op::Delete => pods.sort_by_key(|pod| std::cmp::Reverse(importance(pod))),
             _ => pods.sort_by_key(Plain::key),
         }
@@ -351,6 +386,8 @@ fn pick(received: &BTreeMap<(Op, usize), Vec<Plain>>, op: Op) -> Vec<Predicted> 
 #[derive(Default)]
 struct Replay {
     pods: BTreeMap<String, Value>,
+    /// The source that each pod was last received from.
+    sources: BTreeMap<String, String>,
 }
 
 impl Replay {
@@ -363,17 +400,32 @@ impl Replay {
                 op => assert!(known, "{op} of a pod that was not delivered: {}", pod.key()),
             }
         }
-        match update.op {
-            Op::Remove => update.pods.iter().for_each(|pod| drop(self.pods.remove(pod.key().as_str()))),
-            op => {
-                if op == Op::Set {
-                    self.pods.clear();
-                }
-                let pods = update.pods.iter().map(|pod| (pod.key().to_string(), compared(pod)));
-                self.pods.extend(pods);
+        if update.op == Op::Set {
+            let source = update.source.as_str();
+            self.sources.retain(|_, of| source != "*" && of != source);
+            self.pods.retain(|key, _| self.sources.contains_key(key));
+        }
+        for pod in update.pods.iter() {
+            let key = pod.key().to_string();
+            if update.op == Op::Remove {
+                self.pods.remove(&key);
+                self.sources.remove(&key);
+            } else {
+                self.pods.insert(key.clone(), compared(pod));
+                self.sources.insert(key, source_of(pod, update.source.as_str()));
             }
         }
     }
+}
+
+/// The source that an update tells of a pod; of a SET of all sources, its annotation does.
+fn source_of(pod: &Pod, source: &str) -> String {
+    if source != "*" {
+        return source.to_owned();
+    }
+    let pod: Value = serde_json::from_slice(pod.text()).unwrap();
+    let own = &pod["metadata"]["annotations"]["kubernetes.io/config.source"];
+    own.as_str().unwrap_or("api").to_owned()
 }
 
 /// The parts of a pod that are compared.
@@ -382,6 +434,12 @@ fn compared(pod: &Pod) -> Value {
     let metadata = &pod["metadata"];
     let (uid, labels, deletion) = (&metadata["uid"], &metadata["labels"], &metadata["deletionTimestamp"]);
     json!([pod["spec"], pod["status"], uid, labels, deletion, metadata["deletionGracePeriodSeconds"]])
+}
+
+/// A consumer at the beginning, with its model.
+fn consumer((_, begins_with_sets): Consumer) -> (Delivered, Replay, ModelConsumer) {
+    let delivered = if begins_with_sets { Delivered::unknown() } else { Delivered::default() };
+    (delivered, Replay::default(), ModelConsumer::default())
 }
 
 /// The code under test and its model.
@@ -398,7 +456,7 @@ impl World {
             model: Model::default(),
             builders: SourceName::ALL.map(ListingBuilder::new),
             storage: PodStorage::new(&SourceName::ALL),
-            consumers: CONSUMERS.map(|_| <(Delivered, Replay, ModelConsumer)>::default()).into(),
+            consumers: CONSUMERS.map(consumer).into(),
         }
     }
 
@@ -450,11 +508,11 @@ impl World {
 
     /// A consumer compares the views and receives some of the updates.
     fn wake(&mut self, consumer: usize, take: usize) {
-        let notify = CONSUMERS[consumer];
+        let mode @ (notify, _) = CONSUMERS[consumer];
         let (delivered, replay, plain) = &mut self.consumers[consumer];
         let (goal, messages) = updates(delivered, self.storage.merged(), notify);
         let received: Vec<_> = messages.iter().map(summary).collect();
-        let predicted = plain.predict(&self.model, notify);
+        let predicted = plain.predict(&self.model, mode);
         assert_same(&received, &predicted);
         if consumer == 0 {
             check_removals(&self.model, &messages);
@@ -466,16 +524,14 @@ impl World {
         }
         if take >= messages.len() {
             *delivered = goal;
-            plain.catch_up(&self.model, notify);
+            plain.catch_up(&self.model);
             let wanted: BTreeMap<String, Value> =
                 delivered.iter().map(|(key, entry)| (key.to_string(), compared(entry.pod()))).collect();
             assert_eq!(replay.pods, wanted, "the replay and the delivered view");
-            if notify == Notify::Incremental || self.storage.merged().is_complete() {
-                let view = self.storage.merged().iter();
-                let view: BTreeMap<String, Value> =
-                    view.map(|(key, entry)| (key.to_string(), compared(entry.pod()))).collect();
-                assert_eq!(replay.pods, view, "the replay and the merged view");
-            }
+            let view = self.storage.merged().iter();
+            let view: BTreeMap<String, Value> =
+                view.map(|(key, entry)| (key.to_string(), compared(entry.pod()))).collect();
+            assert_eq!(replay.pods, view, "the replay and the merged view");
         }
     }
 }
@@ -483,13 +539,16 @@ impl World {
 impl ModelConsumer {
     /// Records that one update on the way to the model's view was delivered.
     fn advance(&mut self, update: &PodUpdate, model: &Model) {
-        if update.op == Op::Set {
-            self.catch_up(model, Notify::Incremental);
+        if (update.op, update.source.as_str()) == (Op::Set, "*") {
+            self.catch_up(model);
             return;
         }
         let source = SourceName::ALL.iter().position(|name| name.as_str() == update.source.as_str()).unwrap();
-        if matches!(update.op, Op::Add | Op::Update | Op::Delete) && model.live(source) {
+        if matches!(update.op, Op::Set | Op::Add | Op::Update | Op::Delete) && model.live(source) {
             self.seen.insert(source);
+        }
+        if update.op == Op::Set {
+            self.delivered.retain(|_, held| held.source != source);
         }
         for pod in update.pods.iter() {
             let name = pod.key().name()[1..].parse().unwrap();
@@ -501,11 +560,9 @@ impl ModelConsumer {
         }
     }
 
-    fn catch_up(&mut self, model: &Model, notify: Notify) {
-        if notify == Notify::Incremental || model.sources.iter().all(|source| source.state.is_some()) {
-            self.delivered = model.merged.clone();
-            self.seen.extend((0..4).filter(|source| model.live(*source)));
-        }
+    fn catch_up(&mut self, model: &Model) {
+        self.delivered = model.merged.clone();
+        self.seen.extend((0..4).filter(|source| model.live(*source)));
     }
 }
 

@@ -10,7 +10,7 @@ use podmux::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::support::{process::PATIENCE, script::pod, stream::Replica};
+use crate::support::{process::PATIENCE, script::pod};
 
 /// A source, a mux and a history.
 struct Stream {
@@ -23,7 +23,7 @@ struct Stream {
 
 impl Stream {
     fn start(bounds: Bounds) -> Self {
-        Self::numbered(bounds, Sequence::fleeting())
+        Self::numbered(bounds, Sequence::after("run", 0))
     }
 
     /// The url source never publishes anything.
@@ -31,13 +31,15 @@ impl Stream {
         let (mux, merging) = Mux::new(&[SourceName::Http, SourceName::Url]);
         tokio::spawn(merging.run());
         let (history, reader) = History::new(mux.updates(Notify::Incremental), sequence, bounds);
-        let task = tokio::spawn(async { history.run().await.unwrap() });
+        let task = tokio::spawn(history.run());
         let channel = mux.channel(SourceName::Http).unwrap();
         Self { mux, channel, wanted: ListingBuilder::new(SourceName::Http), reader, task }
     }
 
     /// Publishes a listing of these pods. Returns the number of the last update.
     async fn want(&mut self, pods: &str) -> u64 {
+        // The history has begun before.
+        self.reader.snapshot().await.unwrap();
         let pods = pods.split_whitespace().map(pod).collect();
         self.wanted.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
         self.channel.publish(self.wanted.listing());
@@ -46,9 +48,22 @@ impl Stream {
     }
 }
 
-async fn next(watcher: &mut Watcher) -> Result<Option<Arc<SequencedUpdate>>, Gone> {
+async fn next(watcher: &mut Watcher) -> Option<Arc<SequencedUpdate>> {
     timeout(PATIENCE, watcher.next()).await.expect("the watcher receives an update")
 }
+
+/// The next updates, each as `SEQ OP SOURCE PODS`.
+async fn told(watcher: &mut Watcher, count: usize) -> Vec<String> {
+    let mut told = Vec::new();
+    for _ in 0..count {
+        let SequencedUpdate { seq, update, .. } = &*next(watcher).await.unwrap();
+        told.push(format!("{seq} {} {} {}", update.op, update.source, update.pods.len()));
+    }
+    told
+}
+
+/// What the history begins with: the sources that are not configured have no pods.
+const NOT_CONFIGURED: [&str; 2] = ["1 SET file 0", "2 SET api 0"];
 
 #[tokio::test]
 async fn a_watcher_starts_with_earlier_updates_and_continues_live() {
@@ -56,68 +71,113 @@ async fn a_watcher_starts_with_earlier_updates_and_continues_live() {
     stream.want("a").await;
     stream.want("a b").await;
     let mut watcher = stream.reader.watch(1).unwrap();
-    let mut replica = Replica::default();
-    for _ in 0..2 {
-        replica.take(&next(&mut watcher).await.unwrap().unwrap());
-    }
-    assert_eq!(replica.heard, ["1 ADD http 1", "2 ADD http 1"]);
+    assert_eq!(told(&mut watcher, 2).await, NOT_CONFIGURED);
+    assert_eq!(told(&mut watcher, 2).await, ["3 SET http 1", "4 ADD http 1"]);
     let (received, _) = tokio::join!(next(&mut watcher), stream.want("b"));
-    replica.take(&received.unwrap().unwrap());
-    assert_eq!(replica.pods.keys().collect::<Vec<_>>(), ["default/b"]);
+    assert_eq!(received.unwrap().update.op, Op::Remove);
 }
 
 #[tokio::test]
 async fn a_snapshot_and_the_stream_after_it_are_complete() {
     let mut stream = Stream::start(Bounds::default());
-    assert_eq!(stream.want("a").await, 1);
+    assert_eq!(stream.want("a").await, 3);
     let snapshot = stream.reader.snapshot().await.unwrap();
-    assert_eq!((snapshot.merged.len(), snapshot.seq), (1, 1));
+    assert_eq!((snapshot.merged.len(), snapshot.seq), (1, 3));
     let mut watcher = stream.reader.watch(snapshot.seq + 1).unwrap();
     stream.want("").await;
-    let update = next(&mut watcher).await.unwrap().unwrap();
-    assert_eq!((update.seq, update.update.op), (2, Op::Remove));
+    assert_eq!(told(&mut watcher, 1).await, ["4 REMOVE http 1"]);
 }
 
 #[tokio::test]
-async fn without_a_number_the_stream_starts_with_a_set_of_everything() {
+async fn without_a_number_the_stream_starts_with_a_set_for_each_source_that_is_known() {
+    let mut stream = Stream::start(Bounds::default());
+    let mut early = stream.reader.watch_all().await.unwrap();
+    assert_eq!(told(&mut early, 2).await, ["3 SET file 0", "4 SET api 0"]);
+    stream.want("a").await;
+    assert_eq!(told(&mut early, 1).await, ["5 SET http 1"], "as soon as it is known");
+    stream.want("a b").await;
+    let mut late = stream.reader.watch_all().await.unwrap();
+    assert_eq!(told(&mut late, 3).await, ["7 SET file 0", "8 SET http 2", "9 SET api 0"]);
+    stream.want("b").await;
+    assert_eq!(told(&mut late, 1).await, ["10 REMOVE http 1"]);
+
+    let url = stream.mux.channel(SourceName::Url).unwrap();
+    url.publish(ListingBuilder::new(SourceName::Url).listing());
+    assert_eq!(told(&mut late, 1).await, ["11 SET url 0"], "the url source has synced");
+}
+
+#[tokio::test]
+async fn nobody_continues_from_the_middle_of_a_beginning() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
-    stream.want("a b").await;
     let mut watcher = stream.reader.watch_all().await.unwrap();
-    let set = next(&mut watcher).await.unwrap().unwrap();
-    assert_eq!((set.seq, set.update.op, set.update.pods.len()), (2, Op::Set, 2));
+    assert_eq!(told(&mut watcher, 3).await, ["4 SET file 0", "5 SET http 1", "6 SET api 0"]);
+    assert!(stream.reader.watch(4).is_ok(), "from the last update");
+    assert!(stream.reader.watch(5).is_err(), "http and api would be missing");
+    assert!(stream.reader.watch(6).is_err(), "api would be missing");
+    let mut rest = stream.reader.watch(7).unwrap();
     stream.want("b").await;
-    assert_eq!(next(&mut watcher).await.unwrap().unwrap().seq, 3);
+    assert_eq!(told(&mut rest, 2).await, ["7 REMOVE http 1", "8 ADD http 1"]);
+
+    // So many beginnings that the first is forgotten: then nobody continues from before it.
+    for _ in 0..1024 {
+        drop(stream.reader.watch_all().await);
+    }
+    assert!(stream.reader.watch(6).is_err());
+    assert!(stream.reader.watch(7).is_ok(), "the updates after it are held");
 }
 
 #[tokio::test]
-async fn a_dropped_update_is_gone_and_the_error_names_the_first_and_the_next() {
+async fn only_numbers_of_this_run_are_continued() {
+    let mut stream = Stream::numbered(Bounds::default(), Sequence::after("run", 100));
+    assert!(stream.reader.watch(100).is_err(), "an earlier run has given out 99");
+    assert!(stream.reader.watch(0).is_err());
+    let mut all = stream.reader.watch(101).unwrap();
+    assert_eq!(stream.want("a").await, 103);
+    assert_eq!(told(&mut all, 3).await, ["101 SET file 0", "102 SET api 0", "103 SET http 1"]);
+    assert!(stream.reader.watch(104).is_ok(), "the next number");
+    assert_eq!(stream.reader.watch(105).unwrap_err(), Gone, "nobody has received 104");
+    assert_eq!(&**stream.reader.run(), "run");
+}
+
+#[tokio::test]
+async fn numbers_between_two_updates_lead_to_the_later_one() {
+    let sequence = Sequence::after("run", 0);
+    let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
+    stream.want("a").await;
+    assert_eq!(sequence.take_some(5), 4, "others take numbers too");
+    stream.want("a b").await;
+    for from in 4..=9 {
+        let mut watcher = stream.reader.watch(from).unwrap();
+        assert_eq!(told(&mut watcher, 1).await, ["9 ADD http 1"], "from {from}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_update_is_gone() {
     let mut stream = Stream::start(Bounds { updates: 2, ..Bounds::default() });
     for pods in ["a", "a b", "a b c"] {
         stream.want(pods).await;
     }
-    let gone = stream.reader.watch(1).unwrap_err();
-    assert_eq!(gone, Gone { asked: 1, first: 2, next: 4 });
-    assert_eq!(
-        gone.to_string(),
-        "update 1 is not in the history: its first update is 2, the next one will be 4"
-    );
-    assert!(stream.reader.watch(2).is_ok());
-    assert!(stream.reader.watch(4).is_ok(), "the next number can be watched");
-    assert_eq!(stream.reader.watch(5).unwrap_err().next, 4, "a later number cannot be watched");
+    assert_eq!(stream.reader.watch(3).unwrap_err(), Gone);
+    assert!(stream.reader.watch(4).is_ok());
+    assert!(stream.reader.watch(6).is_ok(), "the next number can be watched");
+    assert!(stream.reader.watch(7).is_err(), "a later number cannot be watched");
 }
 
 #[tokio::test]
-async fn a_slow_watcher_gets_an_error_and_delays_no_other() {
+async fn a_slow_watcher_begins_again_and_delays_no_other() {
     let mut stream = Stream::start(Bounds { updates: 3, ..Bounds::default() });
     stream.want("a").await;
-    let mut slow = stream.reader.watch(1).unwrap();
-    let mut quick = stream.reader.watch(1).unwrap();
+    let mut slow = stream.reader.watch(3).unwrap();
+    let mut quick = stream.reader.watch(3).unwrap();
     for round in 0..10 {
         stream.want(&format!("a=i:{round}")).await;
         next(&mut quick).await.unwrap();
     }
-    assert_eq!(next(&mut slow).await.unwrap_err().asked, 1);
+    assert_eq!(told(&mut slow, 3).await, ["14 SET file 0", "15 SET http 1", "16 SET api 0"]);
+    stream.want("b").await;
+    assert_eq!(told(&mut slow, 2).await, ["17 REMOVE http 1", "18 ADD http 1"]);
 }
 
 #[tokio::test]
@@ -126,29 +186,12 @@ async fn the_history_is_bounded_in_bytes_except_for_the_newest_update() {
     for round in 0..20 {
         stream.want(&format!("a=i:{round}")).await;
     }
-    let first = stream.reader.watch(1).unwrap_err().first;
-    assert!((15..20).contains(&first), "{first}");
+    let first = (1..23).find(|from| stream.reader.watch(*from).is_ok()).unwrap();
+    assert!((17..22).contains(&first), "{first}");
     let many = (0..50).map(|index| format!("p{index}")).collect::<Vec<_>>().join(" ");
     let seq = stream.want(&many).await;
     assert!(stream.reader.watch(seq).is_ok(), "the newest update may be larger than the limit");
     assert!(stream.reader.watch(seq - 2).is_err());
-}
-
-#[tokio::test]
-async fn a_stream_of_an_earlier_run_continues_with_a_set_of_everything() {
-    let mut earlier = Sequence::fleeting();
-    for _ in 0..7 {
-        earlier.take().unwrap();
-    }
-    let mut stream = Stream::numbered(Bounds::default(), earlier);
-    // A watcher that has received the whole earlier run continues.
-    let mut watcher = stream.reader.watch(8).unwrap();
-    assert_eq!(stream.reader.watch(7).unwrap_err(), Gone { asked: 7, first: 8, next: 8 });
-    stream.want("a b").await;
-    let set = next(&mut watcher).await.unwrap().unwrap();
-    assert_eq!((set.seq, set.update.op, set.update.pods.len()), (8, Op::Set, 2));
-    stream.want("a").await;
-    assert_eq!(next(&mut watcher).await.unwrap().unwrap().update.op, Op::Remove);
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,20 +199,24 @@ async fn readers_are_answered_while_no_number_can_be_reserved() {
     let dir = tempfile::tempdir().unwrap();
     let (db, _idle_writer, stored) =
         podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
-    let mut stream = Stream::numbered(Bounds::default(), Sequence::durable("/updates", db, &stored));
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(db, &stored, 0);
+    let mut stream = Stream::numbered(Bounds::default(), sequence);
     assert_eq!(stream.want("a").await, 0, "no update has a number");
     assert_eq!(stream.reader.snapshot().await.unwrap().merged.len(), 1, "the snapshot has the merged view");
+    let waits = timeout(PATIENCE, stream.reader.watch_all()).await;
+    assert!(waits.is_err(), "a beginning needs numbers");
 }
 
 #[tokio::test]
 async fn the_history_ends_with_the_mux_after_watchers_received_all_of_it() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
-    let mut watcher = stream.reader.watch(1).unwrap();
+    let mut watcher = stream.reader.watch(3).unwrap();
     let Stream { mux, channel, reader, task, .. } = stream;
     drop((channel, mux.channel(SourceName::Url)));
     task.await.unwrap();
-    assert_eq!(next(&mut watcher).await.unwrap().unwrap().seq, 1);
-    assert!(next(&mut watcher).await.unwrap().is_none());
+    assert_eq!(told(&mut watcher, 1).await, ["3 SET http 1"]);
+    assert!(next(&mut watcher).await.is_none());
     assert!(reader.snapshot().await.is_none());
 }

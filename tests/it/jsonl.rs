@@ -113,7 +113,7 @@ async fn a_named_pipe_whose_reader_goes_away_is_a_fatal_error() {
     let mut sink = Jsonl::file(&path).unwrap();
     sink.deliver(&update(1, Op::Add, "a")).await.unwrap();
     drop(reader);
-    let reason = tokio::time::timeout(std::time::Duration::from_mins(1), sink.gone()).await.unwrap();
+    let reason = tokio::time::timeout(std::time::Duration::from_mins(1), sink.interrupted()).await.unwrap();
     assert!(matches!(reason, SinkError::Fatal(_)));
     let error = sink.deliver(&update(2, Op::Add, "b")).await.unwrap_err();
     assert!(matches!(error, SinkError::Fatal(_)));

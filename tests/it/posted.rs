@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use expect_test::{Expect, expect};
 use jiff::Timestamp;
 use podmux::{
+    db::Sequence,
     mux::{Mux, Notify},
     pod::{PodKey, SourceName},
     sink::{Acknowledged, Delivery},
@@ -38,7 +39,8 @@ impl Agent {
         let (delivery, _status) = Delivery::new("double", double, mux.updates(Notify::Incremental));
         let delivery = delivery.reporting(&acknowledged);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) = HttpSource::new(None, channel, acknowledged.subscribe());
+        let (source, posts) =
+            HttpSource::new(None, Sequence::after("", 0), channel, acknowledged.subscribe());
         let stop = CancellationToken::new();
         tokio::spawn(source.run(stop.clone()));
         tokio::spawn(turning.run());
@@ -168,9 +170,9 @@ async fn a_dry_run_changes_nothing() {
     let dry = agent.posts.write(Write::Apply(vec![pod("a#")]), true).await;
     assert_eq!(answer(dry), "default/a created");
     assert!(agent.posts.all().is_empty());
-    assert_eq!(agent.result(Write::Apply(vec![pod("b#")])).await, "default/b created at 1");
+    assert_eq!(agent.result(Write::Apply(vec![pod("b#")])).await, "default/b created at 2");
     let dry = agent.posts.write(Write::Apply(vec![pod("b#=i:2")]), true).await;
-    assert_eq!(answer(dry), "default/b configured at 1", "with its own version");
+    assert_eq!(answer(dry), "default/b configured at 2", "with its own version");
 }
 
 #[tokio::test]
@@ -464,7 +466,8 @@ async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_
     for state in [None, Some(watch::channel(Err(failing)).1)] {
         let (mux, _turning) = Mux::new(&[SourceName::Http]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) = HttpSource::new(state, channel, watch::channel(Vec::new()).1);
+        let (source, posts) =
+            HttpSource::new(state, Sequence::after("", 0), channel, watch::channel(Vec::new()).1);
         let stop = CancellationToken::new();
         stop.cancel();
         // The write is in the queue when the source begins.

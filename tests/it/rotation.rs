@@ -9,7 +9,7 @@ use std::{
 
 use podmux::{
     pod::Op,
-    sink::{Jsonl, Reopen, SequencedUpdate, Sink as _},
+    sink::{Jsonl, Reopen, SequencedUpdate, Sink as _, SinkError},
 };
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -52,6 +52,13 @@ impl Rotated {
         self.sink.deliver(&update(self.seq, "a")).await.unwrap();
     }
 
+    /// Delivers an update that is not written, because the stream begins again.
+    async fn restarts(&mut self) {
+        self.seq += 1;
+        let restart = self.sink.deliver(&update(self.seq, "a")).await.unwrap_err();
+        assert!(matches!(restart, SinkError::Restart), "{restart:?}");
+    }
+
     /// The numbers in a file, whose lines must be complete.
     fn seqs(&self, name: &str) -> Vec<u64> {
         seqs(&self.at(name))
@@ -70,29 +77,25 @@ fn seqs(path: &Path) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn after_a_reopening_lines_go_into_the_new_file() {
+async fn after_a_reopening_the_stream_begins_again_in_the_new_file() {
     let mut rotated = Rotated::new();
     rotated.deliver().await;
     rotated.rotate();
     rotated.deliver().await;
     rotated.reopen.now();
+    rotated.restarts().await;
     rotated.deliver().await;
     rotated.deliver().await;
     assert_eq!(rotated.seqs("updates.jsonl.1"), [1, 2], "the old file is used until the request");
-    assert_eq!(rotated.seqs("updates.jsonl"), [3, 4]);
+    assert_eq!(rotated.seqs("updates.jsonl"), [4, 5]);
 }
 
 #[tokio::test]
-async fn an_idle_stream_closes_the_old_file() {
+async fn an_idle_stream_closes_the_old_file_and_begins_again() {
     let mut rotated = Rotated::new();
     rotated.rotate();
     rotated.reopen.now();
-    let new = rotated.at("updates.jsonl");
-    let made = tokio::task::spawn_blocking(move || wait_for(|| new.exists().then_some(())));
-    tokio::select! {
-        reason = rotated.sink.gone() => panic!("{reason:?}"),
-        made = soon(made) => made.unwrap(),
-    }
+    assert!(matches!(soon(rotated.sink.interrupted()).await, SinkError::Restart));
     rotated.deliver().await;
     assert_eq!(rotated.seqs("updates.jsonl"), [1]);
 }
@@ -121,8 +124,9 @@ fn if_the_new_file_cannot_be_opened_the_old_one_stays_in_use() {
         // The next request works.
         fs::remove_dir(rotated.at("updates.jsonl")).unwrap();
         rotated.reopen.now();
+        rotated.restarts().await;
         rotated.deliver().await;
-        assert_eq!(rotated.seqs("updates.jsonl"), [3]);
+        assert_eq!(rotated.seqs("updates.jsonl"), [4]);
     });
 }
 
@@ -151,8 +155,11 @@ fn small(directory: &Path) {
 }
 
 #[tokio::test]
-async fn a_line_that_does_not_fit_into_the_old_file_is_complete_in_the_new_one() {
-    if !inside("-Urm", "rotation::a_line_that_does_not_fit_into_the_old_file_is_complete_in_the_new_one") {
+async fn a_line_that_does_not_fit_into_the_old_file_begins_the_stream_again_in_the_new_one() {
+    if !inside(
+        "-Urm",
+        "rotation::a_line_that_does_not_fit_into_the_old_file_begins_the_stream_again_in_the_new_one",
+    ) {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
@@ -174,9 +181,9 @@ async fn a_line_that_does_not_fit_into_the_old_file_is_complete_in_the_new_one()
     fs::remove_file(&link).unwrap();
     symlink(&empty, &link).unwrap();
     reopen.now();
-    sink.deliver(&large).await.unwrap();
+    assert!(matches!(sink.deliver(&large).await.unwrap_err(), SinkError::Restart));
     sink.deliver(&update(3, "a")).await.unwrap();
-    assert_eq!(seqs(&empty.join("updates.jsonl")), [2, 3]);
+    assert_eq!(seqs(&empty.join("updates.jsonl")), [3]);
     let old = fs::read_to_string(full.join("updates.jsonl")).unwrap();
     assert_eq!(old.lines().count(), 2, "one complete line, and the part of the other");
 }
@@ -197,7 +204,8 @@ async fn a_line_that_fits_into_the_old_file_is_completed_there() {
     rotated.sink.reopen().now();
     let more = Command::new("mount").args(["-o", "remount,size=9m"]).arg(&full).status();
     assert!(more.unwrap().success());
-    rotated.sink.deliver(&large).await.unwrap();
+    // It is complete, and the stream begins again with what it has said.
+    assert!(matches!(rotated.sink.deliver(&large).await.unwrap_err(), SinkError::Restart));
     rotated.sink.deliver(&update(2, "a")).await.unwrap();
     assert_eq!(seqs(&full.join("old")), [1]);
     assert_eq!(seqs(&full.join("updates.jsonl")), [2]);
@@ -237,8 +245,9 @@ fn rotation_by_sighup_loses_no_line() {
     let mut files: Vec<_> = (0..rounds).map(|round| out.path().join(format!("updates.{round}"))).collect();
     files.push(path);
     let all: Vec<u64> = files.iter().flat_map(|file| seqs(file)).collect();
-    let expected: Vec<u64> = (1..=all.len() as u64).collect();
-    assert_eq!(all, expected, "each number once and in order");
-    let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
-    assert_eq!(Replica::of(&text).pods, delivered.pods);
+    assert!(all.is_sorted_by(|a, b| a < b), "each number once and in order: {all:?}");
+    let texts: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    assert_eq!(Replica::of(&texts.concat()).pods, delivered.pods, "all files in a row");
+    let last = texts.last().unwrap();
+    assert_eq!(Replica::of(last).pods, delivered.pods, "the last file by itself");
 }

@@ -110,7 +110,7 @@ async fn an_agent_with_a_stuck_sink_is_not_ready() {
     assert!(reply.text().contains("[-]sink-test failed: processing one update since 2"), "{}", reply.text());
     set(&|sink| sink.busy_since = None);
     let failing = |since| SinkFailing {
-        seq: 1,
+        seq: Some(1),
         since,
         attempts: 5,
         next_attempt: Clock::default().now(),

@@ -120,16 +120,17 @@ impl TestServer {
         let channel = mux.channel(SourceName::Http).unwrap();
         let mut state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
         let opened = state.as_mut().map(|state| state.watch(&node));
-        let (source, posts) = HttpSource::new(opened, channel, seen);
+        let sequence = Sequence::after("run", 0);
+        let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, seen);
         let updates = mux.updates(Notify::Incremental);
-        let (history, reader) = History::new(updates, Sequence::fleeting(), setup.bounds);
+        let (history, reader) = History::new(updates, sequence, setup.bounds);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(turning.run());
         tasks.spawn(source.run(stop.clone()));
         tasks.spawn(async move {
             if setup.history {
-                history.run().await.unwrap();
+                history.run().await;
             }
             pending::<()>().await;
         });

@@ -25,6 +25,8 @@ pub enum Behaviour {
     Panics,
     /// Returns a fatal error.
     Fatal,
+    /// Has lost everything at this update, once.
+    Restarts(u64),
     /// Accepts everything; its consumer goes away when the gate is opened.
     Leaves(watch::Receiver<bool>),
 }
@@ -40,13 +42,17 @@ pub struct Received {
 /// A sink with a chosen behaviour, which records what it receives.
 pub struct SinkDouble {
     behaviour: Behaviour,
+    /// Whether its consumer holds nothing at the start.
+    pub is_fresh: bool,
+    /// The most bytes of pods in one update.
+    pub max_bytes: usize,
     received: watch::Sender<Received>,
 }
 
 impl SinkDouble {
     pub fn new(behaviour: Behaviour) -> (Self, watch::Receiver<Received>) {
         let (received, seen) = watch::channel(Received::default());
-        (Self { behaviour, received }, seen)
+        (Self { behaviour, is_fresh: true, max_bytes: usize::MAX, received }, seen)
     }
 }
 
@@ -63,18 +69,31 @@ impl Sink for SinkDouble {
             }
             Behaviour::Slow(pace) => sleep(*pace).await,
             Behaviour::Panics => panic!("the sink panics"),
+            Behaviour::Restarts(at) if *at == update.seq => {
+                self.received.send_modify(|received| received.replica = Replica::default());
+                return Err(SinkError::Restart);
+            }
+            Behaviour::Restarts(_) => {}
             Behaviour::Fatal => return Err(SinkError::fatal("the pipe is closed")),
         }
         self.received.send_modify(|received| received.replica.take(update));
         Ok(())
     }
 
-    async fn gone(&mut self) -> SinkError {
+    async fn interrupted(&mut self) -> SinkError {
         if let Behaviour::Leaves(gate) = &mut self.behaviour {
             drop(gate.wait_for(|open| *open).await);
             return SinkError::fatal("the reader has gone");
         }
         std::future::pending().await
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.is_fresh
+    }
+
+    fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 }
 
@@ -85,5 +104,6 @@ pub fn update(seq: u64, op: Op, pods: &str) -> SequencedUpdate {
     builder.put(&Origin::from("test"), pods, Timestamp::UNIX_EPOCH);
     let pods = builder.listing().iter().map(|(_, entry)| entry.pod().clone()).collect();
     let time = "2026-11-21T09:00:00.000123999Z".parse().unwrap();
-    SequencedUpdate { seq, time, update: PodUpdate { op, source: UpdateSource::One(SourceName::File), pods } }
+    let update = PodUpdate { op, source: UpdateSource::One(SourceName::File), pods };
+    SequencedUpdate { seq, run: None, time, update, more: false }
 }
