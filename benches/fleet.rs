@@ -42,7 +42,7 @@ use podmux::{
     pod::{NodeName, PodKey, SourceName},
     source::{
         SourceStatus,
-        api::{self, ApiHandle, ApiSource, Kubeconfig},
+        api::{self, ApiHandle, ApiSource, Kubeconfig, ReflectorMetrics},
         url::{self, UrlHandle, UrlSource},
     },
     storage::Merged,
@@ -250,7 +250,7 @@ impl<Handle> Agent<Handle> {
 
 /// All agents.
 struct Fleet {
-    agents: Vec<Agent<ApiHandle>>,
+    agents: Vec<Agent<(ApiHandle, ReflectorMetrics)>>,
     stop: CancellationToken,
 }
 
@@ -274,6 +274,7 @@ impl Fleet {
             let node = NodeName::new(&cluster.node(number)).unwrap();
             let channel = mux.channel(SourceName::Api).unwrap();
             let (source, handle) = ApiSource::new(api::Config::new(kubeconfig), node, channel);
+            let handle = (handle, source.metrics());
             tokio::spawn(turning.run());
             tokio::spawn(source.run(stop.clone()));
             Agent { handle, merged: mux.merged() }
@@ -294,13 +295,13 @@ impl Fleet {
     fn counts(&self) -> Counts {
         let mut all = Counts { watches: 0, lists: 0, errors: 0, healthy: 0 };
         for agent in &self.agents {
-            let metrics = agent.handle.metrics();
+            let (handle, metrics) = &agent.handle;
             all.watches += metrics.watches.get();
             all.lists += metrics.lists.get();
             for kind in ["connect", "http", "broken", "error-event", "silent"] {
                 all.errors += metrics.errors.get_or_create(&[("kind", kind.to_owned())]).get();
             }
-            let SourceStatus { failing, reflector, .. } = agent.handle.status().borrow().clone();
+            let SourceStatus { failing, reflector, .. } = handle.status().borrow().clone();
             all.healthy +=
                 usize::from(failing.is_none() && reflector.is_some_and(|at| at.phase == "watching"));
         }

@@ -1,7 +1,8 @@
-//! What the file source and the url source have in common: the handle, the output and the log.
+//! What the sources beside the http source have in common: the handle, the output and the log.
 
 use std::{collections::BTreeMap, mem, pin::pin};
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{debug, field::display, info, warn};
 
@@ -159,38 +160,48 @@ impl Output {
         self.show(|_| ());
     }
 
-    /// Notes that the source has read everything.
-    pub(super) fn succeeded(&mut self) {
+    /// Notes that the source has read everything. Returns whether this ends an outage.
+    pub(super) fn succeeded(&mut self) -> bool {
         self.show(|status| {
-            status.failing = None;
+            (status.failing, status.restored) = (None, None);
             status.last_success = Some(self.host.clock.now());
         });
-        if let Some(failed) = self.outage.recovered() {
+        let ended = self.outage.recovered();
+        if let Some(failed) = ended {
             let (source, pods) = (self.channel.source().as_str(), self.pods());
             let path = &self.status.borrow().target;
             info!(source, %path, pods, failed, "source recovered");
         }
+        ended.is_some()
     }
 
-    /// Notes that the source could not read its input, or has rejected all of it.
-    pub(super) fn failed(&mut self, error: &str, rejected: bool) {
+    /// Notes that the source could not read its input, or has rejected all of it. `quotes`: the
+    /// error may quote what was read.
+    pub(super) fn failed(&mut self, message: &str, error: &str, quotes: bool, retry_at: Option<Timestamp>) {
         let is_new = self.outage.failed(error, self.host.clock.now());
-        self.show(|status| status.failing = SourceFailing::of(&self.outage, rejected));
+        self.show(|status| status.failing = SourceFailing::of(&self.outage, quotes));
         let (source, pods_kept) = (self.channel.source().as_str(), self.pods());
         let path = &self.status.borrow().target;
-        let message = if rejected { "manifest rejected" } else { "source failed" };
+        let next_attempt = retry_at.map(|at| format!("{at:.3}"));
         if is_new {
-            warn!(source, %path, pods_kept, %error, "{message}");
+            warn!(source, %path, pods_kept, next_attempt, %error, "{message}");
         } else {
-            debug!(source, %path, pods_kept, %error, "{message}");
+            debug!(source, %path, pods_kept, next_attempt, %error, "{message}");
         }
     }
 
-    fn pods(&self) -> usize {
+    /// The number of published pods.
+    pub(super) fn pods(&self) -> usize {
         self.published.as_ref().map_or(0, Listing::len)
     }
 
-    fn show(&self, change: impl FnOnce(&mut SourceStatus)) {
+    /// The status.
+    pub(super) fn status(&self) -> SourceStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Changes the status.
+    pub(super) fn show(&self, change: impl FnOnce(&mut SourceStatus)) {
         self.status.send_if_modified(|status| {
             let before = status.clone();
             change(status);
@@ -203,7 +214,7 @@ impl Output {
     }
 }
 
-/// The pods of a source that conflict with another pod of it. Each is logged once.
+/// The pods of a source that are in conflict with another pod of it. Each is logged once.
 #[derive(Debug, Default)]
 pub(super) struct Conflicts(BTreeMap<(Origin, Option<PodKey>), RejectionReason>);
 

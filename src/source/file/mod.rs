@@ -200,7 +200,7 @@ impl FileSource {
                         "the file system has not answered for {deadline:?}; its pods are kept \
                          (check the mount or the server behind it)"
                     );
-                    self.output.failed(&error, false);
+                    self.output.failed("source failed", &error, false, None);
                 }
             }
         }
@@ -217,8 +217,8 @@ impl FileSource {
         }
         self.output.set_detail(outcome.detail);
         match outcome.result {
-            Some(Ok(())) => self.output.succeeded(),
-            Some(Err(error)) => self.output.failed(&error, false),
+            Some(Ok(())) => drop(self.output.succeeded()),
+            Some(Err(error)) => self.output.failed("source failed", &error, false, None),
             None => {}
         }
     }

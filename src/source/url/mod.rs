@@ -177,8 +177,12 @@ impl UrlSource {
         let result = self.fetch().await;
         self.output.set_detail(polling(&self.config));
         match result {
-            Ok(()) => self.output.succeeded(),
-            Err(error) => self.output.failed(&chain(&error), matches!(error, UrlError::Rejected(_))),
+            Ok(()) => drop(self.output.succeeded()),
+            Err(error) => {
+                let rejected = matches!(error, UrlError::Rejected(_));
+                let message = if rejected { "manifest rejected" } else { "source failed" };
+                self.output.failed(message, &chain(&error), rejected, None);
+            }
         }
     }
 
