@@ -107,18 +107,22 @@ pub struct Rejection {
 }
 
 /// Why a manifest or pod is rejected.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RejectionReason {
     /// The manifest is invalid. The origin's previous pods stay.
+    #[error("{0}")]
     Invalid(Arc<InvalidManifest>),
     /// The origin cannot be read. Its previous pods stay.
+    #[error("{0}")]
     Unreadable(Arc<str>),
     /// A pod of the same source with a lower rank has the same name.
+    #[error("the pod in {winner} has the same name; rename one of them")]
     DuplicateName {
         /// The origin of the pod that owns the name.
         winner: Origin,
     },
     /// A pod of the same source with a lower rank has the same UID.
+    #[error("the pod {holder} in {winner} has the same UID; remove metadata.uid from one of them")]
     DuplicateUid {
         /// The pod that owns the UID.
         holder: PodKey,
@@ -126,11 +130,13 @@ pub enum RejectionReason {
         winner: Origin,
     },
     /// A pod of another source owns the name.
+    #[error("a pod of source {winner} has the same name; rename one of them")]
     Conflict {
         /// The source of the pod that owns the name.
         winner: SourceName,
     },
     /// A pod of another source with another name owns the UID.
+    #[error("the pod {holder} of source {winner} has the same UID; remove metadata.uid")]
     UidInUse {
         /// The source of the pod that owns the UID.
         winner: SourceName,
@@ -149,30 +155,6 @@ impl RejectionReason {
             Self::DuplicateName { .. } => "DuplicateName",
             Self::DuplicateUid { .. } => "DuplicateUID",
             Self::Conflict { .. } | Self::UidInUse { .. } => "Conflict",
-        }
-    }
-}
-
-impl fmt::Display for RejectionReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(invalid) => invalid.fmt(f),
-            Self::Unreadable(why) => f.write_str(why),
-            Self::DuplicateName { winner } => {
-                write!(f, "the pod in {winner} has the same name; rename one of them")
-            }
-            Self::DuplicateUid { holder, winner } => {
-                write!(
-                    f,
-                    "the pod {holder} in {winner} has the same UID; remove metadata.uid from one of them"
-                )
-            }
-            Self::Conflict { winner } => {
-                write!(f, "a pod of source {winner} has the same name; rename one of them")
-            }
-            Self::UidInUse { winner, holder } => {
-                write!(f, "the pod {holder} of source {winner} has the same UID; remove metadata.uid")
-            }
         }
     }
 }

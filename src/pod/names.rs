@@ -11,6 +11,11 @@ const QUALIFIED: &str =
     "the name part consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
 const LABEL_VALUE: &str = "a label's value is empty or consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
 
+/// The reason of the first rule that is broken.
+pub(crate) fn first_broken<const N: usize>(rules: [(bool, &'static str); N]) -> SyntaxResult {
+    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, why)| Err(why))
+}
+
 /// Whether a text is not empty, every byte satisfies `inner`, and the first and last `edge`.
 pub(crate) fn consists_of(text: &str, inner: impl Fn(u8) -> bool, edge: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
@@ -39,26 +44,18 @@ fn is_word_shaped(text: &str) -> bool {
 
 /// Checks a DNS-1123 label: at most 63 bytes.
 pub(crate) fn label(text: &str) -> SyntaxResult {
-    if text.len() > 63 {
-        Err("must be no more than 63 characters")
-    } else if is_label_shaped(text) {
-        Ok(())
-    } else if is_subdomain_shaped(text) {
-        Err("must not contain dots")
-    } else {
-        Err(LABEL)
-    }
+    let is_label = is_label_shaped(text);
+    first_broken([
+        (text.len() > 63, "must be no more than 63 characters"),
+        (!is_label && is_subdomain_shaped(text), "must not contain dots"),
+        (!is_label, LABEL),
+    ])
 }
 
 /// Checks a DNS-1123 subdomain: at most 253 bytes.
 pub(crate) fn subdomain(text: &str) -> SyntaxResult {
-    if text.len() > 253 {
-        Err("must be no more than 253 characters")
-    } else if is_subdomain_shaped(text) {
-        Ok(())
-    } else {
-        Err(SUBDOMAIN)
-    }
+    let too_long = (text.len() > 253, "must be no more than 253 characters");
+    first_broken([too_long, (!is_subdomain_shaped(text), SUBDOMAIN)])
 }
 
 /// Checks the prefix of a generated name: a subdomain that may end with a dash. As in Go,
@@ -88,26 +85,17 @@ pub(crate) fn qualified(text: &str) -> SyntaxResult {
         )?,
         None => {}
     }
-    if name.is_empty() {
-        Err("the name part must not be empty")
-    } else if name.len() > 63 {
-        Err("the name part must be no more than 63 bytes")
-    } else if is_word_shaped(name) {
-        Ok(())
-    } else {
-        Err(QUALIFIED)
-    }
+    first_broken([
+        (name.is_empty(), "the name part must not be empty"),
+        (name.len() > 63, "the name part must be no more than 63 bytes"),
+        (!is_word_shaped(name), QUALIFIED),
+    ])
 }
 
 /// Checks the value of a label.
 pub(crate) fn label_value(text: &str) -> SyntaxResult {
-    if text.len() > 63 {
-        Err("must be no more than 63 bytes")
-    } else if text.is_empty() || is_word_shaped(text) {
-        Ok(())
-    } else {
-        Err(LABEL_VALUE)
-    }
+    let too_long = (text.len() > 63, "must be no more than 63 bytes");
+    first_broken([too_long, (!text.is_empty() && !is_word_shaped(text), LABEL_VALUE)])
 }
 
 /// The name of this node: a lower-case DNS-1123 subdomain.

@@ -114,24 +114,20 @@ fn windows_user(name: &str) -> syntax::SyntaxResult {
         Some((domain, user)) => (Some(domain), user),
         None => (None, name),
     };
-    if name.is_empty() || user.is_empty() {
-        Err("the user's name cannot be empty")
-    } else if name.bytes().any(|byte| byte.is_ascii_control()) {
-        Err("cannot contain control characters")
-    } else if user.contains('\\') {
-        Err("cannot contain more than one backslash")
-    } else if domain.is_some_and(|domain| domain.len() >= MAX_WINDOWS_DOMAIN || !is_windows_domain(domain)) {
-        Err("the domain must be a NetBIOS or DNS name")
-    } else if user.len() > MAX_WINDOWS_USER {
-        Err("the user's name must not be longer than 104 characters")
-    } else if user.chars().all(|c| matches!(c, '.' | ' ')) {
-        Err("the user's name cannot contain only periods or spaces")
-    } else if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']'])
-    {
-        Err("the user's name cannot contain any of \"/\\:;|=,+*?<>@[]")
-    } else {
-        Ok(())
-    }
+    let reserved = "\"/\\:;|=,+*?<>@[]";
+    let is_domain = |domain: &str| domain.len() < MAX_WINDOWS_DOMAIN && is_windows_domain(domain);
+    syntax::first_broken([
+        (name.is_empty() || user.is_empty(), "the user's name cannot be empty"),
+        (name.bytes().any(|byte| byte.is_ascii_control()), "cannot contain control characters"),
+        (user.contains('\\'), "cannot contain more than one backslash"),
+        (!domain.is_none_or(is_domain), "the domain must be a NetBIOS or DNS name"),
+        (user.len() > MAX_WINDOWS_USER, "the user's name must not be longer than 104 characters"),
+        (
+            user.chars().all(|c| matches!(c, '.' | ' ')),
+            "the user's name cannot contain only periods or spaces",
+        ),
+        (user.contains(|c| reserved.contains(c)), "the user's name cannot contain any of \"/\\:;|=,+*?<>@[]"),
+    ])
 }
 
 fn is_windows_domain(domain: &str) -> bool {

@@ -1,7 +1,5 @@
 //! The quota of the posted pods.
 
-use std::fmt;
-
 use crate::pod::Pod;
 
 /// A replacement of at most this size in bytes is always accepted, so that pods can be mended
@@ -47,25 +45,16 @@ fn size(pod: &Pod) -> u64 {
     pod.text().len() as u64
 }
 
-/// A write would exceed the quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A write would exceed the quota. Its text has the form of an API server's quota.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "exceeded quota: {flag}, requested: {requested}, used: {used}, limited: {limit}; delete posted pods, or start the agent with a higher --{flag}"
+)]
 pub struct QuotaExceeded {
     flag: &'static str,
     requested: u64,
     used: u64,
     limit: u64,
-}
-
-impl fmt::Display for QuotaExceeded {
-    /// The form of an API server's quota.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { flag, requested, used, limit } = self;
-        write!(
-            f,
-            "exceeded quota: {flag}, requested: {requested}, used: {used}, limited: {limit}; \
-             delete posted pods, or start the agent with a higher --{flag}"
-        )
-    }
 }
 
 impl Config {
