@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
     hash::Hash,
     sync::Arc,
 };
@@ -15,7 +14,7 @@ use super::{InvalidManifest, Pod, PodKey, Prepared, SourceName, Uid};
 /// Where a source found pods: the path of a manifest, a URL, the key of a posted or
 /// bound pod. If two pods of a source have the same name, the origin that is lower as
 /// text owns it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(Arc<str>);
 
 impl Origin {
@@ -28,12 +27,6 @@ impl Origin {
 impl From<&str> for Origin {
     fn from(text: &str) -> Self {
         Self(text.into())
-    }
-}
-
-impl fmt::Debug for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -489,7 +482,7 @@ fn remove_claim<K: Hash + Eq>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank:
 
 /// Adds the source to a pod. Returns the known state if its text is the same.
 fn with_source(prepared: Prepared, source: SourceName, known: Option<&Arc<Pod>>, now: &str) -> Arc<Pod> {
-    let known = known.filter(|known| prepared.uid() == known.uid().as_str());
+    let known = known.filter(|known| prepared.uid() == &**known.uid());
     let pod = prepared.into_pod(source, known.and_then(|known| known.seen()).unwrap_or(now));
     match known {
         Some(known) if known.text() == pod.text() => known.clone(),

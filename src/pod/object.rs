@@ -23,7 +23,7 @@ pub const SEEN: &str = "kubernetes.io/config.seen";
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The key of a pod on a node: `namespace/name`, ordered as that text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodKey(Arc<str>);
 
 impl PodKey {
@@ -48,33 +48,8 @@ impl PodKey {
     }
 }
 
-impl fmt::Debug for PodKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 /// A pod's UID; empty if the pod has none.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uid(Arc<str>);
-
-impl Uid {
-    /// The UID as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether the pod has no UID.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl From<&str> for Uid {
-    fn from(text: &str) -> Self {
-        Self(text.into())
-    }
-}
+pub type Uid = Arc<str>;
 
 /// Why a JSON text or value is not a pod.
 #[derive(Debug, thiserror::Error)]

@@ -63,7 +63,6 @@ impl<C> Handle<C> {
 }
 
 /// The output of a source: its listings, its last-known-good pods, its status and its log.
-#[derive(Debug)]
 pub(super) struct Output {
     pub(super) host: Host,
     pub(super) channel: SourceChannel,

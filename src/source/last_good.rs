@@ -29,7 +29,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fmt,
     future::{pending, ready},
     iter,
     pin::Pin,
@@ -333,12 +332,6 @@ impl LastGood {
 
     fn key(&self, origin: &str) -> String {
         format!("{}/{origin}", self.source)
-    }
-}
-
-impl fmt::Debug for LastGood {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LastGood").field("source", &self.source).field("db", &self.db).finish_non_exhaustive()
     }
 }
 

@@ -115,7 +115,7 @@ async fn a_posted_pod_is_created_configured_or_unchanged() {
     let second = agent.posts.get(&PodKey::new("default", "a")).unwrap();
     assert_eq!(first.uid(), second.uid(), "a replaced pod keeps its UID");
     assert_eq!(first.creation_timestamp(), second.creation_timestamp());
-    assert!(uuid::Uuid::parse_str(first.uid().as_str()).is_ok(), "a pod without a UID gets one");
+    assert!(uuid::Uuid::parse_str(first.uid()).is_ok(), "a pod without a UID gets one");
     agent
         .receives(
             "UPDATE",

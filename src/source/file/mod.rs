@@ -49,7 +49,6 @@ const LEAST_DEADLINE: Duration = Duration::from_secs(10);
 pub type FileHandle = Handle<Config>;
 
 /// The source of pods from files.
-#[derive(Debug)]
 pub struct FileSource {
     output: Output,
     queue: Arc<ChangeQueue>,
@@ -85,7 +84,7 @@ impl FileSource {
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {
         if let Some(worker) = &mut self.worker {
-            worker.set_host(host.clone());
+            worker.host = host.clone();
         }
         self.output.host = host;
         self

@@ -61,7 +61,7 @@ pub(super) struct Outcome {
 /// The state of the source.
 #[derive(Debug)]
 pub(super) struct Worker {
-    host: Host,
+    pub(super) host: Host,
     config: Config,
     timings: Timings,
     preparation: Preparation,
@@ -118,10 +118,6 @@ impl Worker {
     pub(super) fn set_timings(&mut self, timings: Timings) {
         self.timings = timings;
         self.entries = Entries::new(timings, self.config.check_frequency);
-    }
-
-    pub(super) fn set_host(&mut self, host: Host) {
-        self.host = host;
     }
 
     /// Adds the pods of a manifest of an earlier run. Returns false if the manifest is not one
@@ -264,8 +260,8 @@ impl Worker {
         self.entries.set_target(resolved.target);
         let names = match (resolved.target, &resolved.real) {
             (Target::File, _) => BTreeSet::from([OsString::new()]),
-            (Target::Directory(_), Some(directory)) => match inspect::list(&self.host.disk, directory) {
-                Ok(names) => self.manifests(names),
+            (Target::Directory(_), Some(directory)) => match self.host.disk.list(directory) {
+                Ok(names) => self.manifests(names.into_iter().collect()),
                 // It vanished just now: the next step resolves the path again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.outcome.wants_scan = true;

@@ -50,7 +50,6 @@ struct Known {
 }
 
 /// The source of pods from a URL.
-#[derive(Debug)]
 pub struct UrlSource {
     output: Output,
     config: Config,
