@@ -35,11 +35,12 @@ use std::{
 };
 
 use cluster::{Cluster, name, path};
+use http::HeaderMap;
 use kubernetes::Tls;
 use podmux::{
     manifest::Preparation,
     mux::Mux,
-    pod::{NodeName, PodKey, SourceName},
+    pod::{NodeName, PodKey, SecurityLevel, SourceName},
     source::{
         SourceStatus,
         api::{self, ApiHandle, ApiSource, Kubeconfig, ReflectorMetrics},
@@ -273,7 +274,9 @@ impl Fleet {
             let kubeconfig = Kubeconfig::File(cluster.kubeconfig().into());
             let node = NodeName::new(&cluster.node(number)).unwrap();
             let channel = mux.channel(SourceName::Api).unwrap();
-            let (source, handle) = ApiSource::new(api::Config::new(kubeconfig), node, channel);
+            let (proxies, pod_security) = (api::Proxies::default(), SecurityLevel::default());
+            let config = api::Config { kubeconfig, proxies, pod_security };
+            let (source, handle) = ApiSource::new(config, node, channel);
             let handle = (handle, source.metrics());
             tokio::spawn(turning.run());
             tokio::spawn(source.run(stop.clone()));
@@ -514,7 +517,15 @@ fn poller(
     let (mux, turning) = Mux::new(&[SourceName::Url]);
     let node = NodeName::new(&format!("node-{number:05}")).unwrap();
     let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
-    let config = url::Config { check_frequency: frequency, ..url::Config::new(url.parse().unwrap()) };
+    let config = url::Config {
+        url: url.parse().unwrap(),
+        headers: HeaderMap::new(),
+        ca_file: None,
+        client_certificate: None,
+        sha256: None,
+        check_frequency: frequency,
+        pod_security: SecurityLevel::default(),
+    };
     let (source, handle) = UrlSource::new(config, preparation, mux.channel(SourceName::Url).unwrap());
     tokio::spawn(turning.run());
     tokio::spawn(source.run(stop.clone()));

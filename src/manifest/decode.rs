@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     defaults, go_types,
@@ -399,9 +399,7 @@ fn prepare(pod: &mut Object, preparation: &Preparation) -> PodKey {
 /// Adds the toleration of every taint with the effect `NoExecute`, so that a static pod stays
 /// when its node has problems. It replaces a toleration for the same taints.
 fn tolerate(spec: &mut Object) {
-    let fields = [("operator", "Exists"), ("effect", "NoExecute")];
-    let toleration: Object =
-        fields.into_iter().map(|(field, value)| (field.to_owned(), value.into())).collect();
+    let toleration = json!({ "operator": "Exists", "effect": "NoExecute" });
     let tolerations = spec.entry("tolerations").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(tolerations) = tolerations else { return };
     let alike = |other: &Value| {
@@ -413,10 +411,10 @@ fn tolerate(spec: &mut Object) {
     };
     let mut found = false;
     for other in tolerations.iter_mut().filter(|other| alike(other)) {
-        *other = toleration.clone().into();
+        *other = toleration.clone();
         found = true;
     }
     if !found {
-        tolerations.push(toleration.into());
+        tolerations.push(toleration);
     }
 }

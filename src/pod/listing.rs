@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
+    ops::Deref,
     sync::Arc,
 };
 
@@ -165,6 +166,15 @@ pub struct Listing {
     restored: bool,
 }
 
+/// The pods by key.
+impl Deref for Listing {
+    type Target = OrdMap<PodKey, Entry>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.entries
+    }
+}
+
 impl Listing {
     /// The source that published the listing.
     pub fn source(&self) -> SourceName {
@@ -177,34 +187,9 @@ impl Listing {
         self.restored
     }
 
-    /// The number of pods.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the listing has no pods.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// The pod under a key.
-    pub fn get(&self, key: &PodKey) -> Option<&Entry> {
-        self.entries.get(key)
-    }
-
-    /// All pods, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
-        self.entries.iter()
-    }
-
     /// The rejections by origin: manifests first, then duplicates.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
         self.rejections.values().chain(self.duplicates.values())
-    }
-
-    /// The persistent map.
-    pub(crate) fn entries(&self) -> &OrdMap<PodKey, Entry> {
-        &self.entries
     }
 
     /// The duplicates that are rejected since `before`, and those that no longer are.

@@ -7,6 +7,10 @@ pub(crate) type SyntaxResult = Result<(), &'static str>;
 
 const LABEL: &str = "a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit";
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain consists of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit";
+const QUALIFIED_FORM: &str =
+    "a qualified name is a name with an optional DNS subdomain and '/' before it (example.com/name)";
+const QUALIFIED_PREFIX: &str =
+    "the prefix part must be a lowercase RFC 1123 subdomain of at most 253 characters";
 const QUALIFIED: &str =
     "the name part consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
 const LABEL_VALUE: &str = "a label's value is empty or consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
@@ -69,23 +73,12 @@ pub(crate) fn subdomain_prefix(text: &str) -> SyntaxResult {
 
 /// Checks a qualified name, such as the key of a label: `name` or `prefix.example.com/name`.
 pub(crate) fn qualified(text: &str) -> SyntaxResult {
-    let (prefix, name) = match text.split_once('/') {
-        None => (None, text),
-        Some((_, name)) if name.contains('/') => {
-            return Err(
-                "a qualified name is a name with an optional DNS subdomain and '/' before it (example.com/name)",
-            );
-        }
-        Some((prefix, name)) => (Some(prefix), name),
-    };
-    match prefix {
-        Some("") => return Err("the prefix part must not be empty"),
-        Some(prefix) => subdomain(prefix).map_err(
-            |_| "the prefix part must be a lowercase RFC 1123 subdomain of at most 253 characters",
-        )?,
-        None => {}
-    }
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let is_prefix = prefix.is_none_or(|prefix| subdomain(prefix).is_ok());
     first_broken([
+        (name.contains('/'), QUALIFIED_FORM),
+        (prefix == Some(""), "the prefix part must not be empty"),
+        (!is_prefix, QUALIFIED_PREFIX),
         (name.is_empty(), "the name part must not be empty"),
         (name.len() > 63, "the name part must be no more than 63 bytes"),
         (!is_word_shaped(name), QUALIFIED),

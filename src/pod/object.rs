@@ -234,15 +234,6 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Reads a pod from a text that [`Pod::text`] returned.
-    ///
-    /// # Errors
-    /// If the text is not a pod.
-    pub fn from_text(text: &[u8]) -> Result<Self, PodError> {
-        let prepared = Prepared::from_json(text)?;
-        Ok(Self::freeze(&prepared.object, prepared.key))
-    }
-
     fn freeze(object: &Object, key: PodKey) -> Self {
         let empty = Object::new();
         let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
@@ -334,15 +325,6 @@ impl Pod {
     /// keys sorted, no nulls, no managedFields.
     pub fn text(&self) -> &Arc<[u8]> {
         &self.text
-    }
-
-    /// The value of an annotation.
-    pub fn annotation(&self, name: &str) -> Option<String> {
-        let mut value: Value = serde_json::from_slice(&self.text).ok()?;
-        match value.pointer_mut("/metadata/annotations")?.get_mut(name)?.take() {
-            Value::String(text) => Some(text),
-            _ => None,
-        }
     }
 
     /// Decodes the pod as k8s-openapi's typed struct, without fields that its API version

@@ -68,9 +68,9 @@ pub(super) struct Output {
     pub(super) channel: SourceChannel,
     pub(super) last_good: LastGood,
     /// The listing that was published last.
-    published: Option<Listing>,
+    pub(super) published: Option<Listing>,
     rescanned: watch::Sender<u64>,
-    status: watch::Sender<SourceStatus>,
+    pub(super) status: watch::Sender<SourceStatus>,
     /// What the source is doing, for people.
     detail: String,
     outage: Outage,
@@ -99,10 +99,10 @@ impl Output {
     /// false for an origin that this source does not have.
     pub(super) fn restore(
         &mut self,
-        last_good: LastGood,
+        mut last_good: LastGood,
         mut take: impl FnMut(&Origin, Vec<Prepared>) -> bool,
     ) {
-        let mut last_good = last_good.on(self.host.clone());
+        last_good.host = self.host.clone();
         let restored = last_good.restored();
         let others: Vec<Origin> =
             restored.filter_map(|(origin, pods)| (!take(&origin, pods)).then_some(origin)).collect();
@@ -110,11 +110,6 @@ impl Output {
             last_good.forget(origin);
         }
         self.last_good = last_good;
-    }
-
-    /// The listing that was published last.
-    pub(super) fn published(&self) -> Option<&Listing> {
-        self.published.as_ref()
     }
 
     /// Publishes a listing.
@@ -191,12 +186,7 @@ impl Output {
 
     /// The number of published pods.
     pub(super) fn pods(&self) -> usize {
-        self.published.as_ref().map_or(0, Listing::len)
-    }
-
-    /// The status.
-    pub(super) fn status(&self) -> SourceStatus {
-        self.status.borrow().clone()
+        self.published.as_ref().map_or(0, |listing| listing.len())
     }
 
     /// Changes the status.

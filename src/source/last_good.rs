@@ -65,7 +65,7 @@ const DETAILS: &str = "";
 
 /// The last-known-good pods of one source, by origin. See the [module](self).
 pub struct LastGood {
-    host: Host,
+    pub(super) host: Host,
     source: SourceName,
     node: NodeName,
     /// `None` if nothing is saved, or not yet.
@@ -152,13 +152,6 @@ impl LastGood {
         let prefix = self.key("");
         let table = stored.tables.entry(Table::LastGood).or_default();
         table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect()
-    }
-
-    /// Uses the threads and the clock of this host.
-    #[must_use]
-    pub fn on(mut self, host: Host) -> Self {
-        self.host = host;
-        self
     }
 
     /// Puts all changes before a commit into that commit. The database then always contains

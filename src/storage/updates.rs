@@ -3,6 +3,7 @@
 use std::{
     cmp::{Ordering, Reverse},
     collections::BTreeMap,
+    ops::Deref,
     sync::Arc,
 };
 
@@ -33,27 +34,16 @@ pub struct Delivered {
     synced: [bool; SourceName::ALL.len()],
 }
 
+/// The pods that were delivered and not removed, by key.
+impl Deref for Delivered {
+    type Target = OrdMap<PodKey, Entry>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.pods
+    }
+}
+
 impl Delivered {
-    /// The number of pods that were delivered and not removed.
-    pub fn len(&self) -> usize {
-        self.pods.len()
-    }
-
-    /// Whether the consumer has no pods.
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
-    }
-
-    /// The delivered pod with a key.
-    pub fn get(&self, key: &PodKey) -> Option<&Entry> {
-        self.pods.get(key)
-    }
-
-    /// The delivered pods, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
-        self.pods.iter()
-    }
-
     /// Records that the next update of a batch that leads to `goal` was delivered, as
     /// [`updates`] returned it.
     ///
@@ -94,9 +84,9 @@ pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Deliv
     if notify != Notify::Incremental && !merged.is_complete() {
         return (delivered.clone(), Vec::new());
     }
-    let mut goal = Delivered { pods: merged.pods().clone(), synced: delivered.synced };
+    let mut goal = Delivered { pods: (**merged).clone(), synced: delivered.synced };
     let mut batch = Batch::default();
-    for change in delivered.pods.diff(merged.pods()) {
+    for change in delivered.diff(merged) {
         match change {
             DiffItem::Add(_, new) => batch.push(Op::Add, new),
             DiffItem::Update { old: (_, old), new: (_, new) } if same_life(old, new) => {
@@ -182,7 +172,7 @@ impl Batch {
 
 /// All pods of the merged view as one SET.
 pub fn everything(merged: &Merged) -> PodUpdate {
-    set(merged.pods())
+    set(merged)
 }
 
 fn set(pods: &OrdMap<PodKey, Entry>) -> PodUpdate {

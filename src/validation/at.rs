@@ -80,11 +80,6 @@ impl<'p> At<'p> {
         Self { path: self.path.unnamed(), ..self }
     }
 
-    /// This place with an empty path.
-    pub(super) fn without_path(self) -> Self {
-        Self { path: FieldPath::ROOT, ..self }
-    }
-
     /// Visits the object in a field, if it is present.
     pub(super) fn object<'v>(&self, of: &'v Object, field: &str, visit: impl FnOnce(&At<'_>, &'v Object)) {
         if let Some(inner) = object(of, field) {

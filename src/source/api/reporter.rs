@@ -41,10 +41,10 @@ impl Output {
 
     /// Notes that the listing is live.
     pub(super) fn live(&mut self) {
-        let before = self.status();
-        if !self.succeeded() && before.last_success.is_none() {
+        let is_first = self.status.borrow().last_success.is_none();
+        if !self.succeeded() && is_first {
             // No pods at all may mean that the node's name is wrong.
-            info!(source = "api", path = %before.target, pods = self.pods(), "source synced");
+            info!(source = "api", path = %self.status.borrow().target, pods = self.pods(), "source synced");
         }
     }
 

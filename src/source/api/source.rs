@@ -247,7 +247,7 @@ impl ApiSource {
         if self.reflector.is_synced() {
             self.note_current();
         } else if !self.reflector.is_continuing() {
-            self.store.begin();
+            self.store.collected.clear();
         }
         if !matches!(request, Request::Probe { .. }) {
             self.report_phase(if self.reflector.is_synced() { "watching" } else { "listing" });
@@ -496,7 +496,7 @@ impl ApiSource {
     }
 
     fn report_phase(&mut self, phase: &'static str) {
-        let withheld = match self.store.mirrors() {
+        let withheld = match self.store.mirrors.len() {
             0 => String::new(),
             1 => "; 1 mirror pod withheld".to_owned(),
             mirrors => format!("; {mirrors} mirror pods withheld"),

@@ -38,10 +38,11 @@ pub(super) struct UndeltaStore {
     builder: ListingBuilder,
     conflicts: Conflicts,
     /// What the listing that is being collected contains so far.
-    collected: HashSet<Origin>,
+    pub(super) collected: HashSet<Origin>,
     /// The origins whose pods changed since the last publication.
     changed: BTreeSet<Origin>,
-    mirrors: HashSet<Origin>,
+    /// The mirror pods, which are withheld.
+    pub(super) mirrors: HashSet<Origin>,
     /// The level that the pods of later events may not exceed.
     pub(super) level: SecurityLevel,
 }
@@ -70,16 +71,6 @@ impl UndeltaStore {
         });
         self.output.publish(self.builder.restored_listing());
         self.output.pods()
-    }
-
-    /// How many mirror pods are withheld.
-    pub(super) fn mirrors(&self) -> usize {
-        self.mirrors.len()
-    }
-
-    /// Starts to collect a listing.
-    pub(super) fn begin(&mut self) {
-        self.collected.clear();
     }
 
     /// Adds an object to the listing that is being collected.
@@ -212,11 +203,7 @@ impl UndeltaStore {
 }
 
 fn origin_of(object: &Object) -> Origin {
-    let key = match object {
-        Object::Pod(pod) => Some(pod.key()),
-        Object::Undecodable { key, .. } => key.as_ref(),
-    };
-    key.map_or_else(|| Origin::from(NAMELESS), origin)
+    object.key().map_or_else(|| Origin::from(NAMELESS), origin)
 }
 
 fn origin(key: &PodKey) -> Origin {

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A further thread pays off from this many manifests on: about 2 ms of work.
-const WORTH_A_THREAD: usize = 16;
+pub(super) const WORTH_A_THREAD: usize = 16;
 
 /// A manifest that was read and decoded.
 #[derive(Debug)]
@@ -39,16 +39,6 @@ pub(super) fn load(host: &Host, path: &Path, preparation: &Preparation, level: S
     let rejected = |refusal| RejectionReason::Invalid(Arc::new(refusal));
     let admit = |text: Vec<u8>| manifest::admit(&text, preparation, level).map_err(rejected);
     Loaded { reading, at, manifest: text.map(|text| text.and_then(admit)) }
-}
-
-/// Reads and decodes many manifests. The results are in the order of the paths.
-pub(super) fn load_all(
-    host: &Host,
-    paths: &[PathBuf],
-    preparation: &Preparation,
-    level: SecurityLevel,
-) -> Vec<Loaded> {
-    host.threads.map(paths, WORTH_A_THREAD, |path| load(host, path, preparation, level))
 }
 
 pub(super) fn time(host: &Host) -> Time {

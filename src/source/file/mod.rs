@@ -98,7 +98,7 @@ impl FileSource {
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         if let Some(worker) = &mut self.worker {
             self.output.restore(last_good, |path, pods| worker.restore(path, pods));
-            let listing = worker.restored();
+            let listing = worker.builder.restored_listing();
             if !listing.is_empty() {
                 self.output.publish(listing);
             }

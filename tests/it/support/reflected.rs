@@ -7,7 +7,7 @@ use podmux::{
     pod::{NodeName, Op, Pod, PodUpdate, SecurityLevel, SourceName},
     source::{
         SourceFailing, SourceStatus,
-        api::{ApiHandle, ApiSource, Config, Kubeconfig, ReflectorMetrics},
+        api::{ApiHandle, ApiSource, Config, Kubeconfig, Proxies, ReflectorMetrics},
     },
     storage::SourceState,
 };
@@ -86,7 +86,8 @@ impl Reflected {
     pub fn start_with(server: &ApiServer, user: &Value, more: impl FnOnce(ApiSource) -> ApiSource) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = Kubeconfig::File(server.kubeconfig(directory.path(), user));
-        let config = Config::new(kubeconfig);
+        let config =
+            Config { kubeconfig, proxies: Proxies::default(), pod_security: SecurityLevel::default() };
         let node = NodeName::new(NODE).unwrap();
         let (mux, turn) = Mux::new(&[SourceName::Api]);
         let (source, handle) = ApiSource::new(config.clone(), node, mux.channel(SourceName::Api).unwrap());
