@@ -35,14 +35,15 @@ use std::{
 };
 
 use cluster::{Cluster, name, path};
+use http::HeaderMap;
 use kubernetes::Tls;
 use podmux::{
     manifest::Preparation,
     mux::Mux,
-    pod::{NodeName, PodKey, SourceName},
+    pod::{NodeName, PodKey, SecurityLevel, SourceName},
     source::{
         SourceStatus,
-        api::{self, ApiHandle, ApiSource, Kubeconfig},
+        api::{self, ApiHandle, ApiSource, Kubeconfig, ReflectorMetrics},
         url::{self, UrlHandle, UrlSource},
     },
     storage::Merged,
@@ -250,7 +251,7 @@ impl<Handle> Agent<Handle> {
 
 /// All agents.
 struct Fleet {
-    agents: Vec<Agent<ApiHandle>>,
+    agents: Vec<Agent<(ApiHandle, ReflectorMetrics)>>,
     stop: CancellationToken,
 }
 
@@ -273,7 +274,10 @@ impl Fleet {
             let kubeconfig = Kubeconfig::File(cluster.kubeconfig().into());
             let node = NodeName::new(&cluster.node(number)).unwrap();
             let channel = mux.channel(SourceName::Api).unwrap();
-            let (source, handle) = ApiSource::new(api::Config::new(kubeconfig), node, channel);
+            let (proxies, pod_security) = (api::Proxies::default(), SecurityLevel::default());
+            let config = api::Config { kubeconfig, proxies, pod_security };
+            let (source, handle) = ApiSource::new(config, node, channel);
+            let handle = (handle, source.metrics());
             tokio::spawn(turning.run());
             tokio::spawn(source.run(stop.clone()));
             Agent { handle, merged: mux.merged() }
@@ -294,13 +298,13 @@ impl Fleet {
     fn counts(&self) -> Counts {
         let mut all = Counts { watches: 0, lists: 0, errors: 0, healthy: 0 };
         for agent in &self.agents {
-            let metrics = agent.handle.metrics();
+            let (handle, metrics) = &agent.handle;
             all.watches += metrics.watches.get();
             all.lists += metrics.lists.get();
             for kind in ["connect", "http", "broken", "error-event", "silent"] {
                 all.errors += metrics.errors.get_or_create(&[("kind", kind.to_owned())]).get();
             }
-            let SourceStatus { failing, reflector, .. } = agent.handle.status().borrow().clone();
+            let SourceStatus { failing, reflector, .. } = handle.status().borrow().clone();
             all.healthy +=
                 usize::from(failing.is_none() && reflector.is_some_and(|at| at.phase == "watching"));
         }
@@ -513,7 +517,15 @@ fn poller(
     let (mux, turning) = Mux::new(&[SourceName::Url]);
     let node = NodeName::new(&format!("node-{number:05}")).unwrap();
     let preparation = Preparation { source: SourceName::Url, node, generate: None, namespace: None };
-    let config = url::Config { check_frequency: frequency, ..url::Config::new(url.parse().unwrap()) };
+    let config = url::Config {
+        url: url.parse().unwrap(),
+        headers: HeaderMap::new(),
+        ca_file: None,
+        client_certificate: None,
+        sha256: None,
+        check_frequency: frequency,
+        pod_security: SecurityLevel::default(),
+    };
     let (source, handle) = UrlSource::new(config, preparation, mux.channel(SourceName::Url).unwrap());
     tokio::spawn(turning.run());
     tokio::spawn(source.run(stop.clone()));

@@ -46,8 +46,11 @@ impl Outage {
         match error {
             Some(error) if self.failed(error, now) => warn!(source, %error, "{what} failed"),
             Some(error) => debug!(source, %error, "{what} failed"),
-            None if self.recovered().is_some() => info!(source, "{what} recovered"),
-            None => {}
+            None => {
+                if let Some(failed) = self.recovered() {
+                    info!(source, failed, "{what} recovered");
+                }
+            }
         }
     }
 

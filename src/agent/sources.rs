@@ -88,7 +88,7 @@ fn url(settings: &Settings, parts: Parts) -> Option<Started> {
 
 fn api(settings: &Settings, parts: Parts) -> Option<Started> {
     let (source, handle) = ApiSource::new(settings.api.clone()?, parts.node, parts.channel);
-    let (status, metrics) = (handle.status(), handle.metrics());
+    let (status, metrics) = (handle.status(), source.metrics());
     Some(Started {
         run: Box::pin(source.on(parts.host).with_last_good(parts.last_good).run(parts.stop)),
         status,

@@ -2,12 +2,13 @@
 
 use std::{
     borrow::Cow,
+    cell::RefCell,
     collections::{HashMap, HashSet},
     fmt,
     sync::Arc,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     defaults, go_types,
@@ -127,7 +128,7 @@ pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, Invali
 }
 
 /// Validates a prepared pod at a path of its manifest.
-type PodCheck = fn(&Object, &FieldPath<'_>, &mut dyn Report);
+type PodCheck = fn(&Object, &FieldPath<'_>, &dyn Report);
 
 /// Parses a text to its documents.
 type Parse = for<'t> fn(&'t str) -> Result<Vec<Node<'t>>, Fault>;
@@ -150,7 +151,7 @@ fn decode_with(
         preparation,
         level,
         check,
-        findings: Findings::new(&text),
+        findings: RefCell::new(Findings::new(&text)),
         pods: Vec::new(),
         names: HashMap::new(),
         generated: HashSet::new(),
@@ -180,7 +181,7 @@ struct Decoder<'r, 't> {
     preparation: &'r Preparation,
     level: SecurityLevel,
     check: PodCheck,
-    findings: Findings<'t>,
+    findings: RefCell<Findings<'t>>,
     pods: Vec<Prepared>,
     /// The position of the first pod with each name.
     names: HashMap<PodKey, usize>,
@@ -192,7 +193,7 @@ struct Decoder<'r, 't> {
 impl<'t> Decoder<'_, 't> {
     fn document(&mut self, document: &'t Node<'t>) {
         let root = FieldPath::ROOT;
-        self.findings.document = document;
+        self.findings.get_mut().document = document;
         match kind(document) {
             _ if document.is_null() => {}
             Ok("Pod") => self.pod(document, &root),
@@ -220,7 +221,12 @@ impl<'t> Decoder<'_, 't> {
                 (at, Some("kind"), Problem::error(detail))
             },
         );
-        self.findings.error(Stage::Decode, at, &field.map_or(*path, |field| path.field(field)), problem);
+        self.findings.get_mut().error(
+            Stage::Decode,
+            at,
+            &field.map_or(*path, |field| path.field(field)),
+            problem,
+        );
     }
 
     fn list(&mut self, list: &Node<'_>, of_pods: bool, root: &FieldPath<'_>) {
@@ -229,7 +235,7 @@ impl<'t> Decoder<'_, 't> {
             None => return,
             Some(items) if items.is_null() => return,
             Some(Node { data: Data::List(items), .. }) => items,
-            Some(other) => return self.findings.misfit(other, typed::A_LIST, &path),
+            Some(other) => return self.findings.get_mut().misfit(other, typed::A_LIST, &path),
         };
         for (index, item) in items.iter().enumerate() {
             let path = path.index(index);
@@ -248,7 +254,7 @@ impl<'t> Decoder<'_, 't> {
     /// Decodes the pod of a node at a path of its document.
     fn pod(&mut self, node: &Node<'_>, path: &FieldPath<'_>) {
         let errors = self.findings.errors();
-        let mut pod = typed::object(&go_types::POD, node, path, &mut self.findings);
+        let mut pod = typed::object(&go_types::POD, node, path, self.findings.get_mut());
         if self.findings.errors() > errors {
             return;
         }
@@ -257,17 +263,17 @@ impl<'t> Decoder<'_, 't> {
         if !is_named(&mut pod, self.preparation, &mut self.generated) {
             let at = node.get("metadata").map_or(node.at, |metadata| metadata.at);
             let problem = Problem::error("Required value: a pod needs a name").because("FieldValueRequired");
-            return self.findings.error(Stage::Name, at, &name, problem);
+            return self.findings.get_mut().error(Stage::Name, at, &name, problem);
         }
         let key = prepare(&mut pod, self.preparation);
-        (self.check)(&pod, path, &mut self.findings);
+        (self.check)(&pod, path, &self.findings);
         if self.findings.errors() == errors
             && let Some(violation) = pod_security::violation(&pod, self.level)
         {
-            self.findings.error(Stage::Security, node.at, path, Problem::error(violation));
+            self.findings.get_mut().error(Stage::Security, node.at, path, Problem::error(violation));
         }
         if let Some(first) = self.names.get(&key) {
-            self.findings.add(Some(Stage::Decode), &name, |findings| {
+            self.findings.get_mut().add(Some(Stage::Decode), &name, |findings| {
                 let (line, column) = findings.places.of(*first);
                 let detail = format!(
                     "Duplicate value: {key} is also the name of the pod at {line}:{column}; rename one of them"
@@ -285,9 +291,9 @@ impl<'t> Decoder<'_, 't> {
     fn finish(mut self) -> Result<Manifest, InvalidManifest> {
         if self.pods.is_empty() && self.findings.errors() == 0 && self.lists == 0 {
             let problem = Problem::error("no pod found: a Pod, a PodList or a List is expected");
-            self.findings.error(Stage::Decode, 0, &FieldPath::ROOT, problem);
+            self.findings.get_mut().error(Stage::Decode, 0, &FieldPath::ROOT, problem);
         }
-        match self.findings.into_problems() {
+        match self.findings.into_inner().into_problems() {
             (Some(stage), problems) => Err(InvalidManifest { stage, problems }),
             (None, warnings) => Ok(Manifest { pods: self.pods, has_list: self.lists > 0, warnings }),
         }
@@ -393,9 +399,7 @@ fn prepare(pod: &mut Object, preparation: &Preparation) -> PodKey {
 /// Adds the toleration of every taint with the effect `NoExecute`, so that a static pod stays
 /// when its node has problems. It replaces a toleration for the same taints.
 fn tolerate(spec: &mut Object) {
-    let fields = [("operator", "Exists"), ("effect", "NoExecute")];
-    let toleration: Object =
-        fields.into_iter().map(|(field, value)| (field.to_owned(), value.into())).collect();
+    let toleration = json!({ "operator": "Exists", "effect": "NoExecute" });
     let tolerations = spec.entry("tolerations").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(tolerations) = tolerations else { return };
     let alike = |other: &Value| {
@@ -407,10 +411,10 @@ fn tolerate(spec: &mut Object) {
     };
     let mut found = false;
     for other in tolerations.iter_mut().filter(|other| alike(other)) {
-        *other = toleration.clone().into();
+        *other = toleration.clone();
         found = true;
     }
     if !found {
-        tolerations.push(toleration.into());
+        tolerations.push(toleration);
     }
 }

@@ -1,6 +1,6 @@
 //! Converts a tree of values to a pod in Go's form: every field has its type, and zero values that Go omits are absent.
 
-use std::iter::successors;
+use std::{cell::RefCell, iter::successors};
 
 use serde_json::Value;
 
@@ -95,11 +95,6 @@ impl<'t> Findings<'t> {
         }
     }
 
-    /// The number of errors.
-    pub(super) fn errors(&self) -> usize {
-        self.errors
-    }
-
     /// The first stage that found an error, and the problems in the order of the text.
     pub(super) fn into_problems(mut self) -> (Option<Stage>, Vec<Problem>) {
         self.problems.sort_by_key(|problem| problem.position);
@@ -111,19 +106,26 @@ impl<'t> Findings<'t> {
     }
 }
 
-impl Report for Findings<'_> {
-    fn error(&mut self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
-        self.add(Some(stage), path, |findings| (findings.document.position_of(path), problem()));
+impl Report for RefCell<Findings<'_>> {
+    fn error(&self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
+        let problem = |findings: &Findings<'_>| (findings.document.position_of(path), problem());
+        self.borrow_mut().add(Some(stage), path, problem);
     }
 
-    fn warning(&mut self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
-        self.add(None, path, |findings| (findings.document.position_of(path), problem()));
+    fn warning(&self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem) {
+        let problem = |findings: &Findings<'_>| (findings.document.position_of(path), problem());
+        self.borrow_mut().add(None, path, problem);
     }
 
     /// Returns false after [`MAX_LOOKS`] calls.
-    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool {
-        self.looks += 1;
-        self.looks <= MAX_LOOKS && self.document.is_empty_at(path)
+    fn is_given_empty(&self, path: &FieldPath<'_>) -> bool {
+        let findings = &mut *self.borrow_mut();
+        findings.looks += 1;
+        findings.looks <= MAX_LOOKS && findings.document.is_empty_at(path)
+    }
+
+    fn errors(&self) -> usize {
+        self.borrow().errors
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
     hash::Hash,
+    ops::Deref,
     sync::Arc,
 };
 
@@ -15,7 +15,7 @@ use super::{InvalidManifest, Pod, PodKey, Prepared, SourceName, Uid};
 /// Where a source found pods: the path of a manifest, a URL, the key of a posted or
 /// bound pod. If two pods of a source have the same name, the origin that is lower as
 /// text owns it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(Arc<str>);
 
 impl Origin {
@@ -28,12 +28,6 @@ impl Origin {
 impl From<&str> for Origin {
     fn from(text: &str) -> Self {
         Self(text.into())
-    }
-}
-
-impl fmt::Debug for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -107,18 +101,22 @@ pub struct Rejection {
 }
 
 /// Why a manifest or pod is rejected.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RejectionReason {
     /// The manifest is invalid. The origin's previous pods stay.
+    #[error("{0}")]
     Invalid(Arc<InvalidManifest>),
     /// The origin cannot be read. Its previous pods stay.
+    #[error("{0}")]
     Unreadable(Arc<str>),
     /// A pod of the same source with a lower rank has the same name.
+    #[error("the pod in {winner} has the same name; rename one of them")]
     DuplicateName {
         /// The origin of the pod that owns the name.
         winner: Origin,
     },
     /// A pod of the same source with a lower rank has the same UID.
+    #[error("the pod {holder} in {winner} has the same UID; remove metadata.uid from one of them")]
     DuplicateUid {
         /// The pod that owns the UID.
         holder: PodKey,
@@ -126,11 +124,13 @@ pub enum RejectionReason {
         winner: Origin,
     },
     /// A pod of another source owns the name.
+    #[error("a pod of source {winner} has the same name; rename one of them")]
     Conflict {
         /// The source of the pod that owns the name.
         winner: SourceName,
     },
     /// A pod of another source with another name owns the UID.
+    #[error("the pod {holder} of source {winner} has the same UID; remove metadata.uid")]
     UidInUse {
         /// The source of the pod that owns the UID.
         winner: SourceName,
@@ -153,30 +153,6 @@ impl RejectionReason {
     }
 }
 
-impl fmt::Display for RejectionReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(invalid) => invalid.fmt(f),
-            Self::Unreadable(why) => f.write_str(why),
-            Self::DuplicateName { winner } => {
-                write!(f, "the pod in {winner} has the same name; rename one of them")
-            }
-            Self::DuplicateUid { holder, winner } => {
-                write!(
-                    f,
-                    "the pod {holder} in {winner} has the same UID; remove metadata.uid from one of them"
-                )
-            }
-            Self::Conflict { winner } => {
-                write!(f, "a pod of source {winner} has the same name; rename one of them")
-            }
-            Self::UidInUse { winner, holder } => {
-                write!(f, "the pod {holder} of source {winner} has the same UID; remove metadata.uid")
-            }
-        }
-    }
-}
-
 /// All pods that a source wants at one moment, and what it rejected.
 ///
 /// A persistent map: a clone is O(1), an edit through [`ListingBuilder`] is
@@ -188,6 +164,15 @@ pub struct Listing {
     rejections: OrdMap<Origin, Rejection>,
     duplicates: OrdMap<Rank, Rejection>,
     restored: bool,
+}
+
+/// The pods by key.
+impl Deref for Listing {
+    type Target = OrdMap<PodKey, Entry>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.entries
+    }
 }
 
 impl Listing {
@@ -202,34 +187,9 @@ impl Listing {
         self.restored
     }
 
-    /// The number of pods.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the listing has no pods.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// The pod under a key.
-    pub fn get(&self, key: &PodKey) -> Option<&Entry> {
-        self.entries.get(key)
-    }
-
-    /// All pods, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
-        self.entries.iter()
-    }
-
     /// The rejections by origin: manifests first, then duplicates.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
         self.rejections.values().chain(self.duplicates.values())
-    }
-
-    /// The persistent map.
-    pub(crate) fn entries(&self) -> &OrdMap<PodKey, Entry> {
-        &self.entries
     }
 
     /// The duplicates that are rejected since `before`, and those that no longer are.
@@ -507,7 +467,7 @@ fn remove_claim<K: Hash + Eq>(claims: &mut HashMap<K, Vec<Rank>>, key: &K, rank:
 
 /// Adds the source to a pod. Returns the known state if its text is the same.
 fn with_source(prepared: Prepared, source: SourceName, known: Option<&Arc<Pod>>, now: &str) -> Arc<Pod> {
-    let known = known.filter(|known| prepared.uid() == known.uid().as_str());
+    let known = known.filter(|known| prepared.uid() == &**known.uid());
     let pod = prepared.into_pod(source, known.and_then(|known| known.seen()).unwrap_or(now));
     match known {
         Some(known) if known.text() == pod.text() => known.clone(),

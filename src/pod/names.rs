@@ -7,9 +7,18 @@ pub(crate) type SyntaxResult = Result<(), &'static str>;
 
 const LABEL: &str = "a lowercase RFC 1123 label consists of lower-case letters, digits and '-', and begins and ends with a letter or digit";
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain consists of lower-case letters, digits, '-' and '.', and each of its parts begins and ends with a letter or digit";
+const QUALIFIED_FORM: &str =
+    "a qualified name is a name with an optional DNS subdomain and '/' before it (example.com/name)";
+const QUALIFIED_PREFIX: &str =
+    "the prefix part must be a lowercase RFC 1123 subdomain of at most 253 characters";
 const QUALIFIED: &str =
     "the name part consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
 const LABEL_VALUE: &str = "a label's value is empty or consists of letters, digits, '-', '_' and '.', and begins and ends with a letter or digit";
+
+/// The reason of the first rule that is broken.
+pub(crate) fn first_broken<const N: usize>(rules: [(bool, &'static str); N]) -> SyntaxResult {
+    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, why)| Err(why))
+}
 
 /// Whether a text is not empty, every byte satisfies `inner`, and the first and last `edge`.
 pub(crate) fn consists_of(text: &str, inner: impl Fn(u8) -> bool, edge: impl Fn(u8) -> bool) -> bool {
@@ -39,26 +48,18 @@ fn is_word_shaped(text: &str) -> bool {
 
 /// Checks a DNS-1123 label: at most 63 bytes.
 pub(crate) fn label(text: &str) -> SyntaxResult {
-    if text.len() > 63 {
-        Err("must be no more than 63 characters")
-    } else if is_label_shaped(text) {
-        Ok(())
-    } else if is_subdomain_shaped(text) {
-        Err("must not contain dots")
-    } else {
-        Err(LABEL)
-    }
+    let is_label = is_label_shaped(text);
+    first_broken([
+        (text.len() > 63, "must be no more than 63 characters"),
+        (!is_label && is_subdomain_shaped(text), "must not contain dots"),
+        (!is_label, LABEL),
+    ])
 }
 
 /// Checks a DNS-1123 subdomain: at most 253 bytes.
 pub(crate) fn subdomain(text: &str) -> SyntaxResult {
-    if text.len() > 253 {
-        Err("must be no more than 253 characters")
-    } else if is_subdomain_shaped(text) {
-        Ok(())
-    } else {
-        Err(SUBDOMAIN)
-    }
+    let too_long = (text.len() > 253, "must be no more than 253 characters");
+    first_broken([too_long, (!is_subdomain_shaped(text), SUBDOMAIN)])
 }
 
 /// Checks the prefix of a generated name: a subdomain that may end with a dash. As in Go,
@@ -72,42 +73,22 @@ pub(crate) fn subdomain_prefix(text: &str) -> SyntaxResult {
 
 /// Checks a qualified name, such as the key of a label: `name` or `prefix.example.com/name`.
 pub(crate) fn qualified(text: &str) -> SyntaxResult {
-    let (prefix, name) = match text.split_once('/') {
-        None => (None, text),
-        Some((_, name)) if name.contains('/') => {
-            return Err(
-                "a qualified name is a name with an optional DNS subdomain and '/' before it (example.com/name)",
-            );
-        }
-        Some((prefix, name)) => (Some(prefix), name),
-    };
-    match prefix {
-        Some("") => return Err("the prefix part must not be empty"),
-        Some(prefix) => subdomain(prefix).map_err(
-            |_| "the prefix part must be a lowercase RFC 1123 subdomain of at most 253 characters",
-        )?,
-        None => {}
-    }
-    if name.is_empty() {
-        Err("the name part must not be empty")
-    } else if name.len() > 63 {
-        Err("the name part must be no more than 63 bytes")
-    } else if is_word_shaped(name) {
-        Ok(())
-    } else {
-        Err(QUALIFIED)
-    }
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let is_prefix = prefix.is_none_or(|prefix| subdomain(prefix).is_ok());
+    first_broken([
+        (name.contains('/'), QUALIFIED_FORM),
+        (prefix == Some(""), "the prefix part must not be empty"),
+        (!is_prefix, QUALIFIED_PREFIX),
+        (name.is_empty(), "the name part must not be empty"),
+        (name.len() > 63, "the name part must be no more than 63 bytes"),
+        (!is_word_shaped(name), QUALIFIED),
+    ])
 }
 
 /// Checks the value of a label.
 pub(crate) fn label_value(text: &str) -> SyntaxResult {
-    if text.len() > 63 {
-        Err("must be no more than 63 bytes")
-    } else if text.is_empty() || is_word_shaped(text) {
-        Ok(())
-    } else {
-        Err(LABEL_VALUE)
-    }
+    let too_long = (text.len() > 63, "must be no more than 63 bytes");
+    first_broken([too_long, (!text.is_empty() && !is_word_shaped(text), LABEL_VALUE)])
 }
 
 /// The name of this node: a lower-case DNS-1123 subdomain.

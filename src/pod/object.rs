@@ -23,7 +23,7 @@ pub const SEEN: &str = "kubernetes.io/config.seen";
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The key of a pod on a node: `namespace/name`, ordered as that text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodKey(Arc<str>);
 
 impl PodKey {
@@ -48,33 +48,8 @@ impl PodKey {
     }
 }
 
-impl fmt::Debug for PodKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 /// A pod's UID; empty if the pod has none.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uid(Arc<str>);
-
-impl Uid {
-    /// The UID as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether the pod has no UID.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl From<&str> for Uid {
-    fn from(text: &str) -> Self {
-        Self(text.into())
-    }
-}
+pub type Uid = Arc<str>;
 
 /// Why a JSON text or value is not a pod.
 #[derive(Debug, thiserror::Error)]
@@ -259,15 +234,6 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Reads a pod from a text that [`Pod::text`] returned.
-    ///
-    /// # Errors
-    /// If the text is not a pod.
-    pub fn from_text(text: &[u8]) -> Result<Self, PodError> {
-        let prepared = Prepared::from_json(text)?;
-        Ok(Self::freeze(&prepared.object, prepared.key))
-    }
-
     fn freeze(object: &Object, key: PodKey) -> Self {
         let empty = Object::new();
         let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
@@ -359,15 +325,6 @@ impl Pod {
     /// keys sorted, no nulls, no managedFields.
     pub fn text(&self) -> &Arc<[u8]> {
         &self.text
-    }
-
-    /// The value of an annotation.
-    pub fn annotation(&self, name: &str) -> Option<String> {
-        let mut value: Value = serde_json::from_slice(&self.text).ok()?;
-        match value.pointer_mut("/metadata/annotations")?.get_mut(name)?.take() {
-            Value::String(text) => Some(text),
-            _ => None,
-        }
     }
 
     /// Decodes the pod as k8s-openapi's typed struct, without fields that its API version

@@ -1,6 +1,6 @@
 //! `Display` of the types that are a text.
 
-use super::{NodeName, Op, Origin, PodKey, SourceName, Uid, UpdateSource};
+use super::{NodeName, Op, Origin, PodKey, SourceName, UpdateSource};
 
 macro_rules! shown_as_str {
     ($($name:ident),+) => {$(
@@ -12,4 +12,4 @@ macro_rules! shown_as_str {
     )+};
 }
 
-shown_as_str!(NodeName, Op, Origin, PodKey, SourceName, Uid, UpdateSource);
+shown_as_str!(NodeName, Op, Origin, PodKey, SourceName, UpdateSource);

@@ -1,7 +1,8 @@
-//! What the file source and the url source have in common: the handle, the output and the log.
+//! What the sources beside the http source have in common: the handle, the output and the log.
 
 use std::{collections::BTreeMap, mem, pin::pin};
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{debug, field::display, info, warn};
 
@@ -62,15 +63,14 @@ impl<C> Handle<C> {
 }
 
 /// The output of a source: its listings, its last-known-good pods, its status and its log.
-#[derive(Debug)]
 pub(super) struct Output {
     pub(super) host: Host,
     pub(super) channel: SourceChannel,
     pub(super) last_good: LastGood,
     /// The listing that was published last.
-    published: Option<Listing>,
+    pub(super) published: Option<Listing>,
     rescanned: watch::Sender<u64>,
-    status: watch::Sender<SourceStatus>,
+    pub(super) status: watch::Sender<SourceStatus>,
     /// What the source is doing, for people.
     detail: String,
     outage: Outage,
@@ -99,10 +99,10 @@ impl Output {
     /// false for an origin that this source does not have.
     pub(super) fn restore(
         &mut self,
-        last_good: LastGood,
+        mut last_good: LastGood,
         mut take: impl FnMut(&Origin, Vec<Prepared>) -> bool,
     ) {
-        let mut last_good = last_good.on(self.host.clone());
+        last_good.host = self.host.clone();
         let restored = last_good.restored();
         let others: Vec<Origin> =
             restored.filter_map(|(origin, pods)| (!take(&origin, pods)).then_some(origin)).collect();
@@ -110,11 +110,6 @@ impl Output {
             last_good.forget(origin);
         }
         self.last_good = last_good;
-    }
-
-    /// The listing that was published last.
-    pub(super) fn published(&self) -> Option<&Listing> {
-        self.published.as_ref()
     }
 
     /// Publishes a listing.
@@ -159,38 +154,43 @@ impl Output {
         self.show(|_| ());
     }
 
-    /// Notes that the source has read everything.
-    pub(super) fn succeeded(&mut self) {
+    /// Notes that the source has read everything. Returns whether this ends an outage.
+    pub(super) fn succeeded(&mut self) -> bool {
         self.show(|status| {
-            status.failing = None;
+            (status.failing, status.restored) = (None, None);
             status.last_success = Some(self.host.clock.now());
         });
-        if let Some(failed) = self.outage.recovered() {
+        let ended = self.outage.recovered();
+        if let Some(failed) = ended {
             let (source, pods) = (self.channel.source().as_str(), self.pods());
             let path = &self.status.borrow().target;
             info!(source, %path, pods, failed, "source recovered");
         }
+        ended.is_some()
     }
 
-    /// Notes that the source could not read its input, or has rejected all of it.
-    pub(super) fn failed(&mut self, error: &str, rejected: bool) {
+    /// Notes that the source could not read its input, or has rejected all of it. `quotes`: the
+    /// error may quote what was read.
+    pub(super) fn failed(&mut self, message: &str, error: &str, quotes: bool, retry_at: Option<Timestamp>) {
         let is_new = self.outage.failed(error, self.host.clock.now());
-        self.show(|status| status.failing = SourceFailing::of(&self.outage, rejected));
+        self.show(|status| status.failing = SourceFailing::of(&self.outage, quotes));
         let (source, pods_kept) = (self.channel.source().as_str(), self.pods());
         let path = &self.status.borrow().target;
-        let message = if rejected { "manifest rejected" } else { "source failed" };
+        let next_attempt = retry_at.map(|at| format!("{at:.3}"));
         if is_new {
-            warn!(source, %path, pods_kept, %error, "{message}");
+            warn!(source, %path, pods_kept, next_attempt, %error, "{message}");
         } else {
-            debug!(source, %path, pods_kept, %error, "{message}");
+            debug!(source, %path, pods_kept, next_attempt, %error, "{message}");
         }
     }
 
-    fn pods(&self) -> usize {
-        self.published.as_ref().map_or(0, Listing::len)
+    /// The number of published pods.
+    pub(super) fn pods(&self) -> usize {
+        self.published.as_ref().map_or(0, |listing| listing.len())
     }
 
-    fn show(&self, change: impl FnOnce(&mut SourceStatus)) {
+    /// Changes the status.
+    pub(super) fn show(&self, change: impl FnOnce(&mut SourceStatus)) {
         self.status.send_if_modified(|status| {
             let before = status.clone();
             change(status);
@@ -203,7 +203,7 @@ impl Output {
     }
 }
 
-/// The pods of a source that conflict with another pod of it. Each is logged once.
+/// The pods of a source that are in conflict with another pod of it. Each is logged once.
 #[derive(Debug, Default)]
 pub(super) struct Conflicts(BTreeMap<(Origin, Option<PodKey>), RejectionReason>);
 

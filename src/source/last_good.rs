@@ -29,7 +29,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fmt,
     future::{pending, ready},
     iter,
     pin::Pin,
@@ -66,7 +65,7 @@ const DETAILS: &str = "";
 
 /// The last-known-good pods of one source, by origin. See the [module](self).
 pub struct LastGood {
-    host: Host,
+    pub(super) host: Host,
     source: SourceName,
     node: NodeName,
     /// `None` if nothing is saved, or not yet.
@@ -153,13 +152,6 @@ impl LastGood {
         let prefix = self.key("");
         let table = stored.tables.entry(Table::LastGood).or_default();
         table.extract_if(prefix.clone().., |key, _| key.starts_with(&prefix)).collect()
-    }
-
-    /// Uses the threads and the clock of this host.
-    #[must_use]
-    pub fn on(mut self, host: Host) -> Self {
-        self.host = host;
-        self
     }
 
     /// Puts all changes before a commit into that commit. The database then always contains
@@ -333,12 +325,6 @@ impl LastGood {
 
     fn key(&self, origin: &str) -> String {
         format!("{}/{origin}", self.source)
-    }
-}
-
-impl fmt::Debug for LastGood {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LastGood").field("source", &self.source).field("db", &self.db).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The merged view: the pods of all sources together, and the conflicts between them.
 
+use std::ops::Deref;
+
 use imbl::OrdMap;
 
 use crate::pod::{Entry, Listing, PodKey, Rejection, SourceName};
@@ -57,6 +59,15 @@ pub struct Merged {
     sources: [Option<SourceView>; SourceName::ALL.len()],
 }
 
+/// The pods by key, each with its source.
+impl Deref for Merged {
+    type Target = OrdMap<PodKey, Entry>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.pods
+    }
+}
+
 impl Merged {
     /// An empty view of some configured sources.
     pub fn new(configured: &[SourceName]) -> Self {
@@ -66,26 +77,6 @@ impl Merged {
             conflicts: OrdMap::new(),
             sources: SourceName::ALL.map(|source| configured.contains(&source).then(view)),
         }
-    }
-
-    /// The number of pods.
-    pub fn len(&self) -> usize {
-        self.pods.len()
-    }
-
-    /// Whether the view has no pods.
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
-    }
-
-    /// The pod that owns a name, with its source.
-    pub fn get(&self, key: &PodKey) -> Option<&Entry> {
-        self.pods.get(key)
-    }
-
-    /// All pods, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
-        self.pods.iter()
     }
 
     /// The state of a source; none if it is not configured.
@@ -109,10 +100,6 @@ impl Merged {
         self.sources.iter().flatten().all(|view| view.state == SourceState::Synced)
     }
 
-    pub(super) fn pods(&self) -> &OrdMap<PodKey, Entry> {
-        &self.pods
-    }
-
     pub(super) fn source_mut(&mut self, source: SourceName) -> Option<&mut SourceView> {
         self.sources[source as usize].as_mut()
     }
@@ -123,7 +110,7 @@ impl Merged {
     }
 
     pub(super) fn set_all(&mut self, listing: &Listing) {
-        self.pods = listing.entries().clone();
+        self.pods = (**listing).clone();
     }
 
     pub(super) fn set(&mut self, key: &PodKey, entry: Option<&Entry>) {

@@ -90,8 +90,8 @@ impl PodStorage {
             return outcome;
         }
         let none = OrdMap::new();
-        let old = before.as_ref().map_or(&none, Listing::entries);
-        let mut contested = self.apply_changes(source, old, after.entries());
+        let old = before.as_deref().unwrap_or(&none);
+        let mut contested = self.apply_changes(source, old, &after);
         if !restored {
             // The claims of a synced source have normal strength, so they are resolved again.
             let own = |claim: &(SourceName, PodKey), _: &mut u64| claim.0 == source;
@@ -127,7 +127,7 @@ impl PodStorage {
                 DiffItem::Remove(key, was) => (key, Some(was), None),
             };
             let alone = self.move_claim(source, key, was, is, &mut contested);
-            if alone && !self.is_claimed_by_others(source, key) {
+            if alone && self.merged.claims_on(key).all(|entry| entry.source() == source) {
                 self.merged.set(key, is);
                 continue;
             }
@@ -179,10 +179,6 @@ impl PodStorage {
 
     fn is_restored(&self, source: SourceName) -> bool {
         self.merged.state(source) == Some(SourceState::Restored)
-    }
-
-    fn is_claimed_by_others(&self, source: SourceName, key: &PodKey) -> bool {
-        self.merged.claims_on(key).any(|entry| entry.source() != source)
     }
 
     /// Resolves the connected components that the contested keys belong to.

@@ -3,6 +3,7 @@
 use std::{
     cmp::{Ordering, Reverse},
     collections::{BTreeMap, BTreeSet},
+    ops::Deref,
     sync::Arc,
 };
 
@@ -37,32 +38,21 @@ pub struct Delivered {
     begins_with_sets: bool,
 }
 
+/// The pods that were delivered and not removed, by key.
+impl Deref for Delivered {
+    type Target = OrdMap<PodKey, Entry>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.pods
+    }
+}
+
 impl Delivered {
     /// That of a consumer that may hold pods of an earlier stream: each source begins with a SET,
     /// which tells it what to discard. A source that is not configured has an empty one. A source
     /// begins when it has synced; the pods of a restored one come as ADDs before.
     pub fn unknown() -> Self {
         Self { begins_with_sets: true, ..Self::default() }
-    }
-
-    /// The number of pods that were delivered and not removed.
-    pub fn len(&self) -> usize {
-        self.pods.len()
-    }
-
-    /// Whether the consumer has no pods.
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
-    }
-
-    /// The delivered pod with a key.
-    pub fn get(&self, key: &PodKey) -> Option<&Entry> {
-        self.pods.get(key)
-    }
-
-    /// The delivered pods, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&PodKey, &Entry)> {
-        self.pods.iter()
     }
 
     /// Records that the next update of a batch that leads to `goal` was delivered, as
@@ -112,9 +102,9 @@ impl Delivered {
 ///
 /// O(differences × log n); a SET is O(pods).
 pub fn updates(delivered: &Delivered, merged: &Merged, notify: Notify) -> (Delivered, Vec<PodUpdate>) {
-    let mut goal = Delivered { pods: merged.pods().clone(), ..delivered.clone() };
+    let mut goal = Delivered { pods: (**merged).clone(), ..delivered.clone() };
     let mut batch = Batch::default();
-    for change in delivered.pods.diff(merged.pods()) {
+    for change in delivered.diff(merged) {
         match change {
             DiffItem::Add(_, new) => batch.push(Op::Add, new),
             DiffItem::Update { old: (_, old), new: (_, new) } if same_life(old, new) => {

@@ -1,9 +1,6 @@
 //! A place in a pod, at which errors are reported in the API's words.
 
-use std::{
-    cell::{Cell, RefCell},
-    ops::RangeInclusive,
-};
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
@@ -18,56 +15,25 @@ use crate::pod::{FieldPath, Problem, Stage, quoted};
 pub trait Report {
     /// Reports an error, which rejects the pod at a stage. The problem is made only if it is
     /// kept: of the errors of a text, the first hundred are.
-    fn error(&mut self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
+    fn error(&self, stage: Stage, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
 
     /// Reports what the author of the pod probably did not mean.
-    fn warning(&mut self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
+    fn warning(&self, path: &FieldPath<'_>, problem: &dyn Fn() -> Problem);
 
     /// Whether the text has an empty list or map at a path. A prepared pod does not
     /// distinguish it from an absent one, and some rules of the API do.
-    fn is_given_empty(&mut self, path: &FieldPath<'_>) -> bool;
-}
+    fn is_given_empty(&self, path: &FieldPath<'_>) -> bool;
 
-/// A report that many places share.
-pub(super) struct Shared<'r> {
-    report: RefCell<&'r mut dyn Report>,
-    errors: Cell<usize>,
-}
-
-impl<'r> Shared<'r> {
-    pub(super) fn new(report: &'r mut dyn Report) -> Self {
-        Self { report: RefCell::new(report), errors: Cell::new(0) }
-    }
-
-    /// The place of the whole pod.
-    pub(super) fn at<'p>(&'p self, path: FieldPath<'p>) -> At<'p> {
-        At { path, reports: self }
-    }
-}
-
-/// What a place needs of a shared report. A trait, because it hides the lifetime of the
-/// report, which could not be shortened.
-trait Reports {
-    fn with(&self, act: &mut dyn FnMut(&mut dyn Report));
-    fn errors(&self) -> &Cell<usize>;
-}
-
-impl Reports for Shared<'_> {
-    fn with(&self, act: &mut dyn FnMut(&mut dyn Report)) {
-        act(*self.report.borrow_mut());
-    }
-
-    fn errors(&self) -> &Cell<usize> {
-        &self.errors
-    }
+    /// The number of errors so far, at all places.
+    fn errors(&self) -> usize;
 }
 
 /// A place in a pod: its path, and the report of its errors. A text is made only for an
 /// error: a valid pod costs no allocation.
 #[derive(Clone, Copy)]
 pub(super) struct At<'p> {
-    path: FieldPath<'p>,
-    reports: &'p dyn Reports,
+    pub(super) path: FieldPath<'p>,
+    pub(super) report: &'p dyn Report,
 }
 
 /// The value of a field in an error.
@@ -114,11 +80,6 @@ impl<'p> At<'p> {
         Self { path: self.path.unnamed(), ..self }
     }
 
-    /// This place with an empty path.
-    pub(super) fn without_path(self) -> Self {
-        Self { path: FieldPath::ROOT, ..self }
-    }
-
     /// Visits the object in a field, if it is present.
     pub(super) fn object<'v>(&self, of: &'v Object, field: &str, visit: impl FnOnce(&At<'_>, &'v Object)) {
         if let Some(inner) = object(of, field) {
@@ -154,25 +115,20 @@ impl<'p> At<'p> {
 impl At<'_> {
     /// The number of errors so far, at all places.
     pub(super) fn errors(&self) -> usize {
-        self.reports.errors().get()
+        self.report.errors()
     }
 
     /// Whether a field is present, or was written as an empty list or map.
     pub(super) fn is_set(&self, of: &Object, field: &str) -> bool {
-        let mut is_set = of.contains_key(field);
-        if !is_set {
-            self.reports.with(&mut |report| is_set = report.is_given_empty(&self.path.field(field)));
-        }
-        is_set
+        of.contains_key(field) || self.report.is_given_empty(&self.path.field(field))
     }
 
     pub(super) fn error(&self, stage: Stage, problem: &dyn Fn() -> Problem) {
-        self.reports.errors().update(|count| count + 1);
-        self.reports.with(&mut |report| report.error(stage, &self.path, problem));
+        self.report.error(stage, &self.path, problem);
     }
 
     pub(super) fn warning(&self, detail: &dyn Fn() -> String) {
-        self.reports.with(&mut |report| report.warning(&self.path, &|| Problem::warning(detail())));
+        self.report.warning(&self.path, &|| Problem::warning(detail()));
     }
 
     fn add(&self, reason: &'static str, detail: &dyn Fn() -> String) {

@@ -1,7 +1,7 @@
 //! What the checks of a container need of the pod around it.
 
 use std::{
-    cell::{Cell, OnceCell},
+    cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
 };
 
@@ -29,8 +29,6 @@ pub(super) struct PodContext<'v> {
     pub(super) os: Option<&'v str>,
     /// All volumes, valid or not; made on first use.
     pub(super) volumes_by_name: OnceCell<Volumes<'v>>,
-    /// Whether a security context in the pod has options for Windows.
-    pub(super) has_windows_options: Cell<bool>,
 }
 
 impl<'v> PodContext<'v> {

@@ -31,7 +31,7 @@ mod volume;
 
 pub use self::at::Report;
 use self::{
-    at::{At, Shared},
+    at::At,
     fields::{Object, object},
 };
 use crate::pod::FieldPath;
@@ -40,9 +40,8 @@ use crate::pod::FieldPath;
 /// of fields, then those of references.
 ///
 /// `path` is the path of the pod in its manifest.
-pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &mut dyn Report) {
-    let report = Shared::new(report);
-    let at = report.at(*path);
+pub fn validate(pod: &Object, path: &FieldPath<'_>, report: &dyn Report) {
+    let at = At { path: *path, report };
     validate_fields(pod, &at);
     at.object(pod, "spec", |at, spec| {
         reference::references(spec, at);

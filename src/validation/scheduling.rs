@@ -237,10 +237,6 @@ fn repeated_constraints(list: &Value, at: &At<'_>) {
     }
 }
 
-pub(super) fn readiness_gates(list: &Value, at: &At<'_>) {
-    at.each_object(list, |at, gate| at.check_text(gate, "conditionType", syntax::qualified));
-}
-
 pub(super) fn scheduling_gates(list: &Value, at: &At<'_>) {
     let mut seen = BTreeSet::new();
     at.each_object(list, |at, gate| {

@@ -52,17 +52,14 @@ pub(super) fn of_container(context: &Object, at: &At<'_>, pod: &PodContext<'_>) 
             at.invalid("privileged", "cannot be set if `allowPrivilegeEscalation` is false");
         }
     }
-    profiles(context, at, pod);
+    profiles(context, at);
 }
 
 /// Validates the profiles of a container or a pod.
-fn profiles(context: &Object, at: &At<'_>, pod: &PodContext<'_>) {
+fn profiles(context: &Object, at: &At<'_>) {
     at.object(context, "seccompProfile", seccomp);
     at.object(context, "appArmorProfile", app_armor);
-    at.object(context, "windowsOptions", |at, options| {
-        pod.has_windows_options.set(true);
-        windows_options(options, at);
-    });
+    at.object(context, "windowsOptions", windows_options);
 }
 
 fn seccomp(at: &At<'_>, profile: &Object) {
@@ -98,7 +95,7 @@ fn app_armor(at: &At<'_>, profile: &Object) {
     }
 }
 
-fn windows_options(options: &Object, at: &At<'_>) {
+fn windows_options(at: &At<'_>, options: &Object) {
     at.check_given(options, "gmsaCredentialSpecName", syntax::subdomain);
     if let Some(spec) = given_text(options, "gmsaCredentialSpec")
         && (spec.is_empty() || spec.len() > MAX_GMSA_SPEC)
@@ -110,28 +107,21 @@ fn windows_options(options: &Object, at: &At<'_>) {
 
 /// Checks the name of a Windows user, with an optional domain: `DOMAIN\user`.
 fn windows_user(name: &str) -> syntax::SyntaxResult {
-    let (domain, user) = match name.split_once('\\') {
-        Some((domain, user)) => (Some(domain), user),
-        None => (None, name),
-    };
-    if name.is_empty() || user.is_empty() {
-        Err("the user's name cannot be empty")
-    } else if name.bytes().any(|byte| byte.is_ascii_control()) {
-        Err("cannot contain control characters")
-    } else if user.contains('\\') {
-        Err("cannot contain more than one backslash")
-    } else if domain.is_some_and(|domain| domain.len() >= MAX_WINDOWS_DOMAIN || !is_windows_domain(domain)) {
-        Err("the domain must be a NetBIOS or DNS name")
-    } else if user.len() > MAX_WINDOWS_USER {
-        Err("the user's name must not be longer than 104 characters")
-    } else if user.chars().all(|c| matches!(c, '.' | ' ')) {
-        Err("the user's name cannot contain only periods or spaces")
-    } else if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']'])
-    {
-        Err("the user's name cannot contain any of \"/\\:;|=,+*?<>@[]")
-    } else {
-        Ok(())
-    }
+    let (domain, user) = name.split_once('\\').map_or((None, name), |(domain, user)| (Some(domain), user));
+    let reserved = "\"/\\:;|=,+*?<>@[]";
+    let is_domain = |domain: &str| domain.len() < MAX_WINDOWS_DOMAIN && is_windows_domain(domain);
+    syntax::first_broken([
+        (name.is_empty() || user.is_empty(), "the user's name cannot be empty"),
+        (name.bytes().any(|byte| byte.is_ascii_control()), "cannot contain control characters"),
+        (user.contains('\\'), "cannot contain more than one backslash"),
+        (!domain.is_none_or(is_domain), "the domain must be a NetBIOS or DNS name"),
+        (user.len() > MAX_WINDOWS_USER, "the user's name must not be longer than 104 characters"),
+        (
+            user.chars().all(|c| matches!(c, '.' | ' ')),
+            "the user's name cannot contain only periods or spaces",
+        ),
+        (user.contains(|c| reserved.contains(c)), "the user's name cannot contain any of \"/\\:;|=,+*?<>@[]"),
+    ])
 }
 
 fn is_windows_domain(domain: &str) -> bool {
@@ -163,7 +153,7 @@ pub(super) fn of_pod(context: &Object, at: &At<'_>, pod: &PodContext<'_>) {
     ] {
         at.given_one_of(context, field, supported);
     }
-    profiles(context, at, pod);
+    profiles(context, at);
 }
 
 fn sysctls(spec: &Object, context: &Object, at: &At<'_>) {

@@ -1,9 +1,6 @@
 //! The spec of a pod: its fields, and the rules that concern several of them.
 
-use std::{
-    cell::{Cell, OnceCell},
-    collections::BTreeSet,
-};
+use std::{cell::OnceCell, collections::BTreeSet};
 
 use serde_json::Value;
 
@@ -14,7 +11,7 @@ use super::{
     fields::{Object, given_text, is_false, is_true, list, number, object, text},
     metadata, network, os, resources, scheduling, security, syntax, volume,
 };
-use crate::pod::MIRROR;
+use crate::pod::{FieldPath, MIRROR};
 
 pub(super) fn validate(spec: &Object, pod: &Object, at: &At<'_>) {
     let context = PodContext {
@@ -26,7 +23,6 @@ pub(super) fn validate(spec: &Object, pod: &Object, at: &At<'_>) {
         host_users: !is_false(spec, "hostUsers"),
         os: object(spec, "os").map(|os| text(os, "name")),
         volumes_by_name: OnceCell::new(),
-        has_windows_options: Cell::new(false),
     };
     if list(spec, "containers").is_empty() {
         at.field("containers").required("");
@@ -37,9 +33,7 @@ pub(super) fn validate(spec: &Object, pod: &Object, at: &At<'_>) {
         part(field, value, at, &context);
         name_or_policy(field, value, &at.field(field));
     }
-    if context.has_windows_options.get() {
-        os::host_processes(spec, at);
-    }
+    os::host_processes(spec, at);
 }
 
 /// Validates one field of a spec that has fields of its own or concerns others.
@@ -69,7 +63,9 @@ fn part(field: &str, value: &Value, spec_path: &At<'_>, pod: &PodContext<'_>) {
         ("affinity", Value::Object(affinity)) => scheduling::affinity(affinity, at),
         ("tolerations", list) => scheduling::tolerations(list, at),
         ("topologySpreadConstraints", list) => scheduling::spread(list, at),
-        ("readinessGates", list) => scheduling::readiness_gates(list, at),
+        ("readinessGates", list) => {
+            at.each_object(list, |at, gate| at.check_text(gate, "conditionType", syntax::qualified));
+        }
         ("schedulingGates", list) => {
             scheduling::scheduling_gates(list, at);
             // The kubelet sets spec.nodeName, which the API forbids with a scheduling gate.
@@ -123,7 +119,8 @@ fn resource_claims<'v>(spec: &'v Object, pod: &Object, at: &At<'_>) -> BTreeSet<
         }
         if is_mirror {
             // The API reports no path here.
-            return at.without_path().named("[]").forbidden("static pods do not support resource claims");
+            let at = At { path: FieldPath::ROOT, ..*at };
+            return at.named("[]").forbidden("static pods do not support resource claims");
         }
         let name_path = at.field("name");
         if name.is_empty() {

@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub(super) use crate::pod::names::{
-    SyntaxResult, consists_of, is_lower, label, label_value, qualified, subdomain, subdomain_prefix,
+    SyntaxResult, consists_of, first_broken, is_lower, label, label_value, qualified, subdomain,
+    subdomain_prefix,
 };
 
 /// Checks a text.
@@ -15,15 +16,9 @@ pub(super) fn subdomain_with_underscore(text: &str) -> SyntaxResult {
         let part = part.strip_prefix('_').unwrap_or(part);
         consists_of(part, |byte| is_lower(byte) || matches!(byte, b'-' | b'_'), is_lower)
     };
-    if text.len() > 253 {
-        Err("must be no more than 253 characters")
-    } else if text.split('.').all(part) {
-        Ok(())
-    } else {
-        Err(
-            "a subdomain here consists of lower-case letters, digits, '_', '-' and '.', and each of its parts ends with a letter or digit",
-        )
-    }
+    let why = "a subdomain here consists of lower-case letters, digits, '_', '-' and '.', and each of its parts ends with a letter or digit";
+    let too_long = (text.len() > 253, "must be no more than 253 characters");
+    first_broken([too_long, (!text.split('.').all(part), why)])
 }
 
 /// Checks the key of an annotation: a qualified name in letters of any case.
@@ -46,55 +41,40 @@ pub(super) fn lower(text: &str) -> String {
 
 /// Checks the name of a port (RFC 6335).
 pub(super) fn port_name(text: &str) -> SyntaxResult {
-    if text.len() > 15 {
-        Err("must be no more than 15 characters")
-    } else if !text.bytes().all(|byte| is_lower(byte) || byte == b'-') {
-        Err("must contain only lower-case letters, digits and '-'")
-    } else if !text.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        Err("must contain at least one lower-case letter")
-    } else if text.contains("--") {
-        Err("must not contain '--'")
-    } else if text.starts_with('-') || text.ends_with('-') {
-        Err("must not begin or end with '-'")
-    } else {
-        Ok(())
-    }
+    let is_plain = text.bytes().all(|byte| is_lower(byte) || byte == b'-');
+    let has_letter = text.bytes().any(|byte| byte.is_ascii_lowercase());
+    first_broken([
+        (text.len() > 15, "must be no more than 15 characters"),
+        (!is_plain, "must contain only lower-case letters, digits and '-'"),
+        (!has_letter, "must contain at least one lower-case letter"),
+        (text.contains("--"), "must not contain '--'"),
+        (text.starts_with('-') || text.ends_with('-'), "must not begin or end with '-'"),
+    ])
 }
 
 /// Checks the name of an environment variable, by the API's relaxed rule.
 pub(super) fn variable_name(text: &str) -> SyntaxResult {
-    if text.is_empty() {
-        Err("must not be empty")
-    } else if text.bytes().all(|byte| (byte == b' ' || byte.is_ascii_graphic()) && byte != b'=') {
-        Ok(())
-    } else {
-        Err("the name of an environment variable consists of printable ASCII characters other than '='")
-    }
+    let why = "the name of an environment variable consists of printable ASCII characters other than '='";
+    let is_valid = text.bytes().all(|byte| (byte == b' ' || byte.is_ascii_graphic()) && byte != b'=');
+    first_broken([(text.is_empty(), "must not be empty"), (!is_valid, why)])
 }
 
 /// Checks the name of an HTTP header.
 pub(super) fn header_name(text: &str) -> SyntaxResult {
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-        Ok(())
-    } else {
-        Err("the name of an HTTP header consists of letters, digits and '-'")
-    }
+    let is_valid = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    first_broken([(!is_valid, "the name of an HTTP header consists of letters, digits and '-'")])
 }
 
 /// Checks a key of a `ConfigMap` or Secret.
 pub(super) fn config_key(text: &str) -> SyntaxResult {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if text.len() > 253 {
-        Err("must be no more than 253 characters")
-    } else if text.is_empty() || !text.bytes().all(is_valid) {
-        Err("a key here consists of letters, digits, '-', '_' and '.'")
-    } else if text == "." || text == ".." {
-        Err("must not be '.' or '..'")
-    } else if text.starts_with("..") {
-        Err("must not begin with '..'")
-    } else {
-        Ok(())
-    }
+    let is_valid = !text.is_empty() && text.bytes().all(is_valid);
+    first_broken([
+        (text.len() > 253, "must be no more than 253 characters"),
+        (!is_valid, "a key here consists of letters, digits, '-', '_' and '.'"),
+        (text == "." || text == "..", "must not be '.' or '..'"),
+        (text.starts_with(".."), "must not begin with '..'"),
+    ])
 }
 
 /// Checks an IP address: IPv4 or IPv6, but not an IPv4 address mapped to IPv6.

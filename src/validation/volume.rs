@@ -1,9 +1,6 @@
 //! The volumes of a pod: each has a unique name and one source.
 
-use std::{
-    cell::LazyCell,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     at::At,
@@ -59,7 +56,7 @@ const KINDS: [(&str, &[&str], SourceCheck); 30] = [
 pub(super) fn validate<'v>(spec: &'v Object, pod_name: &str, at: &At<'_>) -> Volumes<'v> {
     let mut valid = BTreeMap::new();
     let has_account = !text(spec, "serviceAccountName").is_empty();
-    let claims = LazyCell::new(|| claims_to_come(spec, pod_name));
+    let claims = claims_to_come(spec, pod_name);
     at.objects(spec, "volumes", |at, volume| {
         let (count, name, name_path) = (at.errors(), text(volume, "name"), at.field("name"));
         source(volume, pod_name, at);
@@ -76,12 +73,7 @@ pub(super) fn validate<'v>(spec: &'v Object, pod_name: &str, at: &At<'_>) -> Vol
 }
 
 /// Validates what depends on the rest of the pod. These errors do not make the volume invalid.
-fn references(
-    volume: &Object,
-    at: &At<'_>,
-    has_account: bool,
-    claims: &LazyCell<BTreeSet<String>, impl FnOnce() -> BTreeSet<String>>,
-) {
+fn references(volume: &Object, at: &At<'_>, has_account: bool, claims: &BTreeSet<String>) {
     let claim = object(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));
     if let Some(claim) = claim.filter(|claim| claims.contains(*claim)) {
         let at = at.field("persistentVolumeClaim");

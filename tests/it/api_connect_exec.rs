@@ -5,8 +5,8 @@ use std::{fs, path::PathBuf, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use podmux::{
     mux::Mux,
-    pod::{NodeName, SourceName},
-    source::api::{ApiSource, Config, Connector, Kubeconfig},
+    pod::{NodeName, SecurityLevel, SourceName},
+    source::api::{ApiSource, Config, Connector, Kubeconfig, Proxies},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::{Value, json};
@@ -124,7 +124,7 @@ async fn a_plugin_runs_again_after_a_rejected_certificate() {
     scene.write("answer", &credential(V1, status));
     let kubeconfig = Kubeconfig::File(scene.kubeconfig(&scene.cluster(), &user(&scene, "cat answer")));
     let (mux, _turn) = Mux::new(&[SourceName::Api]);
-    let config = Config::new(kubeconfig);
+    let config = Config { kubeconfig, proxies: Proxies::default(), pod_security: SecurityLevel::default() };
     let node = NodeName::new("node").unwrap();
     let (source, _handle) = ApiSource::new(config, node, mux.channel(SourceName::Api).unwrap());
     let stop = CancellationToken::new();

@@ -278,7 +278,7 @@ fn watches_that_are_closed_at_once_back_off_and_are_counted() {
         server.end_watches();
         source.wait_for_failure("closed").await;
         backs_off(&mut source).await;
-        let metrics = source.handle.metrics();
+        let metrics = source.metrics.clone();
         let watches = server.count(RequestKind::Watch) as u64;
         assert!(metrics.short_watches.get() >= watches - 1 && watches > 10, "{metrics:?}");
         assert_eq!(source.updates(), [""; 0]);
@@ -750,7 +750,7 @@ fn watches_that_end_at_their_timeout_are_no_failure() {
         let watches = server.count(RequestKind::Watch);
         assert!((5..=12).contains(&watches), "{watches}");
         assert_eq!((server.count(RequestKind::WatchList), source.failing()), (1, None));
-        let metrics = source.handle.metrics();
+        let metrics = source.metrics.clone();
         let errors: u64 = ["connect", "http", "broken", "silent", "short-watch"]
             .map(|kind| source.errors(kind))
             .iter()
@@ -820,7 +820,7 @@ fn the_pages_of_the_first_list_make_one_listing() {
         source.wait_for_watch().await;
         server.requests(5).await;
         assert_eq!(server.summaries(), ["WatchList -", "List 0", "Page -", "Page -", "Watch 1201"]);
-        let metrics = source.handle.metrics();
+        let metrics = source.metrics.clone();
         assert_eq!(metrics.lists.get(), 2, "the rejected WatchList, and all pages as one");
     });
 }

@@ -11,8 +11,8 @@ use std::{
 use podmux::{
     manifest::MAX_MANIFEST,
     mux::{Mux, Notify},
-    pod::SourceName,
-    source::file::OnInvalid,
+    pod::{SecurityLevel, SourceName},
+    source::file::{self, OnInvalid},
 };
 use rustix::{
     fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with},
@@ -75,6 +75,27 @@ async fn on_invalid_remove_removes_the_pods_of_a_rejected_manifest() {
     assert_eq!(source.rejections().len(), 1);
     place.write("web.yaml", &pod("web", "i:2"));
     source.receives("ADD: web=i:2").await;
+    source.receives_nothing().await;
+}
+
+#[tokio::test]
+async fn a_reload_to_on_invalid_remove_removes_the_pods_of_manifests_that_are_invalid_already() {
+    let place = Place::directory();
+    place.write("web.yaml", &pod("web", "i:1"));
+    place.write("x.yaml", &pod("x", "i:1"));
+    let mut source = place.start();
+    source.receives("ADD: web=i:1 x=i:1").await;
+    place.write("web.yaml", "{");
+    source.status(|status| status.detail.contains(" 1 rejected")).await;
+    source.receives_nothing().await;
+    source.handle.retune(file::Config {
+        path: place.path(),
+        check_frequency: Duration::from_hours(1),
+        on_invalid: OnInvalid::Remove,
+        pod_security: SecurityLevel::default(),
+    });
+    source.receives("REMOVE: web=i:1").await;
+    assert_eq!(source.rejections().len(), 1);
     source.receives_nothing().await;
 }
 

@@ -575,7 +575,7 @@ fn check_removals(model: &Model, messages: &[PodUpdate]) {
             let own = SourceName::ALL.iter().position(|name| name.as_str() == update.source.as_str());
             let taken = model.merged.values().any(|held| {
                 let name_or_uid = held.pod.key() == pod.key().as_str()
-                    || (held.pod.uid > 0 && format!("u{}", held.pod.uid) == pod.uid().as_str());
+                    || (held.pod.uid > 0 && format!("u{}", held.pod.uid) == **pod.uid());
                 model.live(held.source) && name_or_uid
             });
             assert!(

@@ -117,7 +117,7 @@ async fn a_posted_pod_is_created_configured_or_unchanged() {
     let second = agent.posts.get(&PodKey::new("default", "a")).unwrap();
     assert_eq!(first.uid(), second.uid(), "a replaced pod keeps its UID");
     assert_eq!(first.creation_timestamp(), second.creation_timestamp());
-    assert!(uuid::Uuid::parse_str(first.uid().as_str()).is_ok(), "a pod without a UID gets one");
+    assert!(uuid::Uuid::parse_str(first.uid()).is_ok(), "a pod without a UID gets one");
     agent
         .receives(
             "UPDATE",
@@ -295,7 +295,7 @@ async fn a_deleted_pod_is_removed_after_its_grace_period() {
         agent.result(Write::Replace(pod("a#"))).await,
         "error: pods \"a\" is being deleted; try again when it is gone"
     );
-    agent.mux.merged().wait_for(podmux::storage::Merged::is_empty).await.unwrap();
+    agent.mux.merged().wait_for(|merged| merged.is_empty()).await.unwrap();
     let took = begun.elapsed();
     assert!((Duration::from_secs(5)..=Duration::from_secs(8)).contains(&took), "{took:?}");
     drop(gate);
@@ -313,7 +313,7 @@ async fn a_second_deletion_may_only_shorten_the_first() {
     assert_eq!(grace(agent.write(delete("default/a", None)).await.unwrap()), Some(600));
     let begun = tokio::time::Instant::now();
     assert_eq!(grace(agent.write(delete("default/a", Some(-5))).await.unwrap()), Some(1), "negative is 1");
-    agent.mux.merged().wait_for(podmux::storage::Merged::is_empty).await.unwrap();
+    agent.mux.merged().wait_for(|merged| merged.is_empty()).await.unwrap();
     assert!(begun.elapsed() <= Duration::from_secs(3), "{:?}", begun.elapsed());
 }
 

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
+use jiff::Timestamp;
 use podmux::{
-    pod::{Pod, Prepared},
+    pod::{Pod, Prepared, SourceName},
     server::Selector,
     source::api::ReflectorMetrics,
 };
@@ -318,8 +319,7 @@ fn frozen(labels: &[(String, String)]) -> Pod {
     let labels: serde_json::Map<String, Value> =
         labels.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     let pod = json!({"metadata": {"name": "p", "uid": "u", "labels": labels}}).to_string();
-    assert!(Prepared::from_json(pod.as_bytes()).is_ok());
-    Pod::from_text(pod.as_bytes()).unwrap()
+    Prepared::from_json(pod.as_bytes()).unwrap().published_by(SourceName::Http, Timestamp::UNIX_EPOCH)
 }
 
 fn label() -> impl Strategy<Value = String> {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::server::context::{Context, json_response};
 use crate::{
-    pod::{Entry, Listing, Origin, PodKey, Problem, Rejection, RejectionReason, SourceName},
+    pod::{Entry, Origin, PodKey, Problem, Rejection, RejectionReason, SourceName},
     source::{ReflectorStatus, SourceStatus},
     storage::{Merged, SourceState},
 };
@@ -42,7 +42,7 @@ pub(crate) fn progress(merged: &Merged, name: SourceName) -> SourceState {
 
 /// How many pods of a source are in the merged view: all without a conflict with another source.
 pub(crate) fn pods(merged: &Merged, name: SourceName) -> usize {
-    let all = merged.listing(name).map_or(0, Listing::len);
+    let all = merged.listing(name).map_or(0, |listing| listing.len());
     let in_conflict = |rejection: &&Rejection| {
         rejection.source == name
             && matches!(rejection.reason, RejectionReason::Conflict { .. } | RejectionReason::UidInUse { .. })

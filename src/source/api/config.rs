@@ -18,13 +18,6 @@ pub struct Config {
     pub pod_security: SecurityLevel,
 }
 
-impl Config {
-    /// Without proxies, and with every pod allowed.
-    pub fn new(kubeconfig: Kubeconfig) -> Self {
-        Self { kubeconfig, proxies: Proxies::default(), pod_security: SecurityLevel::default() }
-    }
-}
-
 /// How the API server is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kubeconfig {

@@ -73,13 +73,28 @@ enum Position {
     FirstKey,
     Key,
     Colon,
-    Items,
     Value,
     AfterValue,
     FirstItem,
     Item,
     AfterItem,
     AfterList,
+}
+
+impl Position {
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Event => "an event",
+            Self::List => "a list",
+            Self::FirstKey | Self::Key => "a field's name",
+            Self::Colon => "a colon",
+            Self::Value => "a value",
+            Self::AfterValue => "a comma or the end of the list",
+            Self::FirstItem | Self::Item => "an item",
+            Self::AfterItem => "a comma or the end of the items",
+            Self::AfterList => "nothing more",
+        }
+    }
 }
 
 /// Splits one body. It holds at most one object and one chunk, if the caller takes every
@@ -159,77 +174,55 @@ impl JsonSplitter {
                 self.skip_space();
             }
             let Some(&byte) = self.buffer.first() else { return Ok(None) };
-            match self.position {
-                Position::Event => {
-                    self.expect(byte == b'{', "an event")?;
-                    return Ok(self.value()?.map(Part::Object));
-                }
-                Position::FirstItem if byte == b']' => self.step(Position::AfterValue),
-                Position::FirstItem | Position::Item => {
-                    self.expect(begins_value(byte), "an item")?;
-                    let Some(item) = self.value()? else { return Ok(None) };
-                    self.position = Position::AfterItem;
-                    return Ok(Some(Part::Object(item)));
-                }
-                Position::FirstKey | Position::AfterValue if byte == b'}' => {
-                    self.step(Position::AfterList);
+            // What follows, if the byte is a part by itself and does not begin a value.
+            let then = match (self.position, byte) {
+                (Position::List, b'{') => Some(Position::FirstKey),
+                (Position::Colon, b':') => Some(Position::Value),
+                (Position::AfterValue, b',') => Some(Position::Key),
+                (Position::AfterItem, b',') => Some(Position::Item),
+                (Position::Value, b'[') if self.field == "items" => Some(Position::FirstItem),
+                (Position::FirstItem | Position::AfterItem, b']') => Some(Position::AfterValue),
+                (Position::FirstKey | Position::AfterValue, b'}') => Some(Position::AfterList),
+                (Position::Event, b'{') | (Position::FirstKey | Position::Key, b'"') => None,
+                (Position::Value | Position::FirstItem | Position::Item, byte) if begins_value(byte) => None,
+                _ => return Err(self.malformed()),
+            };
+            self.begun = true;
+            if let Some(then) = then {
+                self.buffer.advance(1);
+                self.position = then;
+                if then == Position::AfterList {
                     return Ok(Some(Part::End(mem::take(&mut self.end))));
                 }
+                continue;
+            }
+            let Some(value) = self.value()? else { return Ok(None) };
+            match self.position {
+                Position::Event => return Ok(Some(Part::Object(value))),
                 Position::FirstKey | Position::Key => {
-                    self.expect(byte == b'"', "a field's name")?;
-                    let Some(name) = self.value()? else { return Ok(None) };
                     // Decoded, because JSON allows escapes in it.
-                    self.field = text(&name);
+                    self.field = text(&value);
                     self.position = Position::Colon;
                 }
-                Position::Items if byte == b'[' => self.step(Position::FirstItem),
-                Position::Items | Position::Value => {
-                    self.expect(begins_value(byte), "a value")?;
-                    let Some(value) = self.value()? else { return Ok(None) };
+                Position::Value => {
                     self.store(&value)?;
                     self.position = Position::AfterValue;
                 }
-                _ => self.punctuation(byte)?,
+                _ => {
+                    self.position = Position::AfterItem;
+                    return Ok(Some(Part::Object(value)));
+                }
             }
         }
     }
 
-    /// The positions where only one byte is valid.
-    fn punctuation(&mut self, byte: u8) -> Result<(), SplitError> {
-        let (wanted, expected, then) = match self.position {
-            Position::List => (b'{', "a list", Position::FirstKey),
-            Position::Colon if self.field == "items" => (b':', "a colon", Position::Items),
-            Position::Colon => (b':', "a colon", Position::Value),
-            Position::AfterItem if byte == b']' => (b']', "", Position::AfterValue),
-            Position::AfterItem => (b',', "a comma or the end of the items", Position::Item),
-            Position::AfterValue => (b',', "a comma or the end of the list", Position::Key),
-            _ => return Err(self.malformed("nothing more")),
-        };
-        self.expect(byte == wanted, expected)?;
-        self.step(then);
-        Ok(())
-    }
-
-    fn step(&mut self, then: Position) {
-        self.buffer.advance(1);
-        self.position = then;
-    }
-
-    fn expect(&mut self, is_there: bool, expected: &str) -> Result<(), SplitError> {
-        if !is_there {
-            return Err(self.malformed(expected));
-        }
-        self.begun = true;
-        Ok(())
-    }
-
     /// An error that shows how the body begins, or a single byte if the body began as JSON:
     /// more could be a secret of a pod.
-    fn malformed(&self, expected: &str) -> SplitError {
+    fn malformed(&self) -> SplitError {
         let shown = if self.begun { 1 } else { MAX_SHOWN };
         let found = self.buffer[..self.buffer.len().min(shown)].escape_ascii();
         SplitError::Malformed(if self.begun {
-            format!("found '{found}', expected {expected}")
+            format!("found '{found}', expected {}", self.position.expected())
         } else {
             format!("it begins with '{found}'")
         })

@@ -23,7 +23,6 @@ use super::{
     list_watch::http_request,
     metrics::{ReflectorMetrics, RequestMetrics},
     reflector::{Reflector, Request, RequestEnd, RequestResult, Version},
-    reporter::Reporter,
     status_error::StatusError,
     undelta_store::UndeltaStore,
     watch_event::{Object, WatchEvent, decode_object},
@@ -34,8 +33,9 @@ use crate::{
     mux::SourceChannel,
     pod::NodeName,
     source::{
+        ReflectorStatus,
+        control::{Handle, Output, Requests},
         last_good::LastGood,
-        status::{ReflectorStatus, SourceStatus},
     },
 };
 
@@ -64,42 +64,13 @@ struct ListingInfo {
     live: String,
 }
 
-/// A handle of the running apiserver source. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct ApiHandle {
-    /// Each value that is sent asks for a relist with it.
-    relist: watch::Sender<Config>,
-    status: watch::Receiver<SourceStatus>,
-    metrics: ReflectorMetrics,
-}
-
-impl ApiHandle {
-    /// Relists now, with credentials that are read again.
-    pub fn rescan(&self) {
-        self.relist.send_modify(|_| {});
-    }
-
-    /// Relists now with another kubeconfig. The previous one stays in use while the new one
-    /// is invalid. The proxies need a restart: they are ignored.
-    pub fn retune(&self, config: Config) {
-        self.relist.send_replace(config);
-    }
-
-    /// The status of the source. Closed when the source has ended.
-    pub fn status(&self) -> watch::Receiver<SourceStatus> {
-        self.status.clone()
-    }
-
-    /// The metrics of the reflector.
-    pub fn metrics(&self) -> ReflectorMetrics {
-        self.metrics.clone()
-    }
-}
+/// Controls an [`ApiSource`] that runs. A rescan relists, with credentials that are read again. The
+/// previous kubeconfig stays in use while a new one is invalid. The proxies need a restart.
+pub type ApiHandle = Handle<Config>;
 
 /// The source of the pods that an API server has bound to this node.
 pub struct ApiSource {
     node: NodeName,
-    host: Host,
     connector: Connector,
     /// The server of the last connection, or of the restored listing.
     server: Option<ServerIdentity>,
@@ -109,48 +80,47 @@ pub struct ApiSource {
     is_cluster_checked: bool,
     reflector: Reflector,
     store: UndeltaStore,
-    reporter: Reporter,
     metrics: RequestMetrics,
-    relist: watch::Receiver<Config>,
+    requests: watch::Receiver<Requests<Config>>,
+    /// The number of requested scans that have begun.
+    rescans: u64,
 }
 
 impl ApiSource {
     /// A source that publishes the node's pods in a channel. It does nothing before
     /// [`run`](Self::run).
     pub fn new(config: Config, node: NodeName, channel: SourceChannel) -> (Self, ApiHandle) {
-        let host = Host::default();
-        let reflector = ReflectorStatus { phase: "waiting", ..ReflectorStatus::default() };
-        let status = SourceStatus { reflector: Some(reflector), ..SourceStatus::default() };
-        let (status_sender, status) = watch::channel(status);
         let connector = Connector::new(config.kubeconfig.clone()).with_proxies(config.proxies.clone());
-        let mut store = UndeltaStore::new(node.clone(), channel, host.clock.clone());
-        store.level = config.pod_security;
-        let (relist_sender, relist) = watch::channel(config);
-        let metrics = RequestMetrics::default();
-        let handle = ApiHandle { relist: relist_sender, status, metrics: metrics.metrics.clone() };
+        let level = config.pod_security;
+        let (output, handle, requests) =
+            Output::new(String::new(), String::new(), config, node.clone(), channel);
+        let reflector = ReflectorStatus { phase: "waiting", ..ReflectorStatus::default() };
+        output.show(|status| status.reflector = Some(reflector));
         let source = Self {
             connector,
             server: None,
             cluster: None,
             is_cluster_checked: false,
             reflector: Reflector::new(None, Instant::now()),
-            store,
-            reporter: Reporter::new(status_sender, host.clock.clone()),
-            metrics,
-            relist,
+            store: UndeltaStore::new(node.clone(), output, level),
+            metrics: RequestMetrics::default(),
+            requests,
+            rescans: 0,
             node,
-            host,
         };
         (source, handle)
+    }
+
+    /// The metrics of the reflector.
+    pub fn metrics(&self) -> ReflectorMetrics {
+        self.metrics.metrics.clone()
     }
 
     /// Uses another machine's clock, random numbers, threads and disk.
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {
         self.connector = self.connector.on(host.clone());
-        self.store.clock = host.clock.clone();
-        self.reporter.clock = host.clock.clone();
-        self.host = host;
+        self.store.output.host = host;
         self
     }
 
@@ -162,9 +132,9 @@ impl ApiSource {
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         let mut last_good = last_good.atomic();
         let configured = self.connector.identity();
-        match (&configured, &self.relist.borrow().kubeconfig) {
-            (Ok(server), _) => self.reporter.target(&server.url),
-            (Err(_), Kubeconfig::File(path)) => self.reporter.target(&path.display().to_string()),
+        match (&configured, &self.requests.borrow().config.kubeconfig) {
+            (Ok(server), _) => self.store.output.set_target(&server.url),
+            (Err(_), Kubeconfig::File(path)) => self.store.output.set_target(&path.display().to_string()),
             (Err(_), Kubeconfig::InCluster(_)) => {}
         }
         let stored = last_good.restored_details();
@@ -178,15 +148,15 @@ impl ApiSource {
         }
         let Some(stored) = stored else {
             last_good.clear();
-            self.store.last_good = last_good;
+            self.store.output.last_good = last_good;
             return self;
         };
         let (pods, version) = (self.store.restore(last_good), Version::from(stored.version));
         let live: Option<Timestamp> = stored.live.parse().ok();
         let of = live.map(|live| format!("{live:.3}"));
         info!(source = "api", pods, of, "listing restored");
-        self.reporter.target(&stored.server.url);
-        self.reporter.restored(live, Some(version.clone()));
+        self.store.output.set_target(&stored.server.url);
+        self.store.output.set_restored(live, Some(version.clone()));
         self.reflector = Reflector::new(Some(version), Instant::now());
         (self.server, self.cluster) = (Some(stored.server), stored.cluster);
         self
@@ -199,15 +169,15 @@ impl ApiSource {
         if self.reflector.is_synced() && self.reflector.was_accepted() {
             self.note_current();
         }
-        self.store.finish().await;
+        self.store.output.finish().await;
     }
 
     async fn reflect(&mut self) {
-        let mut relist = self.relist.clone();
+        let mut requests = self.requests.clone();
         loop {
             let end = tokio::select! {
                 biased;
-                Ok(()) = relist.changed() => RequestEnd::RelistRequested,
+                Ok(()) = requests.changed() => RequestEnd::RelistRequested,
                 end = self.request() => end.unwrap_or_else(|end| end),
             };
             self.request_ended(&end);
@@ -221,14 +191,13 @@ impl ApiSource {
     /// The end of a request that was not made.
     async fn request(&mut self) -> Result<RequestEnd, RequestEnd> {
         let next = sleep_until(self.reflector.next_at());
-        while_storing(&mut self.store, next).await;
-        self.reporter.phase("connecting", self.detail());
-        let connecting = self.connector.client();
-        let connected = while_storing(&mut self.store, connecting).await;
+        self.store.output.save_during(next).await;
+        self.report_phase("connecting");
+        let connected = self.store.output.save_during(self.connector.client()).await;
         let connected = connected.map_err(|error| RequestEnd::NoClient(chain(&error)))?;
         self.check_server(&connected.identity);
         self.check_cluster(&connected.client).await?;
-        let request = self.reflector.next(Instant::now(), self.host.random.fraction());
+        let request = self.reflector.next(Instant::now(), self.store.output.host.random.fraction());
         debug!(source = "api", ?request, "sending a request to the API server");
         let http_request = http_request(&request, &self.node);
         let http_request = http_request.map_err(|error| RequestEnd::NoClient(chain(&error)))?;
@@ -239,7 +208,7 @@ impl ApiSource {
             Request::WatchList { .. } | Request::List { .. } => self.metrics.list_started(),
         }
         let sending = timeout(HEAD_TIMEOUT, connected.client.send(http_request));
-        let response = match while_storing(&mut self.store, sending).await {
+        let response = match self.store.output.save_during(sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Ok(self.send_failed(&error)),
             Err(_) => return Ok(RequestEnd::Silent),
@@ -258,7 +227,7 @@ impl ApiSource {
     async fn read_error(&mut self, response: http::Response<Body>) -> RequestEnd {
         let (head, body) = response.into_parts();
         let reading = timeout(ERROR_BODY_TIMEOUT, Limited::new(body, MAX_ERROR_BODY).collect());
-        let body = match while_storing(&mut self.store, reading).await {
+        let body = match self.store.output.save_during(reading).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_none() => {
                 return RequestEnd::Broken(chain(&*error));
@@ -278,10 +247,10 @@ impl ApiSource {
         if self.reflector.is_synced() {
             self.note_current();
         } else if !self.reflector.is_continuing() {
-            self.store.begin();
+            self.store.collected.clear();
         }
         if !matches!(request, Request::Probe { .. }) {
-            self.report_phase();
+            self.report_phase(if self.reflector.is_synced() { "watching" } else { "listing" });
         }
         let is_list = matches!(request, Request::Probe { .. } | Request::List { .. });
         let mut parts = JsonSplitter::new(if is_list { BodyShape::List } else { BodyShape::Events });
@@ -292,7 +261,7 @@ impl ApiSource {
             let until = self.reflector.healthy_at().map_or(deadline, |healthy| healthy.min(deadline));
             let until = if until <= Instant::now() { deadline } else { until };
             let chunk = timeout_at(until, body.frame());
-            let data = match while_storing(&mut self.store, chunk).await {
+            let data = match self.store.output.save_during(chunk).await {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 // Whatever follows a complete list does not matter.
                 _ if is_complete => return RequestEnd::Listed,
@@ -303,7 +272,7 @@ impl ApiSource {
                 },
                 Err(_) if Instant::now() >= deadline => return RequestEnd::Silent,
                 Err(_) => {
-                    self.reporter.healthy(self.store.len());
+                    self.store.output.live();
                     continue;
                 }
             };
@@ -398,8 +367,7 @@ impl ApiSource {
             }
         }
         if self.reflector.is_synced() {
-            self.reporter.received(self.reflector.version());
-            self.reporter.healthy(self.store.len());
+            self.store.output.received(self.reflector.version());
         }
         Ok(())
     }
@@ -408,20 +376,21 @@ impl ApiSource {
     async fn listing_completed(&mut self, is_watch: bool) {
         self.metrics.list_completed(is_watch);
         self.store.replace(self.listing_info()).await;
-        self.reporter.received(self.reflector.version());
-        self.reporter.healthy(self.store.len());
-        self.report_phase();
-        debug!(source = "api", pods = self.store.len(), version = ?self.reflector.version(), "listing complete");
+        self.store.output.received(self.reflector.version());
+        self.report_phase("watching");
+        self.store.output.channel.merged().await;
+        self.store.output.answer(self.rescans);
+        debug!(source = "api", pods = self.store.output.pods(), version = ?self.reflector.version(), "listing complete");
     }
 
     fn request_ended(&mut self, end: &RequestEnd) {
         if *end == RequestEnd::RelistRequested {
-            let Config { kubeconfig, pod_security, .. } = self.relist.borrow().clone();
-            self.connector.switch_to(kubeconfig);
-            self.store.level = pod_security;
+            let Requests { rescans, config } = self.requests.borrow().clone();
+            self.connector.switch_to(config.kubeconfig);
+            (self.store.level, self.rescans) = (config.pod_security, rescans);
         }
         let (kind, error) = end.describe(self.reflector.was_accepted());
-        let result = self.reflector.end(end, Instant::now(), self.host.random.fraction());
+        let result = self.reflector.end(end, Instant::now(), self.store.output.host.random.fraction());
         let is_healthy = result == RequestResult::Healthy;
         self.metrics.request_ended(*end == RequestEnd::Closed && !is_healthy);
         if !is_healthy {
@@ -435,12 +404,13 @@ impl ApiSource {
             }
             RequestResult::Failing => {
                 let quotes = matches!(end, RequestEnd::Malformed(_));
-                self.reporter.failing(&error, quotes, self.store.len(), self.reflector.next_at());
+                let next = self.store.output.set_waiting(self.reflector.next_at());
+                self.store.output.failed("source failed", &error, quotes, Some(next));
                 return;
             }
         }
         if self.reflector.next_at() > Instant::now() {
-            self.reporter.waiting(self.reflector.next_at());
+            self.store.output.set_waiting(self.reflector.next_at());
         }
     }
 
@@ -454,7 +424,7 @@ impl ApiSource {
             warn!(source = "api", before, now, "API server changed, relisting");
             self.reflector.forget_version();
         }
-        self.reporter.target(&identity.url);
+        self.store.output.set_target(&identity.url);
         (self.server, self.cluster, self.is_cluster_checked) = (Some(identity.clone()), None, false);
     }
 
@@ -472,7 +442,7 @@ impl ApiSource {
             let body = Limited::new(response.into_body(), MAX_ERROR_BODY).collect().await;
             Ok((status, body.map(Collected::to_bytes).unwrap_or_default()))
         });
-        let (status, body) = match while_storing(&mut self.store, sending).await {
+        let (status, body) = match self.store.output.save_during(sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.send_failed(&error)),
             Err(_) => (StatusCode::REQUEST_TIMEOUT, Bytes::new()),
@@ -506,14 +476,15 @@ impl ApiSource {
     /// What is stored about the listing, which is current at this moment.
     fn listing_info(&self) -> Option<Value> {
         let (server, cluster) = (self.server.clone()?, self.cluster.clone());
-        let (version, live) = (self.reflector.version()?.to_string(), self.host.clock.now().to_string());
+        let (version, live) =
+            (self.reflector.version()?.to_string(), self.store.output.host.clock.now().to_string());
         serde_json::to_value(ListingInfo { server, cluster, version, live }).ok()
     }
 
     /// Stores that the listing is current at this moment.
     fn note_current(&mut self) {
         if let Some(info) = self.listing_info() {
-            self.store.last_good.set_details(info);
+            self.store.output.last_good.set_details(info);
         }
     }
 
@@ -524,34 +495,12 @@ impl ApiSource {
         }
     }
 
-    fn report_phase(&self) {
-        let phase = if self.reflector.is_synced() { "watching" } else { "listing" };
-        self.reporter.phase(phase, self.detail());
-    }
-
-    /// The detail of the status.
-    fn detail(&self) -> String {
-        let mut parts = vec![format!("pods of node {}", self.node)];
-        match self.store.mirrors() {
-            0 => {}
-            1 => parts.push("1 mirror pod withheld".to_owned()),
-            mirrors => parts.push(format!("{mirrors} mirror pods withheld")),
-        }
-        if let Some(trouble) = self.store.last_good.error() {
-            parts.push(format!("cannot store the listing for the next start: {trouble}"));
-        }
-        parts.join("; ")
-    }
-}
-
-/// Waits for a future, and writes to the database meanwhile.
-async fn while_storing<T>(store: &mut UndeltaStore, work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
-    loop {
-        tokio::select! {
-            biased;
-            () = store.last_good.write() => {}
-            done = &mut work => return done,
-        }
+    fn report_phase(&mut self, phase: &'static str) {
+        let withheld = match self.store.mirrors.len() {
+            0 => String::new(),
+            1 => "; 1 mirror pod withheld".to_owned(),
+            mirrors => format!("; {mirrors} mirror pods withheld"),
+        };
+        self.store.output.set_phase(phase, format!("pods of node {}{withheld}", self.node));
     }
 }

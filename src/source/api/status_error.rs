@@ -19,6 +19,7 @@ pub struct StatusError {
     message: String,
     /// How long the server asks the client to wait before a retry.
     pub retry_after: Option<Duration>,
+    /// Whether the resource version is newer than what the server knows.
     is_too_large: bool,
 }
 
@@ -58,14 +59,9 @@ impl StatusError {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
-    /// Whether the resource version is newer than what the server knows.
-    pub fn is_too_large(&self) -> bool {
-        self.is_too_large
-    }
-
     /// Whether the next request needs another resource version.
     pub fn is_stale(&self) -> bool {
-        self.is_expired() || self.is_too_large()
+        self.is_expired() || self.is_too_large
     }
 
     /// Whether the server does not understand the request: for a `WatchList`, that it does

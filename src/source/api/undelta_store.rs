@@ -17,13 +17,14 @@ use tracing::{debug, info, warn};
 
 use super::watch_event::Object;
 use crate::{
-    host::Clock,
-    mux::SourceChannel,
     pod::{
-        InvalidManifest, Listing, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, Problem,
+        InvalidManifest, ListingBuilder, MIRROR, NodeName, Origin, PodKey, Prepared, Problem,
         RejectionReason, SecurityLevel, SourceName, Stage,
     },
-    source::last_good::LastGood,
+    source::{
+        control::{Conflicts, Output},
+        last_good::LastGood,
+    },
     validation::pod_security,
 };
 
@@ -33,64 +34,43 @@ const NAMELESS: &str = "an object whose name cannot be read";
 /// The pods of the node, as the API server has them.
 pub(super) struct UndeltaStore {
     node: NodeName,
-    channel: SourceChannel,
+    pub(super) output: Output,
     builder: ListingBuilder,
-    pub(super) last_good: LastGood,
-    published: Option<Listing>,
+    conflicts: Conflicts,
     /// What the listing that is being collected contains so far.
-    collected: HashSet<Origin>,
+    pub(super) collected: HashSet<Origin>,
     /// The origins whose pods changed since the last publication.
     changed: BTreeSet<Origin>,
-    mirrors: HashSet<Origin>,
+    /// The mirror pods, which are withheld.
+    pub(super) mirrors: HashSet<Origin>,
     /// The level that the pods of later events may not exceed.
     pub(super) level: SecurityLevel,
-    pub(super) clock: Clock,
 }
 
 impl UndeltaStore {
-    pub(super) fn new(node: NodeName, channel: SourceChannel, clock: Clock) -> Self {
+    pub(super) fn new(node: NodeName, output: Output, level: SecurityLevel) -> Self {
         Self {
-            last_good: LastGood::none(SourceName::Api, node.clone()),
             node,
-            channel,
+            output,
             builder: ListingBuilder::new(SourceName::Api),
-            published: None,
+            conflicts: Conflicts::default(),
             collected: HashSet::new(),
             changed: BTreeSet::new(),
             mirrors: HashSet::new(),
-            level: SecurityLevel::default(),
-            clock,
+            level,
         }
     }
 
     /// Publishes the last-known-good listing, stores changes there from now on, and returns
     /// the number of pods.
-    pub(super) fn restore(&mut self, mut last_good: LastGood) -> usize {
-        let now = self.clock.now();
-        for (origin, pods) in last_good.restored() {
-            self.builder.put(&origin, pods, now);
-        }
-        let listing = self.builder.restored_listing();
-        let pods = listing.len();
-        self.channel.publish(listing.clone());
-        self.published = Some(listing);
-        self.last_good = last_good;
-        pods
-    }
-
-    /// How many pods the published listing has.
-    pub(super) fn len(&self) -> usize {
-        self.published.as_ref().map_or(0, Listing::len)
-    }
-
-    /// How many mirror pods are withheld.
-    pub(super) fn mirrors(&self) -> usize {
-        self.mirrors.len()
-    }
-
-    /// Starts to collect a listing.
-    pub(super) fn begin(&mut self) {
-        self.collected.clear();
+    pub(super) fn restore(&mut self, last_good: LastGood) -> usize {
+        let now = self.output.host.clock.now();
+        self.output.restore(last_good, |origin, pods| {
+            self.builder.put(origin, pods, now);
+            true
+        });
+        self.output.publish(self.builder.restored_listing());
+        self.output.pods()
     }
 
     /// Adds an object to the listing that is being collected.
@@ -167,7 +147,7 @@ impl UndeltaStore {
         }
         self.mirrors.remove(&origin);
         let was_rejected = self.builder.rejection(&origin).is_some();
-        let changed = self.builder.put(&origin, vec![pod], self.clock.now());
+        let changed = self.builder.put(&origin, vec![pod], self.output.host.clock.now());
         if was_rejected {
             info!(source = "api", pod = %origin, "pod recovered");
         }
@@ -209,44 +189,21 @@ impl UndeltaStore {
 
     async fn publish(&mut self, details: Option<Value>) {
         for origin in std::mem::take(&mut self.changed) {
-            self.last_good.put(&origin, self.builder.found(&origin));
+            self.output.last_good.put(&origin, self.builder.found(&origin));
         }
         if let Some(details) = details {
-            self.last_good.set_details(details);
+            self.output.last_good.set_details(details);
         }
         // The write begins before any sink can receive the listing.
-        self.last_good.begin().await;
+        self.output.last_good.begin().await;
         let listing = self.builder.listing();
-        self.log_duplicates(&listing);
-        self.channel.publish(listing.clone());
-        self.published = Some(listing);
-    }
-
-    /// Closes the source's channel and writes the rest.
-    pub(super) async fn finish(self) {
-        let Self { channel, last_good, .. } = self;
-        // The mux need not wait for the write.
-        drop(channel);
-        last_good.finish().await;
-    }
-
-    fn log_duplicates(&self, listing: &Listing) {
-        let (rejected, recovered) = listing.duplicates_since(self.published.as_ref());
-        for rejection in rejected {
-            warn!(source = "api", pod = %rejection.origin, error = %rejection.reason, "pod rejected");
-        }
-        for rejection in recovered {
-            info!(source = "api", pod = %rejection.origin, "pod recovered");
-        }
+        self.conflicts.log(&listing, |_| false);
+        self.output.publish(listing);
     }
 }
 
 fn origin_of(object: &Object) -> Origin {
-    let key = match object {
-        Object::Pod(pod) => Some(pod.key()),
-        Object::Undecodable { key, .. } => key.as_ref(),
-    };
-    key.map_or_else(|| Origin::from(NAMELESS), origin)
+    object.key().map_or_else(|| Origin::from(NAMELESS), origin)
 }
 
 fn origin(key: &PodKey) -> Origin {

@@ -23,6 +23,16 @@ pub(super) enum Object {
     Undecodable { key: Option<PodKey>, why: String },
 }
 
+impl Object {
+    /// The key, if it can be read.
+    pub(super) fn key(&self) -> Option<&PodKey> {
+        match self {
+            Self::Pod(pod) => Some(pod.key()),
+            Self::Undecodable { key, .. } => key.as_ref(),
+        }
+    }
+}
+
 /// An event of a watch.
 #[derive(Debug)]
 pub(super) enum WatchEvent<'t> {
@@ -50,35 +60,16 @@ struct EventText<'t> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ObjectOutline {
-    metadata: MetadataOutline,
+    metadata: Value,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct MetadataOutline {
-    name: Value,
-    namespace: Value,
-    resource_version: Value,
-    annotations: Value,
+fn metadata(text: &str) -> Value {
+    serde_json::from_str::<ObjectOutline>(text).unwrap_or_default().metadata
 }
 
-impl MetadataOutline {
-    fn of(text: &str) -> Self {
-        serde_json::from_str::<ObjectOutline>(text).unwrap_or_default().metadata
-    }
-
-    fn key(&self) -> Option<PodKey> {
-        Some(PodKey::new(text(&self.namespace)?, text(&self.name)?))
-    }
-
-    fn version(&self) -> Option<Version> {
-        text(&self.resource_version).map(Version::from)
-    }
-}
-
-/// A string that is not empty.
-fn text(value: &Value) -> Option<&str> {
-    value.as_str().filter(|text| !text.is_empty())
+/// The resource version in the metadata of an object, if it can be read.
+fn version_of(metadata: &Value) -> Option<Version> {
+    metadata["resourceVersion"].as_str().filter(|version| !version.is_empty()).map(Version::from)
 }
 
 impl<'t> WatchEvent<'t> {
@@ -96,13 +87,13 @@ impl<'t> WatchEvent<'t> {
                 Ok(Self::Changed(object, version))
             }
             "DELETED" => {
-                let metadata = MetadataOutline::of(object);
-                Ok(Self::Deleted(metadata.key(), metadata.version()))
+                let (object, version) = decode_object(object);
+                Ok(Self::Deleted(object.key().cloned(), version))
             }
             "BOOKMARK" => {
-                let metadata = MetadataOutline::of(object);
-                let ends_initial_events = metadata.annotations[INITIAL_EVENTS_END] == "true";
-                let version = metadata.version().ok_or("a bookmark without a resourceVersion")?;
+                let metadata = metadata(object);
+                let ends_initial_events = metadata["annotations"][INITIAL_EVENTS_END] == "true";
+                let version = version_of(&metadata).ok_or("a bookmark without a resourceVersion")?;
                 Ok(Self::Bookmark { version, ends_initial_events })
             }
             "ERROR" => Ok(Self::Error(object.as_bytes())),
@@ -115,13 +106,12 @@ impl<'t> WatchEvent<'t> {
 pub(super) fn decode_object(text: &str) -> (Object, Option<Version>) {
     match Prepared::from_server(text.as_bytes()) {
         Ok(pod) => {
-            let version =
-                pod.metadata("resourceVersion").and_then(|version| version.as_str()).map(Version::from);
+            let version = pod.object().get("metadata").and_then(version_of);
             (Object::Pod(Box::new(pod)), version)
         }
         Err(error) => {
             let why = error.problem.to_string();
-            (Object::Undecodable { key: error.key, why }, MetadataOutline::of(text).version())
+            (Object::Undecodable { key: error.key, why }, version_of(&metadata(text)))
         }
     }
 }

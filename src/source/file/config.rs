@@ -27,18 +27,6 @@ pub struct Config {
     pub pod_security: SecurityLevel,
 }
 
-impl Config {
-    /// The kubelet's check frequency (20 s).
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            check_frequency: Duration::from_secs(20),
-            on_invalid: OnInvalid::default(),
-            pod_security: SecurityLevel::default(),
-        }
-    }
-}
-
 /// Delays of the file source; tests shorten or stretch them.
 #[derive(Clone, Copy, Debug)]
 pub struct Timings {

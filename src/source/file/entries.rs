@@ -139,12 +139,12 @@ struct Entry {
 pub(super) struct Entries {
     timings: Timings,
     /// The time between two scans.
-    check: Duration,
+    pub(super) check: Duration,
     target: Target,
     /// Whether the directory contains a manifest.
     populated: bool,
     /// Whether a scan has completed.
-    scanned: bool,
+    pub(super) is_scanned: bool,
     /// Whether a restored file has been found: then the directory is the one of the earlier
     /// run. A directory without any may be a bare mount point.
     recognised: bool,
@@ -163,11 +163,6 @@ impl Entries {
         self.set(name, State::Restored);
     }
 
-    /// Sets the time between two scans.
-    pub(super) fn set_check(&mut self, check: Duration) {
-        self.check = check;
-    }
-
     /// Sets what is at the source's path.
     pub(super) fn set_target(&mut self, target: Target) {
         if self.target == target {
@@ -179,11 +174,6 @@ impl Entries {
         }
         self.populated = false;
         self.target = target;
-    }
-
-    /// Whether a scan has completed.
-    pub(super) fn is_scanned(&self) -> bool {
-        self.scanned
     }
 
     /// The number of files.
@@ -233,7 +223,7 @@ impl Entries {
             (Cause::Complete, _) | (Cause::Scan | Cause::Touched, Some(State::Failed)) => None,
             (Cause::Created, _) => Some(State::Open { met: None }),
             (Cause::Scan, None | Some(State::Restored))
-                if !self.scanned && is_stable(&stamp, time.wall, self.timings.quiet) =>
+                if !self.is_scanned && is_stable(&stamp, time.wall, self.timings.quiet) =>
             {
                 None
             }
@@ -273,30 +263,28 @@ impl Entries {
 
     /// Notes that events may be lost, among them that an open file was closed.
     pub(super) fn events_lost(&mut self) {
-        for entry in self.by_name.values_mut() {
-            if matches!(entry.state, State::Open { .. }) {
-                entry.state = State::Read(None);
-            }
-        }
+        self.forget(|state| matches!(state, State::Open { .. }));
     }
 
     /// Has the next scan read every file again.
     pub(super) fn forget_content(&mut self) {
-        for entry in self.by_name.values_mut() {
-            if matches!(entry.state, State::Read(_)) {
-                entry.state = State::Read(None);
-            }
+        self.forget(|state| matches!(state, State::Read(_)));
+    }
+
+    fn forget(&mut self, is_concerned: fn(&State) -> bool) {
+        for entry in self.by_name.values_mut().filter(|entry| is_concerned(&entry.state)) {
+            entry.state = State::Read(None);
         }
     }
 
     /// Ends a scan: the files that it did not meet are missing.
     pub(super) fn scanned(&mut self, met: &BTreeSet<OsString>, now: Instant) {
-        if let (false, true, Target::Directory(here)) = (self.scanned, self.recognised, self.target) {
+        if let (false, true, Target::Directory(here)) = (self.is_scanned, self.recognised, self.target) {
             for entry in self.by_name.values_mut() {
                 entry.directory.get_or_insert(here);
             }
         }
-        self.scanned = true;
+        self.is_scanned = true;
         let missed: Vec<OsString> =
             self.by_name.keys().filter(|name| !met.contains(*name)).cloned().collect();
         for name in missed {

@@ -1,16 +1,17 @@
 //! Looking at names and paths, and reading manifests. All of it may block, but never waits for a writer.
 
 use std::{
-    collections::BTreeSet,
     ffi::{OsStr, OsString},
     io::{self, ErrorKind, Read as _},
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
-use super::entries::{Found, Identity, Target};
+use super::entries::{Found, Identity, Reading, Target};
 use crate::{
-    host::{Attributes, Disk, FileKind, Open, Stamp},
+    host::{Attributes, Disk, FileKind, Open},
     manifest::MAX_MANIFEST,
+    pod::{InvalidManifest, Problem, RejectionReason, Stage},
 };
 
 /// Linux's own bound on the symbolic links in one path.
@@ -73,59 +74,49 @@ pub(super) fn is_being_written(disk: &Disk, path: &Path) -> bool {
     disk.attributes(path, false).is_ok_and(is_new)
 }
 
-/// The result of reading a manifest.
-#[derive(Debug)]
-pub(super) enum Text {
-    Complete(Vec<u8>, Stamp),
-    /// More than [`MAX_MANIFEST`] bytes.
-    TooLarge(Stamp),
-    /// It was written to while it was read.
-    Torn(Stamp),
-    Vanished,
-    Unreadable(String),
-}
+/// How reading a manifest ended, and its text, or why it is rejected; none if it must be read again.
+pub(super) type Read = (Reading, Option<Result<Vec<u8>, RejectionReason>>);
 
 /// Reads a regular file, and nothing else.
 ///
 /// Opening does not block even if a fifo has replaced the file, and the opened file is
 /// inspected before it is read.
-pub(super) fn read(disk: &Disk, path: &Path) -> Text {
+pub(super) fn read(disk: &Disk, path: &Path) -> Read {
     match try_read(disk, path) {
-        Ok(text) => text,
+        Ok(read) => read,
         // The regular file has been removed, or replaced by a socket.
         Err(error)
             if is_missing(&error) || error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) =>
         {
-            Text::Vanished
+            (Reading::Vanished, None)
         }
-        Err(error) => Text::Unreadable(error.to_string()),
+        Err(error) => (Reading::Failed, Some(Err(RejectionReason::Unreadable(error.to_string().into())))),
     }
 }
 
-fn try_read(disk: &Disk, path: &Path) -> io::Result<Text> {
+fn try_read(disk: &Disk, path: &Path) -> io::Result<Read> {
     let mut file = disk.open(path, Open::ReadAtOnce)?;
     let Attributes { kind, stamp: before, .. } = file.attributes()?;
     if kind != FileKind::File {
-        return Ok(Text::Vanished);
+        return Ok((Reading::Vanished, None));
     }
     if before.size > MAX_MANIFEST as u64 {
-        return Ok(Text::TooLarge(before));
+        return Ok((Reading::Complete(before), Some(Err(too_large(before.size)))));
     }
     let mut text = Vec::with_capacity(usize::try_from(before.size).unwrap_or_default() + 1);
     file.by_ref().take(MAX_MANIFEST as u64 + 1).read_to_end(&mut text)?;
     let after = file.attributes()?.stamp;
-    Ok(if (before.size, before.modified) != (after.size, after.modified) {
-        Text::Torn(after)
-    } else if text.len() > MAX_MANIFEST {
-        Text::TooLarge(after)
-    } else {
-        Text::Complete(text, after)
-    })
+    if (before.size, before.modified) != (after.size, after.modified) {
+        return Ok((Reading::Torn(after), None));
+    }
+    let text = if text.len() > MAX_MANIFEST { Err(too_large(after.size)) } else { Ok(text) };
+    Ok((Reading::Complete(after), Some(text)))
 }
 
-/// The names in a directory: all of them, or an error.
-pub(super) fn list(disk: &Disk, directory: &Path) -> io::Result<BTreeSet<OsString>> {
-    Ok(disk.list(directory)?.into_iter().collect())
+fn too_large(size: u64) -> RejectionReason {
+    let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
+    let problems = vec![Problem::error(detail)];
+    RejectionReason::Invalid(Arc::new(InvalidManifest { stage: Stage::Decode, problems }))
 }
 
 /// A path with its symbolic links resolved.

@@ -1,6 +1,7 @@
 //! Reading and decoding manifests: one, many on several threads, or once for `podmux validate`.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,16 +11,16 @@ use tokio::time::Instant;
 
 use super::{
     entries::{Reading, Time},
-    inspect::{self, LEFTOVER, NameKind, Text},
+    inspect::{self, LEFTOVER, NameKind},
 };
 use crate::{
     host::{Disk, Host},
-    manifest::{self, MAX_MANIFEST, Manifest, Preparation},
-    pod::{InvalidManifest, Problem, RejectionReason, SecurityLevel, Stage},
+    manifest::{self, Manifest, Preparation},
+    pod::{RejectionReason, SecurityLevel},
 };
 
 /// A further thread pays off from this many manifests on: about 2 ms of work.
-const WORTH_A_THREAD: usize = 16;
+pub(super) const WORTH_A_THREAD: usize = 16;
 
 /// A manifest that was read and decoded.
 #[derive(Debug)]
@@ -33,38 +34,15 @@ pub(super) struct Loaded {
 
 /// Reads and decodes one manifest.
 pub(super) fn load(host: &Host, path: &Path, preparation: &Preparation, level: SecurityLevel) -> Loaded {
-    let text = inspect::read(&host.disk, path);
+    let (reading, text) = inspect::read(&host.disk, path);
     let at = time(host);
     let rejected = |refusal| RejectionReason::Invalid(Arc::new(refusal));
-    let (reading, manifest) = match text {
-        Text::Complete(text, stamp) => {
-            (Reading::Complete(stamp), Some(manifest::admit(&text, preparation, level).map_err(rejected)))
-        }
-        Text::TooLarge(stamp) => (Reading::Complete(stamp), Some(Err(rejected(too_large(stamp.size))))),
-        Text::Torn(stamp) => (Reading::Torn(stamp), None),
-        Text::Vanished => (Reading::Vanished, None),
-        Text::Unreadable(error) => (Reading::Failed, Some(Err(RejectionReason::Unreadable(error.into())))),
-    };
-    Loaded { reading, at, manifest }
-}
-
-/// Reads and decodes many manifests. The results are in the order of the paths.
-pub(super) fn load_all(
-    host: &Host,
-    paths: &[PathBuf],
-    preparation: &Preparation,
-    level: SecurityLevel,
-) -> Vec<Loaded> {
-    host.threads.map(paths, WORTH_A_THREAD, |path| load(host, path, preparation, level))
+    let admit = |text: Vec<u8>| manifest::admit(&text, preparation, level).map_err(rejected);
+    Loaded { reading, at, manifest: text.map(|text| text.and_then(admit)) }
 }
 
 pub(super) fn time(host: &Host) -> Time {
     Time { now: Instant::now(), wall: host.clock.now() }
-}
-
-fn too_large(size: u64) -> InvalidManifest {
-    let detail = format!("{size} bytes are too many for a manifest: {MAX_MANIFEST} at most; split the file");
-    InvalidManifest { stage: Stage::Decode, problems: vec![Problem::error(detail)] }
 }
 
 /// The content of a manifest directory, sorted by name.
@@ -83,7 +61,7 @@ pub struct Contents {
 pub fn contents(directory: &Path) -> io::Result<Contents> {
     let disk = Disk::default();
     let mut contents = Contents::default();
-    for name in inspect::list(&disk, directory)? {
+    for name in disk.list(directory)?.into_iter().collect::<BTreeSet<_>>() {
         let path = directory.join(&name);
         let skipped = match NameKind::of(&name) {
             NameKind::Hidden => Some("hidden"),
@@ -105,10 +83,8 @@ pub fn contents(directory: &Path) -> io::Result<Contents> {
 pub fn read_manifest(path: &Path) -> Result<Vec<u8>, RejectionReason> {
     let unreadable = |error: &str| RejectionReason::Unreadable(error.into());
     match inspect::read(&Disk::default(), path) {
-        Text::Complete(text, _) => Ok(text),
-        Text::TooLarge(stamp) => Err(RejectionReason::Invalid(Arc::new(too_large(stamp.size)))),
-        Text::Torn(_) => Err(unreadable("it was written to while it was read; try again")),
-        Text::Vanished => Err(unreadable("the file no longer exists")),
-        Text::Unreadable(error) => Err(unreadable(&error)),
+        (_, Some(text)) => text,
+        (Reading::Torn(_), None) => Err(unreadable("it was written to while it was read; try again")),
+        (_, None) => Err(unreadable("the file no longer exists")),
     }
 }

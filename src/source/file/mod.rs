@@ -49,7 +49,6 @@ const LEAST_DEADLINE: Duration = Duration::from_secs(10);
 pub type FileHandle = Handle<Config>;
 
 /// The source of pods from files.
-#[derive(Debug)]
 pub struct FileSource {
     output: Output,
     queue: Arc<ChangeQueue>,
@@ -85,7 +84,7 @@ impl FileSource {
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {
         if let Some(worker) = &mut self.worker {
-            worker.set_host(host.clone());
+            worker.host = host.clone();
         }
         self.output.host = host;
         self
@@ -99,7 +98,7 @@ impl FileSource {
     pub fn with_last_good(mut self, last_good: LastGood) -> Self {
         if let Some(worker) = &mut self.worker {
             self.output.restore(last_good, |path, pods| worker.restore(path, pods));
-            let listing = worker.restored();
+            let listing = worker.builder.restored_listing();
             if !listing.is_empty() {
                 self.output.publish(listing);
             }
@@ -200,7 +199,7 @@ impl FileSource {
                         "the file system has not answered for {deadline:?}; its pods are kept \
                          (check the mount or the server behind it)"
                     );
-                    self.output.failed(&error, false);
+                    self.output.failed("source failed", &error, false, None);
                 }
             }
         }
@@ -217,8 +216,8 @@ impl FileSource {
         }
         self.output.set_detail(outcome.detail);
         match outcome.result {
-            Some(Ok(())) => self.output.succeeded(),
-            Some(Err(error)) => self.output.failed(&error, false),
+            Some(Ok(())) => drop(self.output.succeeded()),
+            Some(Err(error)) => self.output.failed("source failed", &error, false, None),
             None => {}
         }
     }

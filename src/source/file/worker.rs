@@ -16,7 +16,7 @@ use super::{
     config::{Config, OnInvalid, Timings},
     entries::{Action, Cause, Entries, Target},
     inspect::{self, LEFTOVER, NameKind, Resolved, VOLUME_LINK},
-    load::{Loaded, load, load_all, time},
+    load::{Loaded, WORTH_A_THREAD, load, time},
     watch::{Change, ChangeQueue, Changes, Interest, Watch},
 };
 use crate::{
@@ -61,13 +61,13 @@ pub(super) struct Outcome {
 /// The state of the source.
 #[derive(Debug)]
 pub(super) struct Worker {
-    host: Host,
+    pub(super) host: Host,
     config: Config,
     timings: Timings,
     preparation: Preparation,
     /// The path of the settings, absolute.
     path: PathBuf,
-    builder: ListingBuilder,
+    pub(super) builder: ListingBuilder,
     entries: Entries,
     watch: Watch,
     resolved: Option<Resolved>,
@@ -120,10 +120,6 @@ impl Worker {
         self.entries = Entries::new(timings, self.config.check_frequency);
     }
 
-    pub(super) fn set_host(&mut self, host: Host) {
-        self.host = host;
-    }
-
     /// Adds the pods of a manifest of an earlier run. Returns false if the manifest is not one
     /// of this source.
     pub(super) fn restore(&mut self, path: &Origin, pods: Vec<Prepared>) -> bool {
@@ -133,32 +129,15 @@ impl Worker {
         true
     }
 
-    /// The listing of the manifests of an earlier run.
-    pub(super) fn restored(&mut self) -> Listing {
-        self.builder.restored_listing()
-    }
-
     /// Applies the settings that may change while the source runs, also to manifests that are
     /// invalid already.
     pub(super) fn retune(&mut self, Config { check_frequency, on_invalid, pod_security, .. }: Config) {
-        let before = mem::replace(&mut self.config.on_invalid, on_invalid);
-        self.config.check_frequency = check_frequency;
-        self.entries.set_check(check_frequency);
-        if mem::replace(&mut self.config.pod_security, pod_security) != pod_security {
+        self.entries.check = check_frequency;
+        let path = self.config.path.clone();
+        let before =
+            mem::replace(&mut self.config, Config { path, check_frequency, on_invalid, pod_security });
+        if (before.on_invalid, before.pod_security) != (on_invalid, pod_security) {
             self.entries.forget_content();
-        }
-        if before == on_invalid || on_invalid == OnInvalid::Keep {
-            return;
-        }
-        let origins: Vec<Origin> = self.builder.origins().cloned().collect();
-        for origin in origins {
-            let Some(rejection) = self.builder.rejection(&origin) else { continue };
-            let reason = rejection.reason.clone();
-            if matches!(reason, RejectionReason::Invalid(_)) {
-                self.builder.remove(&origin);
-                self.note_changed(self.name_at(&origin).to_owned().as_os_str());
-                self.builder.reject(&origin, reason);
-            }
         }
     }
 
@@ -224,7 +203,7 @@ impl Worker {
 
     /// The listing, if it changed. The first one waits a little for unstable files.
     fn listing(&mut self) -> Option<Listing> {
-        if !self.entries.is_scanned() {
+        if !self.entries.is_scanned {
             return None;
         }
         if !self.published {
@@ -264,8 +243,8 @@ impl Worker {
         self.entries.set_target(resolved.target);
         let names = match (resolved.target, &resolved.real) {
             (Target::File, _) => BTreeSet::from([OsString::new()]),
-            (Target::Directory(_), Some(directory)) => match inspect::list(&self.host.disk, directory) {
-                Ok(names) => self.manifests(names),
+            (Target::Directory(_), Some(directory)) => match self.host.disk.list(directory) {
+                Ok(names) => self.manifests(names.into_iter().collect()),
                 // It vanished just now: the next step resolves the path again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.outcome.wants_scan = true;
@@ -375,7 +354,8 @@ impl Worker {
                     paths.push(path);
                 }
             }
-            let loaded = load_all(&self.host, &paths, &self.preparation, self.config.pod_security);
+            let load = |path: &PathBuf| load(&self.host, path, &self.preparation, self.config.pod_security);
+            let loaded = self.host.threads.map(&paths, WORTH_A_THREAD, load);
             for (name, loaded) in to_read.into_iter().zip(loaded) {
                 self.apply(name, loaded);
             }
@@ -423,7 +403,7 @@ impl Worker {
         let pods = manifest.pods.len();
         if self.builder.put(&origin, manifest.pods, self.host.clock.now()) {
             self.note_changed(name);
-        } else if self.entries.is_scanned() {
+        } else if self.entries.is_scanned {
             return;
         }
         for warning in manifest.warnings {
@@ -438,12 +418,13 @@ impl Worker {
 
     fn reject(&mut self, name: &OsStr, reason: RejectionReason) {
         let origin = self.origin(name);
-        if self.builder.rejection(&origin).is_some_and(|before| before.reason == reason) {
-            return;
-        }
-        if matches!(reason, RejectionReason::Invalid(_)) && self.config.on_invalid == OnInvalid::Remove {
+        let removes =
+            matches!(reason, RejectionReason::Invalid(_)) && self.config.on_invalid == OnInvalid::Remove;
+        if removes && self.builder.pods_of(&origin) > 0 {
             self.builder.remove(&origin);
             self.note_changed(name);
+        } else if self.builder.rejection(&origin).is_some_and(|before| before.reason == reason) {
+            return;
         }
         let error = reason.to_string();
         self.builder.reject(&origin, reason);

@@ -17,7 +17,6 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
 
 use self::set::{Posted, Step, deadline};
 pub use self::{
@@ -318,21 +317,8 @@ impl HttpSource {
             Err(error) => Err(error),
         };
         let now = self.host.clock.now();
-        match &done {
-            Ok(()) => {
-                if let Some(failed) = self.outage.recovered() {
-                    info!(source = "http", failed, "storing posted pods recovered");
-                }
-            }
-            Err(error) => {
-                let error = chain(error);
-                if self.outage.failed(&error, now) {
-                    warn!(source = "http", %error, "storing posted pods failed");
-                } else {
-                    debug!(source = "http", %error, "storing posted pods failed");
-                }
-            }
-        }
+        let error = done.as_ref().err().map(|error| chain(error));
+        self.outage.log("http", "storing posted pods", error.as_deref(), now);
         if done.is_ok() {
             self.status.send_modify(|status| status.last_success = Some(now));
         }
@@ -343,8 +329,8 @@ impl HttpSource {
     /// Replaces the set and publishes it.
     fn publish(&mut self, set: Set, steps: &[Step]) {
         self.set = set;
-        for Step { key, outcome, pod, .. } in steps {
-            let origin = Origin::from(key.as_str());
+        for Step { outcome, pod, .. } in steps {
+            let origin = Origin::from(pod.key().as_str());
             if *outcome == Outcome::Deleted {
                 self.builder.remove(&origin);
                 // A listing without the pod, so that a later one with its name is another
@@ -353,7 +339,7 @@ impl HttpSource {
             } else {
                 self.builder.put_published(&origin, vec![pod.clone()]);
             }
-            self.note_deadline(key);
+            self.note_deadline(pod.key());
         }
         self.posted.send_replace(self.set.pods.clone());
         self.channel.publish(self.builder.listing());
@@ -391,10 +377,8 @@ impl HttpSource {
             return;
         }
         let mut next = self.set.clone();
-        let removed = |key: &PodKey| {
-            let pod = next.remove(key)?;
-            Some(Step { key: key.clone(), outcome: Outcome::Deleted, pod, before: None })
-        };
+        let removed =
+            |key: &PodKey| Some(Step { outcome: Outcome::Deleted, pod: next.remove(key)?, before: None });
         let steps: Vec<Step> = released.iter().filter_map(removed).collect();
         if self.commit(&next, released.iter().map(record::removal).collect()).await.is_err() {
             self.deadlines.extend(released.into_iter().map(|key| (key, now + RETRY)));
@@ -417,7 +401,7 @@ impl HttpSource {
 
 /// The step that publishes a pod of an earlier run.
 fn restored(pod: &Arc<Pod>) -> Step {
-    Step { key: pod.key().clone(), outcome: Outcome::Unchanged, pod: pod.clone(), before: None }
+    Step { outcome: Outcome::Unchanged, pod: pod.clone(), before: None }
 }
 
 /// The result of a step.

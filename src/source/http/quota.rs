@@ -1,7 +1,5 @@
 //! The quota of the posted pods.
 
-use std::fmt;
-
 use crate::pod::Pod;
 
 /// A replacement of at most this size in bytes is always accepted, so that pods can be mended
@@ -24,31 +22,16 @@ impl Default for Config {
     }
 }
 
-/// What the posted pods use of the quota.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Used {
-    pods: u64,
-    bytes: u64,
-}
-
-impl Used {
-    pub(super) fn add(&mut self, pod: &Pod) {
-        self.pods += 1;
-        self.bytes += size(pod);
-    }
-
-    pub(super) fn subtract(&mut self, pod: &Pod) {
-        self.pods -= 1;
-        self.bytes -= size(pod);
-    }
-}
-
-fn size(pod: &Pod) -> u64 {
+/// The size of a pod in bytes.
+pub(super) fn size(pod: &Pod) -> u64 {
     pod.text().len() as u64
 }
 
-/// A write would exceed the quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A write would exceed the quota. Its text has the form of an API server's quota.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "exceeded quota: {flag}, requested: {requested}, used: {used}, limited: {limit}; delete posted pods, or start the agent with a higher --{flag}"
+)]
 pub struct QuotaExceeded {
     flag: &'static str,
     requested: u64,
@@ -56,25 +39,13 @@ pub struct QuotaExceeded {
     limit: u64,
 }
 
-impl fmt::Display for QuotaExceeded {
-    /// The form of an API server's quota.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { flag, requested, used, limit } = self;
-        write!(
-            f,
-            "exceeded quota: {flag}, requested: {requested}, used: {used}, limited: {limit}; \
-             delete posted pods, or start the agent with a higher --{flag}"
-        )
-    }
-}
-
 impl Config {
-    /// Checks a new pod.
-    pub(super) fn check_new(self, used: Used, pod: &Pod) -> Result<(), QuotaExceeded> {
-        let (flag, requested, used, limit) = if used.pods >= self.max_pods {
-            ("max-posted-pods", 1, used.pods, self.max_pods)
-        } else if used.bytes + size(pod) > self.max_bytes {
-            ("max-posted-bytes", size(pod), used.bytes, self.max_bytes)
+    /// Checks a new pod beside some pods of some bytes.
+    pub(super) fn check_new(self, pods: u64, bytes: u64, pod: &Pod) -> Result<(), QuotaExceeded> {
+        let (flag, requested, used, limit) = if pods >= self.max_pods {
+            ("max-posted-pods", 1, pods, self.max_pods)
+        } else if bytes + size(pod) > self.max_bytes {
+            ("max-posted-bytes", size(pod), bytes, self.max_bytes)
         } else {
             return Ok(());
         };
@@ -82,13 +53,12 @@ impl Config {
     }
 
     /// Checks a replacement.
-    pub(super) fn check_replacement(self, used: Used, old: &Pod, new: &Pod) -> Result<(), QuotaExceeded> {
+    pub(super) fn check_replacement(self, used: u64, old: &Pod, new: &Pod) -> Result<(), QuotaExceeded> {
         let requested = size(new).saturating_sub(size(old));
         let is_small = size(new) <= size(old).max(ALWAYS);
-        if is_small || used.bytes + requested <= self.max_bytes {
+        if is_small || used + requested <= self.max_bytes {
             return Ok(());
         }
-        let flag = "max-posted-bytes";
-        Err(QuotaExceeded { flag, requested, used: used.bytes, limit: self.max_bytes })
+        Err(QuotaExceeded { flag: "max-posted-bytes", requested, used, limit: self.max_bytes })
     }
 }

@@ -34,9 +34,9 @@ pub struct LoadError {
 pub(super) fn change(step: &Step) -> Option<Change> {
     match step.outcome {
         Outcome::Unchanged => None,
-        Outcome::Deleted => Some(removal(&step.key)),
+        Outcome::Deleted => Some(removal(step.pod.key())),
         Outcome::Created | Outcome::Configured | Outcome::Terminating => {
-            Some(row(step.key.as_str(), Some(value(&step.pod))))
+            Some(row(step.pod.key().as_str(), Some(value(&step.pod))))
         }
     }
 }

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{
-    quota::{Config, Used},
+    quota::{Config, size},
     write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write},
 };
 use crate::{
@@ -62,7 +62,6 @@ pub(super) fn deadline(pod: &Pod) -> Option<Timestamp> {
 /// The effect of a write on one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step {
-    pub(super) key: PodKey,
     pub(super) outcome: Outcome,
     /// The pod after the write, or before it if it is deleted.
     pub(super) pod: Arc<Pod>,
@@ -77,8 +76,8 @@ pub struct Set {
     pub(super) pods: OrdMap<PodKey, Arc<Pod>>,
     /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
-    /// What the pods use of the quota.
-    used: Used,
+    /// The size of the pods in bytes.
+    bytes: u64,
     /// The resourceVersion of the last change.
     pub(super) version: u64,
 }
@@ -120,16 +119,14 @@ impl Set {
         if deadline(&pod).is_some() {
             self.terminating.insert(key.clone());
         }
-        self.used.add(&pod);
-        if let Some(before) = self.pods.insert(key, pod) {
-            self.used.subtract(&before);
-        }
+        self.bytes += size(&pod);
+        self.bytes -= self.pods.insert(key, pod).map_or(0, |before| size(&before));
     }
 
     /// Removes a pod.
     pub(super) fn remove(&mut self, key: &PodKey) -> Option<Arc<Pod>> {
         let pod = self.pods.remove(key)?;
-        self.used.subtract(&pod);
+        self.bytes -= size(&pod);
         self.terminating.remove(key);
         Some(pod)
     }
@@ -160,7 +157,7 @@ impl Trial<'_> {
 
     fn step(&mut self, outcome: Outcome, pod: Arc<Pod>, before: Option<&Posted>) {
         let before = before.map(|before| before.text("resourceVersion").to_owned());
-        self.steps.push(Step { key: pod.key().clone(), outcome, pod, before });
+        self.steps.push(Step { outcome, pod, before });
     }
 
     fn apply_all(&mut self, pods: Vec<Prepared>) {
@@ -211,7 +208,7 @@ impl Trial<'_> {
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
         pod.set_metadata("generation", Some(1.into()));
         let pod = self.freeze(Posted { pod, seen: self.now });
-        if let Err(exceeded) = self.quota.check_new(self.set.used, &pod) {
+        if let Err(exceeded) = self.quota.check_new(self.set.pods.len() as u64, self.set.bytes, &pod) {
             return self.reject(&key, ObstacleKind::Quota(exceeded));
         }
         self.store(Outcome::Created, pod, None);
@@ -242,7 +239,7 @@ impl Trial<'_> {
             next_generation(&mut pod);
         }
         let pod = self.freeze(Posted { pod, seen: old.seen });
-        if let Err(exceeded) = self.quota.check_replacement(self.set.used, &published, &pod) {
+        if let Err(exceeded) = self.quota.check_replacement(self.set.bytes, &published, &pod) {
             return self.reject(&key, ObstacleKind::Quota(exceeded));
         }
         self.store(Outcome::Configured, pod, Some(&old));

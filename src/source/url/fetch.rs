@@ -44,21 +44,6 @@ pub struct Config {
     pub pod_security: SecurityLevel,
 }
 
-impl Config {
-    /// The kubelet's check frequency (20 s), and nothing but the URL.
-    pub fn new(url: Uri) -> Self {
-        Self {
-            url,
-            headers: HeaderMap::new(),
-            ca_file: None,
-            client_certificate: None,
-            sha256: None,
-            check_frequency: Duration::from_secs(20),
-            pod_security: SecurityLevel::default(),
-        }
-    }
-}
-
 impl fmt::Debug for Config {
     /// Without user, password and query of the URL and without the headers' values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,20 +103,15 @@ fn condition_of(headers: &HeaderMap) -> Option<Condition> {
     etag.or_else(|| Some((IF_MODIFIED_SINCE, header(LAST_MODIFIED)?)))
 }
 
-/// The answer to a request.
-#[derive(Debug)]
-pub(super) enum Answer {
-    Unchanged,
-    Body(Fetched),
-}
-
-/// A body that is not empty and has the pinned digest.
-#[derive(Debug)]
-pub(super) struct Fetched {
-    pub(super) body: Bytes,
+/// A body by its digest, and the condition under which it is sent again.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
     pub(super) sha256: [u8; 32],
     pub(super) condition: Option<Condition>,
 }
+
+/// A body that is not empty and has the pinned digest; none if it is the same as before.
+pub(super) type Answer = Option<(Bytes, Known)>;
 
 /// Sends requests, and reloads certificates.
 #[derive(Debug, Default)]
@@ -222,7 +202,7 @@ async fn request(client: &Client, config: &Config, condition: Option<Condition>)
     let answer = client.send(request).await?;
     match answer.status() {
         StatusCode::OK => {}
-        StatusCode::NOT_MODIFIED if is_conditional => return Ok(Answer::Unchanged),
+        StatusCode::NOT_MODIFIED if is_conditional => return Ok(None),
         StatusCode::NOT_MODIFIED => return Err(UrlError::NotConditional),
         status => return Err(UrlError::Status(status)),
     }
@@ -234,6 +214,6 @@ async fn request(client: &Client, config: &Config, condition: Option<Condition>)
     let sha256: [u8; 32] = Sha256::digest(&body).into();
     match config.sha256 {
         Some(pinned) if pinned != sha256 => Err(UrlError::Pin { found: hex(&sha256), pinned: hex(&pinned) }),
-        _ => Ok(Answer::Body(Fetched { body, sha256, condition })),
+        _ => Ok(Some((body, Known { sha256, condition }))),
     }
 }

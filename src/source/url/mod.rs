@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 pub use self::fetch::Config;
-use self::fetch::{Answer, Condition, Fetched, Fetcher, UrlError};
+use self::fetch::{Condition, Fetcher, Known, UrlError};
 use super::{
     control::{Conflicts, Handle, Output, Requests},
     last_good::LastGood,
@@ -42,15 +42,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Controls a [`UrlSource`] that runs.
 pub type UrlHandle = Handle<Config>;
 
-/// The body of which the current pods were decoded in this run. `None` while another is rejected.
-#[derive(Clone, Debug)]
-struct Known {
-    sha256: [u8; 32],
-    condition: Option<Condition>,
-}
-
 /// The source of pods from a URL.
-#[derive(Debug)]
 pub struct UrlSource {
     output: Output,
     config: Config,
@@ -60,6 +52,7 @@ pub struct UrlSource {
     origin: Origin,
     fetcher: Fetcher,
     builder: ListingBuilder,
+    /// The body of which the current pods were decoded in this run. `None` while another is rejected.
     known: Option<Known>,
     conflicts: Conflicts,
     requests: level::Receiver<Requests<Config>>,
@@ -177,24 +170,28 @@ impl UrlSource {
         let result = self.fetch().await;
         self.output.set_detail(polling(&self.config));
         match result {
-            Ok(()) => self.output.succeeded(),
-            Err(error) => self.output.failed(&chain(&error), matches!(error, UrlError::Rejected(_))),
+            Ok(()) => drop(self.output.succeeded()),
+            Err(error) => {
+                let rejected = matches!(error, UrlError::Rejected(_));
+                let message = if rejected { "manifest rejected" } else { "source failed" };
+                self.output.failed(message, &chain(&error), rejected, None);
+            }
         }
     }
 
     async fn fetch(&mut self) -> Result<(), UrlError> {
         let condition = self.condition();
         match self.fetcher.fetch(&self.output.host.threads, &self.config, self.timeout, condition).await? {
-            Answer::Unchanged => {}
-            Answer::Body(Fetched { sha256, condition, .. }) if self.is_current(&sha256) => {
-                self.known = Some(Known { sha256, condition });
+            None => {}
+            Some((_, known)) if self.known.as_ref().is_some_and(|current| current.sha256 == known.sha256) => {
+                self.known = Some(known);
             }
-            Answer::Body(Fetched { body, sha256, condition }) => {
+            Some((body, known)) => {
                 let (preparation, level) = (self.preparation.clone(), self.config.pod_security);
                 let decoding =
                     self.output.host.threads.blocking(move || manifest::admit(&body, &preparation, level));
                 match decoding.await {
-                    Ok(Ok(manifest)) => self.accept(manifest, Known { sha256, condition }).await,
+                    Ok(Ok(manifest)) => self.accept(manifest, known).await,
                     Ok(Err(rejection)) => return Err(self.reject(rejection)),
                     Err(cancelled) => cancelled.resume_panic(),
                 }
@@ -209,14 +206,9 @@ impl UrlSource {
         self.known.as_ref().filter(pinned)?.condition.clone()
     }
 
-    /// Whether the current pods were decoded from this body.
-    fn is_current(&self, sha256: &[u8; 32]) -> bool {
-        self.known.as_ref().is_some_and(|known| known.sha256 == *sha256)
-    }
-
     /// Whether a listing of this run has been published.
     fn is_live(&self) -> bool {
-        self.output.published().is_some_and(|listing| !listing.is_restored())
+        self.output.published.as_ref().is_some_and(|listing| !listing.is_restored())
     }
 
     async fn accept(&mut self, manifest: Manifest, known: Known) {
@@ -247,7 +239,7 @@ impl UrlSource {
         let changed = self.builder.reject(&self.origin, RejectionReason::Invalid(rejection.clone()));
         if changed && self.is_live() {
             self.publish();
-        } else if changed && self.output.published().is_some() {
+        } else if changed && self.output.published.is_some() {
             self.output.publish(self.builder.restored_listing());
         }
         UrlError::Rejected(rejection)

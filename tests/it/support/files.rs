@@ -11,7 +11,7 @@ use std::{
 use podmux::{
     manifest::Preparation,
     mux::{Mux, Notify, SourceChannel, Updates},
-    pod::{NodeName, Pod, PodUpdate, SourceName},
+    pod::{NodeName, Pod, PodUpdate, SecurityLevel, SourceName},
     source::{
         SourceStatus,
         file::{self, FileHandle, FileSource, OnInvalid, Timings},
@@ -68,7 +68,8 @@ impl FileSettings {
     pub fn source(self, channel: SourceChannel) -> (FileSource, FileHandle) {
         let Self { path, node, check_frequency, on_invalid, quiet, missing_grace } = self;
         let preparation = Preparation { source: SourceName::File, node, generate: None, namespace: None };
-        let config = file::Config { check_frequency, on_invalid, ..file::Config::new(path) };
+        let pod_security = SecurityLevel::default();
+        let config = file::Config { path, check_frequency, on_invalid, pod_security };
         let (source, handle) = FileSource::new(config, preparation, channel);
         (source.with_timings(Timings { quiet, missing_grace }), handle)
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use http::Uri;
+use http::{HeaderMap, Uri};
 use podmux::{
     manifest::Preparation,
     mux::{Mux, Notify, Updates},
-    pod::{NodeName, SourceName},
+    pod::{NodeName, SecurityLevel, SourceName},
     source::{
         SourceStatus,
         url::{Config, UrlHandle, UrlSource},
@@ -21,7 +21,15 @@ use super::files::{line, soon};
 /// The settings of a test. After the first poll there are only requested ones.
 pub fn settings(url: &str) -> Config {
     let url: Uri = url.parse().unwrap();
-    Config { check_frequency: Duration::from_hours(1), ..Config::new(url) }
+    Config {
+        url,
+        headers: HeaderMap::new(),
+        ca_file: None,
+        client_certificate: None,
+        sha256: None,
+        check_frequency: Duration::from_hours(1),
+        pod_security: SecurityLevel::default(),
+    }
 }
 
 /// A running source.

@@ -7,7 +7,7 @@ use podmux::{
     pod::{NodeName, Op, Pod, PodUpdate, SecurityLevel, SourceName},
     source::{
         SourceFailing, SourceStatus,
-        api::{ApiHandle, ApiSource, Config, Kubeconfig},
+        api::{ApiHandle, ApiSource, Config, Kubeconfig, Proxies, ReflectorMetrics},
     },
     storage::SourceState,
 };
@@ -62,6 +62,7 @@ async fn pace() {
 pub struct Reflected {
     pub server: ApiServer,
     pub handle: ApiHandle,
+    pub metrics: ReflectorMetrics,
     pub mux: Mux,
     pub stop: CancellationToken,
     pub source: JoinHandle<()>,
@@ -85,10 +86,12 @@ impl Reflected {
     pub fn start_with(server: &ApiServer, user: &Value, more: impl FnOnce(ApiSource) -> ApiSource) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = Kubeconfig::File(server.kubeconfig(directory.path(), user));
-        let config = Config::new(kubeconfig);
+        let config =
+            Config { kubeconfig, proxies: Proxies::default(), pod_security: SecurityLevel::default() };
         let node = NodeName::new(NODE).unwrap();
         let (mux, turn) = Mux::new(&[SourceName::Api]);
         let (source, handle) = ApiSource::new(config.clone(), node, mux.channel(SourceName::Api).unwrap());
+        let metrics = source.metrics();
         let stop = CancellationToken::new();
         tokio::spawn(turn.run());
         let source = tokio::spawn(more(source).run(stop.clone()));
@@ -97,6 +100,7 @@ impl Reflected {
         Self {
             server: server.clone(),
             handle,
+            metrics,
             mux,
             stop,
             source,
@@ -254,7 +258,7 @@ impl Reflected {
 
     /// How many errors of a kind were counted.
     pub fn errors(&self, kind: &str) -> u64 {
-        self.handle.metrics().errors.get_or_create(&[("kind", kind.to_owned())]).get()
+        self.metrics.errors.get_or_create(&[("kind", kind.to_owned())]).get()
     }
 
     /// The rejections, as `origin: reason`.

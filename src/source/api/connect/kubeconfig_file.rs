@@ -162,11 +162,7 @@ impl Reader {
             hex(&Sha256::digest(certificates))
         });
         let identity = ServerIdentity { url: shown(&url), ca: ca.unwrap_or_default() };
-        let trust = match authorities {
-            _ if cluster.insecure_skip_tls_verify == Some(true) => ServerTrust::Any,
-            Some(authorities) => ServerTrust::Authorities(authorities),
-            None => ServerTrust::System,
-        };
+        let trust = ServerTrust { authorities, is_any: cluster.insecure_skip_tls_verify == Some(true) };
         let server_name = cluster.tls_server_name.clone().filter(|name| !name.is_empty());
         let server_name = server_name.map(ServerName::try_from).transpose();
         let server_name =

@@ -38,13 +38,11 @@ pub(super) struct CertificateAndKey {
 }
 
 /// Which certificate of the API server is trusted.
-pub(super) enum ServerTrust {
-    /// One from a CA of this system.
-    System,
-    /// One from these CAs.
-    Authorities(Vec<CertificateDer<'static>>),
+pub(super) struct ServerTrust {
+    /// One from these CAs, or without them from a CA of this system.
+    pub(super) authorities: Option<Vec<CertificateDer<'static>>>,
     /// Any (`insecure-skip-tls-verify`).
-    Any,
+    pub(super) is_any: bool,
 }
 
 /// The configuration of TLS. It may read the system's CAs, so it may block.
@@ -53,17 +51,13 @@ pub(super) fn tls(
     client: Option<&CertificateAndKey>,
     now: Timestamp,
 ) -> Result<ClientConfig, ConnectError> {
-    let roots = match trust {
-        ServerTrust::System => None,
-        ServerTrust::Authorities(authorities) => {
-            let mut roots = RootCertStore::empty();
-            // As Go's client, skip a CA that cannot be parsed.
-            roots.add_parsable_certificates(authorities.iter().cloned());
-            Some(roots)
-        }
-        // Not used: the verifier is replaced below.
-        ServerTrust::Any => Some(RootCertStore::empty()),
-    };
+    // Those of any server are not used: the verifier is replaced below.
+    let roots = trust.authorities.as_deref().or(trust.is_any.then_some(&[])).map(|authorities| {
+        let mut roots = RootCertStore::empty();
+        // As Go's client, skip a CA that cannot be parsed.
+        roots.add_parsable_certificates(authorities.iter().cloned());
+        roots
+    });
     let identity = client.map(|client| {
         let chain = client.certificate.parse(pem::certificates)?;
         if let Some(at) = chain.first().and_then(|own| not_after(own)).filter(|at| *at < now) {
@@ -79,7 +73,7 @@ pub(super) fn tls(
         (TlsError::Identity(error), None) => ConnectError::Roots(io::Error::other(error)),
         (TlsError::Roots(error), _) => ConnectError::Roots(error),
     })?;
-    if matches!(trust, ServerTrust::Any) {
+    if trust.is_any {
         config.dangerous().set_certificate_verifier(Arc::new(AcceptAny(ring::default_provider())));
     }
     Ok(config)
