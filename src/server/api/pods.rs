@@ -3,7 +3,6 @@
 use std::{iter, sync::Arc};
 
 use axum::{
-    body::Body,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -17,7 +16,7 @@ use super::{
     select::Selector,
 };
 use crate::server::{
-    body::{BodyFormat, ChunkedBody, items},
+    body::{BodyFormat, chunked, items},
     context::{Context, Params, json_text},
     status::ApiError,
 };
@@ -124,13 +123,13 @@ fn pod_list(page: Page) -> Response {
     let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
     let head = format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{metadata},"items":["#);
     let pieces = iter::once(Bytes::from(head)).chain(items(pods.into_iter())).chain(iter::once(LIST_END));
-    json_text(StatusCode::OK, ChunkedBody::of(pieces)).into_response()
+    json_text(StatusCode::OK, chunked(pieces)).into_response()
 }
 
 /// A response with the text of a pod.
 fn pod_response(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
     let text = Bytes::from_owner(pod.text().clone());
-    let body = ChunkedBody::of([text, Bytes::from_static(b"\n")].into_iter());
+    let body = chunked([text, Bytes::from_static(b"\n")].into_iter());
     (warnings, json_text(code, body)).into_response()
 }
 
@@ -190,7 +189,7 @@ async fn write_set(
 /// The result for each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
 /// "metadata":{"resourceVersion":"7"},"items":[{"result":"created","pod":{…}}]}`.
 /// Lists of this resourceVersion and later ones show the written pods.
-fn write_list(seq: &str, written: Vec<Written>) -> Body {
+fn write_list(seq: &str, written: Vec<Written>) -> impl IntoResponse {
     let head = format!(
         r#"{{"kind":"PodWriteList","apiVersion":"podmux/v1","metadata":{{"resourceVersion":"{seq}"}},"items":["#
     );
@@ -199,7 +198,7 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
         let begin = format!(r#"{comma}{{"result":"{}","pod":"#, outcome.as_str());
         [begin.into(), Bytes::from_owner(pod.text().clone()), Bytes::from_static(b"}")]
     });
-    ChunkedBody::of(iter::once(Bytes::from(head)).chain(items).chain(iter::once(LIST_END)))
+    chunked(iter::once(Bytes::from(head)).chain(items).chain(iter::once(LIST_END)))
 }
 
 /// `POST /api/v1/namespaces/{namespace}/pods`: creates a pod.
