@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::{
     HeaderValue, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER},
+    header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -152,7 +152,9 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let retry_after = self.details.as_ref().and_then(|details| details.retry_after_seconds);
         let retry_after = retry_after.map(|seconds| [(RETRY_AFTER, HeaderValue::from(seconds))]);
+        // The API's answer to a caller without credentials names the scheme.
+        let scheme = (self.code() == StatusCode::UNAUTHORIZED).then_some([(WWW_AUTHENTICATE, "Bearer")]);
         let body = [&*self.to_json(), b"\n"].concat();
-        (self.code(), [(CONTENT_TYPE, "application/json")], retry_after, body).into_response()
+        (self.code(), [(CONTENT_TYPE, "application/json")], retry_after, scheme, body).into_response()
     }
 }

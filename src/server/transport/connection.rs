@@ -4,12 +4,16 @@ use std::{
     convert::Infallible,
     future::pending,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use axum::{Router, body::Body, response::Response};
+use axum::{
+    Router,
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
 use http::{
     HeaderValue, Request, Version,
@@ -17,17 +21,15 @@ use http::{
 };
 use hyper::{
     body::{Frame, Incoming, SizeHint},
-    rt::Executor,
     service::service_fn,
 };
 use hyper_util::{
-    rt::{TokioIo, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
-    task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -41,10 +43,10 @@ use tracing::debug;
 
 use super::{
     activity::{ActiveRequest, Activity},
-    auth::{self, ClientInfo, Peer},
+    auth::{self, Peer},
     credentials::Credentials,
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
-    listen::{self, ByteStream},
+    listen::ByteStream,
     request_body::discard,
 };
 use crate::{
@@ -98,18 +100,15 @@ impl Shared {
     }
 }
 
-/// A connection that has a slot.
-pub(super) struct Connection {
-    pub(super) incoming: listen::Incoming,
-    pub(super) privileged: bool,
-    pub(super) slot: Slot,
-    /// On a passed socket, for the drain.
-    pub(super) begun: Option<TaskTrackerToken>,
-}
-
-/// Serves a connection until it ends. On a passed socket, it ends in the drain.
-pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
-    let Connection { incoming: listen::Incoming { stream, peer }, privileged, slot, begun } = connection;
+/// Serves a connection that has a slot until it ends. On a passed socket, it ends in the drain,
+/// which waits for `begun`.
+pub(super) async fn serve(
+    (stream, peer): (Box<dyn ByteStream>, Peer),
+    privileged: bool,
+    slot: Slot,
+    begun: Option<TaskTrackerToken>,
+    shared: Arc<Shared>,
+) {
     let _counted = shared.stats.connected();
     let activity = Activity::new();
     let receiving = activity.clone();
@@ -132,11 +131,10 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
             (Box::new(stream), has_certificate)
         }
     };
-    let client = ClientInfo { peer, has_certificate };
     let watchers = Watchers::of(shared.watchers.clone(), privileged);
     let service = service_fn(|request: Request<Incoming>| {
         let active = activity.request(request.version());
-        let answer = answer(request, client, watchers.clone(), active, shared.clone());
+        let answer = answer(request, (peer, has_certificate), watchers.clone(), active, shared.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let http = http();
@@ -209,8 +207,8 @@ async fn end(activity: &Activity, slot: &Slot, shared: &Shared) -> Result<(), Op
     Ok(())
 }
 
-fn http() -> auto::Builder<Streams> {
-    let mut http = auto::Builder::new(Streams::default());
+fn http() -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
     // hyper's timeout includes the time between two requests: `Activity` separates them.
     http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD);
     http.http2()
@@ -223,22 +221,10 @@ fn http() -> auto::Builder<Streams> {
     http
 }
 
-/// The tasks of an HTTP/2 connection's requests, which end with the connection.
-#[derive(Clone, Default)]
-struct Streams(Arc<Mutex<JoinSet<()>>>);
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
-    fn execute(&self, stream: F) {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while streams.try_join_next().is_some() {}
-        streams.spawn(stream);
-    }
-}
-
 /// Answers one request: authenticates the caller and runs the handler.
 async fn answer(
     request: Request<Incoming>,
-    client: ClientInfo,
+    (peer, has_certificate): (Peer, bool),
     watchers: Watchers,
     mut active: ActiveRequest,
     shared: Arc<Shared>,
@@ -247,13 +233,13 @@ async fn answer(
     let (mut head, body) = request.into_parts();
     let (method, path, version) = (head.method.clone(), head.uri.path().to_owned(), head.version);
     let credentials = shared.credentials.borrow().clone();
-    let mut response = match auth::authenticate(&head, client, &shared.node, &credentials) {
-        Err(denied) => {
-            shared.stats.reject(denied.reason);
+    let mut response = match auth::authenticate(&head, peer, has_certificate, &shared.node, &credentials) {
+        Err((why, error)) => {
+            shared.stats.reject(why);
             if !head.headers.contains_key(EXPECT) {
                 discard(&mut Body::new(body)).await;
             }
-            denied.response()
+            error.into_response()
         }
         Ok(caller) => {
             head.extensions.insert(caller);
