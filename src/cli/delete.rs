@@ -231,8 +231,7 @@ impl Delete<'_> {
             Some(OutputFormat::Name) => format!("pod/{name}\n"),
             None => format!("pod \"{name}\" {forced}deleted{}\n", self.args.dry_run.note()),
         };
-        self.output.write(line.as_bytes())?;
-        self.output.flush()?;
+        self.output.print(&line)?;
         // A pod that was erased at once is answered with a Status.
         if object["kind"] == "Pod" && self.args.dry_run == DryRun::None {
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();

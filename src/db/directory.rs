@@ -5,9 +5,9 @@ use std::{io, path::Path};
 use redb::{Builder, StorageBackend};
 
 use super::{
-    error::{OpenError, is_full},
+    error::{Flaw, OpenError, is_full},
     file::{CACHE_BYTES, DatabaseFile, ReservedFile, open_verified},
-    format::{self, Contents, Flaw, UPGRADES, Upgrade, io_error},
+    format::{self, Contents, UPGRADES, Upgrade, io_error},
     table::Stored,
     writer::{Db, Writer},
 };
@@ -83,7 +83,10 @@ pub fn open_on(
         _ => {}
     }
     let contents = open_verified(&file, |database| format::read(database, known));
-    let (database, mut contents) = contents.map_err(|flaw| open_error(path, known, flaw))?;
+    let (database, mut contents) = contents.map_err(|flaw| match flaw {
+        Flaw::Io(error) => failed(error),
+        flaw => OpenError::Unusable(path.to_owned(), flaw),
+    })?;
     let database = match database {
         Ok(database) => {
             if contents.format < known {
@@ -159,23 +162,5 @@ fn create(host: &Host, file: &DatabaseFile, format: u64) -> io::Result<()> {
 }
 
 fn foreign(path: &Path, what: &str) -> OpenError {
-    OpenError::Foreign { path: path.to_owned(), what: what.to_owned() }
-}
-
-fn open_error(path: &Path, known: u64, flaw: Flaw) -> OpenError {
-    let path = path.to_owned();
-    match flaw {
-        Flaw::Foreign(what) => OpenError::Foreign { path, what },
-        Flaw::Newer(found) => OpenError::Newer { path, found, known },
-        Flaw::Damaged(detail) => OpenError::Damaged { path, detail },
-        Flaw::Storage(error) => match *error {
-            redb::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                OpenError::Damaged { path, detail: "it is truncated".to_owned() }
-            }
-            redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => {
-                OpenError::Io(path, error)
-            }
-            error => OpenError::Damaged { path, detail: error.to_string() },
-        },
-    }
+    OpenError::Unusable(path.to_owned(), Flaw::Foreign(what.to_owned()))
 }

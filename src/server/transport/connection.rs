@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     future::pending,
+    io,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -28,11 +29,10 @@ use hyper_util::{
     server::conn::auto,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     sync::watch,
     time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{
     io::InspectReader,
     sync::CancellationToken,
@@ -112,25 +112,13 @@ pub(super) async fn serve(
     let _counted = shared.stats.connected();
     let activity = Activity::new();
     let receiving = activity.clone();
-    let stream = InspectReader::new(stream, move |bytes: &[u8]| {
+    let stream = Box::new(InspectReader::new(stream, move |bytes: &[u8]| {
         if !bytes.is_empty() {
             receiving.received();
         }
-    });
-    let credentials = shared.credentials.borrow().clone();
-    let plain = credentials.plain || matches!(peer, Peer::Unix(_));
-    let (stream, has_certificate): (Box<dyn ByteStream>, _) = match credentials.tls.clone() {
-        _ if plain => (Box::new(stream), false),
-        // It could not be made yet.
-        None => return shared.stats.reject(RejectReason::Handshake),
-        Some(tls) => {
-            let handshake = TlsAcceptor::from(tls.config).accept(stream);
-            let Some(stream) = encrypted(handshake, &activity, &slot, &shared).await else { return };
-            // A certificate that the client CA has not signed fails the handshake.
-            let has_certificate = stream.get_ref().1.peer_certificates().is_some();
-            (Box::new(stream), has_certificate)
-        }
-    };
+    }));
+    let secured = secured(stream, peer, &activity, &slot, &shared).await;
+    let Some((stream, has_certificate)) = secured else { return };
     let watchers = Watchers::of(shared.watchers.clone(), privileged);
     let service = service_fn(|request: Request<Incoming>| {
         let active = activity.request(request.version());
@@ -168,19 +156,30 @@ pub(super) async fn serve(
     }
 }
 
-/// The stream of a TLS handshake that succeeds in time.
-async fn encrypted<S>(
-    handshake: tokio_rustls::Accept<S>,
+/// The stream of a connection, after the TLS handshake if it has one that succeeds in time, and
+/// whether the client has a certificate.
+async fn secured(
+    stream: Box<dyn ByteStream>,
+    peer: Peer,
     activity: &Activity,
     slot: &Slot,
     shared: &Shared,
-) -> Option<TlsStream<S>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Option<(Box<dyn ByteStream>, bool)> {
+    let credentials = shared.credentials.borrow().clone();
+    if credentials.plain || matches!(peer, Peer::Unix(_)) {
+        return Some((stream, false));
+    }
+    let handshake = async {
+        let Some(tls) = &credentials.tls else { return Err(io::Error::other("it could not be made yet")) };
+        TlsAcceptor::from(tls.config.clone()).accept(stream).await
+    };
     let failed = tokio::select! {
         done = handshake => match done {
-            Ok(stream) => return Some(stream),
+            Ok(stream) => {
+                // A certificate that the client CA has not signed fails the handshake.
+                let has_certificate = stream.get_ref().1.peer_certificates().is_some();
+                return Some((Box::new(stream), has_certificate));
+            }
             Err(error) => {
                 debug!(%error, "TLS handshake failed");
                 true
