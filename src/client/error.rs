@@ -82,14 +82,9 @@ pub enum ClientError {
     /// This URL, without its secrets, redirects to something that is not an http or https URL.
     #[error("{0} redirects to something that is not an http or https URL")]
     BadRedirect(String),
-    /// A redirect leads from https to http.
-    #[error("{from} redirects from https to {location}, which is not encrypted, so it is not followed")]
-    Downgrade {
-        /// The URL that redirects, without its secrets.
-        from: String,
-        /// The target, without its secrets.
-        location: String,
-    },
+    /// A redirect leads from https to http: the URLs without their secrets.
+    #[error("{0} redirects from https to {1}, which is not encrypted, so it is not followed")]
+    Downgrade(String, String),
 }
 
 impl ClientError {

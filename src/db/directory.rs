@@ -36,24 +36,22 @@ pub fn open(host: &Host, directory: &Path) -> Result<(Db, Writer, Stored), OpenE
     let disk = &host.disk;
     create_dir(disk, directory)?;
     let path = directory.join(STATE);
-    let failed = |error: io::Error| match error.kind() {
+    let failed = |path: &Path, error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::InUse(directory.to_owned()),
-        _ => OpenError::Io(directory.to_owned(), error),
+        _ => OpenError::Io(path.to_owned(), error),
     };
-    let lock = open_locked(disk, &directory.join(LOCK), Open::Create).map_err(failed)?;
+    let lock = open_locked(disk, &directory.join(LOCK), Open::Create);
+    let lock = lock.map_err(|error| failed(directory, error))?;
     match disk.attributes(&path, true) {
         Ok(found) if found.kind != FileKind::File => return Err(foreign(&path, "it is not a file")),
         Ok(found) if found.stamp.size == 0 => return Err(foreign(&path, "it is empty")),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create_file(host, directory, &path).map_err(failed)?;
+            create_file(host, directory, &path).map_err(|error| failed(directory, error))?;
         }
         Err(error) => return Err(OpenError::Io(path, error)),
     }
-    let file = open_locked(disk, &path, Open::Write).map_err(|error| match failed(error) {
-        OpenError::Io(_, error) => OpenError::Io(path.clone(), error),
-        in_use => in_use,
-    })?;
+    let file = open_locked(disk, &path, Open::Write).map_err(|error| failed(&path, error))?;
     let (db, mut writer, stored) = open_on(host, ReservedFile::new(file), &path, UPGRADES)?;
     writer.keep(lock);
     Ok((db, writer, stored))

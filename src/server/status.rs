@@ -76,14 +76,6 @@ impl ApiError {
         Self::bad_request(format!("invalid {name} {value:?}: must be a number"))
     }
 
-    /// 422: an option of a verb (`CreateOptions`) has an unsupported value.
-    pub fn no_such_value(options: &'static str, option: &str, value: &str, values: &[&str]) -> Self {
-        let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
-            .about(options, "")
-            .cause("FieldValueNotSupported", why, option)
-    }
-
     /// 404: the pod does not exist.
     pub fn no_such_pod(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("pods {name:?} not found")).about("pods", name)

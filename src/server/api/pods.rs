@@ -49,7 +49,7 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
         let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
         return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
     }
-    let page = PageRequest::new(params.option("limit"), params.option("continue"))?;
+    let page = PageRequest::new(&params)?;
     let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
     let snapshot = server.snapshot().await?;
     check_version(&params, page.is_continued(), snapshot.seq)?;

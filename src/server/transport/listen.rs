@@ -5,7 +5,7 @@ use std::{
     io,
     net::SocketAddr,
     os::{
-        fd::AsFd,
+        fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use std::{
 
 use rustix::{
     fs::{FlockOperation, flock},
-    io::Errno,
+    io::{Errno, ioctl_fionbio},
     net::sockopt,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
@@ -29,10 +29,7 @@ use super::{
     auth::Peer,
     limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES},
 };
-use crate::server::{
-    address::Listen,
-    passed::{PassedListener, PassedSocket},
-};
+use crate::server::{address::Listen, passed::PassedSocket};
 
 /// How long another server may take to accept a connection to its Unix socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -131,7 +128,7 @@ impl Listener {
             // This is systemd's default.
             warn!(%address, "all users can connect to this socket: set SocketMode=0660 in the .socket unit");
         }
-        match adopt(passed.listener) {
+        match adopt(passed.listener, &address) {
             Ok(socket) => Ok(Self { socket, address, passed: true }),
             Err(error) => {
                 let problem = ", a socket passed by systemd".to_owned();
@@ -187,18 +184,17 @@ fn tune(socket: impl AsFd) -> io::Result<()> {
 }
 
 /// The backlog of a passed socket is set in its unit.
-fn adopt(listener: PassedListener) -> io::Result<ListeningSocket> {
-    match listener {
-        PassedListener::Tcp(listener) => {
+fn adopt(listener: OwnedFd, address: &Listen) -> io::Result<ListeningSocket> {
+    ioctl_fionbio(&listener, true)?;
+    Ok(match address {
+        Listen::Tcp(_) => {
             tune(&listener)?;
-            listener.set_nonblocking(true)?;
-            Ok(ListeningSocket::Tcp(TcpListener::from_std(listener)?))
+            ListeningSocket::Tcp(TcpListener::from_std(listener.into())?)
         }
-        PassedListener::Unix(listener) => {
-            listener.set_nonblocking(true)?;
-            Ok(ListeningSocket::Unix { listener: UnixListener::from_std(listener)?, _file: None })
+        Listen::Unix(_) => {
+            ListeningSocket::Unix { listener: UnixListener::from_std(listener.into())?, _file: None }
         }
-    }
+    })
 }
 
 /// The file of a Unix socket, removed on drop unless it was replaced.
