@@ -234,23 +234,17 @@ fn one(pods: Vec<Prepared>, has_list: bool, params: &Params) -> Result<Prepared,
         let message = "the body must be a single Pod: send lists and several documents to POST /pods";
         return Err(ApiError::bad_request(message));
     };
-    let namespace = params.part("namespace").unwrap_or_default();
-    if pod.key().namespace() != namespace {
-        return Err(ApiError::bad_request(format!(
-            "the namespace of the object ({}) does not match the namespace on the URL ({namespace})",
-            pod.key().namespace()
-        )));
-    }
-    match params.part("name") {
-        Some(name) if pod.key().name() != name => Err(ApiError::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({name})",
-            pod.key().name()
-        ))),
-        None if pod.metadata("resourceVersion").is_some() => {
-            Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"))
+    for (part, own) in [("namespace", pod.key().namespace()), ("name", pod.key().name())] {
+        if let Some(wanted) = params.part(part).filter(|wanted| *wanted != own) {
+            return Err(ApiError::bad_request(format!(
+                "the {part} of the object ({own}) does not match the {part} on the URL ({wanted})"
+            )));
         }
-        _ => Ok(pod),
     }
+    if params.part("name").is_none() && pod.metadata("resourceVersion").is_some() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    Ok(pod)
 }
 
 async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> Result<Arc<Pod>, ApiError> {

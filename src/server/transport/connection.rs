@@ -119,7 +119,7 @@ pub(super) async fn serve(
     }));
     let secured = secured(stream, peer, &activity, &slot, &shared).await;
     let Some((stream, has_certificate)) = secured else { return };
-    let watchers = Watchers::of(shared.watchers.clone(), privileged);
+    let watchers = Watchers { slots: shared.watchers.clone(), privileged };
     let service = service_fn(|request: Request<Incoming>| {
         let active = activity.request(request.version());
         let answer = answer(request, (peer, has_certificate), watchers.clone(), active, shared.clone());
