@@ -73,16 +73,13 @@ impl PassedSocket {
             return Err("is a connection, not a listening socket: write Accept=no in the .socket unit".into());
         }
         let address = getsockname(&listener).map_err(failed)?;
-        let (address, both) = match SocketAddr::try_from(address.clone()) {
-            Ok(tcp) => {
-                let both = tcp.is_ipv6() && !sockopt::ipv6_v6only(&listener).map_err(failed)?;
-                (Listen::Tcp(tcp), both)
-            }
-            Err(_) => {
-                let unix = SocketAddrUnix::try_from(address).map_err(failed)?;
-                let path = unix.path().ok_or(NO_FILE)?;
-                (Listen::Unix(OsStr::from_bytes(path.to_bytes()).into()), false)
-            }
+        let (address, both) = if let Ok(tcp) = SocketAddr::try_from(address.clone()) {
+            let both = tcp.is_ipv6() && !sockopt::ipv6_v6only(&listener).map_err(failed)?;
+            (Listen::Tcp(tcp), both)
+        } else {
+            let unix = SocketAddrUnix::try_from(address).map_err(failed)?;
+            let path = unix.path().ok_or(NO_FILE)?;
+            (Listen::Unix(OsStr::from_bytes(path.to_bytes()).into()), false)
         };
         Ok(Self { passed: Passed { address, name: name.to_owned(), both }, listener })
     }
