@@ -98,6 +98,11 @@ impl Shared {
         }
         self.drain.cancelled().await;
     }
+
+    /// Waits for a slot; none after the stop.
+    pub(super) async fn slot(&self, privileged: bool) -> Option<Slot> {
+        self.stop.run_until_cancelled(self.slots.acquire(privileged)).await.flatten()
+    }
 }
 
 /// Serves a connection that has a slot until it ends. On a passed socket, it ends in the drain,

@@ -268,33 +268,31 @@ async fn admit(
     places: &Arc<Semaphore>,
     connections: &mut JoinSet<()>,
 ) {
-    let (slots, stop) = (shared.slots.clone(), shared.stop.clone());
     let (privileged, steps_aside) = match incoming.1 {
         Peer::Unix(uid) => (is_privileged(uid), !is_privileged(uid)),
         Peer::Tcp(_) => (false, false),
     };
     let begun = shared.passed.then(|| shared.begun.token());
     let own = shared.clone();
-    let serve = move |slot| connection::serve(incoming, privileged, slot, begun, own);
-    let mut slot = slots.try_acquire(privileged);
+    let mut slot = shared.slots.try_acquire(privileged);
+    let mut place = None;
     if slot.is_none() {
         shared.stats.reject(RejectReason::Full);
-        if !steps_aside {
-            slot = stop.run_until_cancelled(slots.acquire(privileged)).await.flatten();
-        } else if let Ok(place) = places.clone().try_acquire_owned() {
-            connections.spawn(async move {
-                let slot = stop.run_until_cancelled(slots.acquire(privileged)).await.flatten();
-                drop(place);
-                if let Some(slot) = slot {
-                    serve(slot).await;
-                }
-            });
-            return;
+        if steps_aside {
+            place = places.clone().try_acquire_owned().ok();
+        } else {
+            slot = shared.slot(privileged).await;
         }
     }
-    if let Some(slot) = slot {
-        connections.spawn(serve(slot));
-    }
+    connections.spawn(async move {
+        if place.is_some() {
+            slot = own.slot(privileged).await;
+            drop(place);
+        }
+        if let Some(slot) = slot {
+            connection::serve(incoming, privileged, slot, begun, own).await;
+        }
+    });
 }
 
 /// Whether a user has the reserved slots: root and the agent's own.
