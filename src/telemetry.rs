@@ -21,7 +21,7 @@ use std::{
 };
 
 use rustix::fs::fstat;
-use tracing::{Metadata, level_filters::LevelFilter, subscriber::SetGlobalDefaultError};
+use tracing::{Metadata, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer as _, Registry, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt as _, reload,
 };
@@ -55,14 +55,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The thread that writes the log cannot be started.
-    #[error("cannot start the thread that writes the log")]
-    Thread(#[source] io::Error),
-    /// The log is set up already.
-    #[error("the log is already set up")]
-    Twice(#[source] SetGlobalDefaultError),
-}
+#[error("cannot start the log")]
+pub struct LogError(#[from] io::Error);
 
 /// The log of this process. Dropping it writes the queued lines.
 #[derive(Debug)]
@@ -90,7 +84,7 @@ impl Log {
     /// If it is set up already, or its thread cannot be started.
     pub fn start(config: &Config, environment: &Environment) -> Result<Self, LogError> {
         let journal = stderr_is_the_journal(environment);
-        let lines = Lines::to(io::stderr(), journal).map_err(LogError::Thread)?;
+        let lines = Lines::to(io::stderr(), journal)?;
         let (level, handle) = reload::Layer::new(targets(config.verbosity));
         let form = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
         let form = match config.format {
@@ -104,7 +98,7 @@ impl Log {
             }
         };
         let set = tracing::subscriber::set_global_default(Registry::default().with(level).with(form));
-        set.map_err(LogError::Twice)?;
+        set.map_err(io::Error::other)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         Ok(Self { level: Level(handle), lines })
     }

@@ -103,7 +103,7 @@ async fn work(
     }
     let shutdown = Shutdown::new();
     let Shutdown { finish, stop, abort } = shutdown.clone();
-    let mut tasks = Tasks::new(stop.clone()).deadline_starts_with(finish.clone()).deadline_ends_with(abort);
+    let mut tasks = Tasks::new(stop.clone()).deadline_between(finish.clone(), abort);
     let wiring = wiring::wire(settings, passed, &host, &shutdown, &mut tasks);
     let wired = tokio::select! {
         biased;

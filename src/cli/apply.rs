@@ -195,9 +195,7 @@ impl Apply<'_> {
             1 => pods.remove(0),
             _ => list(pods, ""),
         };
-        let text = document(&object, self.args.output == Some(OutputFormat::Yaml))?;
-        self.output.write(text.as_bytes())?;
-        self.output.flush()
+        self.output.print(&document(&object, self.args.output == Some(OutputFormat::Yaml))?)
     }
 }
 

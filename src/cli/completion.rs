@@ -19,9 +19,7 @@ Examples:
   podmux completion fish > ~/.config/fish/completions/podmux.fish";
 
 pub(super) fn run(args: &Args, command: clap::Command) -> Result<u8, Failure> {
-    let mut output = Output::new();
-    output.write(script(args.shell, command).as_bytes())?;
-    output.flush()?;
+    Output::new().print(&script(args.shell, command))?;
     Ok(0)
 }
 

@@ -14,7 +14,6 @@ use clap::ValueHint;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT, WARNING},
-    uri::InvalidUri,
 };
 use serde_json::Value;
 use tokio::runtime;
@@ -242,20 +241,17 @@ impl Connection {
         path: &str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<Body, Failure> {
-        let mut request = Request::new(Bytes::new());
-        *request.method_mut() = method;
-        *request.uri_mut() =
-            format!("{}{path}", self.base).parse().map_err(Failure::refused::<InvalidUri>)?;
-        let headers = request.headers_mut();
-        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("podmux/", env!("CARGO_PKG_VERSION"))));
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        request = request.header(USER_AGENT, concat!("podmux/", env!("CARGO_PKG_VERSION")));
+        request = request.header(ACCEPT, "application/json");
         if let Some(token) = &self.token {
-            headers.insert(AUTHORIZATION, token.clone());
+            request = request.header(AUTHORIZATION, token);
         }
-        if let Some((media_type, body)) = body {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-            *request.body_mut() = body;
+        let (media_type, body) = body.unzip();
+        if let Some(media_type) = media_type {
+            request = request.header(CONTENT_TYPE, media_type);
         }
+        let request = request.body(body.unwrap_or_default()).map_err(Failure::refused)?;
         let response = self.client.send(request).await.map_err(Failure::failed)?;
         for warning in warnings(response.headers()) {
             print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::anyhow;
-use clap::{ArgAction, ValueEnum};
+use clap::{ArgAction, builder::PossibleValue};
 use http::Method;
 use tokio::time::{Instant, sleep};
 
@@ -71,8 +71,8 @@ pub(super) struct Args {
     dry_run: DryRun,
 
     /// The output format; name prints only pod/NAME
-    #[arg(short, long, value_name = "FORMAT", value_enum)]
-    output: Option<OutputFormat>,
+    #[arg(short, long, value_name = "FORMAT", value_parser = [PossibleValue::new("name").help("Names like pod/web")])]
+    output: Option<String>,
 
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -92,13 +92,6 @@ Examples:
   podmux delete -f manifests/ --ignore-not-found
 
 Exit codes: 0 all deleted; 1 some failed or timed out; 2 invalid arguments, or a PATH does not exist.";
-
-/// The output formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum OutputFormat {
-    /// Names like pod/web
-    Name,
-}
 
 /// A pod to delete.
 struct Deletion {
@@ -227,12 +220,11 @@ impl Delete<'_> {
         };
         let name = Escaped(&deletion.name);
         let forced = if self.args.force { "force " } else { "" };
-        let line = match self.args.output {
-            Some(OutputFormat::Name) => format!("pod/{name}\n"),
+        let line = match &self.args.output {
+            Some(_) => format!("pod/{name}\n"),
             None => format!("pod \"{name}\" {forced}deleted{}\n", self.args.dry_run.note()),
         };
-        self.output.write(line.as_bytes())?;
-        self.output.flush()?;
+        self.output.print(&line)?;
         // A pod that was erased at once is answered with a Status.
         if object["kind"] == "Pod" && self.args.dry_run == DryRun::None {
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();

@@ -39,9 +39,7 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
     block_on(async {
         let credentials = connection.get("/credentials").await?;
         let document = yaml::document(&kubeconfig(&credentials, args.read_only)).map_err(Failure::failed)?;
-        let mut output = Output::new();
-        output.write(document.as_bytes())?;
-        output.flush()?;
+        Output::new().print(&document)?;
         Ok(0)
     })
 }

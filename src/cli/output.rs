@@ -32,6 +32,12 @@ impl Output {
         self.attempt(Write::flush)
     }
 
+    /// Writes a text and flushes it.
+    pub(super) fn print(&mut self, text: &str) -> Result<(), Failure> {
+        self.write(text.as_bytes())?;
+        self.flush()
+    }
+
     fn attempt(
         &mut self,
         write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,

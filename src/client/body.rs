@@ -1,13 +1,19 @@
 //! The body of a response: whole, up to a size and a deadline, or in chunks or lines.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt as _;
+use bytes::Bytes;
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
-use tokio_util::codec::{AnyDelimiterCodec, Decoder as _};
+use tokio_util::{
+    codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead},
+    io::StreamReader,
+};
 
 use super::error::ClientError;
 
@@ -68,18 +74,20 @@ impl Body {
 
     /// The lines of the body as they arrive, each of at most `longest` bytes.
     pub fn lines(self, longest: usize) -> Lines {
+        let from = self.from.clone();
+        let chunks = stream::unfold(self, async |mut body| {
+            let chunk = body.chunk().await?.map_err(io::Error::other);
+            Some((chunk, body))
+        });
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), Vec::new(), longest);
-        Lines { body: self, codec, buffer: BytesMut::new(), ended: false }
+        Lines { lines: FramedRead::new(StreamReader::new(chunks.boxed()), codec), from }
     }
 }
 
 /// The lines of a body that is still being received.
-#[derive(Debug)]
 pub struct Lines {
-    body: Body,
-    codec: AnyDelimiterCodec,
-    buffer: BytesMut,
-    ended: bool,
+    lines: FramedRead<StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>, AnyDelimiterCodec>,
+    from: Arc<str>,
 }
 
 impl Lines {
@@ -93,28 +101,14 @@ impl Lines {
     /// If a line is too long, or if the connection breaks before the end. No line follows
     /// an error.
     pub async fn next(&mut self) -> Option<Result<Bytes, ClientError>> {
-        loop {
-            let Self { codec, buffer, .. } = self;
-            let line = if self.ended { codec.decode_eof(buffer) } else { codec.decode(buffer) };
-            let error = match line {
-                Ok(None) if self.ended => return None,
-                Ok(None) => match self.body.chunk().await {
-                    Some(Ok(chunk)) => {
-                        self.buffer.extend_from_slice(&chunk);
-                        continue;
-                    }
-                    Some(Err(error)) => error,
-                    None => {
-                        self.ended = true;
-                        continue;
-                    }
-                },
-                Ok(Some(line)) => return Some(Ok(line)),
-                Err(_) => ClientError::TooLarge(self.body.from.clone(), self.codec.max_length()),
-            };
-            self.ended = true;
-            self.buffer.clear();
-            return Some(Err(error));
-        }
+        let line = self.lines.next().await?;
+        Some(line.map_err(|error| match error {
+            AnyDelimiterCodecError::Io(error) => {
+                error.downcast().unwrap_or_else(|_| ClientError::CutOff(self.from.clone()))
+            }
+            AnyDelimiterCodecError::MaxChunkLengthExceeded => {
+                ClientError::TooLarge(self.from.clone(), self.lines.decoder().max_length())
+            }
+        }))
     }
 }

@@ -82,14 +82,9 @@ pub enum ClientError {
     /// This URL, without its secrets, redirects to something that is not an http or https URL.
     #[error("{0} redirects to something that is not an http or https URL")]
     BadRedirect(String),
-    /// A redirect leads from https to http.
-    #[error("{from} redirects from https to {location}, which is not encrypted, so it is not followed")]
-    Downgrade {
-        /// The URL that redirects, without its secrets.
-        from: String,
-        /// The target, without its secrets.
-        location: String,
-    },
+    /// A redirect leads from https to http: the URLs without their secrets.
+    #[error("{0} redirects from https to {1}, which is not encrypted, so it is not followed")]
+    Downgrade(String, String),
 }
 
 impl ClientError {
@@ -105,44 +100,33 @@ impl ClientError {
         error: &(dyn Error + 'static),
     ) -> Option<Self> {
         match (cause::<legacy::Error>(error), cause::<hyper::Error>(error)) {
-            (Some(error), _) => Some(Self::from_peer(to, connect_timeout, error)),
+            (Some(error), _) => Some(Self::from_client(to, None, connect_timeout, error)),
             (None, Some(error)) => Some(Self::in_body(to, error)),
             (None, None) => None,
         }
     }
 
-    /// Explains an error of a request to a Unix socket.
-    pub(super) fn from_socket(path: &Path, error: &legacy::Error) -> Self {
-        let to: Arc<str> = path.to_string_lossy().into();
-        let kind = cause::<io::Error>(error).map(io::Error::kind);
-        match kind.filter(|_| error.is_connect()) {
-            Some(io::ErrorKind::NotFound) => Self::NoSocket(path.to_owned()),
-            Some(io::ErrorKind::PermissionDenied) => Self::Permission(path.to_owned()),
-            Some(io::ErrorKind::ConnectionRefused) => Self::Refused(to),
-            _ => Self::from_client(&to, error),
-        }
-    }
-
-    /// Explains an error of a request to a host.
-    pub(super) fn from_peer(to: &Arc<str>, connect_timeout: Duration, error: &legacy::Error) -> Self {
+    /// A request that got no response from a server, or from the socket at this path.
+    pub(super) fn from_client(
+        to: &Arc<str>,
+        socket: Option<&Path>,
+        connect_timeout: Duration,
+        error: &legacy::Error,
+    ) -> Self {
         if let Some(error) = cause::<rustls::Error>(error) {
             return Self::in_tls(to, error);
         }
         let kind = cause::<io::Error>(error).map(io::Error::kind);
-        match kind.filter(|_| error.is_connect()) {
-            Some(io::ErrorKind::ConnectionRefused) => Self::Refused(to.clone()),
-            Some(io::ErrorKind::TimedOut) => Self::ConnectTimeout(to.clone(), connect_timeout),
-            _ => Self::from_client(to, error),
-        }
-    }
-
-    fn from_client(to: &Arc<str>, error: &legacy::Error) -> Self {
-        if error.is_connect() {
-            return Self::Connect(to.clone(), inner(error));
-        }
-        match cause::<hyper::Error>(error) {
-            Some(hyper) if hyper.is_parse() => Self::Protocol(to.clone(), inner(error)),
-            _ => Self::CutOff(to.clone()),
+        match (kind.filter(|_| error.is_connect()), socket) {
+            (Some(io::ErrorKind::NotFound), Some(path)) => Self::NoSocket(path.to_owned()),
+            (Some(io::ErrorKind::PermissionDenied), Some(path)) => Self::Permission(path.to_owned()),
+            (Some(io::ErrorKind::ConnectionRefused), _) => Self::Refused(to.clone()),
+            (Some(io::ErrorKind::TimedOut), None) => Self::ConnectTimeout(to.clone(), connect_timeout),
+            _ if error.is_connect() => Self::Connect(to.clone(), inner(error)),
+            _ => match cause::<hyper::Error>(error) {
+                Some(hyper) if hyper.is_parse() => Self::Protocol(to.clone(), inner(error)),
+                _ => Self::CutOff(to.clone()),
+            },
         }
     }
 

@@ -161,10 +161,8 @@ impl Client {
                 pool.request(request).await
             }
         };
-        response.map_err(|error| match &self.route {
-            Route::Socket(path, _) => ClientError::from_socket(path, &error),
-            Route::Network(_) => ClientError::from_peer(peer, self.settings.connect_timeout, &error),
-        })
+        let (socket, timeout) = (self.settings.socket.as_deref(), self.settings.connect_timeout);
+        response.map_err(|error| ClientError::from_client(peer, socket, timeout, &error))
     }
 
     async fn secure_pool(

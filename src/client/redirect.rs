@@ -46,7 +46,7 @@ pub(super) fn follow(
     let location = str::from_utf8(location).map_err(|_| bad())?;
     let next = resolve(&head.uri, location).ok_or_else(bad)?;
     if head.uri.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
-        return Err(ClientError::Downgrade { from: shown(&head.uri), location: shown(&next) });
+        return Err(ClientError::Downgrade(shown(&head.uri), shown(&next)));
     }
     if !same_origin(&head.uri, &next) {
         let kept =

@@ -23,14 +23,8 @@ const MAX_FILE: u64 = 10 << 20;
 pub(super) struct TlsFiles {
     /// The trusted CAs; the system's without.
     roots: Option<RootCertStore>,
-    identity: Option<LoadedIdentity>,
-}
-
-/// A client certificate with its key, and the files that they were read from.
-struct LoadedIdentity {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    files: CertificateFiles,
+    /// A client certificate with its key, and the files that they were read from.
+    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, CertificateFiles)>,
 }
 
 impl TlsFiles {
@@ -49,18 +43,16 @@ impl TlsFiles {
         let identity = identity.map(|files| {
             let chain = read(disk, &files.certificate, pem::certificates)?;
             let key = read(disk, &files.key, pem::private_key)?;
-            Ok(LoadedIdentity { chain, key, files: files.clone() })
+            Ok((chain, key, files.clone()))
         });
         Ok(Self { roots: roots.transpose()?, identity: identity.transpose()? })
     }
 
     /// The configuration of TLS. It reads the system's CAs if no others are trusted, so it may block.
     pub(super) fn config(&self) -> Result<ClientConfig, ClientError> {
-        let identity = self.identity.as_ref().map(|loaded| (loaded.chain.clone(), loaded.key.clone_key()));
+        let identity = self.identity.as_ref().map(|(chain, key, _)| (chain.clone(), key.clone_key()));
         config(self.roots.clone(), identity).map_err(|error| match (error, &self.identity) {
-            (TlsError::Identity(error), Some(LoadedIdentity { files, .. })) => {
-                ClientError::Identity(files.clone(), error)
-            }
+            (TlsError::Identity(error), Some((.., files))) => ClientError::Identity(files.clone(), error),
             (TlsError::Identity(error), None) => ClientError::Roots(io::Error::other(error)),
             (TlsError::Roots(error), _) => ClientError::Roots(error),
         })

@@ -5,9 +5,9 @@ use std::{io, path::Path};
 use redb::{Builder, StorageBackend};
 
 use super::{
-    error::{OpenError, is_full},
+    error::{Flaw, OpenError, is_full},
     file::{CACHE_BYTES, DatabaseFile, ReservedFile, open_verified},
-    format::{self, Contents, Flaw, UPGRADES, Upgrade, io_error},
+    format::{self, Contents, UPGRADES, Upgrade, io_error},
     table::Stored,
     writer::{Db, Writer},
 };
@@ -36,24 +36,22 @@ pub fn open(host: &Host, directory: &Path) -> Result<(Db, Writer, Stored), OpenE
     let disk = &host.disk;
     create_dir(disk, directory)?;
     let path = directory.join(STATE);
-    let failed = |error: io::Error| match error.kind() {
+    let failed = |path: &Path, error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::InUse(directory.to_owned()),
-        _ => OpenError::Io(directory.to_owned(), error),
+        _ => OpenError::Io(path.to_owned(), error),
     };
-    let lock = open_locked(disk, &directory.join(LOCK), Open::Create).map_err(failed)?;
+    let lock = open_locked(disk, &directory.join(LOCK), Open::Create);
+    let lock = lock.map_err(|error| failed(directory, error))?;
     match disk.attributes(&path, true) {
         Ok(found) if found.kind != FileKind::File => return Err(foreign(&path, "it is not a file")),
         Ok(found) if found.stamp.size == 0 => return Err(foreign(&path, "it is empty")),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create_file(host, directory, &path).map_err(failed)?;
+            create_file(host, directory, &path).map_err(|error| failed(directory, error))?;
         }
         Err(error) => return Err(OpenError::Io(path, error)),
     }
-    let file = open_locked(disk, &path, Open::Write).map_err(|error| match failed(error) {
-        OpenError::Io(_, error) => OpenError::Io(path.clone(), error),
-        in_use => in_use,
-    })?;
+    let file = open_locked(disk, &path, Open::Write).map_err(|error| failed(&path, error))?;
     let (db, mut writer, stored) = open_on(host, ReservedFile::new(file), &path, UPGRADES)?;
     writer.keep(lock);
     Ok((db, writer, stored))
@@ -83,7 +81,10 @@ pub fn open_on(
         _ => {}
     }
     let contents = open_verified(&file, |database| format::read(database, known));
-    let (database, mut contents) = contents.map_err(|flaw| open_error(path, known, flaw))?;
+    let (database, mut contents) = contents.map_err(|flaw| match flaw {
+        Flaw::Io(error) => failed(error),
+        flaw => OpenError::Unusable(path.to_owned(), flaw),
+    })?;
     let database = match database {
         Ok(database) => {
             if contents.format < known {
@@ -159,23 +160,5 @@ fn create(host: &Host, file: &DatabaseFile, format: u64) -> io::Result<()> {
 }
 
 fn foreign(path: &Path, what: &str) -> OpenError {
-    OpenError::Foreign { path: path.to_owned(), what: what.to_owned() }
-}
-
-fn open_error(path: &Path, known: u64, flaw: Flaw) -> OpenError {
-    let path = path.to_owned();
-    match flaw {
-        Flaw::Foreign(what) => OpenError::Foreign { path, what },
-        Flaw::Newer(found) => OpenError::Newer { path, found, known },
-        Flaw::Damaged(detail) => OpenError::Damaged { path, detail },
-        Flaw::Storage(error) => match *error {
-            redb::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                OpenError::Damaged { path, detail: "it is truncated".to_owned() }
-            }
-            redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => {
-                OpenError::Io(path, error)
-            }
-            error => OpenError::Damaged { path, detail: error.to_string() },
-        },
-    }
+    OpenError::Unusable(path.to_owned(), Flaw::Foreign(what.to_owned()))
 }

@@ -11,32 +11,51 @@ pub enum OpenError {
     /// Another process uses the directory.
     #[error("another podmux uses the state directory {}; stop it, or name another with --state-dir", .0.display())]
     InUse(PathBuf),
-    /// The file was never written by podmux.
-    #[error("{} is not a podmux database: {what}; it is left as it is: move it away, or name another directory with --state-dir", .path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// What it is instead.
-        what: String,
-    },
-    /// A newer podmux wrote it.
-    #[error("{} was written by a newer podmux: format {found}, this one supports up to {known}; run the newer one", .path.display())]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: u64,
-        /// The newest supported format.
-        known: u64,
-    },
-    /// It was changed since it was written, or part of it was lost.
-    #[error("{} is damaged: {detail}; it is left as it is: restore a copy of it, or move it away to start with an empty state", .path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        detail: String,
-    },
+    /// The content of the file cannot be used.
+    #[error("{path} {1}", path = .0.display())]
+    Unusable(PathBuf, Flaw),
+}
+
+/// What is wrong with the content of the file.
+#[derive(Debug, thiserror::Error)]
+pub enum Flaw {
+    /// It was never written by podmux. What it is instead.
+    #[error(
+        "is not a podmux database: {0}; it is left as it is: move it away, or name another directory with --state-dir"
+    )]
+    Foreign(String),
+    /// A newer podmux wrote it. Its format, and the newest supported one.
+    #[error("was written by a newer podmux: format {0}, this one supports up to {1}; run the newer one")]
+    Newer(u64, u64),
+    /// It was changed since it was written, or part of it was lost. What is wrong with it.
+    #[error(
+        "is damaged: {0}; it is left as it is: restore a copy of it, or move it away to start with an empty state"
+    )]
+    Damaged(String),
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+impl<E: Into<redb::Error>> From<E> for Flaw {
+    fn from(error: E) -> Self {
+        match error.into() {
+            redb::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Self::Damaged("it is truncated".to_owned())
+            }
+            redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => Self::Io(error),
+            error => Self::Damaged(error.to_string()),
+        }
+    }
+}
+
+impl From<Flaw> for io::Error {
+    fn from(flaw: Flaw) -> Self {
+        match flaw {
+            Flaw::Io(error) => error,
+            flaw => Self::other(flaw),
+        }
+    }
 }
 
 impl OpenError {
@@ -45,9 +64,9 @@ impl OpenError {
     pub fn is_final(&self) -> bool {
         use io::ErrorKind::{NotADirectory, PermissionDenied};
         match self {
-            Self::InUse(_) | Self::Newer { .. } => true,
+            Self::InUse(_) | Self::Unusable(_, Flaw::Newer(..)) => true,
             Self::Io(_, error) => matches!(error.kind(), PermissionDenied | NotADirectory),
-            Self::Foreign { .. } | Self::Damaged { .. } => false,
+            Self::Unusable(..) => false,
         }
     }
 }

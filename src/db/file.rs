@@ -1,14 +1,14 @@
 //! The file of the database: not written before it is verified, and restored after a failed write.
 
 use std::{
-    fmt, io,
+    io,
     panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use redb::{Builder, Database, StorageBackend};
 
-use super::format::Flaw;
+use super::error::Flaw;
 use crate::host::OpenFile;
 
 /// The size of redb's header and its two commit slots.
@@ -23,13 +23,13 @@ const HEAD: usize = 320;
 /// It remembers the head of the file as of the last sync. A commit whose sync failed may be
 /// complete in the page cache and lost on the disk. With the old head it is gone in both, since
 /// redb never overwrites what the last commit needs.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct DatabaseFile {
     file: Arc<dyn StorageBackend>,
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// The operations that are held back, in order.
     held: Option<Vec<Operation>>,
@@ -42,6 +42,7 @@ struct State {
 type Head = Option<[u8; HEAD]>;
 
 /// A change of the file.
+#[derive(Debug)]
 enum Operation {
     Write(u64, Vec<u8>),
     SetLen(u64),
@@ -204,12 +205,6 @@ fn overlay(offset: u64, out: &mut [u8], at: u64, bytes: &[u8]) -> usize {
     let place = |position: u64, start: u64| usize::try_from(position - start).unwrap_or(usize::MAX);
     out[place(from, offset)..place(to, offset)].copy_from_slice(&bytes[place(from, at)..place(to, at)]);
     place(to, offset)
-}
-
-impl fmt::Debug for DatabaseFile {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("DatabaseFile").field("file", &self.file).finish_non_exhaustive()
-    }
 }
 
 /// The space, in bytes, that is reserved for the file to grow. Other programs fill a disk more

@@ -10,7 +10,10 @@ use redb::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::table::{Change, Stored, Table, Tables};
+use super::{
+    error::Flaw,
+    table::{Change, Stored, Table, Tables},
+};
 
 /// One step from a format to the next: returns the changes of the stored tables.
 pub type Upgrade = fn(&Tables) -> Vec<Change>;
@@ -77,36 +80,6 @@ impl Totals {
     }
 }
 
-/// What is wrong with a file.
-#[derive(Debug)]
-pub(super) enum Flaw {
-    /// podmux did not write it.
-    Foreign(String),
-    /// A newer podmux wrote it.
-    Newer(u64),
-    /// It was changed since it was written.
-    Damaged(String),
-    /// It could not be read.
-    Storage(Box<redb::Error>),
-}
-
-impl<E: Into<redb::Error>> From<E> for Flaw {
-    fn from(error: E) -> Self {
-        Self::Storage(Box::new(error.into()))
-    }
-}
-
-impl Flaw {
-    /// As an error of the disk: the file was valid before.
-    pub(super) fn into_io(self) -> io::Error {
-        match self {
-            Self::Storage(error) => io_error(*error),
-            Self::Damaged(detail) | Self::Foreign(detail) => io::Error::other(detail),
-            Self::Newer(format) => io::Error::other(format!("it has format {format}")),
-        }
-    }
-}
-
 /// The error of the disk, if it is one.
 pub(super) fn io_error(error: redb::Error) -> io::Error {
     match error {
@@ -149,7 +122,7 @@ pub(super) fn read(database: &Database, known: u64) -> Result<Contents, Flaw> {
         .filter(|format| *format > 0)
         .ok_or_else(|| wrong_checksum(META, FORMAT))?;
     if format > known {
-        return Err(Flaw::Newer(format));
+        return Err(Flaw::Newer(format, known));
     }
     let totals = Totals::from_bytes(&meta(TOTALS)?).ok_or_else(|| wrong_checksum(META, TOTALS))?;
     let (mut tables, mut found) = (Tables::new(), Totals::default());

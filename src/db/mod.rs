@@ -41,7 +41,7 @@ pub use redb::StorageBackend;
 
 pub use self::{
     directory::{open, open_on},
-    error::{DbError, OpenError},
+    error::{DbError, Flaw, OpenError},
     format::{UPGRADES, Upgrade},
     sequence::Sequence,
     table::{Change, Stored, Table, Tables, Value},

@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::{
     error::DbError,
     file::{DatabaseFile, open_verified},
-    format::{self, Flaw, Totals, io_error},
+    format::{self, Totals, io_error},
     table::{Change, Value},
 };
 use crate::{
@@ -207,7 +207,7 @@ impl Writer {
         }
         self.file.restore()?;
         let opened = open_verified(&self.file, |database| Ok(format::totals(database)?));
-        match opened.map_err(Flaw::into_io)? {
+        match opened? {
             (database, Some(totals)) if totals == self.totals => {
                 let database = database?;
                 // Opening ends with an empty commit.

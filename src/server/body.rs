@@ -1,20 +1,14 @@
 //! Bodies: the formats of requests', and those of responses in chunks.
 
-use std::{
-    convert::Infallible,
-    iter::Peekable,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{convert::Infallible, iter::Peekable, sync::Arc};
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::stream;
 use http::{
-    HeaderMap, StatusCode,
-    header::{CONTENT_ENCODING, CONTENT_TYPE},
+    HeaderMap, HeaderName, StatusCode,
+    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
 };
-use hyper::body::{Frame, SizeHint};
 
 use super::status::ApiError;
 use crate::pod::Pod;
@@ -105,36 +99,13 @@ impl Iterator for Chunks {
     }
 }
 
-/// A response's body of a known length, sent in chunks.
-pub(super) struct ChunkedBody {
-    chunks: Chunks,
-    remaining: u64,
-}
-
-impl ChunkedBody {
-    /// A body of these pieces.
-    pub(super) fn of(pieces: impl Iterator<Item = Bytes> + Clone + Send + 'static) -> Body {
-        let remaining = pieces.clone().map(|piece| piece.len() as u64).sum();
-        Body::new(Self { chunks: Chunks::new(pieces), remaining })
-    }
-}
-
-impl hyper::body::Body for ChunkedBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let chunk = self.chunks.next();
-        self.remaining -= chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
-        Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.remaining)
-    }
+/// A response's body of these pieces and its length, sent in chunks.
+pub(super) fn chunked(
+    pieces: impl Iterator<Item = Bytes> + Clone + Send + 'static,
+) -> ([(HeaderName, u64); 1], Body) {
+    let length = pieces.clone().map(|piece| piece.len() as u64).sum();
+    let chunks = Chunks::new(pieces).map(Ok::<_, Infallible>);
+    ([(CONTENT_LENGTH, length)], Body::from_stream(stream::iter(chunks)))
 }
 
 /// Marks a response as a stream without an end of its own, in its extensions. It ends when

@@ -159,7 +159,10 @@ impl Params {
 
     /// 422: an option has an unsupported value.
     pub(super) fn no_such_value(&self, option: &str, value: &str, values: &[&str]) -> ApiError {
-        ApiError::no_such_value(self.options_kind(), option, value, values)
+        let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
+            .about(self.options_kind(), "")
+            .cause("FieldValueNotSupported", why, option)
     }
 
     /// The API's name for the options of the request's verb.

@@ -24,7 +24,7 @@ pub use self::{
     body::{LARGE_BODIES, SMALL_BODY},
     config::{Config, Generated},
     observe::updates::KEEP_ALIVE,
-    passed::{Passed, PassedError, PassedListener, PassedSocket},
+    passed::{Passed, PassedError, PassedSocket},
     routes::router,
     slots::{MAX_WATCHERS, Watchers},
     stats::{ConnectionStats, RejectReason},

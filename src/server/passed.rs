@@ -2,16 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    io,
-    net::TcpListener,
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::net::UnixListener,
-    },
+    ffi::OsStr,
+    net::SocketAddr,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
 };
 
 use listenfd::ListenFd;
-use rustix::net::sockopt;
+use rustix::{
+    io::Errno,
+    net::{SocketAddrUnix, getsockname, sockopt},
+};
 
 use super::address::Listen;
 
@@ -50,16 +50,7 @@ pub struct PassedSocket {
     /// Its address and name.
     pub passed: Passed,
     /// The socket.
-    pub listener: PassedListener,
-}
-
-/// The two kinds of sockets that are served.
-#[derive(Debug)]
-pub enum PassedListener {
-    /// TCP.
-    Tcp(TcpListener),
-    /// A Unix stream socket.
-    Unix(UnixListener),
+    pub listener: OwnedFd,
 }
 
 /// A passed descriptor cannot be served.
@@ -76,24 +67,19 @@ impl PassedSocket {
     ///
     /// # Errors
     /// Why it cannot be served, and what to change in the `.socket` unit.
-    pub fn new(listener: PassedListener, name: &str) -> Result<Self, String> {
-        let failed = |error: io::Error| format!("does not return its address: {error}");
-        let listens = sockopt::socket_acceptconn(&listener).map_err(|error| failed(error.into()))?;
-        if !listens {
+    pub fn new(listener: OwnedFd, name: &str) -> Result<Self, String> {
+        let failed = |error: Errno| format!("does not return its address: {error}");
+        if !sockopt::socket_acceptconn(&listener).map_err(failed)? {
             return Err("is a connection, not a listening socket: write Accept=no in the .socket unit".into());
         }
-        let mut both = false;
-        let address = match &listener {
-            PassedListener::Tcp(listener) => {
-                let address = listener.local_addr().map_err(failed)?;
-                both = address.is_ipv6()
-                    && !sockopt::ipv6_v6only(listener).map_err(|error| failed(error.into()))?;
-                Listen::Tcp(address)
-            }
-            PassedListener::Unix(listener) => match listener.local_addr().map_err(failed)?.as_pathname() {
-                Some(path) => Listen::Unix(path.to_owned()),
-                None => return Err(NO_FILE.to_owned()),
-            },
+        let address = getsockname(&listener).map_err(failed)?;
+        let (address, both) = if let Ok(tcp) = SocketAddr::try_from(address.clone()) {
+            let both = tcp.is_ipv6() && !sockopt::ipv6_v6only(&listener).map_err(failed)?;
+            (Listen::Tcp(tcp), both)
+        } else {
+            let unix = SocketAddrUnix::try_from(address).map_err(failed)?;
+            let path = unix.path().ok_or(NO_FILE)?;
+            (Listen::Unix(OsStr::from_bytes(path.to_bytes()).into()), false)
         };
         Ok(Self { passed: Passed { address, name: name.to_owned(), both }, listener })
     }
@@ -125,22 +111,13 @@ impl PassedSocket {
 }
 
 /// One socket, or why it cannot be served.
-fn one(fds: &mut ListenFd, index: usize) -> Result<PassedListener, String> {
-    let unix = fds.take_unix_listener(index).ok().flatten().map(PassedListener::Unix);
-    let tcp = |fds: &mut ListenFd| fds.take_tcp_listener(index).ok().flatten().map(PassedListener::Tcp);
+fn one(fds: &mut ListenFd, index: usize) -> Result<OwnedFd, String> {
+    let unix = fds.take_unix_listener(index).ok().flatten().map(OwnedFd::from);
+    let tcp = |fds: &mut ListenFd| fds.take_tcp_listener(index).ok().flatten().map(OwnedFd::from);
     if let Some(listener) = unix.or_else(|| tcp(fds)) {
         return Ok(listener);
     }
     let datagrams = fds.take_unix_datagram(index).is_ok() || fds.take_udp_socket(index).is_ok();
     let what = if datagrams { "is a datagram socket" } else { "is not a stream socket" };
     Err(format!("{what}: write ListenStream= in the .socket unit, and no other Listen…="))
-}
-
-impl AsFd for PassedListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(listener) => listener.as_fd(),
-            Self::Unix(listener) => listener.as_fd(),
-        }
-    }
 }

@@ -91,19 +91,14 @@ impl Slots {
 /// The slots for a caller that follows the updates, in the extensions of each request.
 #[derive(Clone, Debug)]
 pub struct Watchers {
-    slots: Arc<Slots>,
-    privileged: bool,
+    pub(super) slots: Arc<Slots>,
+    pub(super) privileged: bool,
 }
 
 impl Watchers {
     /// The slots of one listener, without a reserved share.
     pub fn new(slots: usize) -> Self {
         Self { slots: Slots::new(slots, false), privileged: false }
-    }
-
-    /// The slots of a connection's listener.
-    pub(super) fn of(slots: Arc<Slots>, privileged: bool) -> Self {
-        Self { slots, privileged }
     }
 
     /// A free slot.

@@ -3,9 +3,10 @@
 use axum::response::{IntoResponse, Response};
 use http::{
     HeaderValue, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER},
+    header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// The maximal length of a message, in bytes: a rejected body may have a key of a megabyte.
 const MAX_MESSAGE: usize = 4096;
@@ -16,15 +17,21 @@ const MAX_CAUSES: usize = 200;
 /// (`apimachinery/pkg/api/errors/errors.go`).
 ///
 /// The response is JSON, with the header `Retry-After` if it is set.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename = "Status", rename_all = "camelCase")]
 pub struct ApiError {
-    code: StatusCode,
-    reason: &'static str,
+    api_version: &'static str,
+    /// Always empty.
+    metadata: Map<String, Value>,
+    status: &'static str,
     message: String,
-    details: Box<StatusDetails>,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Box<StatusDetails>>,
+    code: u16,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusDetails {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -37,7 +44,7 @@ struct StatusDetails {
     retry_after_seconds: Option<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct StatusCause {
     reason: String,
     message: String,
@@ -45,30 +52,18 @@ struct StatusCause {
     field: String,
 }
 
-/// The JSON object, with its fields in the API's order.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StatusObject<'e> {
-    kind: &'static str,
-    api_version: &'static str,
-    metadata: EmptyObject,
-    #[serde(rename = "status")]
-    outcome: &'static str,
-    message: &'e str,
-    reason: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'e StatusDetails>,
-    code: u16,
-}
-
-#[derive(Serialize)]
-struct EmptyObject {}
-
 impl ApiError {
     /// An error with a code, the API's reason, and a message: what is wrong and what to do next.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        let message = cut(message.into());
-        Self { code, reason, message, details: Box::default() }
+        Self {
+            api_version: "v1",
+            metadata: Map::new(),
+            status: "Failure",
+            message: cut(message.into()),
+            reason,
+            details: None,
+            code: code.as_u16(),
+        }
     }
 
     /// 400: the request is malformed.
@@ -79,14 +74,6 @@ impl ApiError {
     /// 400: a parameter is not a number.
     pub fn not_a_number(name: &str, value: &str) -> Self {
         Self::bad_request(format!("invalid {name} {value:?}: must be a number"))
-    }
-
-    /// 422: an option of a verb (`CreateOptions`) has an unsupported value.
-    pub fn no_such_value(options: &'static str, option: &str, value: &str, values: &[&str]) -> Self {
-        let why = format!("Unsupported value: {value:?}: supported values: {}", values.join(", "));
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", format!("{option}: {why}"))
-            .about(options, "")
-            .cause("FieldValueNotSupported", why, option)
     }
 
     /// 404: the pod does not exist.
@@ -109,17 +96,18 @@ impl ApiError {
     /// Sets `details.kind` (`pods`) and `details.name`.
     #[must_use]
     pub fn about(mut self, kind: &'static str, name: &str) -> Self {
-        self.details.kind = kind;
-        name.clone_into(&mut self.details.name);
+        let details = self.details.get_or_insert_default();
+        (details.kind, details.name) = (kind, name.to_owned());
         self
     }
 
     /// Adds a cause. `field` may be empty.
     #[must_use]
     pub fn cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
-        if self.details.causes.len() < MAX_CAUSES {
+        let causes = &mut self.details.get_or_insert_default().causes;
+        if causes.len() < MAX_CAUSES {
             let (message, field) = (cut(message.into()), cut(field.to_owned()));
-            self.details.causes.push(StatusCause { reason: reason.to_owned(), message, field });
+            causes.push(StatusCause { reason: reason.to_owned(), message, field });
         }
         self
     }
@@ -127,29 +115,19 @@ impl ApiError {
     /// Sets after how many seconds the client can retry.
     #[must_use]
     pub fn retry_after(mut self, seconds: u64) -> Self {
-        self.details.retry_after_seconds = Some(seconds);
+        self.details.get_or_insert_default().retry_after_seconds = Some(seconds);
         self
     }
 
     /// The HTTP status code.
     pub fn code(&self) -> StatusCode {
-        self.code
+        StatusCode::from_u16(self.code).unwrap_or_default()
     }
 
     /// The `Status` object, without a newline.
     pub fn to_json(&self) -> Vec<u8> {
-        let status = StatusObject {
-            kind: "Status",
-            api_version: "v1",
-            metadata: EmptyObject {},
-            outcome: "Failure",
-            message: &self.message,
-            reason: self.reason,
-            details: (*self.details != StatusDetails::default()).then_some(&self.details),
-            code: self.code.as_u16(),
-        };
         // Writing texts and numbers to memory cannot fail.
-        serde_json::to_vec(&status).unwrap_or_default()
+        serde_json::to_vec(self).unwrap_or_default()
     }
 }
 
@@ -164,13 +142,11 @@ fn cut(mut text: String) -> String {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let json = HeaderValue::from_static("application/json");
-        let mut body = self.to_json();
-        body.push(b'\n');
-        let mut response = (self.code, [(CONTENT_TYPE, json)], body).into_response();
-        if let Some(seconds) = self.details.retry_after_seconds {
-            response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        response
+        let retry_after = self.details.as_ref().and_then(|details| details.retry_after_seconds);
+        let retry_after = retry_after.map(|seconds| [(RETRY_AFTER, HeaderValue::from(seconds))]);
+        // The API's answer to a caller without credentials names the scheme.
+        let scheme = (self.code() == StatusCode::UNAUTHORIZED).then_some([(WWW_AUTHENTICATE, "Bearer")]);
+        let body = [&*self.to_json(), b"\n"].concat();
+        (self.code(), [(CONTENT_TYPE, "application/json")], retry_after, scheme, body).into_response()
     }
 }

@@ -68,17 +68,12 @@ impl Tasks {
         }
     }
 
-    /// Starts the shutdown deadline when this token is cancelled. It is a child of the stop
-    /// token, and may be cancelled earlier: work is finished before the tasks are stopped.
+    /// Starts the shutdown deadline when the first token is cancelled, and ends it when the second
+    /// one is. The first is a child of the stop token, and may be cancelled earlier: work is finished
+    /// before the tasks are stopped.
     #[must_use]
-    pub fn deadline_starts_with(self, token: CancellationToken) -> Self {
-        Self { starts_deadline: token, ..self }
-    }
-
-    /// Ends the shutdown deadline, once it has started, when this token is cancelled.
-    #[must_use]
-    pub fn deadline_ends_with(self, token: CancellationToken) -> Self {
-        Self { ends_deadline: token, ..self }
+    pub fn deadline_between(self, starts: CancellationToken, ends: CancellationToken) -> Self {
+        Self { starts_deadline: starts, ends_deadline: ends, ..self }
     }
 
     /// Spawns a task. It must end soon after the stop token is cancelled, or after the tasks

@@ -9,7 +9,7 @@ use http::Request;
 use http_body_util::{Full, StreamBody};
 use hyper::{body::Frame, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use podmux::server::{Limits, Listen, PassedListener, PassedSocket};
+use podmux::server::{Limits, Listen, PassedSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 use tokio::{
@@ -36,7 +36,7 @@ impl Both {
     async fn start(limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let kept = net::UnixListener::bind(dir.path().join("s")).unwrap();
-        let socket = PassedListener::Unix(kept.try_clone().unwrap());
+        let socket = kept.try_clone().unwrap().into();
         let passed = vec![PassedSocket::new(socket, "podmux.socket").unwrap()];
         Self { served: Served::start_with(&loopback(), passed, limits).await, dir, kept }
     }

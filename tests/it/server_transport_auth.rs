@@ -222,7 +222,7 @@ async fn an_invalid_token_file_is_an_error_at_the_start() {
             None => {}
             Some(text) => fs::write(&file, text).unwrap(),
         }
-        let error = bind(&with_token(&file), Limits::default()).await.unwrap_err();
+        let error = bind(&with_token(&file), Limits::default()).await.err().unwrap();
         errors += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
         errors += "\n";
     }

@@ -23,7 +23,7 @@ use crate::support::{
 };
 
 async fn bind_error(settings: &Config) -> String {
-    chain(&bind(settings, Limits::default()).await.unwrap_err())
+    chain(&bind(settings, Limits::default()).await.err().unwrap())
 }
 
 /// Why an address cannot be bound now. It is bound later.

@@ -207,7 +207,7 @@ async fn invalid_certificates_are_errors_at_the_start() {
         (pair(&certificate, &key), Some(empty.clone())),
     ] {
         let settings = Config { tls, client_ca_file, ..loopback() };
-        let error = bind(&settings, Limits::default()).await.unwrap_err();
+        let error = bind(&settings, Limits::default()).await.err().unwrap();
         errors += &chain(&error).replace(dir.path().to_str().unwrap(), "DIR");
         errors += "\n";
     }

@@ -124,7 +124,7 @@ async fn unfinished_tasks_are_named_at_the_deadline_and_aborted() {
 async fn the_deadline_can_start_before_the_tasks_are_stopped() {
     let (tasks, stop) = tasks();
     let finish = stop.child_token();
-    let mut tasks = tasks.deadline_starts_with(finish.clone());
+    let mut tasks = tasks.deadline_between(finish.clone(), CancellationToken::new());
     tasks.spawn("stuck", pending());
     let begun = Instant::now();
     finish.cancel();

@@ -33,8 +33,7 @@ impl Printer {
     }
 
     pub(super) fn text(&mut self, text: &str) -> Result<(), Failure> {
-        self.output.write(text.as_bytes())?;
-        self.output.flush()
+        self.output.print(text)
     }
 
     /// Prints an object as JSON or YAML. Several objects in a row are a stream of documents.

@@ -82,15 +82,14 @@ fn check_all(
 
 /// Lists the manifests of an argument. Nothing is opened.
 fn find(path: &Path) -> Result<Contents, String> {
-    let is_file = is_stdin(path) || {
+    if !is_stdin(path) {
         let kind = path.metadata().map_err(|error| describe(&error))?.file_type();
-        if !kind.is_file() && !kind.is_dir() {
+        if kind.is_dir() {
+            return contents(path).map_err(|error| describe(&error));
+        }
+        if !kind.is_file() {
             return Err("neither a file nor a directory; pipe it into podmux validate -".to_owned());
         }
-        kind.is_file()
-    };
-    if is_file {
-        return Ok(Contents { manifests: vec![path.to_owned()], skipped: Vec::new() });
     }
-    contents(path).map_err(|error| describe(&error))
+    Ok(Contents { manifests: vec![path.to_owned()], skipped: Vec::new() })
 }

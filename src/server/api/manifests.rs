@@ -4,6 +4,7 @@ use std::{fmt::Write as _, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header::WARNING};
+use serde_json::Value;
 
 use crate::server::{
     body::{BodyFormat, SMALL_BODY},
@@ -13,7 +14,7 @@ use crate::server::{
 use crate::{
     host::Random,
     manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD, yaml},
-    pod::{InvalidManifest, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
+    pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName, Stage},
 };
 
 /// kube-apiserver's limits of one warning, in characters, and of all warnings of a response, in
@@ -59,7 +60,8 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     };
     let text = body.clone();
     let level = *server.view.pod_security.borrow();
-    let decoded = server.decode(body.len(), move || decode(&text, format, &preparation, level)).await?;
+    let admit = if format == BodyFormat::Json { manifest::admit_json } else { manifest::admit };
+    let decoded = server.decode(body.len(), move || admit(&text, &preparation, level)).await?;
     let Manifest { pods, has_list, warnings } =
         decoded.map_err(|refusal| rejection(&refusal, format, name_in(&body).as_deref()))?;
     if validation == "Strict" {
@@ -74,7 +76,7 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
 /// Rejects pods with finalizers: nothing on the node would ever remove them.
 fn check_finalizers(pods: &[Prepared]) -> Result<(), ApiError> {
     let has_finalizers = |pod: &&Prepared| {
-        let finalizers = pod.metadata("finalizers").and_then(serde_json::Value::as_array);
+        let finalizers = pod.metadata("finalizers").and_then(Value::as_array);
         finalizers.is_some_and(|finalizers| !finalizers.is_empty())
     };
     let Some(pod) = pods.iter().find(has_finalizers) else { return Ok(()) };
@@ -91,9 +93,7 @@ fn check_finalizers(pods: &[Prepared]) -> Result<(), ApiError> {
 
 /// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
 fn has_empty_items(text: &[u8]) -> bool {
-    let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY);
-    let list = text.and_then(|text| yaml::to_json(text).ok());
-    list.is_some_and(|list| list.get("items").is_some_and(serde_json::Value::is_array))
+    value_of(text).is_some_and(|list| list["items"].is_array())
 }
 
 /// Generates names that no merged and no posted pod has. Two concurrent requests can still
@@ -103,19 +103,6 @@ fn names(server: &Context) -> Generate {
     let is_taken = move |key: &PodKey| merged.get(key).is_some() || posted.contains_key(key);
     let random = server.view.host.random.clone();
     Generate { letters: Arc::new(move || suffix(&random)), is_taken: Arc::new(is_taken) }
-}
-
-fn decode(
-    text: &[u8],
-    format: BodyFormat,
-    preparation: &Preparation,
-    level: SecurityLevel,
-) -> Result<Manifest, InvalidManifest> {
-    if format == BodyFormat::Json {
-        manifest::admit_json(text, preparation, level)
-    } else {
-        manifest::admit(text, preparation, level)
-    }
 }
 
 /// The `Status` of a rejected body.
@@ -155,11 +142,16 @@ fn rejection(refusal: &InvalidManifest, format: BodyFormat, name: Option<&str>) 
 
 /// The name of the single pod of a rejected body. A large body is not decoded again for it.
 fn name_in(text: &[u8]) -> Option<String> {
-    let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
-    let body = yaml::to_json(text).ok()?;
+    let body = value_of(text)?;
     let metadata = body.get("metadata")?;
     let name = metadata.get("name").or_else(|| metadata.get("generateName"))?;
     name.as_str().map(str::to_owned)
+}
+
+/// The value of a small body.
+fn value_of(text: &[u8]) -> Option<Value> {
+    let text = str::from_utf8(text).ok().filter(|text| text.len() <= SMALL_BODY)?;
+    yaml::to_json(text).ok()
 }
 
 /// The problems in one text; several are in brackets, as in the API.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::select::Selector;
 use crate::pod::{Entry, Pod, PodKey};
-use crate::server::status::ApiError;
+use crate::server::{context::Params, status::ApiError};
 
 /// The page of a list that a request asks for.
 #[derive(Clone, Debug, Default)]
@@ -48,14 +48,11 @@ impl PageRequest {
     ///
     /// # Errors
     /// 400 if the limit is not a number or the token is invalid.
-    pub(crate) fn new(limit: &str, token: &str) -> Result<Self, ApiError> {
-        let limit = match limit {
-            "" => 0,
-            limit => limit.parse::<i64>().map_err(|_| ApiError::not_a_number("limit", limit))?,
-        };
+    pub(crate) fn new(params: &Params) -> Result<Self, ApiError> {
         // As at the API, less than one is no limit.
-        let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
-        let token = match token {
+        let limit = params.number::<i64>("limit")?;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
+        let token = match params.option("continue") {
             "" => None,
             token => Some(ContinueToken::decode(token).ok_or_else(|| {
                 let message = "continue key is not valid: use metadata.continue of the previous page";

@@ -3,7 +3,6 @@
 use std::{iter, sync::Arc};
 
 use axum::{
-    body::Body,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -17,7 +16,7 @@ use super::{
     select::Selector,
 };
 use crate::server::{
-    body::{BodyFormat, ChunkedBody, items},
+    body::{BodyFormat, chunked, items},
     context::{Context, Params, json_text},
     status::ApiError,
 };
@@ -50,7 +49,7 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
         let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
         return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
     }
-    let page = PageRequest::new(params.option("limit"), params.option("continue"))?;
+    let page = PageRequest::new(&params)?;
     let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
     let snapshot = server.snapshot().await?;
     check_version(&params, page.is_continued(), snapshot.seq)?;
@@ -124,13 +123,13 @@ fn pod_list(page: Page) -> Response {
     let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
     let head = format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{metadata},"items":["#);
     let pieces = iter::once(Bytes::from(head)).chain(items(pods.into_iter())).chain(iter::once(LIST_END));
-    json_text(StatusCode::OK, ChunkedBody::of(pieces)).into_response()
+    json_text(StatusCode::OK, chunked(pieces)).into_response()
 }
 
 /// A response with the text of a pod.
 fn pod_response(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
     let text = Bytes::from_owner(pod.text().clone());
-    let body = ChunkedBody::of([text, Bytes::from_static(b"\n")].into_iter());
+    let body = chunked([text, Bytes::from_static(b"\n")].into_iter());
     (warnings, json_text(code, body)).into_response()
 }
 
@@ -190,7 +189,7 @@ async fn write_set(
 /// The result for each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
 /// "metadata":{"resourceVersion":"7"},"items":[{"result":"created","pod":{…}}]}`.
 /// Lists of this resourceVersion and later ones show the written pods.
-fn write_list(seq: &str, written: Vec<Written>) -> Body {
+fn write_list(seq: &str, written: Vec<Written>) -> impl IntoResponse {
     let head = format!(
         r#"{{"kind":"PodWriteList","apiVersion":"podmux/v1","metadata":{{"resourceVersion":"{seq}"}},"items":["#
     );
@@ -199,7 +198,7 @@ fn write_list(seq: &str, written: Vec<Written>) -> Body {
         let begin = format!(r#"{comma}{{"result":"{}","pod":"#, outcome.as_str());
         [begin.into(), Bytes::from_owner(pod.text().clone()), Bytes::from_static(b"}")]
     });
-    ChunkedBody::of(iter::once(Bytes::from(head)).chain(items).chain(iter::once(LIST_END)))
+    chunked(iter::once(Bytes::from(head)).chain(items).chain(iter::once(LIST_END)))
 }
 
 /// `POST /api/v1/namespaces/{namespace}/pods`: creates a pod.
@@ -235,23 +234,17 @@ fn one(pods: Vec<Prepared>, has_list: bool, params: &Params) -> Result<Prepared,
         let message = "the body must be a single Pod: send lists and several documents to POST /pods";
         return Err(ApiError::bad_request(message));
     };
-    let namespace = params.part("namespace").unwrap_or_default();
-    if pod.key().namespace() != namespace {
-        return Err(ApiError::bad_request(format!(
-            "the namespace of the object ({}) does not match the namespace on the URL ({namespace})",
-            pod.key().namespace()
-        )));
-    }
-    match params.part("name") {
-        Some(name) if pod.key().name() != name => Err(ApiError::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({name})",
-            pod.key().name()
-        ))),
-        None if pod.metadata("resourceVersion").is_some() => {
-            Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"))
+    for (part, own) in [("namespace", pod.key().namespace()), ("name", pod.key().name())] {
+        if let Some(wanted) = params.part(part).filter(|wanted| *wanted != own) {
+            return Err(ApiError::bad_request(format!(
+                "the {part} of the object ({own}) does not match the {part} on the URL ({wanted})"
+            )));
         }
-        _ => Ok(pod),
     }
+    if params.part("name").is_none() && pod.metadata("resourceVersion").is_some() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    Ok(pod)
 }
 
 async fn write_one(server: &Context, write: Write, key: &PodKey, dry: bool) -> Result<Arc<Pod>, ApiError> {

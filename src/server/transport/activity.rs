@@ -95,20 +95,10 @@ impl Activity {
     /// request can be lost: see RFC 9113, 6.8.
     pub(super) async fn sent_request_read(&self, idle: Duration) {
         let mut states = self.0.subscribe();
-        loop {
-            let (waits, head) = {
-                let state = states.borrow_and_update();
-                (state.requests.is_empty() && !state.multiplexed, state.head)
-            };
-            // `self` owns the sender.
-            let changed = match (waits, head) {
-                (false, _) => return,
-                (true, true) => states.changed().await.is_ok(),
-                (true, false) => timeout(idle, states.changed()).await.is_ok(),
-            };
-            if !changed {
-                return;
-            }
+        let is_read = |state: &State| !state.requests.is_empty() || state.multiplexed;
+        // `self` owns the sender.
+        if timeout(idle, states.wait_for(|state| state.head || is_read(state))).await.is_ok() {
+            let _ = states.wait_for(is_read).await;
         }
     }
 

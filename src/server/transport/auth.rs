@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use axum::response::{IntoResponse as _, Response};
 use http::{
     HeaderValue, Method, StatusCode,
-    header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE},
+    header::{AUTHORIZATION, HOST, ORIGIN},
     request::Parts,
     uri::Authority,
 };
@@ -47,34 +46,8 @@ pub(super) enum Peer {
     Tcp(IpAddr),
 }
 
-/// What is known about the client of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClientInfo {
-    pub(super) peer: Peer,
-    /// Whether the client has a certificate that the client CA has signed.
-    pub(super) has_certificate: bool,
-}
-
 /// A request that is rejected before it is read.
-#[derive(Debug)]
-pub(super) struct AuthError {
-    pub(super) reason: RejectReason,
-    pub(super) error: ApiError,
-}
-
-impl AuthError {
-    fn new(why: RejectReason, code: StatusCode, reason: &'static str, message: String) -> Self {
-        Self { reason: why, error: ApiError::new(code, reason, message) }
-    }
-
-    pub(super) fn response(self) -> Response {
-        let mut response = self.error.into_response();
-        if response.status() == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
-    }
-}
+type Denied = (RejectReason, ApiError);
 
 /// Authenticates the caller of a request.
 ///
@@ -82,15 +55,16 @@ impl AuthError {
 /// checked, because clients send any or none.
 pub(super) fn authenticate(
     head: &Parts,
-    client: ClientInfo,
+    peer: Peer,
+    has_certificate: bool,
     node: &NodeName,
     credentials: &Credentials,
-) -> Result<Caller, AuthError> {
+) -> Result<Caller, Denied> {
     if head.headers.contains_key(ORIGIN) {
-        let message = "requests of web pages are rejected: remove the Origin header".to_owned();
-        return Err(AuthError::new(RejectReason::Origin, StatusCode::FORBIDDEN, "Forbidden", message));
+        let message = "requests of web pages are rejected: remove the Origin header";
+        return Err((RejectReason::Origin, forbidden(message)));
     }
-    let local = match client.peer {
+    let local = match peer {
         Peer::Unix(uid) => return Ok(Caller::Unix { uid }),
         Peer::Tcp(local) => local,
     };
@@ -99,20 +73,19 @@ pub(super) fn authenticate(
         let message = format!(
             "the request is for another host, {host}: use localhost, {node}, {local} or a name in the server's certificate"
         );
-        return Err(AuthError::new(RejectReason::Host, StatusCode::FORBIDDEN, "Forbidden", message));
+        return Err((RejectReason::Host, forbidden(message)));
     }
     if has_token(head, credentials.token.as_ref()) {
         return Ok(Caller::Token);
     }
-    if client.has_certificate {
+    if has_certificate {
         return Ok(Caller::Certificate);
     }
     let reads = head.method == Method::GET || head.method == Method::HEAD;
     if has_token(head, credentials.read_token.as_ref()) {
-        let message = "the read token permits GET and HEAD only: send the other token".to_owned();
-        let why = RejectReason::Unauthorized;
-        let error = || AuthError::new(why, StatusCode::FORBIDDEN, "Forbidden", message);
-        return reads.then_some(Caller::ReadToken).ok_or_else(error);
+        let message = "the read token permits GET and HEAD only: send the other token";
+        let denied = || (RejectReason::Unauthorized, forbidden(message));
+        return reads.then_some(Caller::ReadToken).ok_or_else(denied);
     }
     let is_probe = reads && OPEN_PATHS.contains(&head.uri.path()) && head.uri.query().is_none();
     if is_probe || credentials.anonymous {
@@ -124,15 +97,19 @@ pub(super) fn authenticate(
         (true, true) => "the token as Authorization: Bearer TOKEN, or a client certificate",
     };
     let message = format!("the caller is not authenticated: send {ways}");
-    Err(AuthError::new(RejectReason::Unauthorized, StatusCode::UNAUTHORIZED, "Unauthorized", message))
+    Err((RejectReason::Unauthorized, ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized", message)))
+}
+
+fn forbidden(message: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message)
 }
 
 /// The host of a request. A web page that resolves its own name to this machine (DNS
 /// rebinding) has that name here.
-fn host(head: &Parts) -> Result<Authority, AuthError> {
+fn host(head: &Parts) -> Result<Authority, Denied> {
     let rejected = |problem: &str| {
         let message = format!("{problem}: send one Host header with the server's name or address");
-        AuthError::new(RejectReason::Host, StatusCode::BAD_REQUEST, "BadRequest", message)
+        (RejectReason::Host, ApiError::bad_request(message))
     };
     let mut hosts = head.headers.get_all(HOST).iter();
     let host = match (head.uri.authority(), hosts.next(), hosts.next()) {

@@ -3,13 +3,18 @@
 use std::{
     convert::Infallible,
     future::pending,
+    io,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use axum::{Router, body::Body, response::Response};
+use axum::{
+    Router,
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
 use http::{
     HeaderValue, Request, Version,
@@ -17,20 +22,17 @@ use http::{
 };
 use hyper::{
     body::{Frame, Incoming, SizeHint},
-    rt::Executor,
     service::service_fn,
 };
 use hyper_util::{
-    rt::{TokioIo, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     sync::watch,
-    task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{
     io::InspectReader,
     sync::CancellationToken,
@@ -41,10 +43,10 @@ use tracing::debug;
 
 use super::{
     activity::{ActiveRequest, Activity},
-    auth::{self, ClientInfo, Peer},
+    auth::{self, Peer},
     credentials::Credentials,
     limits::{HEAD, Limits, SEND_BUFFER, STREAMS, WINDOW},
-    listen::{self, ByteStream},
+    listen::ByteStream,
     request_body::discard,
 };
 use crate::{
@@ -96,47 +98,36 @@ impl Shared {
         }
         self.drain.cancelled().await;
     }
+
+    /// Waits for a slot; none after the stop.
+    pub(super) async fn slot(&self, privileged: bool) -> Option<Slot> {
+        self.stop.run_until_cancelled(self.slots.acquire(privileged)).await.flatten()
+    }
 }
 
-/// A connection that has a slot.
-pub(super) struct Connection {
-    pub(super) incoming: listen::Incoming,
-    pub(super) privileged: bool,
-    pub(super) slot: Slot,
-    /// On a passed socket, for the drain.
-    pub(super) begun: Option<TaskTrackerToken>,
-}
-
-/// Serves a connection until it ends. On a passed socket, it ends in the drain.
-pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
-    let Connection { incoming: listen::Incoming { stream, peer }, privileged, slot, begun } = connection;
+/// Serves a connection that has a slot until it ends. On a passed socket, it ends in the drain,
+/// which waits for `begun`.
+pub(super) async fn serve(
+    (stream, peer): (Box<dyn ByteStream>, Peer),
+    privileged: bool,
+    slot: Slot,
+    begun: Option<TaskTrackerToken>,
+    shared: Arc<Shared>,
+) {
     let _counted = shared.stats.connected();
     let activity = Activity::new();
     let receiving = activity.clone();
-    let stream = InspectReader::new(stream, move |bytes: &[u8]| {
+    let stream = Box::new(InspectReader::new(stream, move |bytes: &[u8]| {
         if !bytes.is_empty() {
             receiving.received();
         }
-    });
-    let credentials = shared.credentials.borrow().clone();
-    let plain = credentials.plain || matches!(peer, Peer::Unix(_));
-    let (stream, has_certificate): (Box<dyn ByteStream>, _) = match credentials.tls.clone() {
-        _ if plain => (Box::new(stream), false),
-        // It could not be made yet.
-        None => return shared.stats.reject(RejectReason::Handshake),
-        Some(tls) => {
-            let handshake = TlsAcceptor::from(tls.config).accept(stream);
-            let Some(stream) = encrypted(handshake, &activity, &slot, &shared).await else { return };
-            // A certificate that the client CA has not signed fails the handshake.
-            let has_certificate = stream.get_ref().1.peer_certificates().is_some();
-            (Box::new(stream), has_certificate)
-        }
-    };
-    let client = ClientInfo { peer, has_certificate };
-    let watchers = Watchers::of(shared.watchers.clone(), privileged);
+    }));
+    let secured = secured(stream, peer, &activity, &slot, &shared).await;
+    let Some((stream, has_certificate)) = secured else { return };
+    let watchers = Watchers { slots: shared.watchers.clone(), privileged };
     let service = service_fn(|request: Request<Incoming>| {
         let active = activity.request(request.version());
-        let answer = answer(request, client, watchers.clone(), active, shared.clone());
+        let answer = answer(request, (peer, has_certificate), watchers.clone(), active, shared.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let http = http();
@@ -170,19 +161,30 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     }
 }
 
-/// The stream of a TLS handshake that succeeds in time.
-async fn encrypted<S>(
-    handshake: tokio_rustls::Accept<S>,
+/// The stream of a connection, after the TLS handshake if it has one that succeeds in time, and
+/// whether the client has a certificate.
+async fn secured(
+    stream: Box<dyn ByteStream>,
+    peer: Peer,
     activity: &Activity,
     slot: &Slot,
     shared: &Shared,
-) -> Option<TlsStream<S>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Option<(Box<dyn ByteStream>, bool)> {
+    let credentials = shared.credentials.borrow().clone();
+    if credentials.plain || matches!(peer, Peer::Unix(_)) {
+        return Some((stream, false));
+    }
+    let handshake = async {
+        let Some(tls) = &credentials.tls else { return Err(io::Error::other("it could not be made yet")) };
+        TlsAcceptor::from(tls.config.clone()).accept(stream).await
+    };
     let failed = tokio::select! {
         done = handshake => match done {
-            Ok(stream) => return Some(stream),
+            Ok(stream) => {
+                // A certificate that the client CA has not signed fails the handshake.
+                let has_certificate = stream.get_ref().1.peer_certificates().is_some();
+                return Some((Box::new(stream), has_certificate));
+            }
             Err(error) => {
                 debug!(%error, "TLS handshake failed");
                 true
@@ -209,8 +211,8 @@ async fn end(activity: &Activity, slot: &Slot, shared: &Shared) -> Result<(), Op
     Ok(())
 }
 
-fn http() -> auto::Builder<Streams> {
-    let mut http = auto::Builder::new(Streams::default());
+fn http() -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
     // hyper's timeout includes the time between two requests: `Activity` separates them.
     http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD);
     http.http2()
@@ -223,22 +225,10 @@ fn http() -> auto::Builder<Streams> {
     http
 }
 
-/// The tasks of an HTTP/2 connection's requests, which end with the connection.
-#[derive(Clone, Default)]
-struct Streams(Arc<Mutex<JoinSet<()>>>);
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
-    fn execute(&self, stream: F) {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while streams.try_join_next().is_some() {}
-        streams.spawn(stream);
-    }
-}
-
 /// Answers one request: authenticates the caller and runs the handler.
 async fn answer(
     request: Request<Incoming>,
-    client: ClientInfo,
+    (peer, has_certificate): (Peer, bool),
     watchers: Watchers,
     mut active: ActiveRequest,
     shared: Arc<Shared>,
@@ -247,13 +237,13 @@ async fn answer(
     let (mut head, body) = request.into_parts();
     let (method, path, version) = (head.method.clone(), head.uri.path().to_owned(), head.version);
     let credentials = shared.credentials.borrow().clone();
-    let mut response = match auth::authenticate(&head, client, &shared.node, &credentials) {
-        Err(denied) => {
-            shared.stats.reject(denied.reason);
+    let mut response = match auth::authenticate(&head, peer, has_certificate, &shared.node, &credentials) {
+        Err((why, error)) => {
+            shared.stats.reject(why);
             if !head.headers.contains_key(EXPECT) {
                 discard(&mut Body::new(body)).await;
             }
-            denied.response()
+            error.into_response()
         }
         Ok(caller) => {
             head.extensions.insert(caller);

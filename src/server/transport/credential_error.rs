@@ -8,34 +8,13 @@ pub(super) const MAX_FILE: u64 = 1024 * 1024;
 /// Why the token or the certificates are invalid. It never has text of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// A file cannot be read.
-    #[error("cannot read the {what} {} (does it exist, and may podmux read it?)", path.display())]
-    Unreadable {
-        /// The purpose of the file.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A file that the agent makes cannot be written.
-    #[error("cannot write {} (may podmux write its state directory?)", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A file has invalid content.
-    #[error("{what} {}: {problem}", path.display())]
-    Unusable {
-        /// The purpose of the file.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong and what is needed.
-        problem: String,
-    },
+    /// This file, with what it is for, cannot be read.
+    #[error("cannot read the {0} {path} (does it exist, and may podmux read it?)", path = .1.display())]
+    Unreadable(&'static str, PathBuf, #[source] io::Error),
+    /// A file cannot be made in the state directory.
+    #[error("cannot write {} (may podmux write its state directory?)", .0.display())]
+    Unwritable(PathBuf, #[source] io::Error),
+    /// This file, with what it is for, has a problem.
+    #[error("{0} {path}: {2}", path = .1.display())]
+    Unusable(&'static str, PathBuf, String),
 }

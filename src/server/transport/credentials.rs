@@ -1,7 +1,7 @@
 //! Loads the tokens and the certificates from files, and reloads them when the files change.
 
 use std::{
-    fmt,
+    fmt::Display,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -38,12 +38,7 @@ use crate::{
 
 const TOKEN_FILE: &str = "token file";
 
-/// The files of the token and the certificates.
-#[derive(Clone, Debug)]
-pub(super) struct CredentialFiles(Config);
-
 /// The current token and certificates.
-#[derive(Debug)]
 pub(super) struct Credentials {
     pub(super) token: Option<TokenDigest>,
     /// For reading only.
@@ -71,14 +66,8 @@ impl TokenDigest {
     }
 }
 
-impl fmt::Debug for TokenDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenDigest(…)")
-    }
-}
-
 /// The server's TLS configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct ServerTls {
     pub(super) config: Arc<ServerConfig>,
     certificate: CertificateDer<'static>,
@@ -96,40 +85,36 @@ impl ServerTls {
     }
 }
 
-impl CredentialFiles {
-    pub(super) fn new(settings: &Config) -> Self {
-        Self(settings.clone())
-    }
-
+/// The files of the token and the certificates.
+impl Config {
     /// The path of a file that the agent makes.
     fn made(&self, name: &str) -> Option<PathBuf> {
-        self.0.generated.as_ref().map(|generated| generated.directory.join(name))
+        self.generated.as_ref().map(|generated| generated.directory.join(name))
     }
 
     fn token_file(&self) -> Option<PathBuf> {
-        self.0.token_file.clone().or_else(|| self.made(TOKEN))
+        self.token_file.clone().or_else(|| self.made(TOKEN))
     }
 
     fn tls_files(&self) -> Option<CertificateFiles> {
         let made = || Some(CertificateFiles { certificate: self.made(CERTIFICATE)?, key: self.made(KEY)? });
-        self.0.tls.clone().or_else(made)
+        self.tls.clone().or_else(made)
     }
 
     /// The CA that clients have to trust; with a given certificate that itself, with its chain.
     fn ca_file(&self) -> Option<PathBuf> {
-        self.0.tls.as_ref().map(|tls| tls.certificate.clone()).or_else(|| self.made(CA))
+        self.tls.as_ref().map(|tls| tls.certificate.clone()).or_else(|| self.made(CA))
     }
 
     fn paths(&self) -> impl Iterator<Item = PathBuf> {
         let pair = self.tls_files().into_iter().flat_map(|tls| [tls.certificate, tls.key]);
-        let others =
-            [self.token_file(), self.made(READ_TOKEN), self.ca_file(), self.0.client_ca_file.clone()];
+        let others = [self.token_file(), self.made(READ_TOKEN), self.ca_file(), self.client_ca_file.clone()];
         pair.chain(others.into_iter().flatten())
     }
 
     /// Reads the files that are given; what has to be made is missing then. It blocks.
     pub(super) fn read_given(&self, disk: &Disk) -> Result<(Stamps, Credentials), CredentialError> {
-        let given = Self(Config { generated: None, ..self.0.clone() });
+        let given = Self { generated: None, ..self.clone() };
         let plain = self.tls_files().is_none();
         Ok((given.stamps(disk), Credentials { plain, ..given.read(disk)? }))
     }
@@ -141,19 +126,19 @@ impl CredentialFiles {
             token: token(self.token_file())?,
             read_token: token(self.made(READ_TOKEN).filter(|path| disk.stamp(path).is_ok()))?,
             tls: self.tls_files().map(|files| read_tls(disk, &files, verifier)).transpose()?,
-            certificates: self.0.client_ca_file.is_some(),
-            anonymous: self.0.anonymous,
+            certificates: self.client_ca_file.is_some(),
+            anonymous: self.anonymous,
             plain: self.tls_files().is_none(),
         })
     }
 
     /// Makes what is neither given nor there, and renews the certificate. It blocks.
     fn make(&self, host: &Host) -> Result<(), CredentialError> {
-        let Some(generated) = &self.0.generated else { return Ok(()) };
-        if self.0.token_file.is_none() {
+        let Some(generated) = &self.generated else { return Ok(()) };
+        if self.token_file.is_none() {
             generated.make_token(host, TOKEN)?;
         }
-        if self.0.tls.is_none() {
+        if self.tls.is_none() {
             generated.make_certificate(host)?;
         }
         generated.make_token(host, READ_TOKEN)
@@ -166,8 +151,8 @@ impl CredentialFiles {
 
     fn client_verifier(&self, disk: &Disk) -> Result<Option<Arc<dyn ClientCertVerifier>>, CredentialError> {
         const CLIENT_CA: &str = "client CA file";
-        let Some(path) = &self.0.client_ca_file else { return Ok(None) };
-        let rejected = |error: &dyn fmt::Display| unusable(CLIENT_CA, path, error.to_string());
+        let Some(path) = &self.client_ca_file else { return Ok(None) };
+        let rejected = |error: &dyn Display| unusable(CLIENT_CA, path, error.to_string());
         let mut roots = RootCertStore::empty();
         for certificate in read_certificates(disk, CLIENT_CA, path)? {
             roots.add(certificate).map_err(|error| rejected(&error))?;
@@ -186,20 +171,20 @@ impl CredentialFiles {
 pub fn check(settings: &Config) -> Vec<CredentialError> {
     let token = Config { tls: None, client_ca_file: None, ..settings.clone() };
     let others = Config { token_file: None, ..settings.clone() };
-    let read = |files| CredentialFiles(files).read_given(&Disk::default());
+    let read = |files: Config| files.read_given(&Disk::default());
     [token, others].into_iter().filter_map(|files| read(files).err()).collect()
 }
 
 /// Reads the credentials for a caller who may have them.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct CredentialReader {
-    files: watch::Receiver<CredentialFiles>,
+    files: watch::Receiver<Config>,
     /// The address over TCP, if there is one.
     address: Option<String>,
 }
 
 impl CredentialReader {
-    pub(super) fn new(files: watch::Receiver<CredentialFiles>, addresses: &[Listen]) -> Self {
+    pub(super) fn new(files: watch::Receiver<Config>, addresses: &[Listen]) -> Self {
         let address = addresses.iter().find_map(|address| match address {
             Listen::Tcp(tcp) if tcp.ip().is_unspecified() => Some(format!("localhost:{}", tcp.port())),
             Listen::Tcp(tcp) => Some(tcp.to_string()),
@@ -211,7 +196,7 @@ impl CredentialReader {
     /// The object that `GET /credentials` answers; `None` without an address over TCP. It blocks.
     pub(in crate::server) fn read(&self, disk: &Disk) -> Option<Result<Value, CredentialError>> {
         let (address, files) = (self.address.as_ref()?, self.files.borrow().clone());
-        let scheme = if files.0.anonymous { "http" } else { "https" };
+        let scheme = if files.anonymous { "http" } else { "https" };
         let read = |path: Option<PathBuf>| path.map(|path| read_file(disk, "file", &path)).transpose();
         let token =
             |path| Ok(read(path)?.map(|text| String::from_utf8_lossy(text.trim_ascii()).into_owned()));
@@ -232,46 +217,43 @@ pub(super) type Stamps = Vec<Option<Stamp>>;
 
 /// Keeps the credentials up to date.
 pub(super) struct Reloader {
-    files: watch::Receiver<CredentialFiles>,
+    pub(super) files: watch::Receiver<Config>,
     stamps: Stamps,
-    credentials: watch::Sender<Arc<Credentials>>,
-    host: Host,
+    pub(super) credentials: watch::Sender<Arc<Credentials>>,
     outage: Outage,
     /// Whether this is not the first time.
     begun: bool,
 }
 
 impl Reloader {
-    pub(super) fn new(
-        files: watch::Receiver<CredentialFiles>,
-        stamps: Stamps,
-        credentials: watch::Sender<Arc<Credentials>>,
-        host: &Host,
-    ) -> Self {
-        Self { files, stamps, credentials, host: host.clone(), outage: Outage::default(), begun: false }
+    /// Reads the files that are given. It blocks.
+    pub(super) fn new(files: watch::Receiver<Config>) -> Result<Self, CredentialError> {
+        let (stamps, credentials) = files.borrow().read_given(&Disk::default())?;
+        let credentials = watch::Sender::new(Arc::new(credentials));
+        Ok(Self { files, stamps, credentials, outage: Outage::default(), begun: false })
     }
 
     /// Makes what is due, and reads the files when their stamps have changed or on request. An
     /// error leaves the previous credentials in effect: a certificate and its key are not replaced
     /// at the same time.
-    pub(super) async fn update(&mut self, requested: bool) {
+    pub(super) async fn update(&mut self, host: &Host, requested: bool) {
         let begun = std::mem::replace(&mut self.begun, true);
         let current = self.files.borrow_and_update().clone();
         if current.paths().next().is_none() {
             return;
         }
         let forced = requested || self.outage.since().is_some();
-        let (last, host) = (self.stamps.clone(), self.host.clone());
+        let (last, on) = (self.stamps.clone(), host.clone());
         let read = move || {
-            let made = current.make(&host);
-            let stamps = current.stamps(&host.disk);
-            let read = (forced || stamps != last).then(|| current.read(&host.disk)).transpose();
+            let made = current.make(&on);
+            let stamps = current.stamps(&on.disk);
+            let read = (forced || stamps != last).then(|| current.read(&on.disk)).transpose();
             // A full disk does not take away what was made before.
             let (fresh, error) = read.map_or_else(|error| (None, Some(error)), |fresh| (fresh, None));
             (stamps, fresh, made.err().or(error))
         };
         // A network file system may hang. A panic is in the log already.
-        let Ok((stamps, fresh, error)) = self.host.threads.blocking(read).await else { return };
+        let Ok((stamps, fresh, error)) = host.threads.blocking(read).await else { return };
         let is_fresh = fresh.is_some();
         if let Some(fresh) = fresh {
             self.stamps = stamps;
@@ -279,7 +261,7 @@ impl Reloader {
         }
         if let Some(error) = error.as_ref().map(|error| chain(error)) {
             // A requested reload logs its error even if it is known.
-            if self.outage.failed(&error, self.host.clock.now()) || requested {
+            if self.outage.failed(&error, host.clock.now()) || requested {
                 warn!(error, "server credentials rejected, the previous ones stay in effect");
             }
         } else if is_fresh {
@@ -291,7 +273,7 @@ impl Reloader {
     }
 
     /// Updates them at intervals and when other files are sent. Returns when their sender is dropped.
-    pub(super) async fn run(mut self, interval: Duration) {
+    pub(super) async fn run(mut self, host: &Host, interval: Duration) {
         loop {
             let any = self.files.borrow().paths().next().is_some();
             let requested = tokio::select! {
@@ -301,14 +283,13 @@ impl Reloader {
                     Err(_) => return,
                 },
             };
-            self.update(requested).await;
+            self.update(host, requested).await;
         }
     }
 }
 
 fn read_file(disk: &Disk, what: &'static str, path: &Path) -> Result<Vec<u8>, CredentialError> {
-    let failed = |error| CredentialError::Unreadable { what, path: path.to_owned(), error };
-    disk.read(path, MAX_FILE).map_err(failed)
+    disk.read(path, MAX_FILE).map_err(|error| CredentialError::Unreadable(what, path.to_owned(), error))
 }
 
 fn read_token(disk: &Disk, path: &Path) -> Result<TokenDigest, CredentialError> {
@@ -354,7 +335,7 @@ fn read_tls(
 }
 
 fn unusable(what: &'static str, path: &Path, problem: String) -> CredentialError {
-    CredentialError::Unusable { what, path: path.to_owned(), problem }
+    CredentialError::Unusable(what, path.to_owned(), problem)
 }
 
 /// The certificates of a file, at least one.

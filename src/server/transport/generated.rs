@@ -122,7 +122,7 @@ impl Generated {
     fn read(&self, disk: &Disk, name: &str) -> Result<String, CredentialError> {
         let path = self.directory.join(name);
         let read = disk.read(&path, MAX_FILE).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        read.map_err(|error| CredentialError::Unreadable { what: WHAT, path, error })
+        read.map_err(|error| CredentialError::Unreadable(WHAT, path, error))
     }
 
     /// Replaces a file, so that it is always complete.
@@ -139,12 +139,11 @@ impl Generated {
             sync(&self.directory)?;
             self.directory.parent().map_or(Ok(()), sync)
         };
-        written().map_err(|error| CredentialError::Unwritable { path: path.clone(), error })
+        written().map_err(|error| CredentialError::Unwritable(path.clone(), error))
     }
 
     fn unusable(&self, name: &str, error: &rcgen::Error) -> CredentialError {
-        let problem = error.to_string();
-        CredentialError::Unusable { what: WHAT, path: self.directory.join(name), problem }
+        CredentialError::Unusable(WHAT, self.directory.join(name), error.to_string())
     }
 }
 

@@ -16,7 +16,7 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 /// The addresses that are not bound yet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct LateListeners {
     addresses: Vec<Listen>,
     /// The socket whose directory is made, if it is among them.

@@ -1,12 +1,11 @@
 //! Listeners: TCP and Unix sockets, bound here or passed by systemd.
 
 use std::{
-    fmt,
     fs::{self, DirBuilder, File, Permissions},
     io,
     net::SocketAddr,
     os::{
-        fd::AsFd,
+        fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
@@ -15,7 +14,7 @@ use std::{
 
 use rustix::{
     fs::{FlockOperation, flock},
-    io::Errno,
+    io::{Errno, ioctl_fionbio},
     net::sockopt,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
@@ -30,10 +29,7 @@ use super::{
     auth::Peer,
     limits::{BACKLOG, KEEPALIVE, SEND_BUFFER, SPARE_FILES},
 };
-use crate::server::{
-    address::Listen,
-    passed::{PassedListener, PassedSocket},
-};
+use crate::server::{address::Listen, passed::PassedSocket};
 
 /// How long another server may take to accept a connection to its Unix socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -46,73 +42,43 @@ const DIRECTORY_MODE: u32 = 0o755;
 
 /// Why the server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// Another program uses the port.
-    #[error(
-        "cannot listen on {address}: address in use (is another podmux running? choose another with --listen)"
-    )]
-    InUse {
-        /// The address.
-        address: Listen,
-    },
-    /// The address is not of this machine.
-    #[error(
-        "cannot listen on {address}: no interface of this machine has this address (choose another with --listen)"
-    )]
-    NotLocal {
-        /// The address.
-        address: Listen,
-    },
-    /// Another server uses the Unix socket.
-    #[error(
-        "cannot listen on {address}: socket in use (is another podmux running? choose another with --listen)"
-    )]
-    SocketInUse {
-        /// The address.
-        address: Listen,
-    },
-    /// The file at the path is not a socket. It is not removed.
-    #[error(
-        "cannot listen on {address}: the file is not a socket (remove it, or choose another path with --listen)"
-    )]
-    NotASocket {
-        /// The address.
-        address: Listen,
-    },
-    /// The directory of the Unix socket does not exist.
-    #[error(
-        "cannot listen on {address}: the directory {} does not exist (create it, or choose another path with --listen)", directory.display()
-    )]
-    NoDirectory {
-        /// The address.
-        address: Listen,
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// A socket that systemd passed cannot be used.
-    #[error("cannot listen on {address}, a socket passed by systemd")]
-    Passed {
-        /// The address.
-        address: Listen,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// Another error.
-    #[error("cannot listen on {address} (choose another with --listen)")]
-    Other {
-        /// The address.
-        address: Listen,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
+#[error("cannot listen on {address}{problem}")]
+pub struct BindError {
+    address: Listen,
+    problem: String,
+    /// Whether it may succeed later without a change of the settings.
+    pub(super) may_pass: bool,
+    source: Option<io::Error>,
 }
 
-impl BindError {
-    /// Whether it may succeed later without a change of the settings.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::InUse { .. } | Self::NotLocal { .. } | Self::SocketInUse { .. })
+/// Why an address cannot be bound: a known reason, or an error of the system.
+enum Obstacle {
+    InUse(&'static str),
+    Fixed(String),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Obstacle {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::AddrInUse => Self::InUse("address in use (is another podmux running? "),
+            io::ErrorKind::AddrNotAvailable => Self::InUse("no interface of this machine has this address ("),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+const SOCKET_IN_USE: Obstacle = Obstacle::InUse("socket in use (is another podmux running? ");
+
+impl Obstacle {
+    fn at(self, address: &Listen) -> BindError {
+        let hint = "choose another with --listen)";
+        let (problem, may_pass, source) = match self {
+            Self::InUse(why) => (format!(": {why}{hint}"), true, None),
+            Self::Fixed(why) => (format!(": {why}, or choose another path with --listen)"), false, None),
+            Self::Io(error) => (format!(" ({hint}"), false, Some(error)),
+        };
+        BindError { address: address.clone(), problem, may_pass, source }
     }
 }
 
@@ -120,12 +86,6 @@ impl BindError {
 pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
-
-/// An accepted connection.
-pub(super) struct Incoming {
-    pub(super) stream: Box<dyn ByteStream>,
-    pub(super) peer: Peer,
-}
 
 /// A listening socket.
 pub(super) struct Listener {
@@ -148,18 +108,14 @@ enum ListeningSocket {
 impl Listener {
     /// Listens on an address. The directory of the default socket is made if it is missing.
     pub(super) async fn bind(address: &Listen, default_socket: Option<&Path>) -> Result<Self, BindError> {
-        let (socket, address) = match address {
-            Listen::Tcp(tcp) => bind_tcp(*tcp)
-                .and_then(|listener| {
-                    let address = Listen::Tcp(listener.local_addr()?);
-                    Ok((ListeningSocket::Tcp(listener), address))
-                })
-                .map_err(|error| bind_error(address, error))?,
+        let bound = match address {
+            Listen::Tcp(tcp) => bind_tcp(*tcp).map_err(Obstacle::from),
             Listen::Unix(path) => {
-                let is_default = default_socket == Some(path);
-                (bind_unix(address, path, is_default).await?, address.clone())
+                let socket = bind_unix(path, default_socket == Some(path)).await;
+                socket.map(|socket| (socket, address.clone()))
             }
         };
+        let (socket, address) = bound.map_err(|obstacle| obstacle.at(address))?;
         Ok(Self { socket, address, passed: false })
     }
 
@@ -172,55 +128,47 @@ impl Listener {
             // This is systemd's default.
             warn!(%address, "all users can connect to this socket: set SocketMode=0660 in the .socket unit");
         }
-        let socket = adopt(passed.listener);
-        let socket = socket.map_err(|error| BindError::Passed { address: address.clone(), error })?;
-        Ok(Self { socket, address, passed: true })
+        match adopt(passed.listener, &address) {
+            Ok(socket) => Ok(Self { socket, address, passed: true }),
+            Err(error) => {
+                let problem = ", a socket passed by systemd".to_owned();
+                Err(BindError { address, problem, may_pass: false, source: Some(error) })
+            }
+        }
     }
 
     /// The next connection.
     ///
     /// # Cancel safety
     /// No connection is lost if the future is dropped.
-    pub(super) async fn accept(&self) -> io::Result<Incoming> {
+    pub(super) async fn accept(&self) -> io::Result<(Box<dyn ByteStream>, Peer)> {
         match &self.socket {
             ListeningSocket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 // Responses are written in one piece: Nagle's algorithm would delay them.
                 stream.set_nodelay(true)?;
                 let peer = Peer::Tcp(stream.local_addr()?.ip().to_canonical());
-                Ok(Incoming { stream: Box::new(stream), peer })
+                Ok((Box::new(stream), peer))
             }
             ListeningSocket::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
                 let peer = Peer::Unix(stream.peer_cred()?.uid());
-                Ok(Incoming { stream: Box::new(stream), peer })
+                Ok((Box::new(stream), peer))
             }
         }
     }
 }
 
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listener({})", self.address)
-    }
-}
-
-fn bind_error(address: &Listen, error: io::Error) -> BindError {
-    let address = address.clone();
-    match error.kind() {
-        io::ErrorKind::AddrInUse => BindError::InUse { address },
-        io::ErrorKind::AddrNotAvailable => BindError::NotLocal { address },
-        _ => BindError::Other { address, error },
-    }
-}
-
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens on an address. Returns it with the actual port.
+fn bind_tcp(address: SocketAddr) -> io::Result<(ListeningSocket, Listen)> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A restart must not wait for the old connections in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     tune(&socket)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    let listener = socket.listen(BACKLOG)?;
+    let address = Listen::Tcp(listener.local_addr()?);
+    Ok((ListeningSocket::Tcp(listener), address))
 }
 
 /// Sets the options that the connections of a TCP socket inherit.
@@ -236,18 +184,17 @@ fn tune(socket: impl AsFd) -> io::Result<()> {
 }
 
 /// The backlog of a passed socket is set in its unit.
-fn adopt(listener: PassedListener) -> io::Result<ListeningSocket> {
-    match listener {
-        PassedListener::Tcp(listener) => {
+fn adopt(listener: OwnedFd, address: &Listen) -> io::Result<ListeningSocket> {
+    ioctl_fionbio(&listener, true)?;
+    Ok(match address {
+        Listen::Tcp(_) => {
             tune(&listener)?;
-            listener.set_nonblocking(true)?;
-            Ok(ListeningSocket::Tcp(TcpListener::from_std(listener)?))
+            ListeningSocket::Tcp(TcpListener::from_std(listener.into())?)
         }
-        PassedListener::Unix(listener) => {
-            listener.set_nonblocking(true)?;
-            Ok(ListeningSocket::Unix { listener: UnixListener::from_std(listener)?, _file: None })
+        Listen::Unix(_) => {
+            ListeningSocket::Unix { listener: UnixListener::from_std(listener.into())?, _file: None }
         }
-    }
+    })
 }
 
 /// The file of a Unix socket, removed on drop unless it was replaced.
@@ -265,49 +212,46 @@ impl Drop for SocketFile {
     }
 }
 
-async fn bind_unix(address: &Listen, path: &Path, is_default: bool) -> Result<ListeningSocket, BindError> {
-    let other = |error| BindError::Other { address: address.clone(), error };
+async fn bind_unix(path: &Path, is_default: bool) -> Result<ListeningSocket, Obstacle> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.exists() {
         if !is_default {
-            return Err(BindError::NoDirectory { address: address.clone(), directory: directory.to_owned() });
+            let directory = directory.display();
+            return Err(Obstacle::Fixed(format!("the directory {directory} does not exist (create it")));
         }
-        DirBuilder::new().mode(DIRECTORY_MODE).create(directory).map_err(other)?;
+        DirBuilder::new().mode(DIRECTORY_MODE).create(directory)?;
     }
     // Two agents that start at the same time must not both replace the socket.
-    let lock = File::open(directory).map_err(other)?;
+    let lock = File::open(directory)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Err(BindError::SocketInUse { address: address.clone() }),
-        locked => locked.map_err(|error| other(error.into()))?,
+        Err(Errno::WOULDBLOCK) => return Err(SOCKET_IN_USE),
+        locked => locked.map_err(io::Error::from)?,
     }
-    remove_unused(address, path).await?;
-    let socket = UnixSocket::new_stream().map_err(other)?;
-    socket.bind(path).map_err(|error| bind_error(address, error))?;
-    let identity = fs::symlink_metadata(path).map(|file| (file.dev(), file.ino())).map_err(other)?;
+    remove_unused(path).await?;
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    let identity = fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))?;
     let file = SocketFile { path: path.to_owned(), identity };
     // No client can connect before `listen`.
-    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(other)?;
-    Ok(ListeningSocket::Unix { listener: socket.listen(BACKLOG).map_err(other)?, _file: Some(file) })
+    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    Ok(ListeningSocket::Unix { listener: socket.listen(BACKLOG)?, _file: Some(file) })
 }
 
 /// Removes a socket without a server.
-async fn remove_unused(address: &Listen, path: &Path) -> Result<(), BindError> {
-    let other = |error| BindError::Other { address: address.clone(), error };
+async fn remove_unused(path: &Path) -> Result<(), Obstacle> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(other(error)),
+        Err(error) => return Err(error.into()),
         Ok(file) if !file.file_type().is_socket() => {
-            return Err(BindError::NotASocket { address: address.clone() });
+            return Err(Obstacle::Fixed("the file is not a socket (remove it".to_owned()));
         }
         Ok(_) => {}
     }
     match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await {
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(other)
-        }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(fs::remove_file(path)?),
         // `WouldBlock`: the backlog is full, so there is a server.
-        Ok(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(other(error)),
-        _ => Err(BindError::SocketInUse { address: address.clone() }),
+        Ok(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(error.into()),
+        _ => Err(SOCKET_IN_USE),
     }
 }
 

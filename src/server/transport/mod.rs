@@ -28,19 +28,19 @@ use tracing::{info, warn};
 
 use self::{
     auth::Peer,
-    connection::{Connection, Shared},
+    connection::Shared,
     credential_error::CredentialError,
-    credentials::{CredentialFiles, CredentialReader, Credentials, Reloader, Stamps},
+    credentials::{CredentialReader, Reloader},
     late::LateListeners,
     limits::Limits,
-    listen::{BindError, Incoming, Listener},
+    listen::{BindError, ByteStream, Listener},
 };
 use super::{
     slots::Slots,
     stats::{ConnectionStats, RejectReason},
 };
 use crate::{
-    host::{Disk, Host},
+    host::Host,
     outage::Outage,
     pod::NodeName,
     server::{address::Listen, config::Config, passed::PassedSocket},
@@ -64,16 +64,13 @@ pub enum StartError {
 }
 
 /// A server that is bound and does not accept connections yet: clients wait in the kernel.
-#[derive(Debug)]
 pub struct Server {
     listeners: Vec<Listener>,
-    addresses: Vec<Listen>,
     late: LateListeners,
     node: NodeName,
     limits: Limits,
-    files: (watch::Sender<CredentialFiles>, watch::Receiver<CredentialFiles>),
-    stamps: Stamps,
-    credentials: watch::Sender<Arc<Credentials>>,
+    files: watch::Sender<Config>,
+    reloader: Reloader,
     stats: ConnectionStats,
     drained: CancellationToken,
     host: Host,
@@ -82,13 +79,13 @@ pub struct Server {
 /// Reloads the token and the certificates. Cheap to clone; without effect after the server has
 /// ended.
 #[derive(Clone, Debug)]
-pub struct CredentialReload(watch::Sender<CredentialFiles>);
+pub struct CredentialReload(watch::Sender<Config>);
 
 impl CredentialReload {
     /// Reads the files of these settings, changed or not. An error is logged and leaves the
     /// previous credentials in effect.
     pub fn now(&self, settings: &Config) {
-        self.0.send_replace(CredentialFiles::new(settings));
+        self.0.send_replace(settings.clone());
     }
 }
 
@@ -105,14 +102,14 @@ impl Server {
         node: NodeName,
         limits: Limits,
     ) -> Result<Self, StartError> {
-        let files = CredentialFiles::new(settings);
-        let (stamps, credentials) = files.read_given(&Disk::default())?;
+        let (files, current) = watch::channel(settings.clone());
+        let reloader = Reloader::new(current)?;
         let mut listeners = passed.into_iter().map(Listener::passed).collect::<Result<Vec<_>, _>>()?;
         let mut late = LateListeners::new(settings.default_socket.clone());
         for address in &settings.listen {
             match Listener::bind(address, settings.default_socket.as_deref()).await {
                 Ok(listener) => listeners.push(listener),
-                Err(error) if error.may_pass() => late.failed(address.clone(), &error, &Host::default()),
+                Err(error) if error.may_pass => late.failed(address.clone(), &error, &Host::default()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -121,14 +118,12 @@ impl Server {
         let connections = listen::connection_limit(limits.connections * count) / count;
         let limits = Limits { connections: connections.max(1), ..limits };
         Ok(Self {
-            addresses: listeners.iter().map(|listener| listener.address.clone()).collect(),
             listeners,
             late,
             node,
             limits,
-            files: watch::channel(files),
-            stamps,
-            credentials: watch::Sender::new(Arc::new(credentials)),
+            files,
+            reloader,
             stats: ConnectionStats::default(),
             drained: CancellationToken::new(),
             host: Host::default(),
@@ -142,8 +137,8 @@ impl Server {
     }
 
     /// The addresses, with the actual ports.
-    pub fn addresses(&self) -> &[Listen] {
-        &self.addresses
+    pub fn addresses(&self) -> Vec<Listen> {
+        self.listeners.iter().map(|listener| listener.address.clone()).collect()
     }
 
     /// Why it cannot listen on some address, while that is so.
@@ -158,7 +153,7 @@ impl Server {
 
     /// The handle that reloads the token and the certificates.
     pub fn credential_reload(&self) -> CredentialReload {
-        CredentialReload(self.files.0.clone())
+        CredentialReload(self.files.clone())
     }
 
     /// Cancelled when the drain is complete: see [`Server::run`].
@@ -180,12 +175,11 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, stop: CancellationToken) {
-        let Self { listeners, late, node, limits, files, stamps, credentials, stats, host, .. } = self;
-        let (subscriber, interval) = (credentials.subscribe(), limits.reload);
-        let reader = CredentialReader::new(files.1.clone(), &self.addresses);
-        let mut reloader = Reloader::new(files.1, stamps, credentials, &host);
+        let reader = CredentialReader::new(self.reloader.files.clone(), &self.addresses());
+        let Self { listeners, late, node, limits, mut reloader, stats, host, .. } = self;
+        let (credentials, interval) = (reloader.credentials.subscribe(), limits.reload);
         // What is not given is made before the first request.
-        reloader.update(false).await;
+        reloader.update(&host, false).await;
         let router = request_body::read_bodies(router, &limits, stats.clone()).layer(Extension(reader));
         let begun = TaskTracker::new();
         let mut accepting = JoinSet::new();
@@ -196,7 +190,7 @@ impl Server {
             let shared = Arc::new(Shared {
                 router: router.clone(),
                 node: node.clone(),
-                credentials: subscriber.clone(),
+                credentials: credentials.clone(),
                 stats: stats.clone(),
                 stop: stop.clone(),
                 drain: drain.clone(),
@@ -218,7 +212,7 @@ impl Server {
             self.drained.cancel();
         };
         tokio::select! {
-            _ = async { tokio::join!(reloader.run(interval), draining, late) } => {}
+            _ = async { tokio::join!(reloader.run(&host, interval), draining, late) } => {}
             () = stop.cancelled() => {}
         }
         while let Some(ended) = accepting.join_next().await {
@@ -269,38 +263,36 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
 /// Serves a connection with a slot, also if the drain begins now. Without a free one it waits here,
 /// and later ones wait in the kernel; only those of other users wait aside, or are closed.
 async fn admit(
-    incoming: Incoming,
+    incoming: (Box<dyn ByteStream>, Peer),
     shared: &Arc<Shared>,
     places: &Arc<Semaphore>,
     connections: &mut JoinSet<()>,
 ) {
-    let (slots, stop) = (shared.slots.clone(), shared.stop.clone());
-    let (privileged, steps_aside) = match incoming.peer {
+    let (privileged, steps_aside) = match incoming.1 {
         Peer::Unix(uid) => (is_privileged(uid), !is_privileged(uid)),
         Peer::Tcp(_) => (false, false),
     };
     let begun = shared.passed.then(|| shared.begun.token());
     let own = shared.clone();
-    let serve = move |slot| connection::serve(Connection { incoming, privileged, slot, begun }, own);
-    let mut slot = slots.try_acquire(privileged);
+    let mut slot = shared.slots.try_acquire(privileged);
+    let mut place = None;
     if slot.is_none() {
         shared.stats.reject(RejectReason::Full);
-        if !steps_aside {
-            slot = stop.run_until_cancelled(slots.acquire(privileged)).await.flatten();
-        } else if let Ok(place) = places.clone().try_acquire_owned() {
-            connections.spawn(async move {
-                let slot = stop.run_until_cancelled(slots.acquire(privileged)).await.flatten();
-                drop(place);
-                if let Some(slot) = slot {
-                    serve(slot).await;
-                }
-            });
-            return;
+        if steps_aside {
+            place = places.clone().try_acquire_owned().ok();
+        } else {
+            slot = shared.slot(privileged).await;
         }
     }
-    if let Some(slot) = slot {
-        connections.spawn(serve(slot));
-    }
+    connections.spawn(async move {
+        if place.is_some() {
+            slot = own.slot(privileged).await;
+            drop(place);
+        }
+        if let Some(slot) = slot {
+            connection::serve(incoming, privileged, slot, begun, own).await;
+        }
+    });
 }
 
 /// Whether a user has the reserved slots: root and the agent's own.

@@ -109,7 +109,7 @@ impl Served {
             pouring: Arc::default(),
         };
         let (addresses, stats, credentials) =
-            (server.addresses().to_vec(), server.stats(), server.credential_reload());
+            (server.addresses(), server.stats(), server.credential_reload());
         let (stop, drained, failing) = (CancellationToken::new(), server.drained(), server.failing());
         let drain = stop.child_token();
         let running = tokio::spawn(server.run(router(work.clone()), drain.clone(), stop.clone()));
