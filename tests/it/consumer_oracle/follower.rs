@@ -33,6 +33,8 @@ pub enum Style {
 pub struct Follower {
     reader: Arc<Mutex<Reader>>,
     open: Arc<Mutex<Option<UnixStream>>>,
+    /// Whether it connects.
+    connects: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,19 +52,27 @@ impl Follower {
             next: None,
             run: None,
         };
-        let stopped = stop.clone();
+        let connects = Arc::new(AtomicBool::new(true));
+        let (stopped, may_connect) = (stop.clone(), connects.clone());
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::SeqCst) {
-                // Without an agent, or at the end of a connection.
-                let _ = following.follow();
+                if may_connect.load(Ordering::SeqCst) {
+                    // It fails without an agent, and at the end of a connection.
+                    let _ = following.follow();
+                }
                 thread::sleep(RETRY);
             }
         });
-        Self { reader, open, stop, thread: Some(thread) }
+        Self { reader, open, connects, stop, thread: Some(thread) }
     }
 
     pub fn reader(&self) -> MutexGuard<'_, Reader> {
         lock(&self.reader)
+    }
+
+    /// Whether it connects from now on. An open connection stays.
+    pub fn set_connecting(&self, connects: bool) {
+        self.connects.store(connects, Ordering::SeqCst);
     }
 
     /// Breaks the connection.

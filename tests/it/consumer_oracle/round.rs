@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 
 use super::{
+    follower::Follower,
     model::{AT_API, AT_URL, FILES, NODE, OTHER_NODE, POSTS, SHARED, Settings},
     world::{World, clock_library},
 };
@@ -86,38 +87,41 @@ fn posts(world: &mut World, random: &mut Random, round: Round) {
 }
 
 fn fault(world: &mut World, random: &mut Random, round: Round) {
-    match random.below(10) {
-        0 => {
+    let faults = ["disk", "disk", "stdout", "rotation", "cut", "receiver", "source", "restart", "restart"];
+    let fault = faults[random.below(faults.len())];
+    if !world.may(fault) {
+        return work(world, random, round);
+    }
+    match fault {
+        "disk" if random.once_in(2) => {
             world.note("the disk is full");
             world.fill_disk();
         }
-        1 => {
+        "disk" => {
             world.note("the disk is free");
             world.free_disk();
         }
-        2 => {
+        "stdout" => {
             world.note("stdout is not read");
             world.stdout.iter().for_each(|stdout| stdout.set_reading(false));
         }
-        3 => {
+        "rotation" => {
             world.note("the file is rotated");
             world.rotate();
         }
-        4 => {
+        "cut" => {
             world.note("the followers are cut");
-            for follower in &world.followers {
-                if !random.once_in(3) {
-                    follower.cut();
-                }
-            }
+            world.followers.iter().filter(|_| !random.once_in(3)).for_each(Follower::cut);
         }
-        5 => {
+        "receiver" => {
             world.note("the receiver fails");
             world.receiver.iter().for_each(|receiver| receiver.set_faulty(true));
         }
-        6 => source_fault(world, random),
-        7 => restart(world, random, round, Signal::TERM),
-        _ => restart(world, random, round, Signal::KILL),
+        "source" => source_fault(world, random),
+        _ => {
+            let signal = if random.once_in(3) { Signal::TERM } else { Signal::KILL };
+            restart(world, random, round, signal);
+        }
     }
 }
 
@@ -148,6 +152,7 @@ fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal)
     world.note(format!("restart after {signal:?}"));
     world.end(signal);
     match random.below(8) {
+        _ if !world.may("state") => {}
         0 => {
             world.note("the state is lost");
             world.lose_state();
@@ -160,27 +165,29 @@ fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal)
         _ => {}
     }
     let settings = configured(&world.settings, random);
-    if settings != world.settings {
+    if settings != world.settings && world.may("configuration") {
         world.note(format!("{settings:?}"));
         world.configure(settings);
     }
-    if random.once_in(8) {
+    if random.once_in(8) && world.may("node") {
         let node = if world.settings.node == NODE { OTHER_NODE } else { NODE };
         world.note(format!("the node is now {node}"));
         world.rename_node(node);
     }
-    if random.once_in(8) {
+    if random.once_in(8) && world.may("rotation") {
         world.note("the file is rotated meanwhile");
         world.rotate();
     }
-    if random.once_in(4) && clock_library().is_some() {
+    if random.once_in(4) && world.may("clock") && clock_library().is_some() {
         world.behind += 1 + random.below(10_000) as u64;
         world.note(format!("the clock is {} s behind", world.behind));
     }
     for _ in 0..random.below(4) {
         work(world, random, round);
     }
-    down_at_the_start(world, random);
+    if world.may("source") {
+        down_at_the_start(world, random);
+    }
     world.start();
 }
 

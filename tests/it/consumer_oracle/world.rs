@@ -29,12 +29,13 @@ use crate::support::{
     apiserver::{self, ApiServer},
     plain::{Answer, Connection},
     process::{PATIENCE, Process, podmux},
-    random::Random,
     web::{Reply, Web},
 };
 
 /// The consumers. `webhook` follows when there is such a sink.
 pub const CONSUMERS: &str = "stdout file newcomer lines run events";
+/// The faults that may happen.
+pub const FAULTS: &str = "disk stdout rotation cut receiver source restart state configuration node clock";
 /// The size of the disk of the output file.
 const DISK: &str = "size=8m";
 
@@ -43,12 +44,14 @@ const DISK: &str = "size=8m";
 pub struct Plan {
     pub seed: u64,
     pub consumers: String,
+    pub faults: String,
     pub settings: Settings,
 }
 
 impl Plan {
     pub fn new(seed: u64, consumers: &str) -> Self {
-        Self { seed, consumers: consumers.to_owned(), settings: Settings::default() }
+        let (consumers, faults) = (consumers.to_owned(), FAULTS.to_owned());
+        Self { seed, consumers, faults, settings: Settings::default() }
     }
 
     fn has(&self, consumer: &str) -> bool {
@@ -127,6 +130,11 @@ impl World {
 
     pub fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Whether such a fault may happen.
+    pub fn may(&self, fault: &str) -> bool {
+        self.plan.faults.split_whitespace().any(|word| word == fault)
     }
 
     /// Notes a step, for the report.
@@ -290,19 +298,25 @@ impl World {
         }
     }
 
+    /// Where the manifests are: while the agent finds none, they are elsewhere.
+    fn manifests(&self) -> PathBuf {
+        let away = self.at("away");
+        if away.exists() { away } else { self.at("manifests") }
+    }
+
     pub fn write_file(&mut self, name: &str) {
         self.may_go("file", name);
         let image = self.image();
         let fresh = self.at("fresh");
         fs::write(&fresh, pod(name, &image).to_string()).unwrap();
-        fs::rename(fresh, self.at("manifests").join(format!("{name}.yaml"))).unwrap();
+        fs::rename(fresh, self.manifests().join(format!("{name}.yaml"))).unwrap();
         self.model.files.insert(name.to_owned(), image);
     }
 
     pub fn remove_file(&mut self, name: &str) {
         self.may_go("file", name);
         if self.model.files.remove(name).is_some() {
-            fs::remove_file(self.at("manifests").join(format!("{name}.yaml"))).unwrap();
+            fs::remove_file(self.manifests().join(format!("{name}.yaml"))).unwrap();
         }
     }
 
@@ -417,7 +431,7 @@ impl World {
     /// The directory of the manifests is missing until the rest.
     pub fn hide_manifests(&mut self) {
         self.unwanted("file");
-        fs::rename(self.at("manifests"), self.at("away")).unwrap();
+        fs::rename(self.manifests(), self.at("away")).unwrap();
     }
 
     pub fn copy_state(&mut self) {
@@ -551,6 +565,12 @@ impl World {
             .filter(|wanted| wanted.0 == "url")
             .for_each(|wanted| wanted.0 = "http".to_owned());
         shown == wanted
+    }
+
+    /// The number of the last update.
+    pub fn number(&self) -> u64 {
+        let list = self.answer("GET", "/pods", "").json();
+        list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
     }
 
     fn listed(&self) -> Vec<Value> {
