@@ -17,13 +17,19 @@ mod replay;
 mod round;
 mod world;
 
-use std::env;
+use std::{env, net::TcpStream, sync::Arc, time::Duration};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use world::{CONSUMERS, FAULTS, Plan, World};
 
-use self::{follower::Follower, model::Settings};
-use crate::support::{namespace::inside, random::Random, web::Reply};
+use self::{
+    follower::Follower,
+    model::Settings,
+    receiver::Receiver,
+    replay::{Numbering, Reader},
+};
+use crate::support::{namespace::inside, plain::Connection, process::wait_for, random::Random, web::Reply};
 
 /// The rounds of one case.
 const CASE: u64 = 10;
@@ -78,6 +84,9 @@ fn a_pod_deleted_while_the_file_could_not_be_written_does_not_stay_in_it() {
     world.post(&["h0", "h1"]);
     world.rest();
     world.fill_disk();
+    // More than the file's last page takes.
+    world.post(&["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9"]);
+    world.agent.iter().for_each(|agent| drop(agent.logs("sink delivery failed")));
     world.delete("h0", 0);
     world.end(Signal::KILL);
     world.rest();
@@ -93,6 +102,21 @@ fn a_rotated_file_alone_has_what_is_wanted() {
     world.rest();
     world.rotate();
     world.rest();
+}
+
+#[test]
+fn a_pod_deleted_between_two_runs_does_not_stay_in_the_file() {
+    if !inside("-Urm", "consumer_oracle::a_pod_deleted_between_two_runs_does_not_stay_in_the_file") {
+        return;
+    }
+    for has_state in [true, false] {
+        let mut world = started("file", |settings| (settings.file, settings.has_state) = (true, has_state));
+        world.write_file("f0");
+        world.rest();
+        world.end(Signal::TERM);
+        world.remove_file("f0");
+        world.rest();
+    }
 }
 
 /// Starts the agent, and lets it give out more numbers than each follower has seen before they connect.
@@ -176,4 +200,106 @@ fn an_event_source_that_reconnects_to_another_run_is_not_given_up() {
     world.end(Signal::KILL);
     world.lose_state();
     world.rest();
+}
+
+/// Sends lines as the contract of a webhook says: in order, each again until it is accepted.
+fn send(url: &str, run: &str, lines: &[Value]) {
+    let (host, path) = url.trim_start_matches("http://").split_once('/').unwrap();
+    for line in lines {
+        let headers = format!("Host: {host}\r\nIdempotency-Key: instance-{run}-webhook-{}\r\n", line["seq"]);
+        wait_for(|| {
+            let stream = TcpStream::connect(host).unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            let mut connection = Connection::over(stream, headers.clone());
+            let answer = connection.ask("POST", &format!("/{path}"), line.to_string().as_bytes());
+            answer.is_ok_and(|answer| (200..300).contains(&answer.code)).then_some(())
+        });
+    }
+}
+
+fn line(seq: u64, op: &str, source: &str, pods: &[(&str, &str)]) -> Value {
+    let pods: Vec<Value> = pods
+        .iter()
+        .map(|(name, image)| {
+            let mut pod = model::pod(name, image);
+            pod["metadata"]["namespace"] = "default".into();
+            pod
+        })
+        .collect();
+    json!({"seq": seq, "time": "2026-11-21T09:00:00.000000Z", "op": op, "source": source, "pods": pods})
+}
+
+/// The pods that a reader holds, as `name=image source`.
+fn pods(reader: &Reader) -> Vec<String> {
+    let pods = reader.replay.pods.iter();
+    pods.map(|(key, held)| format!("{key}={} {}", reader.image(key).unwrap(), held.source)).collect()
+}
+
+#[test]
+fn the_receiver_takes_each_line_once_however_it_fails() {
+    let law = Arc::default();
+    for seed in 0..20 {
+        let receiver = Receiver::start(&law, seed);
+        receiver.set_faulty(true);
+        let first = [
+            line(10, "SET", "http", &[("a", "1"), ("b", "1")]),
+            line(12, "ADD", "file", &[("f", "1")]),
+            line(13, "REMOVE", "http", &[("a", "1")]),
+            line(14, "ADD", "http", &[("a", "2")]),
+        ];
+        send(&receiver.url, "one", &first);
+        // The next run does not know of the file's pod: it stays until that source is known.
+        send(&receiver.url, "two", &[line(7, "SET", "http", &[("b", "2")])]);
+        assert_eq!(pods(&receiver.reader()), ["default/b=2 http", "default/f=1 file"]);
+        assert_eq!(law.faults(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_receiver_notices_what_breaks_the_contract() {
+    let heard = |run: &str, lines: &[Value]| {
+        let law = Arc::default();
+        let receiver = Receiver::start(&law, 0);
+        send(&receiver.url, "one", &[line(5, "ADD", "http", &[("a", "1")])]);
+        law.wanted(["default/a".to_owned()].into_iter());
+        send(&receiver.url, run, lines);
+        law.faults().join("\n")
+    };
+    let other_body = heard("one", &[line(5, "ADD", "http", &[("a", "2")])]);
+    assert!(other_body.contains("has two bodies"), "{other_body}");
+    let out_of_order = heard("one", &[line(4, "ADD", "http", &[("b", "1")])]);
+    assert!(out_of_order.contains("after number Some(5) came Some(4)"), "{out_of_order}");
+    let taken = heard("two", &[line(1, "SET", "http", &[])]);
+    assert!(taken.contains("takes away [\"default/a\"], still wanted"), "{taken}");
+}
+
+#[test]
+fn a_replay_follows_the_contract() {
+    let law = Arc::default();
+    let mut reader = Reader::new("test", &law, Numbering::OverRuns("s".to_owned()));
+    let mut take = |line: Value| {
+        reader.take(&line.to_string());
+        pods(&reader).join(", ")
+    };
+    take(line(1, "ADD", "file", &[("a", "1"), ("b", "1")]));
+    let held = take(line(2, "ADD", "http", &[("c", "1")]));
+    assert_eq!(held, "default/a=1 file, default/b=1 file, default/c=1 http");
+    // Only the last part of a SET counts, and only for its source.
+    let mut part = line(3, "SET", "file", &[("b", "2")]);
+    part["more"] = true.into();
+    assert_eq!(take(part), held);
+    let held = take(line(3, "SET", "file", &[("d", "1")]));
+    assert_eq!(held, "default/b=2 file, default/c=1 http, default/d=1 file");
+    // A name that another source has taken over is not that of the first any more.
+    let held = take(line(4, "UPDATE", "http", &[("b", "3")]));
+    assert_eq!(held, "default/b=3 http, default/c=1 http, default/d=1 file");
+    assert_eq!(take(line(5, "SET", "file", &[])), "default/b=3 http, default/c=1 http");
+    assert_eq!(take(line(6, "SET", "*", &[("e", "1")])), "default/e=1 *");
+    assert_eq!(take(line(7, "REMOVE", "http", &[("e", "1")])), "");
+    assert_eq!(law.faults(), [""; 0]);
+    // The same again is no second meaning; something else is.
+    take(line(7, "REMOVE", "http", &[("e", "1")]));
+    assert_eq!(law.faults(), [""; 0]);
+    take(line(7, "ADD", "http", &[("e", "1")]));
+    assert!(law.faults().join("").contains("one number, two meanings"));
 }

@@ -33,8 +33,7 @@ pub enum Behaviour {
 }
 
 /// How the receiver fails while it is faulty.
-const FAULTS: [Behaviour; 11] = [
-    Behaviour::Accept,
+const FAULTS: [Behaviour; 10] = [
     Behaviour::AcceptAndReset,
     Behaviour::Reset,
     Behaviour::Hang,
@@ -140,15 +139,18 @@ impl Shared {
         }
     }
 
+    /// Half of the requests are accepted, so that the delays between attempts stay short.
+    fn choose(&self) -> Behaviour {
+        let mut choice = lock(&self.choice);
+        if choice.once_in(2) { Behaviour::Accept } else { *choice.pick(&FAULTS) }
+    }
+
     fn serve(&self, stream: TcpStream) -> io::Result<()> {
         let mut stream = BufReader::new(stream);
         loop {
             let request = read(&mut stream)?;
-            let behaviour = if self.faulty.load(Ordering::SeqCst) {
-                *lock(&self.choice).pick(&FAULTS)
-            } else {
-                Behaviour::Accept
-            };
+            let is_faulty = self.faulty.load(Ordering::SeqCst);
+            let behaviour = if is_faulty { self.choose() } else { Behaviour::Accept };
             self.check(&request);
             if matches!(behaviour, Behaviour::Accept | Behaviour::AcceptAndReset) {
                 self.accept(&request);

@@ -6,6 +6,7 @@ use std::{
     fmt::Write as _,
     fs::{self, File},
     io::Write as _,
+    net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, MutexGuard},
@@ -28,7 +29,7 @@ use super::{
 use crate::support::{
     apiserver::{self, ApiServer},
     plain::{Answer, Connection},
-    process::{PATIENCE, Process, podmux},
+    process::{PATIENCE, Process, podmux, wait_for},
     web::{Reply, Web},
 };
 
@@ -321,21 +322,21 @@ impl World {
     }
 
     /// Creates or replaces posted pods, all or none.
-    pub fn post(&mut self, names: &[&str]) -> u16 {
+    pub fn post(&mut self, names: &[impl AsRef<str>]) -> u16 {
         let mut images = Images::new();
         let mut items = Vec::new();
-        for name in names {
+        for name in names.iter().map(AsRef::as_ref) {
             self.may_go("http", name);
             let image = self.image();
             items.push(pod(&full_name("http", name, &self.settings), &image));
-            images.insert((*name).to_owned(), image);
+            images.insert(name.to_owned(), image);
         }
         let list = serde_json::json!({"apiVersion": "v1", "kind": "PodList", "items": items});
         let answer = self.answer("POST", "/pods", &list.to_string());
         match answer.code {
             200 | 201 => self.model.posts.extend(images),
             // Another source has the name, or the pod is terminating.
-            403 if names.contains(&SHARED) => {}
+            403 if images.contains_key(SHARED) => {}
             409 => {}
             _ => self.fail(&answer.text()),
         }
@@ -401,7 +402,12 @@ impl World {
         let _inside = self.runtime.enter();
         match (self.api_is_down, up) {
             (true, true) => self.api.up(),
-            (false, false) => self.api.down(),
+            (false, false) => {
+                self.api.down();
+                // The listener ends a little later.
+                let address = self.api.url.trim_start_matches("http://").to_owned();
+                wait_for(|| TcpStream::connect(&address).is_err().then_some(()));
+            }
             _ => {}
         }
         self.api_is_down = !up;
