@@ -40,8 +40,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn start(name: &str, law: &Arc<Law>, socket: &Path, style: Style) -> Self {
-        let numbering = Numbering::OverRuns("/updates".to_owned());
+    pub fn start(name: &str, law: &Arc<Law>, socket: &Path, style: Style, numbering: Numbering) -> Self {
         let reader = Arc::new(Mutex::new(Reader::new(name, law, numbering)));
         let (open, stop): (Arc<Mutex<Option<UnixStream>>>, Arc<AtomicBool>) = Default::default();
         let mut following = Following {

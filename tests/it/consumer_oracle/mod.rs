@@ -15,6 +15,7 @@ mod output;
 mod receiver;
 mod replay;
 mod round;
+mod sources;
 mod world;
 
 use std::{env, net::TcpStream, sync::Arc, time::Duration};
@@ -261,7 +262,7 @@ fn the_receiver_notices_what_breaks_the_contract() {
         let law = Arc::default();
         let receiver = Receiver::start(&law, 0);
         send(&receiver.url, "one", &[line(5, "ADD", "http", &[("a", "1")])]);
-        law.wanted(["default/a".to_owned()].into_iter());
+        law.wanted([("default/a".to_owned(), "http".to_owned())].into_iter());
         send(&receiver.url, run, lines);
         law.faults().join("\n")
     };

@@ -20,6 +20,7 @@ pub const MARKER: &str = "default/marker";
 pub type Images = BTreeMap<String, String>;
 
 /// How the agent is configured.
+#[allow(clippy::struct_excessive_bools, reason = "each source is configured or not, whatever the others are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub file: bool,

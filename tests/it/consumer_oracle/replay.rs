@@ -62,7 +62,9 @@ impl Line {
     fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.op, &self.source, self.more).hash(&mut hasher);
-        self.pods.iter().for_each(|pod| pod.to_string().hash(&mut hasher));
+        // A SET has the newest pods, also where they differ only in what makes no update.
+        let text = |pod: &Value| if self.op == "SET" { compared(pod).to_string() } else { pod.to_string() };
+        self.pods.iter().for_each(|pod| text(pod).hash(&mut hasher));
         hasher.finish()
     }
 }
@@ -104,13 +106,12 @@ impl Replay {
         self.parts.clear();
     }
 
-    /// Applies a line and returns the pods that are gone by it.
-    pub fn take(&mut self, line: &Line) -> Result<Vec<String>, String> {
+    /// Applies a line and returns the pods that are gone by it, each with the source that it was held from.
+    pub fn take(&mut self, line: &Line) -> Result<Vec<(String, String)>, String> {
         match &*line.op {
             "SET" => return Ok(self.set(line)),
             "REMOVE" => {
-                let gone = line.pods.iter().map(key).filter(|key| self.pods.remove(key).is_some());
-                return Ok(gone.collect());
+                return Ok(line.pods.iter().filter_map(|pod| self.erase(key(pod))).collect());
             }
             "ADD" | "UPDATE" | "DELETE" | "RECONCILE" => {}
             other => return Err(format!("unknown op {other}")),
@@ -122,7 +123,12 @@ impl Replay {
         Ok(Vec::new())
     }
 
-    fn set(&mut self, line: &Line) -> Vec<String> {
+    fn erase(&mut self, key: String) -> Option<(String, String)> {
+        let held = self.pods.remove(&key)?;
+        Some((key, held.source))
+    }
+
+    fn set(&mut self, line: &Line) -> Vec<(String, String)> {
         let parts = self.parts.entry(line.source.clone()).or_default();
         parts.extend(line.pods.iter().cloned());
         if line.more {
@@ -135,7 +141,7 @@ impl Replay {
         };
         let gone: Vec<String> =
             self.pods.iter().filter(|(key, held)| is_gone(key, held)).map(|(key, _)| key.clone()).collect();
-        gone.iter().for_each(|key| drop(self.pods.remove(key)));
+        let gone = gone.into_iter().filter_map(|key| self.erase(key)).collect();
         self.store(&line.source, &all);
         gone
     }
@@ -152,8 +158,8 @@ pub struct Law(Mutex<Rules>);
 
 #[derive(Debug, Default)]
 struct Rules {
-    /// The pods that their sources have wanted without a break since the last rest.
-    wanted: BTreeSet<String>,
+    /// The pods that their sources have wanted without a break since the last rest, and these sources.
+    wanted: BTreeMap<String, String>,
     /// What each number means: stream, number, and the source if it is a SET.
     meanings: BTreeMap<(String, u64, String), (u64, String)>,
     broken: Vec<String>,
@@ -165,8 +171,8 @@ impl Law {
     }
 
     /// From now on these pods may not be removed.
-    pub fn wanted(&self, keys: impl Iterator<Item = String>) {
-        self.rules().wanted = keys.collect();
+    pub fn wanted(&self, pods: impl Iterator<Item = (String, String)>) {
+        self.rules().wanted = pods.collect();
     }
 
     /// A source may stop wanting this pod, at least for a while. Called before it does.
@@ -183,9 +189,13 @@ impl Law {
         self.rules().broken.clone()
     }
 
-    fn gone(&self, who: &str, line: &Line, keys: &[String]) {
+    fn gone(&self, who: &str, line: &Line, gone: &[(String, String)]) {
         let mut rules = self.rules();
-        let wrong: Vec<&String> = keys.iter().filter(|key| rules.wanted.contains(*key)).collect();
+        // While the owner of a name is not known, another source may have it for a while.
+        let is_wrong = |(key, source): &&(String, String)| {
+            rules.wanted.get(key).is_some_and(|owner| owner == source || source == "*")
+        };
+        let wrong: Vec<&String> = gone.iter().filter(is_wrong).map(|(key, _)| key).collect();
         if !wrong.is_empty() {
             let how = format!("{who}: {} takes away {wrong:?}, still wanted by its source", line.brief());
             rules.broken.push(how);
