@@ -39,6 +39,7 @@ mod client;
 mod complexity;
 mod config;
 mod conformance;
+mod consumer_oracle;
 mod db;
 mod db_damage;
 mod db_directory;

@@ -1,0 +1,422 @@
+//! The agent as a process, its sources, and its consumers.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    fmt::Write as _,
+    fs::{self, File},
+    io::Write as _,
+    path::PathBuf,
+    process::Command,
+    sync::{Arc, MutexGuard},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+use super::{
+    follower::{Follower, Style},
+    model::{Images, MARKER, Model, Settings, pod},
+    output::{Stdout, Tail},
+    receiver::Receiver,
+    replay::{Held, Law, Numbering, Pods, Reader, compared},
+};
+use crate::support::{
+    apiserver::ApiServer,
+    plain::{Answer, Connection},
+    process::{PATIENCE, Process, podmux},
+    web::{Reply, Web},
+};
+
+/// The consumers. `webhook` follows when there is such a sink.
+pub const CONSUMERS: &str = "stdout file newcomer lines run events";
+/// The faults that may happen.
+pub const FAULTS: &str = "disk stdout rotation cut receiver source restart state configuration node clock";
+/// The size of the disk of the output file.
+const DISK: &str = "size=8m";
+
+/// How a world is made.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub consumers: String,
+    pub faults: String,
+    pub settings: Settings,
+}
+
+impl Plan {
+    pub fn new(seed: u64, consumers: &str) -> Self {
+        let (consumers, faults) = (consumers.to_owned(), FAULTS.to_owned());
+        Self { seed, consumers, faults, settings: Settings::default() }
+    }
+
+    fn has(&self, consumer: &str) -> bool {
+        self.consumers.split_whitespace().any(|word| word == consumer)
+    }
+}
+
+/// Everything of one case.
+pub struct World {
+    pub(super) directory: TempDir,
+    pub(super) runtime: Runtime,
+    plan: Plan,
+    pub law: Arc<Law>,
+    pub model: Model,
+    pub settings: Settings,
+    pub web: Web,
+    pub api: ApiServer,
+    pub agent: Option<Process>,
+    /// A copy of the state directory, and the posted pods in it.
+    pub(super) copy: Option<Images>,
+    pub stdout: Option<Stdout>,
+    pub tail: Option<Tail>,
+    pub followers: Vec<Follower>,
+    pub receiver: Option<Receiver>,
+    pub(super) images: u32,
+    pub(super) api_is_down: bool,
+    /// How far the clock of the agent is behind, in seconds.
+    pub behind: u64,
+    steps: Vec<String>,
+    round: u64,
+}
+
+impl World {
+    /// A world whose agent does not run yet. Call it inside a mount namespace: it has a disk of its own.
+    pub fn new(plan: Plan) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("manifests")).unwrap();
+        fs::create_dir(at("disk")).unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", DISK, "tmpfs"]).arg(at("disk")).status();
+        assert!(mounted.unwrap().success());
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let web = runtime.block_on(Web::start(Reply::new(500, "not yet")));
+        let api = runtime.block_on(async { ApiServer::start(None) });
+        let law: Arc<Law> = Arc::default();
+        // Only with state and clock gone back at the same time may a number come again, in another run.
+        let numbering = if clock_library().is_some() { Numbering::InRun } else { Numbering::OverRuns };
+        let follow =
+            |(name, style)| Follower::start(name, &law, &at("s"), style, numbering("/updates".to_owned()));
+        let followers = [("lines", Style::Bare), ("run", Style::OfRun), ("events", Style::Events)];
+        let mut world = Self {
+            followers: followers.into_iter().filter(|(name, _)| plan.has(name)).map(follow).collect(),
+            tail: (plan.has("file") || plan.has("newcomer"))
+                .then(|| Tail::new(&at("disk").join("updates.jsonl"), &law)),
+            receiver: plan.has("webhook").then(|| Receiver::start(&law, plan.seed)),
+            directory,
+            runtime,
+            law,
+            model: Model::default(),
+            settings: plan.settings.clone(),
+            plan,
+            web,
+            api,
+            agent: None,
+            copy: None,
+            stdout: None,
+            images: 0,
+            api_is_down: false,
+            behind: 0,
+            steps: Vec::new(),
+            round: 0,
+        };
+        // The directory is never empty: an empty one that comes back may be a volume that is not mounted.
+        world.write_file("always");
+        world.serve_url();
+        world
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Whether such a fault may happen.
+    pub fn may(&self, fault: &str) -> bool {
+        self.plan.faults.split_whitespace().any(|word| word == fault)
+    }
+
+    /// Notes a step, for the report.
+    pub fn note(&mut self, step: impl Into<String>) {
+        let step = step.into();
+        if env::var_os("PODMUX_CONSUMER_TRACE").is_some() {
+            println!("{step}");
+        }
+        self.steps.push(step);
+    }
+
+    pub fn begin_round(&mut self, round: u64) {
+        self.round = round;
+        self.note(format!("-- round {round}"));
+    }
+
+    /// Fails with all that is known.
+    pub fn fail(&self, what: &str) -> ! {
+        let mut report = format!(
+            "round {} of PODMUX_CONSUMER_SEED={}: {what}\nsteps:\n  {}\n{:?}\n",
+            self.round,
+            self.plan.seed,
+            self.steps.join("\n  "),
+            self.settings,
+        );
+        self.readers(|reader| writeln!(report, "{}", reader.report()).unwrap());
+        let log = self.agent.as_ref().map(|agent| agent.stderr.text()).unwrap_or_default();
+        let from = log.len().saturating_sub(3000);
+        let log = log.get(from..).unwrap_or(&log);
+        panic!("{report}the agent's log ends with:\n{log}");
+    }
+
+    /// Each consumer.
+    fn readers(&self, mut with: impl FnMut(&Reader)) {
+        let guards =
+            self.stdout.iter().map(Stdout::reader).chain(self.followers.iter().map(Follower::reader));
+        let guards = guards.chain(self.receiver.iter().map(Receiver::reader));
+        guards.for_each(|reader: MutexGuard<'_, Reader>| with(&reader));
+        self.tail.iter().for_each(|tail| with(&tail.reader));
+    }
+
+    /// Waits until something is seen, as long as no rule is broken.
+    pub fn wait_for<T>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            let seen = look(self);
+            let faults = self.law.faults();
+            if !faults.is_empty() {
+                self.fail(&faults.join("\n"));
+            }
+            if let Some(seen) = seen {
+                return seen;
+            }
+            if begun.elapsed() > PATIENCE {
+                self.fail(&format!("never: {what}"));
+            }
+            thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+impl Drop for World {
+    /// Nothing stays: a directory with a mounted disk could not be removed.
+    fn drop(&mut self) {
+        if let Some(agent) = self.agent.take() {
+            agent.signal(Signal::KILL);
+            self.stdout = None;
+            agent.ends();
+        }
+        let unmounted = Command::new("umount").arg(self.at("disk")).status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || thread::panicking());
+    }
+}
+
+/// The agent.
+impl World {
+    fn command(&self) -> Command {
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+        let mut args: Vec<String> = ["run", "--node-name", self.settings.node].map(str::to_owned).into();
+        let mut set = |flag: &str, value: String| args.extend([format!("--{flag}"), value]);
+        set("listen", format!("unix:{}", text(self.at("s"))));
+        let state = if self.settings.has_state { text(self.at("state")) } else { "none".to_owned() };
+        set("state-dir", state);
+        set("notify", self.settings.notify.to_owned());
+        set("shutdown-grace", "500ms".to_owned());
+        if self.settings.file {
+            set("pod-manifest-path", text(self.at("manifests")));
+            set("file-check-frequency", "100ms".to_owned());
+        }
+        if self.settings.url {
+            set("manifest-url", self.web.at("/pods"));
+            set("http-check-frequency", "100ms".to_owned());
+        }
+        if self.settings.api {
+            let user = serde_json::json!({"token": "t"});
+            set("kubeconfig", text(self.api.kubeconfig(self.directory.path(), &user)));
+        }
+        set("sink", "jsonl".to_owned());
+        if let Some(tail) = &self.tail {
+            set("sink", format!("jsonl={}", tail.path().display()));
+        }
+        if let Some(receiver) = &self.receiver {
+            set("sink", format!("webhook={}", receiver.url));
+        }
+        let mut command = podmux(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        if let Some(library) = clock_library() {
+            command.env("LD_PRELOAD", library).env("FAKETIME", format!("-{}s", self.behind));
+            command.env("DONT_FAKE_MONOTONIC", "1");
+        }
+        command
+    }
+
+    /// Starts the agent and waits until it answers.
+    pub fn start(&mut self) {
+        let mut command = self.command();
+        let (stdout, pipe) = Stdout::open(&self.law);
+        let agent = Process::start(command.stdout(pipe));
+        // The parent's end of the pipe.
+        drop(command);
+        self.stdout = Some(stdout);
+        self.agent = Some(agent);
+        self.wait_for("an answer", |world| {
+            world.ask("GET", "/livez", "").ok().filter(|answer| answer.code == 200)
+        });
+    }
+
+    pub fn end(&mut self, signal: Signal) {
+        let Some(agent) = self.agent.take() else { return };
+        agent.signal(signal);
+        agent.ends();
+        self.tail.iter_mut().for_each(Tail::may_tear);
+        if !self.settings.has_state {
+            // Posted pods are lost.
+            self.unwanted("http");
+            self.model.posts.clear();
+        }
+    }
+
+    /// Asks the running agent.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> std::io::Result<Answer> {
+        Connection::unix(&self.at("s"))?.ask(method, path, body.as_bytes())
+    }
+
+    pub(super) fn answer(&self, method: &str, path: &str, body: &str) -> Answer {
+        let answer = self.ask(method, path, body);
+        answer.unwrap_or_else(|error| self.fail(&format!("{method} {path}: {error}")))
+    }
+}
+
+/// The library that sets back the agent's clock: `libfaketime.so.1` of Debian's package `libfaketime`.
+pub fn clock_library() -> Option<String> {
+    env::var("PODMUX_FAKETIME").ok()
+}
+
+/// The disk of the output file.
+impl World {
+    pub fn fill_disk(&self) {
+        let mut file = File::create(self.at("disk").join("filler")).unwrap();
+        for chunk in [1 << 16, 1] {
+            while file.write_all(&vec![0; chunk]).is_ok() {}
+        }
+    }
+
+    pub fn free_disk(&self) {
+        // It may not be full.
+        let _ = fs::remove_file(self.at("disk").join("filler"));
+    }
+
+    pub fn rotate(&mut self) {
+        let Some(tail) = &mut self.tail else { return };
+        tail.rotate();
+        if let Some(agent) = &self.agent {
+            agent.signal(Signal::HUP);
+        }
+    }
+}
+
+/// The rest after a round.
+impl World {
+    /// Heals everything, waits until the agent and its consumers are at rest, and compares.
+    pub fn rest(&mut self) {
+        self.heal();
+        self.wait_for("the wanted pods", |world| world.is_synced().then_some(()));
+        for half in ["a", "b"] {
+            let image = format!("marker:{}{half}", self.images);
+            let answer = self.answer("POST", "/pods", &pod("marker", &image).to_string());
+            if !matches!(answer.code, 200 | 201) {
+                self.fail(&answer.text());
+            }
+            self.model.posts.insert("marker".to_owned(), image.clone());
+            self.stored();
+            self.wait_for("the marker, at each consumer", |world| {
+                world.tail.iter_mut().for_each(Tail::read);
+                let mut all = true;
+                world.readers(|reader| all &= reader.image(MARKER) == Some(&image));
+                all.then_some(())
+            });
+        }
+        self.compare();
+        let wanted = self.model.wanted(&self.settings).into_iter();
+        self.law.wanted(wanted.map(|(key, (source, _))| (key, source)));
+    }
+
+    /// Ends all faults.
+    pub fn heal(&mut self) {
+        self.free_disk();
+        self.stdout.iter().for_each(|stdout| stdout.set_reading(true));
+        self.receiver.iter().for_each(|receiver| receiver.set_faulty(false));
+        self.serve_url();
+        if self.at("away").exists() {
+            fs::rename(self.at("away"), self.at("manifests")).unwrap();
+        }
+        self.set_api_up(true);
+        match &self.agent {
+            None => self.start(),
+            Some(agent) => agent.signal(Signal::HUP),
+        }
+    }
+
+    /// Whether every source is synced and `GET /pods` has what is wanted.
+    fn is_synced(&self) -> bool {
+        let sources = self.answer("GET", "/sources", "").json();
+        let sources = sources["items"].as_array().unwrap().iter();
+        let synced = |source: &Value| source["state"] == "synced" && source["failing"].is_null();
+        sources.into_iter().all(synced) && self.shows_what_is_wanted(&self.listed())
+    }
+
+    /// Whether these are the wanted pods, by name, source and image.
+    fn shows_what_is_wanted(&self, listed: &[Value]) -> bool {
+        let of = |pod: &Value| {
+            let image = pod["spec"]["containers"][0]["image"].as_str().unwrap().to_owned();
+            let source = pod["metadata"]["annotations"][podmux::pod::SOURCE].as_str();
+            (pod_key(pod), (source.unwrap_or_default().to_owned(), image))
+        };
+        let shown: BTreeMap<String, (String, String)> = listed.iter().map(of).collect();
+        let mut wanted = self.model.wanted(&self.settings);
+        // The kubelet's annotation does not tell a URL from posts.
+        for (source, _) in wanted.values_mut().filter(|wanted| wanted.0 == "url") {
+            "http".clone_into(source);
+        }
+        shown == wanted
+    }
+
+    /// The number of the last update.
+    pub fn number(&self) -> u64 {
+        let list = self.answer("GET", "/pods", "").json();
+        list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    }
+
+    fn listed(&self) -> Vec<Value> {
+        self.answer("GET", "/pods", "").json()["items"].as_array().unwrap().clone()
+    }
+
+    /// Holds each consumer's replay against the agent's pods, which are what is wanted.
+    fn compare(&mut self) {
+        let listed = self.listed();
+        if !self.shows_what_is_wanted(&listed) {
+            self.fail("the agent has other pods than those that are wanted");
+        }
+        let sources = self.model.wanted(&self.settings);
+        let held = |pod: &Value| Held { source: sources[&pod_key(pod)].0.clone(), pod: compared(pod) };
+        let wanted: Pods = listed.iter().map(|pod| (pod_key(pod), held(pod))).collect();
+        let mut differences = Vec::new();
+        self.readers(|reader| {
+            if self.plan.has("file") || !reader.is_named("file") {
+                differences.extend(reader.differs(&wanted));
+            }
+        });
+        if self.plan.has("newcomer") {
+            differences.extend(self.tail.iter().filter_map(|tail| tail.alone_differs(&wanted)));
+        }
+        differences.extend(self.law.faults());
+        if !differences.is_empty() {
+            self.fail(&differences.join("\n"));
+        }
+    }
+}
+
+fn pod_key(pod: &Value) -> String {
+    let word = |field: &str| pod["metadata"][field].as_str().unwrap();
+    format!("{}/{}", word("namespace"), word("name"))
+}
