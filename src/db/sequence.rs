@@ -18,10 +18,11 @@ use super::{
     writer::Db,
 };
 
-/// The numbers that are reserved at once.
-const BLOCK: u64 = 1 << 24;
-/// Fewer free numbers than this are not enough: many tasks take some at the same time.
-const MARGIN: u64 = 1 << 20;
+/// The numbers that are reserved at once: so few that the ceiling is behind the clock again at the
+/// next start. If a copy of the state is put back later, the clock is ahead of all numbers.
+const BLOCK: u64 = 100_000;
+/// Fewer free numbers than this are not enough: several tasks take some at the same time.
+const MARGIN: u64 = 10_000;
 /// The key of the highest number that may be in use. Older versions have a key for each stream.
 const CEILING: &str = "ceiling";
 
