@@ -14,6 +14,7 @@ use std::{
 };
 
 use super::replay::{Law, Numbering, Reader};
+use crate::support::random::Random;
 
 /// The delay between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(5);
@@ -40,7 +41,15 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn start(name: &str, law: &Arc<Law>, socket: &Path, style: Style, numbering: Numbering) -> Self {
+    /// With random choices it ends some connections after a few updates, in the middle of a beginning too.
+    pub fn start(
+        name: &str,
+        law: &Arc<Law>,
+        socket: &Path,
+        style: Style,
+        numbering: Numbering,
+        ends: Option<Random>,
+    ) -> Self {
         let reader = Arc::new(Mutex::new(Reader::new(name, law, numbering)));
         let (open, stop): (Arc<Mutex<Option<UnixStream>>>, Arc<AtomicBool>) = Default::default();
         let mut following = Following {
@@ -50,6 +59,8 @@ impl Follower {
             style,
             next: None,
             run: None,
+            ends,
+            left: None,
         };
         let connects = Arc::new(AtomicBool::new(true));
         let (stopped, may_connect) = (stop.clone(), connects.clone());
@@ -111,6 +122,9 @@ struct Following {
     /// What it continues with: the next number, or the id of the last event.
     next: Option<String>,
     run: Option<String>,
+    ends: Option<Random>,
+    /// After how many updates it ends this connection.
+    left: Option<usize>,
 }
 
 impl Following {
@@ -140,6 +154,7 @@ impl Following {
             lock(&self.reader).run.clone_from(&run);
         }
         self.run = run;
+        self.left = self.ends.as_mut().and_then(|ends| ends.once_in(3).then(|| 1 + ends.below(3)));
         if self.style == Style::Events { self.events(&mut response) } else { self.lines(&mut response) }
     }
 
@@ -171,6 +186,8 @@ impl Following {
                 (Style::OfRun, Some(run)) => format!("{run}-{}", last + 1),
                 _ => (last + 1).to_string(),
             });
+            drop(reader);
+            self.count()?;
         }
     }
 
@@ -186,6 +203,7 @@ impl Following {
                 "data" => data.push_str(value),
                 "" if line.is_empty() && !data.is_empty() => {
                     self.event(&id, &event, &data);
+                    self.count()?;
                     event.clear();
                     data.clear();
                 }
@@ -193,6 +211,17 @@ impl Following {
                 _ => {}
             }
         }
+    }
+
+    /// Counts an update. It fails when the connection has had enough.
+    fn count(&mut self) -> io::Result<()> {
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+            if *left == 0 {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+        Ok(())
     }
 
     fn event(&mut self, id: &str, event: &str, data: &str) {

@@ -67,7 +67,7 @@ fn a_replay_holds_what_is_wanted_after_every_round() {
 
 /// The agent with these consumers and no source but the posted pods, if a change adds none, at rest.
 fn started(consumers: &str, change: impl FnOnce(&mut Settings)) -> World {
-    let mut plan = Plan::new(0, consumers);
+    let mut plan = Plan { faults: String::new(), ..Plan::new(0, consumers) };
     (plan.settings.file, plan.settings.url, plan.settings.api) = (false, false, false);
     change(&mut plan.settings);
     let mut world = World::new(plan);

@@ -29,6 +29,7 @@ use crate::support::{
     apiserver::ApiServer,
     plain::{Answer, Connection},
     process::{PATIENCE, Process, podmux},
+    random::Random,
     web::{Reply, Web},
 };
 
@@ -52,6 +53,10 @@ impl Plan {
     pub fn new(seed: u64, consumers: &str) -> Self {
         let (consumers, faults) = (consumers.to_owned(), FAULTS.to_owned());
         Self { seed, consumers, faults, settings: Settings::default() }
+    }
+
+    fn may(&self, fault: &str) -> bool {
+        self.faults.split_whitespace().any(|word| word == fault)
     }
 
     fn has(&self, consumer: &str) -> bool {
@@ -100,8 +105,10 @@ impl World {
         let law: Arc<Law> = Arc::default();
         // Only with state and clock gone back at the same time may a number come again, in another run.
         let numbering = if clock_library().is_some() { Numbering::InRun } else { Numbering::OverRuns };
-        let follow =
-            |(name, style)| Follower::start(name, &law, &at("s"), style, numbering("/updates".to_owned()));
+        let follow = |(name, style)| {
+            let ends = plan.may("cut").then(|| Random::new(plan.seed));
+            Follower::start(name, &law, &at("s"), style, numbering("/updates".to_owned()), ends)
+        };
         let followers = [("lines", Style::Bare), ("run", Style::OfRun), ("events", Style::Events)];
         let mut world = Self {
             followers: followers.into_iter().filter(|(name, _)| plan.has(name)).map(follow).collect(),
@@ -137,7 +144,7 @@ impl World {
 
     /// Whether such a fault may happen.
     pub fn may(&self, fault: &str) -> bool {
-        self.plan.faults.split_whitespace().any(|word| word == fault)
+        self.plan.may(fault)
     }
 
     /// Notes a step, for the report.
