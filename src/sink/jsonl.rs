@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    mem,
     os::{
         fd::AsFd as _,
         unix::fs::{FileTypeExt as _, MetadataExt as _},
@@ -174,7 +175,7 @@ impl Jsonl {
         // "Unchecked" leaves stdout in blocking mode, which other processes may share.
         let watch = || pipe::Sender::from_owned_fd_unchecked(opened.file.try_clone()?.into());
         let reader = opened.file.metadata()?.file_type().is_fifo().then(watch).transpose()?;
-        let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false }));
+        let output = Arc::new(Mutex::new(Output { opened, current: None, reopen: false, is_new: false }));
         let (reopen, requests) = watch::channel(0);
         Ok(Self { name, host: Host::default(), output, is_stdout: false, reader, reopen, requests })
     }
@@ -187,8 +188,8 @@ impl Sink for Jsonl {
         let reopen = self.requests.borrow_and_update().has_changed();
         let writing = self.host.threads.blocking(move || {
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            if reopen && output.reopen() {
-                return Err(None);
+            if reopen {
+                output.reopen();
             }
             output.write(&update)
         });
@@ -212,8 +213,11 @@ impl Sink for Jsonl {
                 }
                 Ok(()) = self.requests.changed() => {
                     let output = Arc::clone(&self.output);
+                    // If this future is dropped meanwhile, the next update finds the new file.
                     let reopening = self.host.threads.blocking(move || {
-                        output.lock().unwrap_or_else(PoisonError::into_inner).reopen()
+                        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+                        output.reopen();
+                        output.is_new
                     });
                     // A panic is logged, and the old file stays in use.
                     if reopening.await.unwrap_or(false) {
@@ -285,30 +289,32 @@ struct Output {
     current: Option<(u64, usize)>,
     /// Whether to reopen the file after the current line.
     reopen: bool,
+    /// Whether the stream has to begin in this file.
+    is_new: bool,
 }
 
 impl Output {
-    /// Reopens the file, now or after the current line. Returns whether it is another one now.
-    fn reopen(&mut self) -> bool {
+    /// Reopens the file, now or after the current line.
+    fn reopen(&mut self) {
         self.reopen = true;
-        self.current.is_none() && self.switch()
+        if self.current.is_none() {
+            self.switch();
+        }
     }
 
-    /// Continues with the file that is at the path now. Returns whether it is another one.
-    fn switch(&mut self) -> bool {
+    /// Continues with the file that is at the path now.
+    fn switch(&mut self) {
         self.reopen = false;
         match self.opened.another() {
             Ok(Some(other)) => {
                 if let Some((path, _)) = &other.place {
                     info!(path = %path.display(), "output file reopened");
                 }
-                (self.opened, self.current) = (other, None);
-                true
+                (self.opened, self.current, self.is_new) = (other, None, true);
             }
-            Ok(None) => false,
+            Ok(None) => {}
             Err(error) => {
                 warn!(error = chain(&error), "output file not reopened; the old one stays in use");
-                false
             }
         }
     }
@@ -316,8 +322,11 @@ impl Output {
     /// Writes an update. The error is `None` if the file is another one now, where the stream has
     /// to begin again.
     fn write(&mut self, update: &SequencedUpdate) -> Result<(), Option<io::Error>> {
-        let written = self.write_line(update);
-        if self.reopen && self.switch() { Err(None) } else { written.map_err(Some) }
+        let written = if self.is_new { Ok(()) } else { self.write_line(update) };
+        if self.reopen {
+            self.switch();
+        }
+        if mem::take(&mut self.is_new) { Err(None) } else { written.map_err(Some) }
     }
 
     fn write_line(&mut self, update: &SequencedUpdate) -> io::Result<()> {

@@ -155,7 +155,7 @@ impl Tail {
     pub fn alone_differs(&self, wanted: &Pods) -> Option<String> {
         let mut reader =
             Reader::new("a newcomer to the file", &Arc::default(), Numbering::InRun(String::new()));
-        let text = fs::read_to_string(self.path()).unwrap();
+        let text = fs::read_to_string(self.path()).unwrap_or_default();
         text.lines().filter(|line| !is_incomplete(line)).for_each(|line| reader.take(line));
         reader.differs(wanted)
     }

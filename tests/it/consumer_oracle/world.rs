@@ -414,7 +414,10 @@ impl World {
             }
         });
         if self.plan.has("newcomer") {
-            differences.extend(self.tail.iter().filter_map(|tail| tail.alone_differs(&wanted)));
+            // The agent may still be about to open the file of the last rotation.
+            self.wait_for("what a newcomer to the file has to hold", |world| {
+                world.tail.iter().all(|tail| tail.alone_differs(&wanted).is_none()).then_some(())
+            });
         }
         differences.extend(self.law.faults());
         if !differences.is_empty() {
