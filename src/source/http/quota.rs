@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::write::Submitted;
 use crate::pod::Pod;
 
 /// A replacement of at most this size in bytes is always accepted, so that pods can be mended
@@ -40,6 +41,41 @@ impl Used {
     pub(super) fn subtract(&mut self, pod: &Pod) {
         self.pods -= 1;
         self.bytes -= size(pod);
+    }
+}
+
+/// What a write can have at most: with more it exceeds the quota, even if all its pods are
+/// replacements.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    quota: Config,
+    posted: Used,
+    write: Used,
+}
+
+impl Room {
+    pub(super) fn new<'p>(quota: Config, posted: impl Iterator<Item = &'p Pod>) -> Self {
+        let mut used = Used::default();
+        posted.for_each(|pod| used.add(pod));
+        Self { quota, posted: used, write: Used::default() }
+    }
+
+    /// Takes the next pod of the write.
+    ///
+    /// # Errors
+    /// If the write certainly exceeds the quota.
+    pub fn take(&mut self, pod: &Submitted) -> Result<(), QuotaExceeded> {
+        let Self { quota, posted, write } = self;
+        write.pods += 1;
+        write.bytes += pod.size();
+        let (flag, requested, used, limit) = if write.pods > quota.max_pods.max(posted.pods) {
+            ("max-posted-pods", write.pods, posted.pods, quota.max_pods)
+        } else if write.bytes > quota.max_bytes.max(posted.bytes) + ALWAYS * write.pods {
+            ("max-posted-bytes", write.bytes, posted.bytes, quota.max_bytes)
+        } else {
+            return Ok(());
+        };
+        Err(QuotaExceeded { flag, requested, used, limit })
     }
 }
 
