@@ -145,8 +145,12 @@ impl Node {
     }
 
     fn ask(&self, method: &str, path: &str, body: &[u8]) -> Option<u16> {
-        Some(Connection::unix(&self.at("s")).ok()?.ask(method, path, body).ok()?.code)
+        ask(&self.at("s"), method, path, body)
     }
+}
+
+fn ask(socket: &Path, method: &str, path: &str, body: &[u8]) -> Option<u16> {
+    Some(Connection::unix(socket).ok()?.ask(method, path, body).ok()?.code)
 }
 
 impl Drop for Node {
@@ -214,10 +218,11 @@ fn the_quota_of_posted_pods_and_a_rejected_list_fit_into_the_memory_of_the_packa
     }
     node.tells(pods);
     // Lists that cannot be taken, several at a time, and one that can.
-    let rejected = list(pods, 5000, 1500);
+    let (rejected, socket) = (list(pods, 5000, 1500), node.at("s"));
     std::thread::scope(|scope| {
         for method in ["POST", "PUT", "POST", "PUT"] {
-            scope.spawn(|| assert_eq!(node.ask(method, "/pods", rejected.as_bytes()), Some(403)));
+            let (rejected, socket) = (rejected.as_bytes(), &socket);
+            scope.spawn(move || assert_eq!(ask(socket, method, "/pods", rejected), Some(403)));
         }
     });
     assert_eq!(node.ask("POST", "/pods", list(0, each, 61_000).as_bytes()), Some(200));
