@@ -6,7 +6,10 @@
 use std::{
     env, fs, io,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
@@ -20,7 +23,7 @@ use crate::{
         apiserver::{self, Answer, ApiServer, NODE, RequestKind, Then, bookmark, event},
         kubernetes::not_tested,
         plain::Connection,
-        process::{Process, podmux, wait_for},
+        process::{PATIENCE, Process, podmux, wait_for},
     },
 };
 
@@ -32,6 +35,16 @@ const REQUESTS: usize = 8;
 /// The share of the full load: one part of this many.
 fn parts() -> usize {
     if env::var_os("PODMUX_MEMORY").is_some_and(|load| load == "full") { 1 } else { 10 }
+}
+
+/// `Environment=` of the package.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let unit = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/podmux.service")).unwrap();
+    let lines: Vec<String> =
+        unit.lines().filter_map(|line| Some(line.strip_prefix("Environment=")?.to_owned())).collect();
+    lines
+        .into_iter()
+        .map(|line| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap())
 }
 
 /// A cgroup with a limit of memory, which is removed at the end.
@@ -78,7 +91,10 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // It is empty when the kernel has reaped the process.
-        wait_for(|| fs::remove_dir(&self.path).ok());
+        let begun = Instant::now();
+        while fs::remove_dir(&self.path).is_err() && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -111,7 +127,7 @@ impl Node {
     /// Starts it, and waits until it has told every pod.
     fn start(&mut self, pods: usize) {
         let program = podmux(&[]).get_program().to_owned();
-        let mut shell = std::process::Command::new("/bin/sh");
+        let mut shell = Command::new("/bin/sh");
         shell
             .arg("-c")
             .arg("echo $$ >\"$0\"/cgroup.procs && exec \"$@\"")
@@ -119,9 +135,13 @@ impl Node {
             .arg(program);
         shell.args(["run", "--node-name", NODE, "--state-dir"]).arg(self.at("state"));
         shell.arg("--listen").arg(format!("unix:{}", self.at("s").display())).args(&self.flags).env_clear();
-        shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        shell.envs(environment());
+        shell.stdout(Stdio::piped()).stderr(Stdio::piped());
         self.agent = Some(Process::start(&mut shell));
-        wait_for(|| (self.ask("GET", "/readyz", b"")? == 200).then_some(()));
+        wait_for(|| {
+            self.lives();
+            (self.ask("GET", "/readyz", b"")? == 200).then_some(())
+        });
         self.tells(pods);
     }
 
@@ -129,11 +149,25 @@ impl Node {
         self.agent.as_ref().unwrap()
     }
 
-    /// Waits until it has told every pod, and checks that it was not killed for its memory.
+    /// Checks that it was not killed for its memory.
+    fn lives(&self) {
+        assert_eq!(self.cgroup.kills(), 0, "killed for its memory:\n{}", self.agent().stderr.text());
+    }
+
+    /// Waits until it has told every pod.
     fn tells(&self, pods: usize) {
         self.agent().holds("every pod", |replica| replica.pods.len() == pods);
-        assert_eq!(self.cgroup.kills(), 0, "{}", self.agent().stderr.text());
+        self.lives();
         println!("{} MiB at most", status(self.agent(), "VmHWM:"));
+    }
+
+    /// Waits until it has stored so much of what it restores at the next start.
+    fn stores(&self, bytes: usize) {
+        wait_for(|| {
+            self.lives();
+            let size = fs::metadata(self.at("state/state.redb")).unwrap().len();
+            (size > bytes as u64).then_some(())
+        });
     }
 
     /// Ends it as a crash does, and starts it again in the same cgroup.
@@ -153,15 +187,6 @@ fn ask(socket: &Path, method: &str, path: &str, body: &[u8]) -> Option<u16> {
     Some(Connection::unix(socket).ok()?.ask(method, path, body).ok()?.code)
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        if let Some(agent) = self.agent.take() {
-            agent.signal(Signal::KILL);
-            agent.ends();
-        }
-    }
-}
-
 #[test]
 fn a_hundred_thousand_manifests_fit_into_the_memory_of_the_package() {
     let Some(mut node) = Node::new(parts()) else { return };
@@ -173,6 +198,7 @@ fn a_hundred_thousand_manifests_fit_into_the_memory_of_the_package() {
     }
     node.flag("--pod-manifest-path", &manifests);
     node.start(pods);
+    node.stores(pods * 2000);
     node.restart(pods);
 }
 
@@ -184,6 +210,7 @@ fn ten_thousand_pods_of_an_api_server_fit_into_the_memory_of_the_package() {
     let kubeconfig = server.kubeconfig(node.directory.path(), &json!({}));
     node.flag("--kubeconfig", &kubeconfig);
     node.start(pods);
+    node.stores(pods * 10_000);
     node.restart(pods);
 }
 
@@ -219,7 +246,7 @@ fn the_quota_of_posted_pods_and_a_rejected_list_fit_into_the_memory_of_the_packa
     node.tells(pods);
     // Lists that cannot be taken, several at a time, and one that can.
     let (rejected, socket) = (list(pods, 5000, 1500), node.at("s"));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for method in ["POST", "PUT", "POST", "PUT"] {
             let (rejected, socket) = (rejected.as_bytes(), &socket);
             scope.spawn(move || assert_eq!(ask(socket, method, "/pods", rejected), Some(403)));

@@ -99,16 +99,16 @@ async fn a_failing_source_does_not_delay_ready_and_is_in_the_status_until_it_rec
 #[test]
 fn a_state_that_cannot_be_opened_is_in_the_status_also_without_an_address() {
     let dir = tempfile::tempdir().unwrap();
-    let state = dir.path().join("state");
+    let (state, manifests) = (dir.path().join("state"), dir.path().join("manifests"));
     fs::create_dir(&state).unwrap();
-    // A file system that says no, also to root.
-    fs::create_dir(state.join("state.redb")).unwrap();
+    fs::create_dir(&manifests).unwrap();
+    fs::write(state.join("state.redb"), "").unwrap();
     let mut manager = ManagerDouble::new();
-    let mut command = podmux_run(&dir.path().join("manifests"), &["--listen", "none"]);
+    let mut command = podmux_run(&manifests, &["--listen", "none"]);
     let agent = Process::start(manager.starts(command.env("PODMUX_STATE_DIR", &state)));
     let ready = manager.receives("READY=1");
     assert!(ready.contains("; http failing since 20") && ready.contains("state.redb"), "{ready}");
-    fs::remove_dir(state.join("state.redb")).unwrap();
+    fs::remove_file(state.join("state.redb")).unwrap();
     agent.signal(Signal::HUP);
     manager.receives("STATUS=0 pods");
     stops(agent);
