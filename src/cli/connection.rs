@@ -70,7 +70,7 @@ pub(super) struct ConnectionArgs {
     token_file: Option<PathBuf>,
 
     /// The CA certificates (PEM) that verify the agent's certificate, instead of the system's [default:
-    /// that of the state directory (PODMUX_STATE_DIR), for https on this machine]
+    /// that of the state directory, for https on this machine]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca_file: Option<PathBuf>,
 

@@ -220,10 +220,10 @@ fn serve(pods: usize) -> (Runtime, ApiServer) {
     let server = runtime.block_on(async { ApiServer::start(None) });
     let mut body = Vec::new();
     for number in 0..pods {
-        let mut served = apiserver::pod(&format!("p{number}"), "i:1");
-        served["metadata"]["resourceVersion"] = "1".into();
-        served["spec"]["containers"] = pod(number, 10_000 / 72)["spec"]["containers"].take();
-        body.extend(format!("{}\n", event("ADDED", &served)).into_bytes());
+        let mut bound = apiserver::pod(&format!("p{number}"), "i:1");
+        bound["metadata"]["resourceVersion"] = "1".into();
+        bound["spec"]["containers"] = pod(number, 10_000 / 72)["spec"]["containers"].take();
+        body.extend(format!("{}\n", event("ADDED", &bound)).into_bytes());
     }
     body.extend(format!("{}\n", bookmark(1, true)).into_bytes());
     server.respond(RequestKind::WatchList, Answer::new(200, body, Then::Changes));

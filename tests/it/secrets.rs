@@ -233,20 +233,18 @@ fn anonymous(agent: &Process, ca: Option<&Path>) -> String {
         "/version",
         "/credentials",
     ];
-    let mut all = String::new();
-    for path in paths {
-        let answer = match ca {
-            Some(ca) => tls::ask(address, ca, None, "GET", path, ""),
-            None => {
-                let stream = TcpStream::connect(address).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                let headers = format!("Host: {address}\r\nConnection: close\r\n");
-                Connection::over(stream, headers).ask("GET", path, b"").unwrap()
-            }
+    let answers = paths.map(|path| {
+        let answer = if let Some(ca) = ca {
+            tls::ask(address, ca, None, "GET", path, "")
+        } else {
+            let stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let headers = format!("Host: {address}\r\nConnection: close\r\n");
+            Connection::over(stream, headers).ask("GET", path, b"").unwrap()
         };
-        all += &format!("{} {}\n", answer.code, answer.text());
-    }
-    all
+        format!("{} {}", answer.code, answer.text())
+    });
+    answers.join("\n")
 }
 
 /// A pod whose env variable is a canary; `value` may be of the wrong type.
@@ -313,9 +311,7 @@ async fn tells_no_secret(anonymous_auth: bool) {
     let listen = format!("unix:{}", socket.display());
     let mut command = podmux_run(&manifests, &["-vvv", "--listen", &listen, "--listen", "127.0.0.1:0"]);
     command.env("PODMUX_STATE_DIR", at("state"));
-    if anonymous_auth {
-        command.arg("--anonymous-auth");
-    }
+    command.args(anonymous_auth.then_some("--anonymous-auth"));
     let ca = (!anonymous_auth).then(|| at("state/auth/ca.crt"));
     let asked = |agent: &Process| everything(&socket) + &anonymous(agent, ca.as_deref());
     command.args(["--config", at("config.yaml").to_str().unwrap()]);
