@@ -130,7 +130,7 @@ fn decode(
             kept.has_finalizers = Some(pod.key().clone());
         }
         let pod = Submitted::from(pod);
-        let exceeded = room.take(&pod).err();
+        let exceeded = room.take(pod.size()).err();
         kept.exceeded =
             exceeded.map(|error| Obstacle { key: pod.key().clone(), what: ObstacleKind::Quota(error) });
         kept.pods.push(pod);

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::write::Submitted;
 use crate::pod::Pod;
 
 /// A replacement of at most this size in bytes is always accepted, so that pods can be mended
@@ -60,14 +59,14 @@ impl Room {
         Self { quota, posted: used, write: Used::default() }
     }
 
-    /// Takes the next pod of the write.
+    /// Takes the next pod of the write, of a size in bytes.
     ///
     /// # Errors
     /// If the write certainly exceeds the quota.
-    pub fn take(&mut self, pod: &Submitted) -> Result<(), QuotaExceeded> {
+    pub fn take(&mut self, size: u64) -> Result<(), QuotaExceeded> {
         let Self { quota, posted, write } = self;
         write.pods += 1;
-        write.bytes += pod.size();
+        write.bytes += size;
         let (flag, requested, used, limit) = if write.pods > quota.max_pods.max(posted.pods) {
             ("max-posted-pods", write.pods, posted.pods, quota.max_pods)
         } else if write.bytes > quota.max_bytes.max(posted.bytes) + ALWAYS * write.pods {
