@@ -25,9 +25,9 @@ use super::{
 };
 use crate::{
     certificate_files::CertificateFiles,
-    client::{Body, Client, ClientSettings, Lines, escaped},
+    client::{Body, Client, ClientError, ClientSettings, Lines, escaped},
     host::Disk,
-    settings::{Environment, SERVER_VARIABLE, SYSTEM_SOCKET, default_state_dir, user_socket},
+    settings::{Environment, SERVER_VARIABLE, SYSTEM_SOCKET, state_dir_of, user_socket},
     telemetry::colours,
 };
 
@@ -63,13 +63,13 @@ pub(super) struct ConnectionArgs {
         value_name = "FILE",
         value_hint = ValueHint::FilePath,
         help = "A file with the bearer token\n\
-                [default: that of the default state directory, for https on this machine] \
+                [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] \
                 [env: PODMUX_TOKEN_FILE]"
     )]
     token_file: Option<PathBuf>,
 
     /// The CA certificates (PEM) that verify the agent's certificate, instead of the system's [default:
-    /// that of the default state directory, for https on this machine]
+    /// that of the state directory, for https on this machine]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca_file: Option<PathBuf>,
 
@@ -141,7 +141,7 @@ impl Address {
 
     /// The file that the agent of this machine has made for its clients, if this user may read it.
     fn made(&self, name: &str, environment: &Environment, disk: &Disk) -> Option<PathBuf> {
-        let state = default_state_dir(environment, rustix::process::geteuid().is_root())?;
+        let state = state_dir_of(environment)?;
         let file = state.join("auth").join(name);
         let is_for_it = self.base.starts_with("https://") && self.is_loopback();
         (is_for_it && disk.read(&file, MAX_TOKEN_FILE).is_ok()).then_some(file)
@@ -252,7 +252,11 @@ impl Connection {
             request = request.header(CONTENT_TYPE, media_type);
         }
         let request = request.body(body.unwrap_or_default()).map_err(Failure::refused)?;
-        let response = self.client.send(request).await.map_err(Failure::failed)?;
+        let sent = self.client.send(request).await;
+        let response = sent.map_err(|error| match error {
+            ClientError::UnknownCa(..) => Failure::Failed(anyhow!("{error} with --ca-file")),
+            error => Failure::failed(error),
+        })?;
         for warning in warnings(response.headers()) {
             print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));
         }

@@ -53,6 +53,11 @@ pub enum ClientError {
     /// The server's certificate is not trusted: what is wrong with it, and what to do.
     #[error("the certificate of {0} is not trusted: {1}")]
     Certificate(Arc<str>, String),
+    /// The server's certificate was not issued by the CA of the settings.
+    #[error(
+        "the certificate of {0} is not trusted: it was issued by an unknown CA; set the file of the right CA"
+    )]
+    UnknownCa(Arc<str>),
     /// The server rejected the client certificate, with this alert of TLS.
     #[error(
         "{0} rejected the client certificate ({1}); is one configured, is it still valid, and does the server trust its CA?"
@@ -144,6 +149,9 @@ impl ClientError {
     fn in_tls(to: &Arc<str>, error: &rustls::Error) -> Self {
         let to = to.clone();
         match error {
+            rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            ) => Self::UnknownCa(to),
             rustls::Error::InvalidCertificate(error) => Self::Certificate(to, distrust(error)),
             rustls::Error::AlertReceived(
                 alert @ (AlertDescription::CertificateRequired
@@ -163,9 +171,6 @@ impl ClientError {
 /// Why a server's certificate is not trusted, and what to do about it.
 fn distrust(error: &CertificateError) -> String {
     match error {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "it was issued by an unknown CA; set the file of the right CA".to_owned()
-        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("it is for another name ({error}); use a name from the certificate")
         }

@@ -97,26 +97,32 @@ pub fn admit(
     preparation: &Preparation,
     level: SecurityLevel,
 ) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, level, validation::validate, yaml::documents)
+    collect(text, preparation, level, validation::validate)
 }
 
-/// As [`admit`], and YAML is rejected.
+/// Reads a manifest as [`admit`] does, and passes each valid pod on as soon as it is decoded: a
+/// decoded pod takes many times the memory of its text. The result has no pods. It ends when
+/// `keep` returns false. With `json`, YAML is rejected.
 ///
 /// # Errors
-/// As [`admit`].
+/// As [`admit`]. Pods that were passed on before an error are then invalid too.
 #[cfg(feature = "agent")]
-pub(crate) fn admit_json(
+pub(crate) fn admit_each(
     text: &[u8],
+    json: bool,
     preparation: &Preparation,
     level: SecurityLevel,
+    keep: &mut dyn FnMut(Prepared) -> bool,
 ) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, level, validation::validate, |text| {
+    let parse_json: Parse = |text| {
         let fault = |fault: Fault| {
             let detail = format!("not JSON: {}", fault.detail);
             if fault.is_bound { fault } else { Fault { detail, ..fault } }
         };
         super::json::read(text, None).map(|node| vec![node]).map_err(fault)
-    })
+    };
+    let parse = if json { parse_json } else { yaml::documents };
+    decode_with(text, preparation, level, validation::validate, parse, keep)
 }
 
 /// Decodes and prepares a manifest without validating its pods.
@@ -124,7 +130,7 @@ pub(crate) fn admit_json(
 /// # Errors
 /// As [`read`], without those of validation.
 pub fn decode(text: &[u8], preparation: &Preparation) -> Result<Manifest, InvalidManifest> {
-    decode_with(text, preparation, SecurityLevel::Privileged, |_, _, _| {}, yaml::documents)
+    collect(text, preparation, SecurityLevel::Privileged, |_, _, _| {})
 }
 
 /// Validates a prepared pod at a path of its manifest.
@@ -133,12 +139,28 @@ type PodCheck = fn(&Object, &FieldPath<'_>, &dyn Report);
 /// Parses a text to its documents.
 type Parse = for<'t> fn(&'t str) -> Result<Vec<Node<'t>>, Fault>;
 
+fn collect(
+    text: &[u8],
+    preparation: &Preparation,
+    level: SecurityLevel,
+    check: PodCheck,
+) -> Result<Manifest, InvalidManifest> {
+    let mut pods = Vec::new();
+    let mut keep = |pod| {
+        pods.push(pod);
+        true
+    };
+    let manifest = decode_with(text, preparation, level, check, yaml::documents, &mut keep)?;
+    Ok(Manifest { pods, ..manifest })
+}
+
 fn decode_with(
     text: &[u8],
     preparation: &Preparation,
     level: SecurityLevel,
     check: PodCheck,
     parse: Parse,
+    keep: &mut dyn FnMut(Prepared) -> bool,
 ) -> Result<Manifest, InvalidManifest> {
     let invalid = |problem| InvalidManifest { stage: Stage::Decode, problems: vec![problem] };
     if text.len() > MAX_MANIFEST {
@@ -152,13 +174,16 @@ fn decode_with(
         level,
         check,
         findings: RefCell::new(Findings::new(&text)),
-        pods: Vec::new(),
+        keep,
+        is_full: false,
         names: HashMap::new(),
         generated: HashSet::new(),
         lists: 0,
     };
     for document in &documents {
-        decoder.document(document);
+        if !decoder.is_full {
+            decoder.document(document);
+        }
     }
     decoder.finish()
 }
@@ -182,7 +207,9 @@ struct Decoder<'r, 't> {
     level: SecurityLevel,
     check: PodCheck,
     findings: RefCell<Findings<'t>>,
-    pods: Vec<Prepared>,
+    /// Takes each pod, and returns whether it takes more.
+    keep: &'r mut dyn FnMut(Prepared) -> bool,
+    is_full: bool,
     /// The position of the first pod with each name.
     names: HashMap<PodKey, usize>,
     /// The names that were generated for the pods.
@@ -238,6 +265,9 @@ impl<'t> Decoder<'_, 't> {
             Some(other) => return self.findings.get_mut().misfit(other, typed::A_LIST, &path),
         };
         for (index, item) in items.iter().enumerate() {
+            if self.is_full {
+                return;
+            }
             let path = path.index(index);
             // The items of a PodList usually have no kind and apiVersion.
             let kind = match kind(item) {
@@ -285,17 +315,17 @@ impl<'t> Decoder<'_, 't> {
         }
         // The API validates managedFields; podmux does not keep them.
         defaults::child(&mut pod, "metadata").remove("managedFields");
-        self.pods.push(Prepared::from_canonical(pod, key));
+        self.is_full |= !(self.keep)(Prepared::from_canonical(pod, key));
     }
 
     fn finish(mut self) -> Result<Manifest, InvalidManifest> {
-        if self.pods.is_empty() && self.findings.errors() == 0 && self.lists == 0 {
+        if self.names.is_empty() && self.findings.errors() == 0 && self.lists == 0 {
             let problem = Problem::error("no pod found: a Pod, a PodList or a List is expected");
             self.findings.get_mut().error(Stage::Decode, 0, &FieldPath::ROOT, problem);
         }
         match self.findings.into_inner().into_problems() {
             (Some(stage), problems) => Err(InvalidManifest { stage, problems }),
-            (None, warnings) => Ok(Manifest { pods: self.pods, has_list: self.lists > 0, warnings }),
+            (None, warnings) => Ok(Manifest { pods: Vec::new(), has_list: self.lists > 0, warnings }),
         }
     }
 }

@@ -97,6 +97,7 @@ impl<'t> Reader<'t> {
         loop {
             items.push(self.value()?);
             if self.ends(b']')? {
+                items.shrink_to_fit();
                 return Ok(Data::List(items));
             }
         }
@@ -127,6 +128,8 @@ impl<'t> Reader<'t> {
             }
             if self.ends(b'}')? {
                 last_wins(&mut entries);
+                // Most maps are small, and a body has up to a million of them.
+                entries.shrink_to_fit();
                 return Ok(Data::Map(entries));
             }
         }

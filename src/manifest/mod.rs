@@ -14,7 +14,7 @@ mod typed;
 pub mod yaml;
 
 #[cfg(feature = "agent")]
-pub(crate) use decode::admit_json;
+pub(crate) use decode::admit_each;
 pub use decode::{
     Generate, MAX_GENERATED_PREFIX, MAX_MANIFEST, Manifest, NAME_ATTEMPTS, Preparation, admit, decode, read,
 };

@@ -333,6 +333,7 @@ impl<'t> Composer<'t> {
                 }
             }
         }
+        items.shrink_to_fit();
         Ok(Data::List(items))
     }
 
@@ -354,6 +355,7 @@ impl<'t> Composer<'t> {
             entries.push(MapEntry { key, at, earlier: None, merged: false, value });
         }
         last_wins(&mut entries);
+        entries.shrink_to_fit();
         Ok(Data::Map(entries))
     }
 

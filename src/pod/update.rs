@@ -81,6 +81,8 @@ pub struct PodUpdate {
     /// descending importance, REMOVE and DELETE by ascending importance, the others by
     /// `namespace/name`.
     pub pods: Arc<[Arc<Pod>]>,
+    /// In a SET of all sources, the source of each pod; empty otherwise.
+    pub sources: Arc<[SourceName]>,
 }
 
 /// An update with its place in the stream of one consumer.
@@ -108,8 +110,16 @@ impl SequencedUpdate {
     pub fn line(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
         let run = self.run.iter().map(|run| format!(r#""run":"{run}","#)).collect::<String>();
         let more = if self.more { r#""more":true,"# } else { "" };
+        let sources = match self.update.source {
+            UpdateSource::One(_) => String::new(),
+            UpdateSource::All => {
+                let names: Vec<_> =
+                    self.update.sources.iter().map(|source| format!(r#""{source}""#)).collect();
+                format!(r#""sources":[{}],"#, names.join(","))
+            }
+        };
         let head = format!(
-            r#"{{"seq":{},{run}"time":"{:.6}","op":"{}","source":"{}",{more}"pods":["#,
+            r#"{{"seq":{},{run}"time":"{:.6}","op":"{}","source":"{}",{more}{sources}"pods":["#,
             self.seq, self.time, self.update.op, self.update.source,
         );
         let pods = self.update.pods.iter().enumerate().flat_map(|(index, pod)| {

@@ -9,7 +9,7 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 use super::{body::SMALL_BODY, requests::Requests, status::ApiError, view::View};
 use crate::history::Snapshot;
@@ -18,7 +18,13 @@ use crate::history::Snapshot;
 pub(super) struct Context {
     pub(super) view: View,
     pub(super) requests: Requests,
+    /// The bytes of [`DECODED`] that are free.
+    decoding: Semaphore,
 }
+
+/// How many bytes of large bodies are decoded at a time. While a body is decoded it takes a multiple
+/// of its size.
+const DECODED: usize = 10 * 1024 * 1024;
 
 /// How long the history may take to answer. It may wait for a disk that hangs.
 const HISTORY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,18 +47,28 @@ pub(super) async fn from_history<T>(answer: impl Future<Output = Option<T>>) -> 
 }
 
 impl Context {
+    pub(super) fn new(view: View, requests: Requests) -> Self {
+        Self { view, requests, decoding: Semaphore::new(DECODED) }
+    }
+
     /// The merged pods and their number in the update stream.
     pub(super) async fn snapshot(&self) -> Result<Snapshot, ApiError> {
         from_history(self.view.history.snapshot()).await
     }
 
-    /// Decodes a body of a length in bytes: off the runtime unless it is small.
+    /// Decodes a body of a length in bytes: off the runtime unless it is small, and large ones one
+    /// after the other.
     pub(super) async fn decode<T: Send + 'static>(
         &self,
         length: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        if length > SMALL_BODY { self.blocking(work).await } else { Ok(work()) }
+        if length <= SMALL_BODY {
+            return Ok(work());
+        }
+        let share = u32::try_from(length.min(DECODED)).unwrap_or(u32::MAX);
+        let _permit = self.decoding.acquire_many(share).await.map_err(|_| ApiError::internal())?;
+        self.blocking(work).await
     }
 
     /// Runs work that takes long on a thread of its own: the runtime has few.

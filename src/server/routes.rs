@@ -18,7 +18,7 @@ use super::{
 /// The router of all paths. The transport authenticates callers and limits requests, not the router.
 pub fn router(view: View) -> Router {
     let requests = Requests::default();
-    let server = Arc::new(Context { view, requests: requests.clone() });
+    let server = Arc::new(Context::new(view, requests.clone()));
     let pods_path = "/api/v1/namespaces/{namespace}/pods";
     let pod_path = "/api/v1/namespaces/{namespace}/pods/{name}";
     let discovery = discovery::documents().into_iter();

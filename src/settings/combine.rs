@@ -132,25 +132,32 @@ pub(super) fn server_config(
         check_anonymous(&config, layers)?;
         return Ok((config, warnings));
     }
-    let mut addresses = config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address));
-    let tcp = addresses.find(|address| matches!(address, Listen::Tcp(_))).cloned();
+    let is_tcp = |address: &&Listen| matches!(address, Listen::Tcp(_));
+    let has_tcp = all_addresses(&config).any(|address| is_tcp(&address));
     if config.client_ca_file.is_some() && config.tls.is_none() && state_dir.is_none() {
         let problem = "client certificates need TLS: give --tls-cert-file and --tls-private-key-file, too";
         return Err(layers.invalid("client-ca-file", problem));
     }
-    config.generated = state_dir.filter(|_| tcp.is_some()).map(|state| generated(&config, state, node_name));
+    config.generated = state_dir.filter(|_| has_tcp).map(|state| generated(&config, state, node_name));
     let is_given = config.tls.is_some() && (config.token_file.is_some() || config.client_ca_file.is_some());
     if !is_given && config.generated.is_none() {
         config.listen.retain(|address| !is_default || matches!(address, Listen::Unix(_)));
         check_tcp(&config, layers, |_| true, UNPROTECTED)?;
     }
-    if let (Some(address), true, true) = (tcp, !is_given && !is_default, command_line.may_be_passed) {
-        warnings.push(format!(
-            "listen: {address} speaks TLS now and asks for a token: podmux kubeconfig prints what clients need, \
-             and scrapers need auth/ca.crt and auth/read-token of the state directory"
-        ));
+    if !is_given && command_line.may_be_passed {
+        warnings.extend(all_addresses(&config).filter(is_tcp).map(|address| {
+            format!(
+                "listen: {address} speaks TLS now and asks for a token: podmux kubeconfig prints what clients \
+                 need, and scrapers need auth/ca.crt and auth/read-token of the state directory"
+            )
+        }));
     }
     Ok((config, warnings))
+}
+
+/// The addresses that are bound, and those of the sockets that systemd passes.
+fn all_addresses(config: &server::Config) -> impl Iterator<Item = &Listen> {
+    config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address))
 }
 
 /// The first problem with an address over TCP.
@@ -188,7 +195,7 @@ fn check_anonymous(config: &server::Config, layers: &Layers) -> Result<(), Setti
 /// What the agent makes itself, and the names that its certificate is for.
 fn generated(config: &server::Config, state: &Path, node_name: &NodeName) -> server::Generated {
     let mut names = ["localhost", "127.0.0.1", "::1", node_name.as_str()].map(str::to_owned).to_vec();
-    for address in config.listen.iter().chain(config.passed.iter().map(|passed| &passed.address)) {
+    for address in all_addresses(config) {
         if let Listen::Tcp(address) = address
             && !address.ip().is_unspecified()
         {

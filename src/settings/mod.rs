@@ -211,6 +211,12 @@ fn state_dir(given: Option<PathBuf>, environment: &Environment) -> Result<Option
     }
 }
 
+/// The state directory of an agent with this environment and without a flag for it.
+pub fn state_dir_of(environment: &Environment) -> Option<PathBuf> {
+    let given = environment.get("PODMUX_STATE_DIR").filter(|given| !given.is_empty());
+    state_dir(given.map(PathBuf::from), environment).ok().flatten()
+}
+
 /// The state directory by default: systemd's, or the usual place of root or of another user.
 pub fn default_state_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
     let absolute = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());

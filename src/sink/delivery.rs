@@ -369,6 +369,9 @@ fn divide(update: PodUpdate, max: usize) -> Vec<PodUpdate> {
     }
     ends.push(update.pods.len());
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    let part = |(start, end): (usize, &usize)| PodUpdate { pods: update.pods[start..*end].into(), ..update };
+    let part = |(start, end): (usize, &usize)| {
+        let sources = update.sources.get(start..*end).unwrap_or_default().into();
+        PodUpdate { pods: update.pods[start..*end].into(), sources, ..update }
+    };
     starts.zip(&ends).map(part).collect()
 }

@@ -163,8 +163,11 @@ impl Batch {
         let needs_set = !self.begins.is_empty() || self.pods.keys().any(|(op, _)| !is_mixed || moves(op));
         self.pods.retain(|(op, _), _| is_mixed && !moves(op));
         let all = || {
-            let pods = goal.pods.values().map(|entry| entry.pod().clone()).collect();
-            PodUpdate { op: Op::Set, source: UpdateSource::All, pods: in_order(Op::Set, pods) }
+            let mut entries: Vec<&Entry> = goal.pods.values().collect();
+            entries.sort_by(|a, b| importance(a.pod(), b.pod()));
+            let sources = entries.iter().map(|entry| entry.source()).collect();
+            let pods = entries.iter().map(|entry| entry.pod().clone()).collect();
+            PodUpdate { op: Op::Set, source: UpdateSource::All, pods, sources }
         };
         needs_set.then(all).into_iter().chain(self.in_order(BTreeSet::new())).collect()
     }
@@ -209,8 +212,10 @@ impl Batch {
 
     /// REMOVE, SET, ADD, UPDATE, DELETE, then the empty ADDs of these sources, then RECONCILE.
     fn in_order(self, empty: BTreeSet<SourceName>) -> Vec<PodUpdate> {
-        let update =
-            |op, source, pods| PodUpdate { op, source: UpdateSource::One(source), pods: in_order(op, pods) };
+        let update = |op, source, pods| {
+            let (source, pods) = (UpdateSource::One(source), in_order(op, pods));
+            PodUpdate { op, source, pods, sources: Arc::default() }
+        };
         let mut updates: Vec<PodUpdate> =
             self.pods.into_iter().map(|((op, source), pods)| update(op, source, pods)).collect();
         let reconciles = updates.partition_point(|update| update.op < Op::Reconcile);

@@ -44,8 +44,8 @@ complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d '
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only pods with these fields: spec.nodeName=n1,status.phase!=Running' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'For updates: start with this sequence number; if it is not held, the error names the first that is' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s w -l watch -d 'List pods, then print each pod that changes, until interrupted'
@@ -66,8 +66,8 @@ yaml\t'The stored pods as YAML'
 name\t'Names like pod/web'
 jsonl\t'One JSON object per line'"
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand apply" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand apply" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand apply" -s R -l recursive -d 'Read directories recursively'
@@ -82,8 +82,8 @@ complete -c podmux -n "__fish_podmux_using_subcommand delete" -l dry-run -d 'Wit
 server\t'Let the agent check the request without making the changes'"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s o -l output -d 'The output format; name prints only pod/NAME' -r -f -a "name\t'Names like pod/web'"
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s R -l recursive -d 'Read directories recursively'
@@ -92,8 +92,8 @@ complete -c podmux -n "__fish_podmux_using_subcommand delete" -l force -d 'Erase
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -l ignore-not-found -d 'Do not report pods that do not exist'
 complete -c podmux -n "__fish_podmux_using_subcommand delete" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
-complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l token-file -d 'A file with the bearer token [default: that of the default state directory, for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
-complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the default state directory, for https on this machine]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
+complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l client-cert -d 'The client certificate (PEM); requires --client-key' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l client-key -d 'The private key (PEM) of --client-cert' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand kubeconfig" -l read-only -d 'Print the token that permits reading only'

@@ -348,7 +348,13 @@ fn commands_find_the_socket_and_the_credentials() {
         (format!("https://{}", agent.address), agent.address.replace("127.0.0.1", "https://localhost"));
     for server in [&https, &localhost] {
         assert_eq!(get(Some(server), &[("STATE_DIRECTORY", &state)]), found);
+        // As for the agent, it has precedence.
+        let both = [("STATE_DIRECTORY", Path::new("/nowhere")), ("PODMUX_STATE_DIR", &state)];
+        assert_eq!(get(Some(server), &both), found);
     }
+    let (code, _) =
+        get(Some(&https), &[("STATE_DIRECTORY", &state), ("PODMUX_STATE_DIR", Path::new("none"))]);
+    assert_eq!(code, 1, "an agent without a state has no files for it");
     // Without a state directory that can be read.
     let (code, text) = get(Some(&https), &[("STATE_DIRECTORY", Path::new("/nowhere"))]);
     assert_eq!(code, 1);

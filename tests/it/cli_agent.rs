@@ -375,7 +375,7 @@ fn a_token_or_a_client_certificate_authenticates_over_tls() {
         ! Error from server (Unauthorized): the caller is not authenticated: send the token as Authorization: Bearer TOKEN, or a client certificate
         ! podmux: authenticate with --token-file, or with --client-cert and --client-key
         exit 1
-        ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by an unknown CA; set the file of the right CA
+        ! podmux: the certificate of 127.0.0.1:PORT is not trusted: it was issued by an unknown CA; set the file of the right CA with --ca-file
         exit 1
     "#]].assert_eq(&seen);
     let open = get(&["--server", &format!("http://127.0.0.1:{port}")]);

@@ -216,7 +216,7 @@ impl Shell {
                 return;
             }
             assert!(
-                only_reads && begun.elapsed() < PATIENCE / 4,
+                only_reads && begun.elapsed() < PATIENCE / 2,
                 "line {}: not printed:\n{}\nbut:\n{}",
                 block.line,
                 missing.join("\n"),
@@ -252,7 +252,7 @@ impl Shell {
         let text = |output: &Lines| output.text().lines().map(str::to_owned).collect::<Vec<_>>();
         if !at_once && !missing(&text(&self.output)).is_empty() {
             // `podmux get updates` prints in the background.
-            let deadline = Instant::now() + PATIENCE / 4;
+            let deadline = Instant::now() + PATIENCE / 2;
             wait_for(|| {
                 let done = missing(&text(&self.output)).is_empty() || Instant::now() > deadline;
                 done.then_some(())

@@ -405,27 +405,18 @@ impl Replay {
             self.sources.retain(|_, of| source != "*" && of != source);
             self.pods.retain(|key, _| self.sources.contains_key(key));
         }
-        for pod in update.pods.iter() {
+        for (index, pod) in update.pods.iter().enumerate() {
             let key = pod.key().to_string();
             if update.op == Op::Remove {
                 self.pods.remove(&key);
                 self.sources.remove(&key);
             } else {
+                let own = update.sources.get(index).map_or(update.source.as_str(), |source| source.as_str());
                 self.pods.insert(key.clone(), compared(pod));
-                self.sources.insert(key, source_of(pod, update.source.as_str()));
+                self.sources.insert(key, own.to_owned());
             }
         }
     }
-}
-
-/// The source that an update tells of a pod; of a SET of all sources, its annotation does.
-fn source_of(pod: &Pod, source: &str) -> String {
-    if source != "*" {
-        return source.to_owned();
-    }
-    let pod: Value = serde_json::from_slice(pod.text()).unwrap();
-    let own = &pod["metadata"]["annotations"]["kubernetes.io/config.source"];
-    own.as_str().unwrap_or("api").to_owned()
 }
 
 /// The parts of a pod that are compared.

@@ -62,6 +62,7 @@ mod jsonl;
 mod last_good;
 mod last_good_whole;
 mod manifests;
+mod memory_limits;
 mod merge;
 mod mux;
 mod observability;

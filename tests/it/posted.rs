@@ -11,7 +11,7 @@ use podmux::{
     sink::{Acknowledged, Delivery},
     source::{
         SourceFailing,
-        http::{Config, HttpSource, Posts, Preconditions, Write, WriteError, Written},
+        http::{Config, HttpSource, Posts, Preconditions, Submitted, Write, WriteError, Written},
     },
 };
 use tokio::{sync::watch, time::timeout};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     process::PATIENCE,
-    script::{pod, update_line},
+    script::{self, update_line},
     sinks::{Behaviour, Received, SinkDouble},
 };
 
@@ -82,6 +82,10 @@ fn strip_uids(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+fn pod(description: &str) -> Submitted {
+    script::pod(description).into()
+}
+
 fn answer(result: Result<Vec<Written>, WriteError>) -> String {
     match result {
         Ok(written) => {
@@ -136,19 +140,16 @@ async fn create_replace_and_delete_are_rejected_as_at_an_api_server() {
     assert_eq!(agent.result(Write::Replace(pod("a#"))).await, "error: pods \"a\" not found");
     assert_eq!(agent.result(Write::Create(pod("a#"))).await, "default/a created at 1");
     assert_eq!(agent.result(Write::Create(pod("a#=i:2"))).await, "error: pods \"a\" already exists");
-    let versioned = |pod: podmux::pod::Prepared, version: &str| {
-        let mut pod = pod;
+    let versioned = |description: &str, version: &str| -> Submitted {
+        let mut pod = script::pod(description);
         pod.set_metadata("resourceVersion", Some(version.into()));
-        pod
+        pod.into()
     };
     assert_eq!(
-        agent.result(Write::Replace(versioned(pod("a#=i:2"), "7"))).await,
+        agent.result(Write::Replace(versioned("a#=i:2", "7"))).await,
         "error: pods \"a\" was not written: its resourceVersion is 1, not 7; read it again"
     );
-    assert_eq!(
-        agent.result(Write::Replace(versioned(pod("a#=i:2"), "1"))).await,
-        "default/a configured at 2"
-    );
+    assert_eq!(agent.result(Write::Replace(versioned("a#=i:2", "1"))).await, "default/a configured at 2");
     let other = agent.result(Write::Replace(pod("a#another"))).await;
     assert!(other.starts_with("error: pods \"a\" was not written: its uid is "), "{other}");
     assert_eq!(agent.result(delete("default/none", None)).await, "error: pods \"none\" not found");
@@ -178,39 +179,37 @@ async fn a_dry_run_changes_nothing() {
 #[tokio::test]
 async fn writing_back_what_was_read_changes_nothing() {
     let agent = Agent::start(Behaviour::Accepts).await;
-    let hashed = |hash: &str| {
-        let mut pod = pod("a#");
+    let hashed = |hash: &str| -> Submitted {
+        let mut pod = script::pod("a#");
         pod.set_annotation("kubernetes.io/config.hash", Some(hash));
-        pod
+        pod.into()
     };
     agent.write(Write::Create(hashed("of the manifest"))).await.unwrap();
     let text = agent.posts.get(&PodKey::new("default", "a")).unwrap().text().clone();
     assert!(String::from_utf8_lossy(&text).contains("config.seen"));
     let mut read = podmux::pod::Prepared::from_json(&text).unwrap();
     read.set_annotation("kubernetes.io/config.hash", Some("with its defaults"));
-    assert_eq!(agent.result(Write::Replace(read.clone())).await, "default/a unchanged at 1");
+    assert_eq!(agent.result(Write::Replace(read.clone().into())).await, "default/a unchanged at 1");
     read.set_metadata("resourceVersion", Some("0".into()));
     read.set_annotation("a", Some("b"));
-    assert_eq!(agent.result(Write::Replace(read)).await, "default/a configured at 2", "0 is any version");
+    assert_eq!(
+        agent.result(Write::Replace(read.into())).await,
+        "default/a configured at 2",
+        "0 is any version"
+    );
 }
 
 #[tokio::test]
 async fn fields_of_the_server_are_ignored() {
     let agent = Agent::start(Behaviour::Accepts).await;
-    let mut given = pod("a#%Running!");
+    let mut given = script::pod("a#%Running!");
     given.set_metadata("generation", Some(7.into()));
-    let pod = agent.write(Write::Create(given)).await.unwrap()[0].pod.typed().unwrap();
-    assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Pending"));
-    assert_eq!((pod.metadata.generation, pod.metadata.deletion_timestamp), (Some(1), None));
+    let created = agent.write(Write::Create(given.into())).await.unwrap()[0].pod.typed().unwrap();
+    assert_eq!(created.status.unwrap().phase.as_deref(), Some("Pending"));
+    assert_eq!((created.metadata.generation, created.metadata.deletion_timestamp), (Some(1), None));
     let generation = |written: Vec<Written>| written[0].pod.typed().unwrap().metadata.generation;
-    assert_eq!(
-        generation(agent.write(Write::Apply(vec![crate::support::script::pod("a#+l:1")])).await.unwrap()),
-        Some(1)
-    );
-    assert_eq!(
-        generation(agent.write(Write::Apply(vec![crate::support::script::pod("a#=i:2")])).await.unwrap()),
-        Some(2)
-    );
+    assert_eq!(generation(agent.write(Write::Apply(vec![pod("a#+l:1")])).await.unwrap()), Some(1));
+    assert_eq!(generation(agent.write(Write::Apply(vec![pod("a#=i:2")])).await.unwrap()), Some(2));
 }
 
 #[tokio::test]
@@ -398,10 +397,10 @@ async fn writes_after_the_stop_fail() {
 }
 
 /// A pod whose name, UID and annotation of some bytes are given.
-fn sized(text: &str, bytes: usize) -> podmux::pod::Prepared {
-    let mut pod = pod(text);
+fn sized(text: &str, bytes: usize) -> Submitted {
+    let mut pod = script::pod(text);
     pod.set_annotation("padding", Some(&"x".repeat(bytes)));
-    pod
+    pod.into()
 }
 
 #[tokio::test]
@@ -417,9 +416,9 @@ async fn a_clients_uid_is_ignored_when_a_pod_is_created() {
 async fn a_version_of_a_pod_that_is_not_the_current_one_fails_an_apply() {
     let agent = Agent::start(Behaviour::Accepts).await;
     let versioned = |name: &str, version: &str| {
-        let mut pod = pod(name);
+        let mut pod = script::pod(name);
         pod.set_metadata("resourceVersion", Some(version.into()));
-        Write::Apply(vec![pod])
+        Write::Apply(vec![pod.into()])
     };
     assert_eq!(
         agent.result(versioned("a#", "5")).await,

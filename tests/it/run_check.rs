@@ -217,7 +217,10 @@ fn a_check_warns_about_an_address_that_speaks_tls_now() {
     let place = Place::new();
     let told = |listen: &str, more: &[&str]| {
         let state = place.at("state");
-        let mut command = podmux(&["run", "--check", "--node-name", "node1", "--listen", listen]);
+        let mut command = podmux(&["run", "--check", "--node-name", "node1"]);
+        if !listen.is_empty() {
+            command.args(["--listen", listen]);
+        }
         let output = command.env("PODMUX_STATE_DIR", state).args(more).output().unwrap();
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
@@ -231,5 +234,9 @@ fn a_check_warns_about_an_address_that_speaks_tls_now() {
     assert_eq!(told("127.0.0.1:10240", &all), "");
     assert!(told("127.0.0.1:10240", &all[..2]).contains("speaks TLS"));
     assert_eq!(told("unix:/tmp/x.sock", &[]), "");
+    // Each address that is served, the default one too.
+    assert_eq!(told("", &[]), told("127.0.0.1:10240", &[]));
+    assert_eq!(told("127.0.0.1:1", &["--listen", "127.0.0.1:2"]).lines().count(), 2);
+    assert!(!told("", &["--state-dir", "none"]).contains("TLS"), "it is not served then");
     assert!(!place.at("state").exists(), "a check makes nothing");
 }

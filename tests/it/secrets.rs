@@ -7,6 +7,7 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
+    net::TcpStream,
     os::unix::net::UnixStream,
     path::Path,
 };
@@ -23,7 +24,9 @@ use crate::support::{
     files::pod,
     kubeconfig::config,
     notify::ManagerDouble,
+    plain::Connection,
     process::{PATIENCE, Process, podmux, podmux_run},
+    tls,
     web::{Reply, Web},
 };
 
@@ -216,6 +219,34 @@ fn ask(socket: &Path, request: &str, body: &str) -> String {
     answer
 }
 
+/// The answers to callers without credentials, over TCP.
+fn anonymous(agent: &Process, ca: Option<&Path>) -> String {
+    let line = agent.logs("listening address=127.0.0.1:");
+    let (_, address) = line.rsplit_once("address=").unwrap();
+    let paths = [
+        "/metrics",
+        "/readyz",
+        "/readyz?verbose",
+        "/livez?verbose",
+        "/healthz",
+        "/sources",
+        "/version",
+        "/credentials",
+    ];
+    let answers = paths.map(|path| {
+        let answer = if let Some(ca) = ca {
+            tls::ask(address, ca, None, "GET", path, "")
+        } else {
+            let stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let headers = format!("Host: {address}\r\nConnection: close\r\n");
+            Connection::over(stream, headers).ask("GET", path, b"").unwrap()
+        };
+        format!("{} {}", answer.code, answer.text())
+    });
+    answers.join("\n")
+}
+
 /// A pod whose env variable is a canary; `value` may be of the wrong type.
 fn with_env(name: &str, value: &str) -> String {
     format!("{}    env:\n    - name: A\n      value: {value}\n", pod(name, "i:1"))
@@ -240,6 +271,15 @@ fn everything(socket: &Path) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_agent_tells_no_secret_of_any_source() {
+    tells_no_secret(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_with_anonymous_auth_tells_no_secret_of_any_source() {
+    tells_no_secret(true).await;
+}
+
+async fn tells_no_secret(anonymous_auth: bool) {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let manifests = at("manifests");
@@ -269,7 +309,11 @@ async fn the_agent_tells_no_secret_of_any_source() {
 
     let (socket, mut manager) = (at("socket"), ManagerDouble::new());
     let listen = format!("unix:{}", socket.display());
-    let mut command = podmux_run(&manifests, &["-vvv", "--listen", &listen]);
+    let mut command = podmux_run(&manifests, &["-vvv", "--listen", &listen, "--listen", "127.0.0.1:0"]);
+    command.env("PODMUX_STATE_DIR", at("state"));
+    command.args(anonymous_auth.then_some("--anonymous-auth"));
+    let ca = (!anonymous_auth).then(|| at("state/auth/ca.crt"));
+    let asked = |agent: &Process| everything(&socket) + &anonymous(agent, ca.as_deref());
     command.args(["--config", at("config.yaml").to_str().unwrap()]);
     command.args(["--kubeconfig", at("kubeconfig").to_str().unwrap()]);
     let agent = Process::start(manager.starts(&mut command));
@@ -285,9 +329,11 @@ async fn the_agent_tells_no_secret_of_any_source() {
         assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
         assert_none("the answer to POST /pods", &answer);
     }
+    let probes = anonymous(&agent, ca.as_deref());
+    assert_eq!(probes.contains("401 "), !anonymous_auth, "{probes}");
     let answer = ask(&socket, "POST /pods", &with_env("posted", "canary8675309"));
     assert!(answer.starts_with("HTTP/1.1 2"), "{answer}");
-    assert_none("what the agent answers", &everything(&socket));
+    assert_none("what the agent answers", &asked(&agent));
 
     // Other credentials, and a kubeconfig that cannot be read.
     let cluster = json!({ "server": "https://127.0.0.1:1" });
@@ -296,7 +342,7 @@ async fn the_agent_tells_no_secret_of_any_source() {
     {
         fs::write(at("kubeconfig"), config(&cluster, &user).to_string()).unwrap();
         agent.signal(Signal::HUP);
-        assert_none("what the agent answers", &everything(&socket));
+        assert_none("what the agent answers", &asked(&agent));
     }
     fs::write(at("kubeconfig"), format!("users:\n- name: a\n  user: {{token: [{TEXT}, {NUMBER}]}}\n"))
         .unwrap();
@@ -304,7 +350,7 @@ async fn the_agent_tells_no_secret_of_any_source() {
     fs::write(at("config.yaml"), format!("manifestUrl: {TEXT}\nmanifestUrlHeader: {TEXT}\n")).unwrap();
     agent.signal(Signal::HUP);
     agent.logs("reload failed");
-    assert_none("what the agent answers", &everything(&socket));
+    assert_none("what the agent answers", &asked(&agent));
 
     agent.signal(Signal::TERM);
     let (_, log) = agent.ends();

@@ -251,6 +251,31 @@ async fn a_quota_that_is_used_up_is_403() {
 }
 
 #[tokio::test]
+async fn a_list_that_exceeds_the_quota_in_any_case_is_rejected_at_its_first_pod_that_does() {
+    let server = TestServer::start().await;
+    server.posts.retune(Config { max_pods: 2, max_bytes: 1 << 20 });
+    let list = |names: &[&str]| names.iter().map(|name| manifest(name)).collect::<Vec<_>>().join("\n---\n");
+    let set =
+        async |method: &str, names: &[&str]| server.ask(&format!("{method} /pods"), &[], list(names)).await;
+    // The last pod is not decoded, so it does not matter that it is the first one again.
+    golden("403-quota-list", &set("POST", &["a", "b", "c", "a"]).await);
+    assert_eq!(server.get("/pods").await.names(), [""; 0]);
+    assert_eq!(set("PUT", &["a", "b"]).await.code, 201);
+    assert_eq!(set("PUT", &["a", "b", "c"]).await.code, 403);
+    assert_eq!(server.get("/pods").await.names(), ["default/a", "default/b"]);
+    // Pods that exist can be replaced above the quota, and no more than those.
+    server.posts.retune(Config { max_pods: 1, max_bytes: 1 });
+    assert_eq!(set("POST", &["a", "b"]).await.code, 200);
+    assert_eq!(set("POST", &["a", "b", "c", "c"]).await.code, 403);
+    // The size too is known before all pods are decoded.
+    server.posts.retune(Config { max_pods: 10, max_bytes: 1 });
+    let annotations = format!("\"metadata\":{{\"annotations\":{{\"a\":\"{}\"}},", "x".repeat(40_000));
+    let large = manifest("c").replace("\"metadata\":{", &annotations);
+    let body = [large.clone(), large].join("\n---\n");
+    assert_eq!(server.ask("POST /pods", &[], body).await.code, 403);
+}
+
+#[tokio::test]
 async fn finalizers_are_422() {
     let server = TestServer::start().await;
     let body = manifest("web").replace("\"metadata\":{", "\"metadata\":{\"finalizers\":[\"example.com/x\"],");

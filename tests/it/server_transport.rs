@@ -283,6 +283,29 @@ async fn large_bodies_are_so_many_at_a_time_and_small_ones_do_not_count() {
 }
 
 #[tokio::test]
+async fn small_bodies_that_wait_for_their_answers_are_so_many_at_a_time() {
+    let limits = Limits { small_bodies: 1, body_time: SOON, ..Limits::default() };
+    let served = Served::start(&loopback(), limits).await;
+    // A client that sends a part of its body takes no permit.
+    let mut slow = served.connect().await;
+    slow.write_all(b"POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n.").await.unwrap();
+    let holding = tokio::spawn(try_ask(served.connect().await, post_of("/wait", vec![b'.'; SMALL_BODY])));
+    until("the request is handled", || served.work.waiting.load(Ordering::SeqCst) == 1).await;
+
+    let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 1])).await;
+    expect![[r#"503 {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too many requests with a body wait for their answers: retry","reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}"#]].assert_eq(&answer.line());
+    assert_eq!(answer.headers["retry-after"], "1");
+    let empty = ask(served.connect().await, post_of("/hello", Vec::new())).await;
+    assert_eq!(empty.line(), "200 0");
+
+    served.work.leave.add_permits(1);
+    assert_eq!(holding.await.unwrap().unwrap().line(), "200 done");
+    let answer = ask(served.connect().await, post_of("/hello", vec![b'.'; 1])).await;
+    assert_eq!(answer.line(), "200 1");
+    served.ends().await;
+}
+
+#[tokio::test]
 async fn a_body_of_options_has_a_smaller_maximal_size() {
     let served = Served::start(&loopback(), Limits::default()).await;
     let mut request = post_of("/hello", vec![b'.'; 64 * 1024]);

@@ -70,7 +70,7 @@ impl Node {
     }
 }
 
-fn pod(number: usize, variables: usize) -> Value {
+pub fn pod(number: usize, variables: usize) -> Value {
     let variables: Vec<Value> =
         (0..variables).map(|index| json!({"name": format!("V{index}"), "value": "x".repeat(40)})).collect();
     json!({
@@ -80,14 +80,14 @@ fn pod(number: usize, variables: usize) -> Value {
 }
 
 /// A size in `/proc/PID/status`, in MiB.
-fn status(agent: &Process, field: &str) -> u64 {
+pub fn status(agent: &Process, field: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", agent.pid().as_raw_nonzero())).unwrap();
     let line = text.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 
 /// `MemoryHigh=` of the package, in MiB: above it the agent is slowed down.
-fn memory_high() -> u64 {
+pub fn memory_high() -> u64 {
     let unit = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/podmux.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("MemoryHigh=")).unwrap();
     line.strip_suffix('M').unwrap().parse().unwrap()

@@ -14,7 +14,8 @@ use crate::server::{
 use crate::{
     host::Random,
     manifest::{self, DUPLICATE_KEY, Generate, Manifest, Preparation, UNKNOWN_FIELD, yaml},
-    pod::{InvalidManifest, PodKey, Prepared, Problem, Severity, SourceName, Stage},
+    pod::{InvalidManifest, PodKey, Prepared, Problem, SecurityLevel, Severity, SourceName, Stage},
+    source::http::{Obstacle, ObstacleKind, Room, Submitted},
 };
 
 /// kube-apiserver's limits of one warning, in characters, and of all warnings of a response, in
@@ -32,8 +33,10 @@ fn field_validation(params: &Params) -> Result<&str, ApiError> {
 
 /// The pods of a body, and the warning headers of the response.
 pub(crate) struct DecodedBody {
-    pub(crate) pods: Vec<Prepared>,
+    pub(crate) pods: Vec<Submitted>,
     pub(crate) has_list: bool,
+    /// Why the body certainly exceeds the quota. The pods after this one were not decoded.
+    pub(crate) exceeded: Option<Obstacle>,
     /// Whether a body without pods has an empty `items`.
     pub(crate) is_empty_list: bool,
     pub(crate) warnings: HeaderMap,
@@ -60,35 +63,33 @@ pub(crate) async fn read(server: &Context, params: &Params, body: Bytes) -> Resu
     };
     let text = body.clone();
     let level = *server.view.pod_security.borrow();
-    let admit = if format == BodyFormat::Json { manifest::admit_json } else { manifest::admit };
-    let decoded = server.decode(body.len(), move || admit(&text, &preparation, level)).await?;
-    let Manifest { pods, has_list, warnings } =
+    let room = server.view.posts.room();
+    let decoded = server.decode(body.len(), move || decode(&text, format, &preparation, level, room)).await?;
+    let (manifest, Kept { pods, has_finalizers, exceeded }) =
         decoded.map_err(|refusal| rejection(&refusal, format, name_in(&body).as_deref()))?;
+    let Manifest { has_list, warnings, .. } = manifest;
     if validation == "Strict" {
         strict(&warnings)?;
     }
-    check_finalizers(&pods)?;
+    if let Some(key) = has_finalizers {
+        return Err(finalizers(&key));
+    }
     let warnings = if validation == "Ignore" { HeaderMap::new() } else { warning_headers(&warnings) };
     let is_empty_list = pods.is_empty() && has_empty_items(&body);
-    Ok(DecodedBody { pods, has_list, is_empty_list, warnings })
+    Ok(DecodedBody { pods, has_list, exceeded, is_empty_list, warnings })
 }
 
-/// Rejects pods with finalizers: nothing on the node would ever remove them.
-fn check_finalizers(pods: &[Prepared]) -> Result<(), ApiError> {
-    let has_finalizers = |pod: &&Prepared| {
-        let finalizers = pod.metadata("finalizers").and_then(Value::as_array);
-        finalizers.is_some_and(|finalizers| !finalizers.is_empty())
-    };
-    let Some(pod) = pods.iter().find(has_finalizers) else { return Ok(()) };
-    let name = pod.key().name();
+/// Rejects a pod with finalizers: nothing on the node would ever remove them.
+fn finalizers(key: &PodKey) -> ApiError {
+    let name = key.name();
     let why = "Forbidden: no controller of podmux removes finalizers, so the pod could never be deleted; \
         remove the field";
     let message = format!("Pod {name:?} is invalid: metadata.finalizers: {why}");
-    Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about("Pod", name).cause(
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about("Pod", name).cause(
         "FieldValueForbidden",
         why,
         "metadata.finalizers",
-    ))
+    )
 }
 
 /// Whether a body, which has no pods, is a list with `items: []`. A large body is not parsed again.
@@ -103,6 +104,40 @@ fn names(server: &Context) -> Generate {
     let is_taken = move |key: &PodKey| merged.get(key).is_some() || posted.contains_key(key);
     let random = server.view.host.random.clone();
     Generate { letters: Arc::new(move || suffix(&random)), is_taken: Arc::new(is_taken) }
+}
+
+/// What is kept of a body's pods while they are decoded one after the other.
+#[derive(Default)]
+struct Kept {
+    pods: Vec<Submitted>,
+    /// The first pod with finalizers.
+    has_finalizers: Option<PodKey>,
+    exceeded: Option<Obstacle>,
+}
+
+fn decode(
+    text: &[u8],
+    format: BodyFormat,
+    preparation: &Preparation,
+    level: SecurityLevel,
+    mut room: Room,
+) -> Result<(Manifest, Kept), InvalidManifest> {
+    let mut kept = Kept::default();
+    let mut keep = |pod: Prepared| {
+        let finalizers = pod.metadata("finalizers").and_then(serde_json::Value::as_array);
+        if kept.has_finalizers.is_none() && finalizers.is_some_and(|finalizers| !finalizers.is_empty()) {
+            kept.has_finalizers = Some(pod.key().clone());
+        }
+        let pod = Submitted::from(pod);
+        let exceeded = room.take(pod.size()).err();
+        kept.exceeded =
+            exceeded.map(|error| Obstacle { key: pod.key().clone(), what: ObstacleKind::Quota(error) });
+        kept.pods.push(pod);
+        kept.exceeded.is_none()
+    };
+    let json = format == BodyFormat::Json;
+    let manifest = manifest::admit_each(text, json, preparation, level, &mut keep)?;
+    Ok((manifest, kept))
 }
 
 /// The `Status` of a rejected body.

@@ -23,8 +23,8 @@ use crate::server::{
 use crate::{
     db::DbError,
     error_chain::chain,
-    pod::{Pod, PodKey, Prepared, SourceName},
-    source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
+    pod::{Pod, PodKey, SourceName},
+    source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write, WriteError, Written},
     storage::{Merged, SourceState},
 };
 
@@ -174,10 +174,13 @@ async fn write_set(
     server: &Context,
     body: DecodedBody,
     dry: bool,
-    write: impl FnOnce(Vec<Prepared>) -> Write,
+    write: impl FnOnce(Vec<Submitted>) -> Write,
 ) -> Answer {
-    let DecodedBody { pods, warnings, .. } = body;
-    check_owner(server, pods.iter().map(Prepared::key))?;
+    let DecodedBody { pods, exceeded, warnings, .. } = body;
+    check_owner(server, pods.iter().map(Submitted::key))?;
+    if let Some(exceeded) = exceeded {
+        return Err(obstacle_error(&[exceeded]));
+    }
     let written = server.view.posts.write(write(pods), dry).await.map_err(|error| write_error(&error))?;
     // The pods are written, even if the history does not answer.
     let seq = server.snapshot().await.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
@@ -215,7 +218,7 @@ async fn write_body(
     server: &Context,
     params: &Params,
     body: Bytes,
-    write: impl FnOnce(Prepared) -> Write,
+    write: impl FnOnce(Submitted) -> Write,
     code: StatusCode,
 ) -> Answer {
     let dry = params.dry_run()?;
@@ -229,8 +232,8 @@ async fn write_body(
 
 /// The single pod of a body on Kubernetes' paths. Its namespace must be that of the path; so
 /// must its name, if the path has one. A new pod has no version yet.
-fn one(pods: Vec<Prepared>, has_list: bool, params: &Params) -> Result<Prepared, ApiError> {
-    let (Ok([pod]), false) = (<[Prepared; 1]>::try_from(pods), has_list) else {
+fn one(pods: Vec<Submitted>, has_list: bool, params: &Params) -> Result<Submitted, ApiError> {
+    let (Ok([pod]), false) = (<[Submitted; 1]>::try_from(pods), has_list) else {
         let message = "the body must be a single Pod: send lists and several documents to POST /pods";
         return Err(ApiError::bad_request(message));
     };
@@ -241,7 +244,7 @@ fn one(pods: Vec<Prepared>, has_list: bool, params: &Params) -> Result<Prepared,
             )));
         }
     }
-    if params.part("name").is_none() && pod.metadata("resourceVersion").is_some() {
+    if params.part("name").is_none() && pod.resource_version().is_some() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     Ok(pod)

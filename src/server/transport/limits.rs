@@ -28,6 +28,8 @@ pub struct Limits {
     /// How many bodies of more than [`SMALL_BODY`](crate::server::SMALL_BODY) bytes are read and
     /// decoded at a time.
     pub large_bodies: usize,
+    /// How many smaller bodies, which have arrived, are decoded and answered at a time.
+    pub small_bodies: usize,
     /// How long a client may read nothing of a response: a client that never reads holds its slot
     /// no longer than one that never sends.
     pub stall: Duration,
@@ -65,6 +67,7 @@ impl Default for Limits {
             body_time: Duration::from_secs(10),
             pace: 512 * 1024,
             large_bodies: LARGE_BODIES,
+            small_bodies: 256,
             stall: Duration::from_secs(10),
             drain: Duration::from_secs(2),
             reload: Duration::from_secs(10),

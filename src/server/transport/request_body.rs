@@ -36,6 +36,8 @@ const RETRY_AFTER: u64 = 1;
 #[derive(Debug)]
 struct BodyReader {
     large: Semaphore,
+    /// Bounds the memory of small bodies that have arrived: a slow client holds none of these.
+    small: Semaphore,
     limits: Limits,
     stats: ConnectionStats,
 }
@@ -43,14 +45,15 @@ struct BodyReader {
 /// A router whose handlers receive whole bodies, and whose panics are responses.
 pub fn read_bodies(router: Router, limits: &Limits, stats: ConnectionStats) -> Router {
     let large = Semaphore::new(limits.large_bodies);
-    let reader = Arc::new(BodyReader { large, limits: limits.clone(), stats });
+    let small = Semaphore::new(limits.small_bodies);
+    let reader = Arc::new(BodyReader { large, small, limits: limits.clone(), stats });
     router
         .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(|_| ApiError::internal().into_response()))
         .layer(middleware::from_fn_with_state(reader, read))
 }
 
-/// The permit of a large body is held until its handler responds: it decodes the body.
+/// The permit of a body is held until its handler responds: it decodes the body.
 async fn read(State(reader): State<Arc<BodyReader>>, request: Request, next: Next) -> Response {
     let (head, mut body) = request.into_parts();
     let limit = match head.method {
@@ -103,8 +106,7 @@ impl BodyReader {
                 return Err(too_large(limit));
             }
             if bytes.len() > SMALL_BODY && permit.is_none() {
-                let waited = timeout(body_time, self.large.acquire()).await;
-                permit = Some(waited.ok().and_then(Result::ok).ok_or_else(too_many)?);
+                permit = Some(self.permit(&self.large).await.ok_or_else(too_many_large)?);
                 // The client did not delay this.
                 deadline = Instant::now() + body_time;
             }
@@ -112,7 +114,15 @@ impl BodyReader {
                 (paced, deadline) = (bytes.len(), Instant::now() + body_time);
             }
         }
+        if !bytes.is_empty() && permit.is_none() {
+            permit = Some(self.permit(&self.small).await.ok_or_else(too_many)?);
+        }
         Ok((bytes.into(), permit))
+    }
+
+    /// Waits for a permit, as long as for a part of a body.
+    async fn permit<'s>(&self, permits: &'s Semaphore) -> Option<SemaphorePermit<'s>> {
+        timeout(self.limits.body_time, permits.acquire()).await.ok()?.ok()
     }
 
     fn too_slow(&self) -> BodyRejection {
@@ -138,8 +148,15 @@ fn incomplete(error: &(dyn Error + 'static)) -> ApiError {
     ApiError::bad_request(format!("the body is incomplete: {cause}: send it again"))
 }
 
-fn too_many() -> BodyRejection {
+fn too_many_large() -> BodyRejection {
     let message = "too many large bodies are sent at the same time: retry";
-    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
-    (Some(RejectReason::LargeBodies), error.retry_after(RETRY_AFTER))
+    (Some(RejectReason::LargeBodies), unavailable(message))
+}
+
+fn too_many() -> BodyRejection {
+    (None, unavailable("too many requests with a body wait for their answers: retry"))
+}
+
+fn unavailable(message: &str) -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(RETRY_AFTER)
 }

@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::set::{Posted, Step, deadline};
 pub use self::{
-    quota::{Config, QuotaExceeded},
+    quota::{Config, QuotaExceeded, Room},
     record::{LoadError, load},
     set::Set,
-    write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write, WriteError, Written},
+    write::{Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write, WriteError, Written},
 };
 use super::{SourceFailing, SourceStatus, StateWatch};
 use crate::{
@@ -89,6 +89,11 @@ impl Posts {
     /// Sets the quota. Pods that exceed it stay.
     pub fn retune(&self, quota: Config) {
         self.quota.send_replace(quota);
+    }
+
+    /// What a write can have at most.
+    pub fn room(&self) -> Room {
+        Room::new(*self.quota.borrow(), self.posted.borrow().values().map(|pod| &**pod))
     }
 
     /// All posted pods, also those that have a conflict with another source. O(1).

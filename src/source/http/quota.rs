@@ -22,6 +22,40 @@ impl Default for Config {
     }
 }
 
+/// What a write can have at most: with more it exceeds the quota, even if all its pods are
+/// replacements.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    quota: Config,
+    /// The posted pods, and those of the write: their number and their bytes.
+    posted: (u64, u64),
+    write: (u64, u64),
+}
+
+impl Room {
+    pub(super) fn new<'p>(quota: Config, posted: impl Iterator<Item = &'p Pod>) -> Self {
+        let posted = posted.fold((0, 0), |(pods, bytes), pod| (pods + 1, bytes + size(pod)));
+        Self { quota, posted, write: (0, 0) }
+    }
+
+    /// Takes the next pod of the write, of a size in bytes.
+    ///
+    /// # Errors
+    /// If the write certainly exceeds the quota.
+    pub fn take(&mut self, size: u64) -> Result<(), QuotaExceeded> {
+        let Self { quota, posted, write } = self;
+        *write = (write.0 + 1, write.1 + size);
+        let (flag, requested, used, limit) = if write.0 > quota.max_pods.max(posted.0) {
+            ("max-posted-pods", write.0, posted.0, quota.max_pods)
+        } else if write.1 > quota.max_bytes.max(posted.1) + ALWAYS * write.0 {
+            ("max-posted-bytes", write.1, posted.1, quota.max_bytes)
+        } else {
+            return Ok(());
+        };
+        Err(QuotaExceeded { flag, requested, used, limit })
+    }
+}
+
 /// The size of a pod in bytes.
 pub(super) fn size(pod: &Pod) -> u64 {
     pod.text().len() as u64

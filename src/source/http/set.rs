@@ -8,22 +8,17 @@ use serde_json::Value;
 
 use super::{
     quota::{Config, size},
-    write::{Obstacle, ObstacleKind, Outcome, Preconditions, Write},
+    write::{MARKS, Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write},
 };
 use crate::{
     db::Sequence,
-    pod::{Pod, PodKey, Prepared, SEEN, SOURCE, SourceName, identity::HASH},
+    pod::{Pod, PodKey, Prepared, SourceName, identity::HASH},
 };
 
 /// The API's default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
 /// The longest grace period, in seconds. The API has no bound, but the deadline must be a valid time.
 const LONGEST_GRACE: i64 = 100 * 365 * 24 * 3600;
-/// Fields of the metadata that only the source sets. They are removed from what a client sends.
-const SERVER_FIELDS: [&str; 5] =
-    ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "selfLink"];
-/// The source's own annotations. A pod that a client read here and sends back has them.
-const MARKS: [&str; 2] = [SOURCE, SEEN];
 
 /// A posted pod while it is written. It takes many times the memory of its text, so it does not stay.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,8 +95,8 @@ impl Set {
         match write {
             Write::Apply(pods) => trial.apply_all(pods),
             Write::ReplaceAll(pods) => trial.replace_all(pods),
-            Write::Create(pod) => trial.create(pod),
-            Write::Replace(pod) => trial.replace(pod),
+            Write::Create(pod) => trial.create(&pod),
+            Write::Replace(pod) => trial.replace(&pod),
             Write::Delete { key, grace, preconditions } => trial.delete(&key, grace, &preconditions),
         }
         let Trial { steps, obstacles, .. } = trial;
@@ -160,29 +155,29 @@ impl Trial<'_> {
         self.steps.push(Step { outcome, pod, before });
     }
 
-    fn apply_all(&mut self, pods: Vec<Prepared>) {
+    fn apply_all(&mut self, pods: Vec<Submitted>) {
         for pod in pods {
-            self.apply(pod);
+            self.apply(&pod);
         }
     }
 
-    fn apply(&mut self, pod: Prepared) {
+    fn apply(&mut self, pod: &Submitted) {
         if self.set.pods.contains_key(pod.key()) {
             return self.replace(pod);
         }
-        match given(&pod, "resourceVersion") {
+        match pod.resource_version() {
             Some(version) if version != "0" => {
                 let error =
                     format!("it does not exist, and has no resourceVersion {version}; remove the field");
-                self.reject(&pod.key().clone(), ObstacleKind::Precondition(error));
+                self.reject(pod.key(), ObstacleKind::Precondition(error));
             }
             _ => self.create(pod),
         }
     }
 
-    fn replace_all(&mut self, pods: Vec<Prepared>) {
+    fn replace_all(&mut self, pods: Vec<Submitted>) {
         let gone = {
-            let kept: std::collections::HashSet<&PodKey> = pods.iter().map(Prepared::key).collect();
+            let kept: std::collections::HashSet<&PodKey> = pods.iter().map(Submitted::key).collect();
             let gone = self.set.pods.keys().filter(|key| !kept.contains(key));
             gone.filter(|key| !self.set.terminating.contains(*key)).cloned().collect::<Vec<_>>()
         };
@@ -193,42 +188,39 @@ impl Trial<'_> {
         self.apply_all(pods);
     }
 
-    fn create(&mut self, mut pod: Prepared) {
-        let key = pod.key().clone();
-        match self.set.pods.get(&key) {
+    fn create(&mut self, submitted: &Submitted) {
+        let key = submitted.key();
+        match self.set.pods.get(key) {
             Some(pod) if deadline(pod).is_some() => {
-                return self.reject(&key, ObstacleKind::NotGoneYet);
+                return self.reject(key, ObstacleKind::NotGoneYet);
             }
-            Some(_) => return self.reject(&key, ObstacleKind::AlreadyExists),
+            Some(_) => return self.reject(key, ObstacleKind::AlreadyExists),
             None => {}
         }
-        strip(&mut pod);
+        let mut pod = submitted.decode();
         // As at an API server, the server makes the UID, whatever the client sent.
         pod.set_metadata("uid", Some((self.uid)().into()));
         pod.set_metadata("creationTimestamp", Some(seconds(self.now).into()));
         pod.set_metadata("generation", Some(1.into()));
         let pod = self.freeze(Posted { pod, seen: self.now });
         if let Err(exceeded) = self.quota.check_new(self.set.pods.len() as u64, self.set.bytes, &pod) {
-            return self.reject(&key, ObstacleKind::Quota(exceeded));
+            return self.reject(key, ObstacleKind::Quota(exceeded));
         }
         self.store(Outcome::Created, pod, None);
     }
 
-    fn replace(&mut self, mut pod: Prepared) {
-        let key = pod.key().clone();
-        let Some((published, old)) = self.set.get(&key) else {
-            return self.reject(&key, ObstacleKind::NotFound);
+    fn replace(&mut self, submitted: &Submitted) {
+        let key = submitted.key();
+        let Some((published, old)) = self.set.get(key) else {
+            return self.reject(key, ObstacleKind::NotFound);
         };
-        // As at an API server, 0 is any version.
-        let version = given(&pod, "resourceVersion").filter(|version| version != "0");
-        let preconditions = Preconditions { uid: given(&pod, "uid"), resource_version: version };
-        if !self.check(&old, &preconditions) {
+        if !self.check(&old, &submitted.preconditions()) {
             return;
         }
         if deadline(&published).is_some() {
-            return self.reject(&key, ObstacleKind::Terminating);
+            return self.reject(key, ObstacleKind::Terminating);
         }
-        strip(&mut pod);
+        let mut pod = submitted.decode();
         for field in ["uid", "creationTimestamp", "generation", "resourceVersion"] {
             pod.set_metadata(field, old.pod.metadata(field).cloned());
         }
@@ -240,7 +232,7 @@ impl Trial<'_> {
         }
         let pod = self.freeze(Posted { pod, seen: old.seen });
         if let Err(exceeded) = self.quota.check_replacement(self.set.bytes, &published, &pod) {
-            return self.reject(&key, ObstacleKind::Quota(exceeded));
+            return self.reject(key, ObstacleKind::Quota(exceeded));
         }
         self.store(Outcome::Configured, pod, Some(&old));
     }
@@ -306,22 +298,6 @@ impl Trial<'_> {
         }
         self.step(outcome, pod, before);
     }
-}
-
-/// A text in the metadata that a client sent.
-fn given(pod: &Prepared, field: &str) -> Option<String> {
-    pod.metadata(field).and_then(Value::as_str).map(str::to_owned)
-}
-
-/// Removes what only the source sets from a pod.
-fn strip(pod: &mut Prepared) {
-    for field in SERVER_FIELDS {
-        pod.set_metadata(field, None);
-    }
-    for mark in MARKS {
-        pod.set_annotation(mark, None);
-    }
-    pod.reset_status();
 }
 
 /// Whether a pod equals a stored one. Their hashes may differ: they are made before defaults

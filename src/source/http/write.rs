@@ -3,26 +3,91 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::quota::QuotaExceeded;
 use crate::{
     db::DbError,
-    pod::{Pod, PodKey, Prepared},
+    pod::{Pod, PodKey, Prepared, SEEN, SOURCE},
 };
+
+/// Fields of the metadata that only the source sets. They are removed from what a client sends.
+const SERVER_FIELDS: [&str; 5] =
+    ["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "selfLink"];
+/// The source's own annotations. A pod that a client read here and sends back has them.
+pub(super) const MARKS: [&str; 2] = [SOURCE, SEEN];
+
+/// A pod that a client sent, without what only the source sets. It is a text until it is written:
+/// decoded it takes many times the memory.
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    key: PodKey,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    text: Box<[u8]>,
+}
+
+impl From<Prepared> for Submitted {
+    fn from(mut pod: Prepared) -> Self {
+        for field in SERVER_FIELDS {
+            pod.set_metadata(field, None);
+        }
+        for mark in MARKS {
+            pod.set_annotation(mark, None);
+        }
+        pod.reset_status();
+        let given = |field| pod.metadata(field).and_then(Value::as_str).map(str::to_owned);
+        Self {
+            key: pod.key().clone(),
+            uid: given("uid"),
+            resource_version: given("resourceVersion"),
+            text: serde_json::to_vec(pod.object()).expect("it is JSON").into(),
+        }
+    }
+}
+
+impl Submitted {
+    /// The key of the pod.
+    pub fn key(&self) -> &PodKey {
+        &self.key
+    }
+
+    /// The `resourceVersion` that the client gave.
+    pub fn resource_version(&self) -> Option<&str> {
+        self.resource_version.as_deref()
+    }
+
+    /// The size of the pod as JSON, in bytes.
+    pub fn size(&self) -> u64 {
+        self.text.len() as u64
+    }
+
+    /// The conditions for replacing a pod by this one. As at an API server, the resourceVersion 0
+    /// is any version.
+    pub(super) fn preconditions(&self) -> Preconditions {
+        let resource_version = self.resource_version.clone().filter(|version| version != "0");
+        Preconditions { uid: self.uid.clone(), resource_version }
+    }
+
+    /// The decoded pod.
+    pub(super) fn decode(&self) -> Prepared {
+        Prepared::from_json(&self.text).expect("the text was made from a pod")
+    }
+}
 
 /// A write to the posted pods.
 #[derive(Clone, Debug)]
 pub enum Write {
     /// Creates or replaces each pod (`POST /pods`). A resourceVersion or, of a pod that exists, a
     /// UID in its metadata is a precondition.
-    Apply(Vec<Prepared>),
+    Apply(Vec<Submitted>),
     /// Replaces all pods; the others are deleted gracefully (`PUT /pods`).
-    ReplaceAll(Vec<Prepared>),
+    ReplaceAll(Vec<Submitted>),
     /// Creates a pod (`POST` on Kubernetes' paths).
-    Create(Prepared),
+    Create(Submitted),
     /// Replaces a pod (`PUT` on Kubernetes' paths). A resourceVersion or a UID in its metadata
     /// is a precondition.
-    Replace(Prepared),
+    Replace(Submitted),
     /// Deletes a pod.
     Delete {
         /// The pod.

@@ -30,6 +30,8 @@ pub struct Line {
     pub op: String,
     pub source: String,
     pub pods: Vec<Value>,
+    /// In a SET of all sources, the source of each pod.
+    pub sources: Vec<String>,
     /// Whether another part of the SET follows.
     pub more: bool,
 }
@@ -45,10 +47,12 @@ impl Line {
                 op: word("op")?,
                 source: word("source")?,
                 pods: line["pods"].as_array()?.clone(),
+                sources: serde_json::from_value(line["sources"].clone()).unwrap_or_default(),
                 more: line["more"].as_bool().unwrap_or(false),
             })
         };
-        let parsed = parsed().filter(|_| line["time"].is_string());
+        let of_all = |line: &Self| line.source != "*" || line.sources.len() == line.pods.len();
+        let parsed = parsed().filter(|parsed| line["time"].is_string() && of_all(parsed));
         parsed.ok_or_else(|| format!("not an update: {text:.200}"))
     }
 
@@ -57,6 +61,12 @@ impl Line {
         let names: Vec<String> = self.pods.iter().map(|pod| describe(&key(pod), pod)).collect();
         let more = if self.more { " (more follows)" } else { "" };
         format!("{} {} {} {}{more}", self.seq, self.op, self.source, names.join(" "))
+    }
+
+    /// The pods, each with its source.
+    fn each(&self) -> impl Iterator<Item = (String, Value)> {
+        let source = |index| self.sources.get(index).unwrap_or(&self.source).clone();
+        self.pods.iter().enumerate().map(move |(index, pod)| (source(index), pod.clone()))
     }
 
     fn digest(&self) -> u64 {
@@ -96,8 +106,8 @@ pub fn compared(pod: &Value) -> Value {
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     pub pods: Pods,
-    /// The parts so far of a SET, by source.
-    parts: BTreeMap<String, Vec<Value>>,
+    /// The parts so far of a SET, by source: pods, each with its own source.
+    parts: BTreeMap<String, Vec<(String, Value)>>,
 }
 
 impl Replay {
@@ -119,7 +129,7 @@ impl Replay {
         if line.source == "*" {
             return Err("only a SET is of all sources".to_owned());
         }
-        self.store(&line.source, &line.pods);
+        self.store(line.each());
         Ok(Vec::new())
     }
 
@@ -130,25 +140,24 @@ impl Replay {
 
     fn set(&mut self, line: &Line) -> Vec<(String, String)> {
         let parts = self.parts.entry(line.source.clone()).or_default();
-        parts.extend(line.pods.iter().cloned());
+        parts.extend(line.each());
         if line.more {
             return Vec::new();
         }
         let all = self.parts.remove(&line.source).unwrap_or_default();
-        let listed: BTreeSet<String> = all.iter().map(key).collect();
+        let listed: BTreeSet<String> = all.iter().map(|(_, pod)| key(pod)).collect();
         let is_gone = |key: &String, held: &Held| {
             (line.source == "*" || held.source == line.source) && !listed.contains(key)
         };
         let gone: Vec<String> =
             self.pods.iter().filter(|(key, held)| is_gone(key, held)).map(|(key, _)| key.clone()).collect();
         let gone = gone.into_iter().filter_map(|key| self.erase(key)).collect();
-        self.store(&line.source, &all);
+        self.store(all.into_iter());
         gone
     }
 
-    fn store(&mut self, source: &str, pods: &[Value]) {
-        let held = |pod: &Value| (key(pod), Held { source: source.to_owned(), pod: compared(pod) });
-        self.pods.extend(pods.iter().map(held));
+    fn store(&mut self, pods: impl Iterator<Item = (String, Value)>) {
+        self.pods.extend(pods.map(|(source, pod)| (key(&pod), Held { source, pod: compared(&pod) })));
     }
 }
 
@@ -204,8 +213,7 @@ impl Law {
 
     /// Notes what a number means.
     fn means(&self, who: &str, stream: &str, part: usize, line: &Line) {
-        // The SETs of a beginning share their number with the update that they lead to.
-        let kind = if line.op == "SET" { format!("{} {part}", line.source) } else { String::new() };
+        let kind = format!("{part}");
         let meaning = (line.digest(), line.brief());
         let mut rules = self.rules();
         let known = rules.meanings.entry((stream.to_owned(), line.seq, kind)).or_insert(meaning.clone());
@@ -349,7 +357,7 @@ fn differences(held: &Pods, wanted: &Pods) -> Vec<String> {
             Some(wants) if wants.pod != has.pod => {
                 all.push(format!("holds another {key}: {} instead of {}", has.pod, wants.pod));
             }
-            Some(wants) if wants.source != has.source && has.source != "*" => {
+            Some(wants) if wants.source != has.source => {
                 all.push(format!("holds {key} of {} instead of {}", has.source, wants.source));
             }
             Some(_) => {}

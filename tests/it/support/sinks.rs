@@ -1,6 +1,6 @@
 //! A test double of a sink, which can behave badly.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use podmux::{
@@ -104,6 +104,6 @@ pub fn update(seq: u64, op: Op, pods: &str) -> SequencedUpdate {
     builder.put(&Origin::from("test"), pods, Timestamp::UNIX_EPOCH);
     let pods = builder.listing().iter().map(|(_, entry)| entry.pod().clone()).collect();
     let time = "2026-11-21T09:00:00.000123999Z".parse().unwrap();
-    let update = PodUpdate { op, source: UpdateSource::One(SourceName::File), pods };
+    let update = PodUpdate { op, source: UpdateSource::One(SourceName::File), pods, sources: Arc::default() };
     SequencedUpdate { seq, run: None, time, update, more: false }
 }

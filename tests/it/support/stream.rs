@@ -34,7 +34,11 @@ impl Replica {
         let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:.200}"));
         let mut fields: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         fields.retain(|field| *field != "run");
+        let sources = line["sources"].as_array();
+        assert_eq!(fields.iter().any(|field| *field == "sources"), line["source"] == "*");
+        fields.retain(|field| *field != "sources");
         assert_eq!(fields, ["op", "pods", "seq", "source", "time"]);
+        assert!(sources.is_none_or(|sources| sources.len() == line["pods"].as_array().unwrap().len()));
         if let Some(run) = line["run"].as_str() {
             self.begins(run);
         }
