@@ -8,7 +8,7 @@ use std::{
 
 use expect_test::expect;
 use podmux::{
-    pod::{Op, UpdateSource},
+    pod::{Op, SourceName, UpdateSource},
     sink::{Jsonl, OpenError, SequencedUpdate, Sink, SinkError},
 };
 
@@ -44,9 +44,13 @@ async fn a_snapshot_has_the_pods_of_all_sources() {
     let (_scratch, path) = scratch();
     let mut set = update(1, Op::Set, "a b c");
     set.update.source = UpdateSource::All;
+    set.update.sources = [SourceName::File, SourceName::Http, SourceName::Api].into();
     write(&path, &[set]).await;
-    let replica = Replica::of(&fs::read_to_string(path).unwrap());
+    let text = fs::read_to_string(path).unwrap();
+    let replica = Replica::of(&text);
     assert_eq!(replica.heard, ["1 SET * 3"]);
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(line["sources"], serde_json::json!(["file", "http", "api"]), "of each pod");
     assert_eq!(replica.pods.len(), 3);
 }
 
