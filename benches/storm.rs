@@ -146,7 +146,7 @@ impl<R: BufRead> Seen<R> {
             let mut line = String::new();
             assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream ends");
             let update: Value = serde_json::from_str(&line).unwrap();
-            assert!(matches!(update["op"].as_str(), Some("ADD" | "UPDATE")), "{line}");
+            assert!(matches!(update["op"].as_str(), Some("SET" | "ADD" | "UPDATE")), "{line}");
             for pod in update["pods"].as_array().unwrap() {
                 let metadata = &pod["metadata"];
                 let number = metadata["name"].as_str().unwrap().trim_start_matches("pod-").parse().unwrap();

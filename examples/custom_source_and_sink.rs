@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The source reads the desired pods from an inventory that changes over time. The sink keeps
-//! the pods that run. Its first delivery fails, to show that the update is delivered again.
+//! the pods that run. Its first delivery fails, to show that the update is delivered again. One
+//! pod runs since an earlier run of the agent and is no longer wanted.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example shows what happens")]
 
 use std::{collections::BTreeMap, error::Error, time::Duration};
@@ -14,7 +15,7 @@ use podmux::{
     host::Clock,
     manifest::{Preparation, read},
     mux::{Mux, Notify, SourceChannel},
-    pod::{ListingBuilder, NodeName, Op, Origin, SourceName},
+    pod::{ListingBuilder, NodeName, Op, Origin, SourceName, UpdateSource},
     sink::{Delivery, SequencedUpdate, Sink, SinkError},
 };
 use tokio::time::sleep;
@@ -55,10 +56,9 @@ fn manifest(name: &str, image: &str) -> String {
     )
 }
 
-/// Keeps the pods that run, as `namespace/name` and image.
-#[derive(Default)]
+/// Keeps the pods that run: by `namespace/name`, the source and the image.
 struct Runtime {
-    running: BTreeMap<String, String>,
+    running: BTreeMap<String, (UpdateSource, String)>,
     failed: bool,
 }
 
@@ -70,11 +70,17 @@ impl Sink for &mut Runtime {
             return Err(SinkError::retry("the container runtime is not up yet"));
         }
         let update = &message.update;
+        if update.op == Op::Set {
+            // The stream begins: these are all pods of the source.
+            let is_listed = |key: &str| update.pods.iter().any(|pod| pod.key().as_str() == key);
+            self.running.retain(|key, (source, _)| *source != update.source || is_listed(key));
+            println!("{} {} of source {}", message.seq, update.op, update.source);
+        }
         for pod in update.pods.iter() {
             println!("{} {} {} of source {}", message.seq, update.op, pod.key(), update.source);
             match update.op {
                 Op::Remove => drop(self.running.remove(pod.key().as_str())),
-                _ => drop(self.running.insert(pod.key().to_string(), image(pod.text())?)),
+                _ => drop(self.running.insert(pod.key().to_string(), (update.source, image(pod.text())?))),
             }
         }
         Ok(())
@@ -91,7 +97,9 @@ fn image(pod: &[u8]) -> Result<String, SinkError> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let (mux, merging) = Mux::new(&[SourceName::Api]);
     let channel = mux.channel(SourceName::Api).ok_or("a source has one channel")?;
-    let mut runtime = Runtime::default();
+    let api = UpdateSource::One(SourceName::Api);
+    let old = ("default/old-node1".to_owned(), (api, "nginx:1.26".to_owned()));
+    let mut runtime = Runtime { running: BTreeMap::from([old]), failed: false };
     let updates = mux.updates(Notify::Incremental);
     let (delivery, status) = Delivery::new("runtime", &mut runtime, updates);
     // When the source ends, the mux ends, and then the delivery.
@@ -100,6 +108,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     published?;
     delivered?;
     println!("acknowledged: {:?}, running: {:?}", status.borrow().acknowledged, runtime.running);
-    assert_eq!(runtime.running, BTreeMap::from([("default/db-node1".to_owned(), "postgres:17".to_owned())]));
+    let db = ("default/db-node1".to_owned(), (api, "postgres:17".to_owned()));
+    assert_eq!(runtime.running, BTreeMap::from([db]));
     Ok(())
 }

@@ -97,6 +97,11 @@
 //!         }
 //!         Ok(()) // Acknowledges the update. After an error it would be delivered again.
 //!     }
+//!
+//!     /// The list is empty at the start. Otherwise each source would begin with a SET.
+//!     fn is_fresh(&self) -> bool {
+//!         true
+//!     }
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]

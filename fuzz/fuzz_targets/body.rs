@@ -76,9 +76,9 @@ fn server() -> (Runtime, Router) {
         let (mux, turning) = Mux::new(&[SourceName::Http]);
         let (_acknowledged, seen) = watch::channel(vec![Delivered::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) = HttpSource::new(None, channel, seen);
-        let (history, reader) =
-            History::new(mux.updates(Notify::Incremental), Sequence::after("", 0), Bounds::default());
+        let sequence = Sequence::after("run", 0);
+        let (source, posts) = HttpSource::new(None, sequence.clone(), channel, seen);
+        let (history, reader) = History::new(mux.updates(Notify::Incremental), sequence, Bounds::default());
         let stop = CancellationToken::new();
         tokio::spawn(turning.run());
         tokio::spawn(source.run(stop.clone()));

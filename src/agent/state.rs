@@ -82,8 +82,8 @@ impl StateKeeper {
             opened = writer;
             publish.send_modify(|now| *now = seen);
         };
-        // The writer ends when nothing holds the database any more.
-        drop(publish);
+        // The writer ends when nothing holds the database any more; the numbers hold it too.
+        drop((publish, self.sequence));
         Ok(self.host.threads.blocking(|| writer.run()).await?)
     }
 

@@ -138,7 +138,7 @@ impl Params {
     pub(super) fn allow(&self, known: &[&str]) -> Result<(), ApiError> {
         let unknown = self.query.iter().find(|(name, _)| !known.contains(&&**name));
         let Some((name, _)) = unknown else { return Ok(()) };
-        let message = format!("unknown query parameter {name:?}: the parameters are {}", known.join(", "));
+        let message = format!("unknown query parameter {name:?}; supported: {}", known.join(", "));
         Err(ApiError::bad_request(message))
     }
 

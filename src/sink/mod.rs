@@ -1,6 +1,7 @@
 //! Sinks: consumers of the ordered stream of updates, and the delivery to them.
 //!
-//! A sink is one method. This one counts pods:
+//! A sink is one method. Its stream begins with a SET for each source, so that it learns what to
+//! discard of an earlier run. This one counts pods, starts from nothing and gets ADDs instead:
 //!
 //! ```
 //! use podmux::{
@@ -20,6 +21,10 @@
 //!             return Err(SinkError::retry("more than 1,000 pods"));
 //!         }
 //!         Ok(())
+//!     }
+//!
+//!     fn is_fresh(&self) -> bool {
+//!         true
 //!     }
 //! }
 //!

@@ -1,7 +1,8 @@
 //! The whole agent: the real binary with its socket, its state and its stream.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, io::Read as _, path::PathBuf};
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -9,6 +10,7 @@ use tempfile::TempDir;
 use crate::support::{
     plain::Connection,
     process::{Process, full_pipe, podmux, wait_for},
+    stream::Replica,
 };
 
 /// The manifests, state and socket of an agent.
@@ -77,6 +79,7 @@ fn end(agent: Process) -> String {
     agent.signal(Signal::TERM);
     let (code, log) = agent.ends();
     assert_eq!(code, 0, "{log}");
+    assert!(log.ends_with("stopped"), "nothing is left that waits:\n{log}");
     log
 }
 
@@ -124,32 +127,102 @@ fn a_file_takes_a_posted_name_until_it_is_removed() {
 #[test]
 fn the_numbers_of_updates_continue_after_a_restart() {
     let place = Place::new();
+    let start = u64::try_from(Timestamp::now().as_microsecond()).unwrap();
     let (agent, mut connection) = place.start();
     ask(&mut connection, "POST", "/pods", &pod("a"));
     let seq = |connection: &mut Connection| -> u64 {
         let (_, list) = ask(connection, "GET", "/pods", &Value::Null);
         list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
     };
+    let first_line = |place: &Place| -> Value {
+        serde_json::from_str(&place.connect().first_line("/updates").unwrap()).unwrap()
+    };
     let before = seq(&mut connection);
+    assert!(before >= start, "{before}: numbers start at the clock in microseconds");
+    let mut runs = BTreeSet::from([first_line(&place)["run"].to_string()]);
     end(agent);
 
-    // Clean: no number is skipped, and the first one is a SET of everything.
-    let (agent, mut connection) = place.start();
-    ask(&mut connection, "POST", "/pods", &pod("b"));
-    let after = seq(&mut connection);
-    assert!(after > before && after < before + 10, "{after} after {before}");
-    let (code, _) = ask(&mut connection, "GET", &format!("/updates?from={before}"), &Value::Null);
-    assert_eq!(code, 410, "the updates of the earlier run are not in the history");
-    let mut watching = place.connect();
-    let line = watching.first_line(&format!("/updates?from={}", before + 1)).unwrap();
-    let line: Value = serde_json::from_str(&line).unwrap();
-    assert_eq!((line["op"].as_str(), line["seq"].as_u64()), (Some("SET"), Some(before + 1)));
-    agent.signal(Signal::KILL);
-    agent.ends();
+    // After a stop and after a kill: no number is given twice, and no reader continues the stream of
+    // another run.
+    let mut last = before;
+    for stop in [Signal::TERM, Signal::KILL] {
+        let (agent, mut connection) = place.start();
+        let (code, answer) = ask(&mut connection, "POST", "/pods", &pod("b"));
+        assert_eq!(code / 100, 2, "{answer}");
+        for from in [last, last + 1] {
+            let (code, _) = ask(&mut connection, "GET", &format!("/updates?from={from}"), &Value::Null);
+            assert_eq!(code, 410, "the updates of the earlier run are not in the history");
+        }
+        let line = first_line(&place);
+        assert!(line["seq"].as_u64().unwrap() > last, "{line} after {last}");
+        assert!(
+            line["run"].is_string() && line["op"] == "SET" && runs.insert(line["run"].to_string()),
+            "{line} after {runs:?}"
+        );
+        let after = seq(&mut connection);
+        assert!(after > last, "{after} after {last}");
+        last = after;
+        agent.signal(stop);
+        agent.ends();
+    }
+}
 
-    // Unclean: numbers are skipped, and none is given twice.
-    let (agent, mut connection) = place.start();
-    assert!(seq(&mut connection) > after);
+/// A file of `tests/earlier`: what an agent of November 2026 has left behind, before streams began
+/// with SETs. It had posted pods `db` and `web`, and the pod `gone-node1` of a file.
+fn earlier(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/earlier").join(name);
+    let mut file = fs::read(&path).unwrap();
+    if path.extension().is_some_and(|extension| extension == "gz") {
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(&*file).read_to_end(&mut text).unwrap();
+        file = text;
+    }
+    file
+}
+
+#[test]
+fn the_state_and_the_file_of_an_earlier_version_are_continued() {
+    let place = Place::new();
+    fs::create_dir(place.path("state")).unwrap();
+    fs::write(place.path("state/state.redb"), earlier("state.redb.gz")).unwrap();
+    let (updates, before) = (place.path("updates.jsonl"), earlier("updates.jsonl"));
+    fs::write(&updates, &before).unwrap();
+    let before = Replica::of(str::from_utf8(&before).unwrap());
+    assert!(before.pods.keys().eq(["default/db", "default/gone-node1", "default/web"]), "{before:?}");
+    let agent = Process::start(&mut place.command(&["--sink", &format!("jsonl={}", updates.display())]));
+    let mut connection = place.connect();
+
+    // The posted pods are the same, with their versions.
+    let (_, list) = ask(&mut connection, "GET", "/pods", &Value::Null);
+    assert_eq!(names(&list), ["db", "web"]);
+    for pod in list["items"].as_array().unwrap() {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let held: Value = serde_json::from_str(&before.pods[&format!("default/{name}")]).unwrap();
+        assert_eq!(*pod, held);
+    }
+    let version =
+        |object: &Value| -> u64 { object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap() };
+    let mut web = list["items"][1].clone();
+    assert_eq!(version(&web), 3);
+    web["spec"]["containers"][0]["image"] = "i:3".into();
+    let (code, replaced) = ask(&mut connection, "PUT", "/api/v1/namespaces/default/pods/web", &web);
+    assert_eq!(code, 200, "the version is a precondition: {replaced}");
+    assert!(version(&replaced) > version(&list) && version(&list) > before.seq, "{list} {replaced}");
+
+    // The file is continued: its pod that is gone has no REMOVE, but is not in the SET of its source.
+    let held = wait_for(|| {
+        let text = fs::read_to_string(&updates).ok().filter(|text| text.ends_with('\n'))?;
+        let held = Replica::of(&text);
+        held.pods.get("default/web").is_some_and(|pod| pod.contains("i:3")).then_some(held)
+    });
+    assert!(held.pods.keys().eq(["default/db", "default/web"]), "{held:?}");
+    assert!(held.heard.starts_with(&before.heard) && held.run.is_some(), "{held:?}");
+    let words = |line: &String| line.split_once(' ').unwrap().1.to_owned();
+    let mut sets: Vec<String> = held.heard[before.heard.len()..].iter().map(words).collect();
+    assert_eq!(sets.pop().unwrap(), "UPDATE http 1");
+    sets.retain(|line| line.starts_with("SET "));
+    sets.sort();
+    assert_eq!(sets, ["SET api 0", "SET file 0", "SET http 2", "SET url 0"]);
     end(agent);
 }
 

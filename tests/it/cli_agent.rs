@@ -308,7 +308,7 @@ fn a_watch_prints_every_change_and_ends_with_the_agent() {
     let real = Real::start();
     real.output(&["apply", "-f", "-"], &pod("a", "i"));
     let pods = Process::start(&mut real.podmux(&["get", "pods", "-w", "--no-headers"]));
-    let updates = Process::start(&mut real.podmux(&["get", "updates", "--from", "1", "-o", "jsonl"]));
+    let updates = Process::start(&mut real.podmux(&["get", "updates", "-o", "jsonl"]));
     wait_for(|| pods.stdout.text().contains("Pending").then_some(()));
     real.output(&["apply", "-f", "-"], &pod("b", "i"));
     real.output(&["apply", "-f", "-"], &pod("b", "i:2"));

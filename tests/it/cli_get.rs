@@ -878,7 +878,7 @@ fn updates_are_a_table() {
             SEQ    TIME                   OP          SOURCE   PODS
             1      2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
             2      2026-11-21T09:00:00Z   REMOVE      http     default/p0
-            ! Error from server (Expired): update 0 is not in the history: its first update is 1, the next one will be 3: start again with GET /updates without from, which begins with a SET
+            ! Error from server (Expired): this run of the agent does not hold update 0: start again with GET /updates without from, which begins with a SET for each source
             exit 1
             --
             GET /updates?from=1

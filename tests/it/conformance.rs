@@ -583,7 +583,7 @@ async fn a_list_has_pages() {
         let one = side.ask("a page in all namespaces", &format!("{everywhere}&limit=1")).await;
         side.ask("its next", &format!("{everywhere}&limit=3&continue={}", next(&one))).await;
         side.ask("a namespace without pods", "GET /api/v1/namespaces/nothing-here/pods").await;
-        side.ask("a version of the future", &format!("GET {pods}?resourceVersion=99999999999")).await;
+        side.ask("a version of the future", &format!("GET {pods}?resourceVersion=9000000000000000000")).await;
         side.ask("one pod at a version", &format!("GET {pods}/a?resourceVersion=0")).await;
         side.ask("one pod at an invalid version", &format!("GET {pods}/a?resourceVersion=x")).await;
     })

@@ -90,6 +90,10 @@ impl Sink for Mirror {
         });
         Ok(())
     }
+
+    fn is_fresh(&self) -> bool {
+        true
+    }
 }
 
 const CHILD: &str = "PODMUX_TEST_CHILD";

@@ -2,7 +2,8 @@
 
 use std::{
     fs::{self, File},
-    io::Write as _,
+    io::{Read as _, Write as _},
+    net::TcpListener,
     os::unix::fs::MetadataExt as _,
     path::Path,
     process::Stdio,
@@ -67,9 +68,20 @@ fn several_sinks_receive_the_same_updates_each_with_its_own_seq() {
     write_pod(manifests.path(), "web", "web:1");
     let file = format!("jsonl={}", path.display());
     let agent = Process::start(&mut podmux_run(manifests.path(), &["--sink", "jsonl", "--sink", &file]));
-    let held = agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    let file = || Replica::of(&fs::read_to_string(&path).unwrap());
+    wait_for(|| (file().heard.len() == 4).then_some(()));
+    write_pod(manifests.path(), "db", "db:1");
+    let held = agent.holds("db", |held| held.pods.contains_key("default/db-node1"));
     stop(agent);
-    assert_eq!(Replica::of(&fs::read_to_string(path).unwrap()), held);
+    // Standard output begins with ADDs and line 1, a file with SETs and the number of the agent.
+    assert_eq!(held.heard, ["1 ADD file 1", "2 ADD file 1"]);
+    let file = file();
+    assert_eq!(file.pods, held.pods);
+    assert!(file.run.is_some() && held.run.is_none() && file.seq > 1_000_000_000_000_000, "{file:?}");
+    let mut heard: Vec<&str> = file.heard.iter().map(|line| line.split_once(' ').unwrap().1).collect();
+    heard[..4].sort_unstable();
+    assert_eq!(heard, ["SET api 0", "SET file 1", "SET http 0", "SET url 0", "ADD file 1"]);
 }
 
 #[test]
@@ -81,6 +93,28 @@ fn a_snapshot_sink_receives_sets() {
     write_pod(manifests.path(), "db", "db:1");
     let held = agent.holds("db", |held| held.pods.contains_key("default/db-node1"));
     assert_eq!(held.heard, ["1 SET * 1", "2 SET * 2"]);
+    stop(agent);
+}
+
+#[test]
+fn a_snapshot_sink_receives_the_set_of_each_source_while_one_is_not_known() {
+    let manifests = tempfile::tempdir().unwrap();
+    write_pod(manifests.path(), "web", "web:1");
+    let listing = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/pods", listing.local_addr().unwrap());
+    let mut command = podmux_run(manifests.path(), &["--notify", "snapshot", "--manifest-url", &url]);
+    let agent = Process::start(&mut command);
+    agent.holds("web", |held| held.pods.contains_key("default/web-node1"));
+    write_pod(manifests.path(), "db", "db:1");
+    let held = agent.holds("db", |held| held.pods.contains_key("default/db-node1"));
+    assert_eq!(held.heard, ["1 SET file 1", "2 SET file 2"]);
+    // The answer comes now: the next snapshots are of all sources.
+    let list = r#"{"apiVersion":"v1","kind":"PodList","items":[]}"#;
+    let (mut asked, _) = listing.accept().unwrap();
+    assert!(asked.read(&mut [0; 1024]).unwrap() > 0);
+    write!(asked, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{list}", list.len()).unwrap();
+    let held = agent.holds("all", |held| held.seq == 3);
+    assert_eq!(held.heard[2], "3 SET * 2");
     stop(agent);
 }
 
@@ -144,7 +178,8 @@ fn a_line_cut_off_by_a_full_disk_is_completed_when_there_is_space() {
     let failing = agent.logs("sink delivery failed");
     assert!(failing.contains("File too large") && failing.contains("WARN"), "{failing}");
     let cut = fs::read_to_string(&path).unwrap();
-    assert!(cut.starts_with(r#"{"seq":1,"#) && !cut.contains('\n'), "a piece of the first line");
+    let piece = cut.lines().last().unwrap();
+    assert!(piece.contains(r#""op":"SET","source":"file""#) && !cut.ends_with('\n'), "a piece of a line");
     prlimit(Some(agent.pid()), Resource::Fsize, Rlimit { current: None, maximum: None }).unwrap();
     agent.logs("sink recovered");
     write_pod(manifests.path(), "last", "i:1");
@@ -156,7 +191,13 @@ fn a_line_cut_off_by_a_full_disk_is_completed_when_there_is_space() {
     assert!(text.starts_with(&cut));
     let replica = Replica::of(&text);
     assert_eq!(replica.pods.len(), 41);
-    assert_eq!(replica.heard.first().unwrap(), "1 ADD file 40");
+    let of_the_file: Vec<&str> = replica
+        .heard
+        .iter()
+        .filter_map(|line| Some(line.split_once(' ')?.1))
+        .filter(|line| line.contains("file"))
+        .collect();
+    assert_eq!(of_the_file, ["SET file 40", "ADD file 1"]);
 }
 
 #[test]

@@ -322,9 +322,12 @@ async fn invalid_list_options_are_400_410_or_504() {
 async fn invalid_requests_for_updates_are_400_410_or_429() {
     let server = TestServer::with(Setup::default()).await;
     golden("400-from", &server.get("/updates?from=abc").await);
+    assert_eq!(server.get("/updates?from=-1").await.code, 400);
     golden("400-last-event-id", &server.ask("GET /updates", &[("last-event-id", "abc")], "").await);
     golden("410-not-held", &server.get("/updates?from=0").await);
     golden("410-not-yet", &server.get("/updates?from=1000").await);
+    golden("410-other-run", &server.get("/updates?from=other-1").await);
+    golden("400-updates-parameter", &server.get("/updates?form=1").await);
     let mut watchers = Vec::new();
     for _ in 0..MAX_WATCHERS {
         watchers.push(server.open("GET /updates", &[], "").await);

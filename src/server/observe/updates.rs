@@ -130,8 +130,11 @@ struct Position {
 /// reconnects sends its first query again.
 fn from(params: &Params) -> Result<Option<Position>, ApiError> {
     let parse = |text: &str| {
-        let (run, seq) = text.rsplit_once('-').map_or((None, text), |(run, seq)| (Some(run.to_owned()), seq));
-        Some(Position { run, seq: seq.parse().ok()? })
+        let (run, seq) = text.rsplit_once('-').map_or((None, text), |(run, seq)| (Some(run), seq));
+        if run == Some("") {
+            return None;
+        }
+        Some(Position { run: run.map(str::to_owned), seq: seq.parse().ok()? })
     };
     let Some(last) = params.headers.get("last-event-id").filter(|last| !last.is_empty()) else {
         return match params.option("from") {

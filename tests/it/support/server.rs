@@ -190,6 +190,10 @@ impl TestServer {
         if setup.file_synced {
             server.file(|_| ()).await;
         }
+        if setup.history && setup.turns {
+            // It has numbers for the beginning, before the first write takes one.
+            soon(server.history.snapshot()).await;
+        }
         server
     }
 
