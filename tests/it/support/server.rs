@@ -155,6 +155,7 @@ impl TestServer {
             history: reader.clone(),
             sources: sources.into(),
             sinks: Arc::new([sink_status.subscribe()]),
+            acknowledged: acknowledged.subscribe(),
             turns: Arc::new(move || {
                 let turning = turning.clone();
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })
