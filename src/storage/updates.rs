@@ -82,7 +82,7 @@ impl Delivered {
 
     /// How many pods differ from the merged view. O(differences × log n).
     pub fn differences(&self, merged: &Merged) -> usize {
-        let differs = |change: &DiffItem<'_, PodKey, Entry>| match change {
+        let differs = |change: &DiffItem<'_, '_, PodKey, Entry>| match change {
             DiffItem::Update { old: (_, old), new: (_, new) } => {
                 !same_life(old, new) || classify(old.pod(), new.pod()).is_some()
             }
