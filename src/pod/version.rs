@@ -1,24 +1,25 @@
 //! `metadata.resourceVersion` in the canonical text of a pod, which is not parsed for that.
 
-use std::ops::Range;
+use std::{cmp::Ordering, ops::Range};
 
 use super::Pod;
 
-/// The field, as it is in the text.
-const FIELD: &[u8] = br#""resourceVersion""#;
+const METADATA: &[u8] = b"metadata";
+const FIELD: &[u8] = b"resourceVersion";
 
 impl Pod {
     /// `metadata.resourceVersion`, if it is a number.
     pub fn resource_version(&self) -> Option<u64> {
         let place = Place::find(self.text())?;
-        str::from_utf8(&self.text()[place.field]).ok()?.rsplit('"').nth(1)?.parse().ok()
+        let value = str::from_utf8(self.text().get(place.value?)?).ok()?;
+        value.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
     }
 
     /// The text with this `metadata.resourceVersion`: what is before the field, the field, and what
     /// is after it. O(n).
     pub fn with_resource_version(&self, version: u64) -> (Range<usize>, String, Range<usize>) {
         let length = self.text().len();
-        let Some(Place { field, before, after }) = Place::find(self.text()) else {
+        let Some(Place { field, before, after, .. }) = Place::find(self.text()) else {
             // A pod always has metadata.
             return (0..length, String::new(), length..length);
         };
@@ -29,34 +30,39 @@ impl Pod {
 /// Where the field is, or where it belongs, and what separates it from its neighbours.
 struct Place {
     field: Range<usize>,
+    /// Its value, if it is there.
+    value: Option<Range<usize>>,
     before: &'static str,
     after: &'static str,
 }
 
 impl Place {
     fn find(text: &[u8]) -> Option<Self> {
-        let metadata = members(text, 0).find(|member| text[member.name.clone()] == *br#""metadata""#)?;
+        let metadata = members(text, 0).find(|member| text[member.name.clone()] == *METADATA)?;
         let mut next = None;
-        for member in members(text, metadata.value.start) {
-            let name = &text[member.name.clone()];
-            if name == FIELD {
-                return Some(Self { field: member.name.start..member.value.end, before: "", after: "" });
-            }
-            if next.is_none() && name > FIELD {
-                next = Some(member.name.start);
+        for Member { begin, name, value } in members(text, metadata.value.start) {
+            match text[name].cmp(FIELD) {
+                Ordering::Equal => {
+                    let field = begin..value.end;
+                    return Some(Self { field, value: Some(value), before: "", after: "" });
+                }
+                Ordering::Greater if next.is_none() => next = Some(begin),
+                _ => {}
             }
         }
         let end = metadata.value.end.checked_sub(1)?;
         let before = if text[end - 1] == b'{' { "" } else { "," };
         Some(match next {
-            Some(next) => Self { field: next..next, before: "", after: "," },
-            None => Self { field: end..end, before, after: "" },
+            Some(next) => Self { field: next..next, value: None, before: "", after: "," },
+            None => Self { field: end..end, value: None, before, after: "" },
         })
     }
 }
 
-/// A member of an object: its name with the quotes, and its value.
+/// A member of an object.
 struct Member {
+    begin: usize,
+    /// Its name, without the quotes.
     name: Range<usize>,
     value: Range<usize>,
 }
@@ -65,10 +71,10 @@ struct Member {
 fn members(text: &[u8], object: usize) -> impl Iterator<Item = Member> {
     let mut at = object + 1;
     std::iter::from_fn(move || {
-        let name = at..string_end(text, at)?;
-        let value = name.end + 1..value_end(text, name.end + 1)?;
+        let (begin, end) = (at, string_end(text, at)?);
+        let value = end + 1..value_end(text, end + 1)?;
         at = value.end + 1;
-        Some(Member { name, value })
+        Some(Member { begin, name: begin + 1..end - 1, value })
     })
 }
 

@@ -30,13 +30,14 @@ const OTHER: (u32, u32) = (61003, 61003);
 const CONTAINER: (u32, u32) = (61004, 61004);
 
 /// What callers try.
-const VERBS: [(&str, &str); 8] = [
+const VERBS: [(&str, &str); 9] = [
     ("GET", "/pods"),
     ("POST", "/pods"),
     ("DELETE", "/api/v1/namespaces/default/pods/evil?gracePeriodSeconds=0"),
     ("GET", "/readyz"),
     ("GET", "/readyz?verbose"),
     ("GET", "/updates"),
+    ("GET", "/sinks"),
     ("GET", "/metrics"),
     ("GET", "/credentials"),
 ];
@@ -162,7 +163,7 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
     let (token, read_token) = (bearer("token"), bearer("readToken"));
     let certificate = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
     let (unix, https) = (agent.listener("unix"), agent.listener("https"));
-    let mut table = format!("{:32}{}\n", "", "  get post  del   rz  rzv  upd  met cred");
+    let mut table = format!("{:32}{}\n", "", "  get post  del   rz  rzv  upd sink  met cred");
     for (name, user) in [("root", ROOT), ("member", MEMBER), ("other", OTHER), ("container", CONTAINER)] {
         row(&mut table, &format!("{name}, unix"), user, &unix, &[]);
         row(&mut table, &format!("{name}, tls"), user, &https, &[]);
