@@ -35,7 +35,7 @@ impl Real {
     fn run(dir: &Path) -> Process {
         let text = |name: &str| dir.join(name).to_str().unwrap().to_owned();
         let (socket, state) = (format!("unix:{}", text("s")), text("state"));
-        let flags = ["--listen", &socket, "--state-dir", &state];
+        let flags = ["--listen", &socket, "--state-dir", &state, "--file-check-frequency", "1s"];
         let agent = Process::start(&mut podmux_run(&dir.join("m"), &flags));
         agent.logs("listening");
         agent

@@ -19,6 +19,7 @@ use crate::{
 fn check(agent: &Agent, args: &[&str], expected: &Expect) {
     let before = agent.lines().len();
     let output = transcript(&mut agent.podmux(args), b"");
+    let output = output.replace(agent.server().trim_start_matches("unix:"), "SOCKET");
     expected.assert_eq(&(output + "--\n" + &agent.lines()[before..]));
 }
 
@@ -481,17 +482,20 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-        NAME           SOURCE   STATUS        AGE
-        polled-node1   url      Pending       5d
-        web            http     Terminating   5d
-        db             url      Pending       5d
-        db             url      Running       5d
-        db             url      Removed       5d
-        exit 0
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /updates?from=8
-    "#]],
+            NAME           SOURCE   STATUS        AGE
+            polled-node1   url      Pending       5d
+            web            http     Terminating   5d
+            db             url      Pending       5d
+            db             url      Running       5d
+            db             url      Removed       5d
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates
+            GET /updates
+        "#]],
     );
     check(
         &agent,
@@ -506,10 +510,13 @@ fn a_watch_prints_the_pods_and_then_each_change() {
             default       db             url      Running       5d
             default       db             url      Removed       5d
             other         x              url      Removed       5d
-            exit 0
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
             --
             GET /api/v1/pods?limit=500
-            GET /updates?from=8
+            GET /updates
+            GET /updates
         "#]],
     );
     check(
@@ -526,13 +533,16 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pod", "web", "-w"],
         &expect![[r#"
-        NAME   SOURCE   STATUS        AGE
-        web    http     Terminating   5d
-        exit 0
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /updates?from=8
-    "#]],
+            NAME   SOURCE   STATUS        AGE
+            web    http     Terminating   5d
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates
+            GET /updates
+        "#]],
     );
     let agent = Agent::start(stream_once(|asked| {
         let pods = [json!({ "metadata": { "namespace": "other", "name": "x" } })];
@@ -545,13 +555,16 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pods", "-n", "other", "-w", "-o", "jsonl"],
         &expect![[r#"
-        {"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","namespace":"other"}}
-        {"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","namespace":"other"}}
-        exit 0
-        --
-        GET /api/v1/namespaces/other/pods?limit=500
-        GET /updates?from=8
-    "#]],
+            {"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","namespace":"other"}}
+            {"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","namespace":"other"}}
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/other/pods?limit=500
+            GET /updates
+            GET /updates
+        "#]],
     );
 }
 
@@ -575,7 +588,33 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         (6, true) => no_more(),
         _ => panic!("{asked:?}"),
     });
-    check(&agent, &["get", "pods", "-w"], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["get", "pods", "-w"],
+        &expect![[r#"
+        NAME           SOURCE   STATUS        AGE
+        polled-node1   url      Pending       5d
+        web            http     Terminating   5d
+        web            http     Removed       5d
+        new            http     Pending       5d
+        polled-node1   url      Removed       5d
+        ! connection lost: the agent has ended the stream; reconnecting
+        ! reconnected: the stream begins anew, with all pods
+        ! connection lost: the agent has ended the stream; reconnecting
+        ! reconnected: the stream begins anew, with all pods
+        ! connection lost: the agent has ended the stream; reconnecting
+        ! Error from server (Forbidden): no more
+        exit 1
+        --
+        GET /api/v1/namespaces/default/pods?limit=500
+        GET /updates
+        GET /updates?from=r1-10
+        GET /updates
+        GET /updates
+        GET /updates
+        GET /updates
+    "#]],
+    );
 }
 
 #[test]
@@ -595,7 +634,31 @@ fn updates_continue_after_the_last_complete_one() {
         6 => no_more(),
         _ => panic!("{asked:?}"),
     });
-    check(&agent, &["get", "updates", "--no-headers"], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["get", "updates", "--no-headers"],
+        &expect![[r#"
+        1                  2026-11-21T09:00:00Z   SET         file   <none>
+        2                  2026-11-21T09:00:00Z   SET         file   <none>
+        7                  2026-11-21T09:00:00Z   REMOVE      file   default/polled-node1
+        1000               2026-11-21T09:00:00Z   SET         file   <none>
+        ! connection lost: SOCKET closed the connection before its response was complete; reconnecting
+        ! reconnected: the stream continues
+        ! connection lost: the agent has ended the stream; reconnecting
+        ! reconnected: the stream begins anew, with all pods
+        ! connection lost: the agent has ended the stream; reconnecting
+        ! Error from server (Forbidden): no more
+        exit 1
+        --
+        GET /updates
+        GET /updates?from=r1-2
+        GET /updates?from=r1-8
+        GET /updates
+        GET /updates?from=r2-1001
+        GET /updates?from=r2-1001
+        GET /updates?from=r2-1001
+    "#]],
+    );
 }
 
 #[test]
@@ -604,14 +667,44 @@ fn the_first_connection_is_not_repeated() {
         true => Reply::text(503, "stopping"),
         false => three(asked, 0),
     });
-    check(&agent, &["get", "updates"], &expect![[r#""#]]);
-    check(&agent, &["get", "pods", "-w", "-o", "name"], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["get", "updates"],
+        &expect![[r#"
+        ! Error from server: 503 Service Unavailable: stopping
+        exit 1
+        --
+        GET /updates
+    "#]],
+    );
+    check(
+        &agent,
+        &["get", "pods", "-w", "-o", "name"],
+        &expect![[r#"
+        pod/polled-node1
+        pod/web
+        ! Error from server: 503 Service Unavailable: stopping
+        exit 1
+        --
+        GET /api/v1/namespaces/default/pods?limit=500
+        GET /updates
+    "#]],
+    );
 }
 
 #[test]
 fn a_number_that_is_not_held_is_explained() {
     let agent = Agent::start(|_, _| Reply::golden("410-not-held"));
-    check(&agent, &["get", "updates", "--from", "1"], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["get", "updates", "--from", "1"],
+        &expect![[r#"
+        ! Error from server (Expired): this run of the agent does not hold that update: leave out --from to begin with all pods
+        exit 1
+        --
+        GET /updates?from=1
+    "#]],
+    );
 }
 
 /// Sinks in all states.
@@ -632,11 +725,62 @@ fn sinks() -> Reply {
 #[test]
 fn sinks_are_printed_with_how_far_they_are_behind() {
     let agent = Agent::start(|_, _| sinks());
-    check(&agent, &["get", "sinks"], &expect![[r#""#]]);
-    check(&agent, &["get", "sink", "-o", "wide"], &expect![[r#""#]]);
-    check(&agent, &["get", "sinks", "-o", "name"], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["get", "sinks"],
+        &expect![[r#"
+        NAME                     STATE     PODS-BEHIND   SINCE    ERROR
+        jsonl                    current   0             <none>   <none>
+        jsonl=/var/log/u.jsonl   behind    2             24h      <none>
+        jsonl=/mnt/u.jsonl       failing   7             3d       disk full\nof pods
+        jsonl=/x                 waiting   7             3d       no number
+        jsonl=/y                 stuck     1             2d       <none>
+        exit 0
+        --
+        GET /sinks
+    "#]],
+    );
+    check(
+        &agent,
+        &["get", "sink", "-o", "wide"],
+        &expect![[r#"
+        NAME                     STATE     PODS-BEHIND   SINCE    ERROR                ACKNOWLEDGED   ATTEMPTS   NEXT-ATTEMPT
+        jsonl                    current   0             <none>   <none>               9              <none>     <none>
+        jsonl=/var/log/u.jsonl   behind    2             24h      <none>               3              <none>     <none>
+        jsonl=/mnt/u.jsonl       failing   7             3d       disk full\nof pods   2              17         in 5h
+        jsonl=/x                 waiting   7             3d       no number            <none>         17         in 5h
+        jsonl=/y                 stuck     1             2d       <none>               <none>         <none>     <none>
+        exit 0
+        --
+        GET /sinks
+    "#]],
+    );
+    check(
+        &agent,
+        &["get", "sinks", "-o", "name"],
+        &expect![[r#"
+        sink/jsonl
+        sink/jsonl=/var/log/u.jsonl
+        sink/jsonl=/mnt/u.jsonl
+        sink/jsonl=/x
+        sink/jsonl=/y
+        exit 0
+        --
+        GET /sinks
+    "#]],
+    );
     let failing = "jsonl=/mnt/u.jsonl";
-    check(&agent, &["get", "sinks", failing, "jsonl=/z", "--no-headers"], &expect![[r#""#]]);
+    check(
+        &agent,
+        &["get", "sinks", failing, "jsonl=/z", "--no-headers"],
+        &expect![[r#"
+        jsonl=/mnt/u.jsonl   failing   7     3d    disk full\nof pods
+        ! Error from server (NotFound): sinks "jsonl=/z" not found
+        exit 1
+        --
+        GET /sinks
+    "#]],
+    );
     let one = format!("sink/{failing}");
     let object = agent.podmux(&["get", &one, "-o", "json"]).output().unwrap();
     let object: Value = serde_json::from_slice(&object.stdout).unwrap();
@@ -893,7 +1037,7 @@ fn completions_know_the_resources_and_the_flags() {
         assert!(script.contains("field-selector") && script.contains("grace-period"), "{shell}");
     }
     let script = transcript(&mut podmux(&["completion", "bash"]), b"");
-    assert!(script.contains("pods sources updates"), "{script}");
+    assert!(script.contains("pods sources sinks updates"), "{script}");
 }
 
 #[test]
@@ -925,36 +1069,44 @@ fn updates_are_a_table() {
         &agent,
         &["get", "updates"],
         &expect![[r#"
-        SEQ    TIME                   OP          SOURCE   PODS
-        1      2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
-        2      2026-11-21T09:00:00Z   REMOVE      http     default/p0
-        exit 0
-        --
-        GET /updates
-    "#]],
+            SEQ                TIME                   OP          SOURCE   PODS
+            1793000000000001   2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
+            2                  2026-11-21T09:00:00Z   REMOVE      http     default/p0
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /updates
+            GET /updates
+        "#]],
     );
     check(
         &agent,
         &["get", "updates", "-o", "wide", "--no-headers"],
         &expect![[r#"
-        1      2026-11-21T09:00:00Z   ADD         file   default/p0,default/p1,default/p2,default/p3,default/p4
-        2      2026-11-21T09:00:00Z   REMOVE      http   default/p0
-        exit 0
-        --
-        GET /updates
-    "#]],
+            1793000000000001   2026-11-21T09:00:00Z   ADD         file   default/p0,default/p1,default/p2,default/p3,default/p4
+            2                  2026-11-21T09:00:00Z   REMOVE      http   default/p0
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /updates
+            GET /updates
+        "#]],
     );
     check(
         &agent,
         &["get", "updates", "--from", "1"],
         &expect![[r#"
-            SEQ    TIME                   OP          SOURCE   PODS
-            1      2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
-            2      2026-11-21T09:00:00Z   REMOVE      http     default/p0
-            ! Error from server (Expired): update 0 is not in the history: its first update is 1, the next one will be 3: start again with GET /updates without from, which begins with a SET
+            SEQ                TIME                   OP          SOURCE   PODS
+            1793000000000001   2026-11-21T09:00:00Z   ADD         file     default/p0,default/p1,default/p2,and 2 more
+            2                  2026-11-21T09:00:00Z   REMOVE      http     default/p0
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
             exit 1
             --
             GET /updates?from=1
+            GET /updates
         "#]],
     );
 }
@@ -970,15 +1122,18 @@ fn updates_as_jsonl_are_unchanged() {
         &agent,
         &["get", "updates", "-o", "yaml"],
         &expect![[r#"
-        op: ADD
-        pods: []
-        seq: 1
-        ---
-        seq: 2
-        exit 0
-        --
-        GET /updates
-    "#]],
+            op: ADD
+            pods: []
+            seq: 1
+            ---
+            seq: 2
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /updates
+            GET /updates
+        "#]],
     );
 }
 
@@ -1023,13 +1178,13 @@ fn invalid_arguments_are_errors() {
     }
     expect![[r#"
         $ podmux get nodes
-        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, sources, updates]; tip: a similar value exists: 'pods'; see podmux get --help
+        ! podmux: invalid value 'nodes' for '<RESOURCE>'; [possible values: pods, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
         exit 2
         $ podmux get pods --from 1
         ! podmux: --from is for updates only
         exit 2
         $ podmux get sources -w
-        ! podmux: sources cannot be watched: watch updates or pods
+        ! podmux: sources and sinks cannot be watched: watch updates or pods
         exit 2
         $ podmux get sources -A
         ! podmux: --all-namespaces, --selector, --field-selector and --show-labels are for pods only
@@ -1059,7 +1214,7 @@ fn invalid_arguments_are_errors() {
         ! podmux: --watch does not support selectors: omit --selector and --field-selector, and filter the output of get pods --watch -o jsonl
         exit 2
         $ podmux get pod/
-        ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, sources, updates]; tip: a similar value exists: 'pods'; see podmux get --help
+        ! podmux: invalid value 'pod/' for '<RESOURCE>'; [possible values: pods, sources, sinks, updates]; tip: a similar value exists: 'pods'; see podmux get --help
         exit 2
         $ podmux get pods --server ftp://host
         ! podmux: --server: invalid address "ftp://host": use http://HOST:PORT, https://HOST:PORT or unix:PATH

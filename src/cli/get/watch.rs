@@ -12,6 +12,7 @@ use super::{
 use crate::{
     cli::{failure::Failure, status::Status},
     host::Random,
+    pod::SEEN,
 };
 
 pub(super) async fn watch(pods: Pods<'_>, random: &Random) -> Result<u8, Failure> {
@@ -28,8 +29,9 @@ struct Watch<'a> {
 struct Printed {
     /// The source from which it was last received.
     source: String,
-    /// The pod as text, which takes less memory; without its resourceVersion, which is not the same
-    /// in a list and in the stream.
+    /// The pod as text, which takes less memory. Without its resourceVersion, which is not the same in
+    /// a list and in the stream, and without the time when the agent first saw it, which is another
+    /// one after a restart.
     text: String,
 }
 
@@ -38,6 +40,9 @@ impl Printed {
         let mut pod = pod.clone();
         if let Some(metadata) = pod["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
+            if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+                annotations.remove(SEEN);
+            }
         }
         Self { source: source.to_owned(), text: pod.to_string() }
     }
