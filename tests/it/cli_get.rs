@@ -464,8 +464,10 @@ fn changing(asked: &Asked) -> Reply {
     }
     let mut db = pod("default", "db", "url");
     let mut all = pods();
-    // The stream has the resourceVersion of the source, the list that of the agent.
+    // The stream has the resourceVersion of the source, the list that of the agent; a restarted agent
+    // has seen the pod at another time.
     all[0]["metadata"]["resourceVersion"] = "4711".into();
+    all[0]["metadata"]["annotations"]["kubernetes.io/config.seen"] = ago(2).into();
     let begin = [("url", 0..1), ("http", 1..2), ("file", 2..3)];
     let begin = begin.map(|(source, range)| update(5, "SET", source, &all[range]));
     let added = update(8, "ADD", "url", &[db.clone(), pod("other", "x", "url")]);

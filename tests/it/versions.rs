@@ -1,6 +1,6 @@
 //! `metadata.resourceVersion` on Kubernetes' paths: the number of a pod's last change.
 
-use podmux::pod::{ListingBuilder, Op, Origin, Pod, Prepared, SourceName};
+use podmux::pod::{ListingBuilder, Op, Origin, Pod, PodKey, Prepared, SourceName};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -98,6 +98,10 @@ async fn a_source_that_syncs_gives_its_restored_pods_the_number_of_its_set() {
     let synced = versions(&server).await;
     assert!(synced.len() == 1 && synced[0].1 > restored[0].1, "{synced:?}");
     // The version of the pod that the SET has removed is forgotten.
+    let snapshot = server.history.snapshot().await.unwrap();
+    assert_eq!(snapshot.version(&PodKey::new("default", "a")), synced[0].1);
+    assert_eq!(snapshot.version(&PodKey::new("default", "b")), snapshot.seq);
+    assert!(snapshot.seq > restored[1].1);
     server.api(|api| put(api, of_the_api("b", "6", "Pending"))).await;
     assert!(versions(&server).await[1].1 > synced[0].1);
 }

@@ -18,6 +18,9 @@ use crate::{
     host::Clock,
 };
 
+/// Prints objects as a table, and what is below it.
+type Tables = fn(&Args, &[Value], &mut Printer, Timestamp, bool) -> Result<(), Failure>;
+
 /// A kind of object, and how it is shown.
 pub(super) struct Listed {
     /// The path is `/` and this.
@@ -28,8 +31,7 @@ pub(super) struct Listed {
     pub(super) columns: &'static [&'static str],
     /// More columns, of the wide table.
     pub(super) wide: &'static [&'static str],
-    /// Prints the table, and what is below it.
-    pub(super) tables: fn(&Args, &[Value], &mut Printer, Timestamp, bool) -> Result<(), Failure>,
+    pub(super) tables: Tables,
 }
 
 impl Listed {
