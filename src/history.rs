@@ -21,10 +21,10 @@ use crate::{
     db::Sequence,
     error_chain::chain,
     host::Host,
-    mux::{Notify, Updates},
+    mux::Updates,
     outage::Outage,
     pod::{Op, PodKey, PodUpdate, SequencedUpdate, SourceName},
-    storage::{Delivered, Merged, updates},
+    storage::Merged,
 };
 
 /// The length of the queue of requests for snapshots.
@@ -305,7 +305,7 @@ impl History {
                 let (seq, versions) = (self.position(&merged), self.versions.clone());
                 drop(request.send(Snapshot { merged, seq, time: self.host.clock.now(), versions }));
             }
-            Request::Beginning(request) if is_ready => drop(request.send(self.beginning(&merged))),
+            Request::Beginning(request) if is_ready => drop(request.send(self.beginning())),
             Request::Beginning(request) => {
                 self.waiting.retain(|request| !request.is_closed());
                 self.waiting.push(request);
@@ -315,8 +315,8 @@ impl History {
 
     /// A SET of each source whose pods are all known, and an ADD of the other pods of each. Whoever
     /// has received the last one continues after it.
-    fn beginning(&self, merged: &Merged) -> Vec<Arc<SequencedUpdate>> {
-        let (_, updates) = updates(&Delivered::unknown(), merged, Notify::Incremental);
+    fn beginning(&self) -> Vec<Arc<SequencedUpdate>> {
+        let updates = self.updates.beginning();
         let (count, time) = (updates.len() as u64, self.host.clock.now());
         let first = self.sequence.take_some(count.max(1));
         if count > 1 {

@@ -318,6 +318,12 @@ impl Updates {
         self.newest.clone()
     }
 
+    /// What a consumer that may hold pods of an earlier stream receives to hold the
+    /// [`newest`](Self::newest) view: a SET for each source that has synced.
+    pub fn beginning(&self) -> Vec<PodUpdate> {
+        updates(&Delivered::unknown(), &self.newest, self.notify).1
+    }
+
     /// The current merged view, which the next call of `next` compares.
     pub fn ahead(&self) -> Merged {
         self.merged.borrow().clone()

@@ -42,7 +42,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("mux", &[PURE, "std::future std::sync::Mutex std::sync::MutexGuard std::sync::PoisonError",
         "tokio::sync tracing", "crate::pod crate::storage"]),
     ("history", &[ASYNC, "-tokio imbl tokio::sync tokio::select tokio::time", "crate::pod crate::db crate::host crate::outage crate::error_chain",
-        "crate::storage::Merged crate::storage::Delivered crate::storage::updates crate::mux::Notify crate::mux::Updates"]),
+        "crate::storage::Merged crate::mux::Updates"]),
     ("source", &[ASYNC, "base64 http_body http_body_util hyper hyper_rustls hyper_timeout hyper_util imbl k8s_openapi kube",
         "notify rustls secrecy sha2 tower_service uuid x509_cert prometheus_client::metrics",
         // The pipes of a credential plugin; tokio runs it.
