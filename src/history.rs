@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use imbl::{OrdMap, ordmap::DiffItem};
 use jiff::Timestamp;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -22,7 +23,7 @@ use crate::{
     host::Host,
     mux::Updates,
     outage::Outage,
-    pod::{PodUpdate, SequencedUpdate},
+    pod::{Op, PodKey, PodUpdate, SequencedUpdate, SourceName},
     storage::Merged,
 };
 
@@ -123,10 +124,19 @@ pub struct Gone;
 pub struct Snapshot {
     /// The view.
     pub merged: Merged,
-    /// The number of the last update that led to it.
+    /// Its position: no later update has this number or a lower one.
     pub seq: u64,
     /// When the snapshot was taken.
     pub time: Timestamp,
+    /// The number of the last update of each pod.
+    versions: OrdMap<PodKey, u64>,
+}
+
+impl Snapshot {
+    /// The number of the last update of a pod. It is that of the view if the update has no number yet.
+    pub fn version(&self, key: &PodKey) -> u64 {
+        self.versions.get(key).copied().unwrap_or(self.seq)
+    }
 }
 
 /// What a reader asks for.
@@ -145,6 +155,12 @@ pub struct History {
     sequence: Sequence,
     host: Host,
     ring: Arc<Mutex<Ring>>,
+    /// The number of the last update of each pod.
+    versions: OrdMap<PodKey, u64>,
+    /// The view of the last snapshot.
+    shown: Merged,
+    /// The highest number in it that was no update: a posted pod bears that of its last write.
+    written: u64,
     news: watch::Sender<()>,
     requests: mpsc::Receiver<Request>,
     /// Watchers whose beginning has no numbers yet.
@@ -169,8 +185,20 @@ impl History {
         let (news, seen) = watch::channel(());
         let (ask, requests) = mpsc::channel(REQUESTS);
         let reader = HistoryReader { ring: ring.clone(), news: seen, ask, sequence: sequence.clone() };
-        let (host, waiting, outage) = (Host::default(), Vec::new(), Outage::default());
-        (Self { updates, sequence, host, ring, news, requests, waiting, outage }, reader)
+        let history = Self {
+            updates,
+            sequence,
+            host: Host::default(),
+            ring,
+            versions: OrdMap::new(),
+            shown: Merged::new(&[]),
+            written: 0,
+            news,
+            requests,
+            waiting: Vec::new(),
+            outage: Outage::default(),
+        };
+        (history, reader)
     }
 
     /// Uses this clock.
@@ -227,8 +255,37 @@ impl History {
 
     fn record(&mut self, update: PodUpdate) {
         let (seq, time) = (self.sequence.take(), self.host.clock.now());
+        self.note_versions(&update, seq);
         lock(&self.ring).push(SequencedUpdate { seq, run: None, time, update, more: false });
         self.news.send_replace(());
+    }
+
+    fn note_versions(&mut self, update: &PodUpdate, seq: u64) {
+        for pod in update.pods.iter() {
+            match update.op {
+                Op::Remove => drop(self.versions.remove(pod.key())),
+                _ => drop(self.versions.insert(pod.key().clone(), seq)),
+            }
+        }
+        if update.op == Op::Set {
+            // It removes pods, too.
+            let newest = self.updates.newest();
+            let versions = self.versions.iter().filter(|(key, _)| newest.contains_key(*key));
+            self.versions = versions.map(|(key, seq)| (key.clone(), *seq)).collect();
+        }
+    }
+
+    /// The position of a view, which no version in it exceeds. O(differences to the last one).
+    fn position(&mut self, merged: &Merged) -> u64 {
+        for change in self.shown.diff(merged) {
+            if let DiffItem::Add(_, new) | DiffItem::Update { new: (_, new), .. } = change
+                && new.source() == SourceName::Http
+            {
+                self.written = self.written.max(new.pod().resource_version().unwrap_or_default());
+            }
+        }
+        self.shown = merged.clone();
+        lock(&self.ring).last().max(self.written)
     }
 
     /// Answers a request, after the stream has reached the newest view. While no number can be
@@ -245,8 +302,8 @@ impl History {
         // The reader may have gone away.
         match request {
             Request::Snapshot(request) => {
-                let seq = lock(&self.ring).last();
-                drop(request.send(Snapshot { merged, seq, time: self.host.clock.now() }));
+                let (seq, versions) = (self.position(&merged), self.versions.clone());
+                drop(request.send(Snapshot { merged, seq, time: self.host.clock.now(), versions }));
             }
             Request::Beginning(request) if is_ready => drop(request.send(self.beginning())),
             Request::Beginning(request) => {

@@ -91,6 +91,7 @@ fn server() -> (Runtime, Router) {
             sources: Arc::new([(SourceName::Http, posts.status())]),
             reflector: None,
             sinks: Arc::new([]),
+            acknowledged: watch::channel(Vec::new()).1,
             turns: Arc::new(|| Box::pin(ready(true))),
             stopping: stop,
             started: Timestamp::UNIX_EPOCH,

@@ -197,7 +197,8 @@ fn sink_problem(sink: &SinkStatus, now: Timestamp) -> Option<String> {
         return Some(format!("sink {name} failing since {:.0}: {}", failing.since, clip(&failing.error)));
     }
     let busy = sink.stuck(now)?;
-    Some(format!("sink {name} busy with one update since {busy:.0}"))
+    let what = if sink.lacks_number { "waiting for a number" } else { "busy with one update" };
+    Some(format!("sink {name} {what} since {busy:.0}"))
 }
 
 fn clip(error: &str) -> String {

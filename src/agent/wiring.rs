@@ -280,6 +280,7 @@ impl<'a> Wiring<'a> {
             sources: self.sources.clone().into(),
             reflector: self.metrics.clone(),
             sinks: self.sinks.clone().into(),
+            acknowledged: self.acknowledged.subscribe(),
             turns: Arc::new(move || {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })

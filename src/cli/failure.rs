@@ -3,6 +3,7 @@
 use std::{fmt, io};
 
 use super::status::Status;
+use crate::client::ClientError;
 
 /// Why the exit code is not 0, and the error that is printed.
 #[derive(Debug)]
@@ -43,6 +44,34 @@ impl Failure {
     /// Whether the server does not have the object.
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Server(status) if status.is_not_found())
+    }
+
+    /// The failure on one line.
+    pub(super) fn one_line(&self) -> String {
+        match self {
+            Self::Refused(error) | Self::Failed(error) => one_line(error),
+            Self::Server(status) => status.message.clone(),
+        }
+    }
+
+    /// Whether the same request would fail again, however often it is sent.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            Self::Refused(_) => true,
+            // Too slow, too many, and a number that is not held.
+            Self::Server(status) => {
+                (400..500).contains(&status.code) && !matches!(status.code, 408 | 410 | 429)
+            }
+            Self::Failed(error) => matches!(
+                error.downcast_ref(),
+                Some(
+                    ClientError::Certificate(..)
+                        | ClientError::ClientCertificate(..)
+                        | ClientError::Tls(..)
+                        | ClientError::TooLarge(..)
+                )
+            ),
+        }
     }
 
     /// Prints an error of the server, after which the command continues. Another failure ends it.

@@ -13,6 +13,7 @@ mod security_level;
 mod source;
 mod text;
 mod update;
+mod version;
 
 pub use digest::Digest;
 pub use listing::{Entry, Incarnation, Listing, ListingBuilder, Origin, Rejection, RejectionReason};

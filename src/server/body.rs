@@ -1,6 +1,10 @@
 //! Bodies: the formats of requests', and those of responses in chunks.
 
-use std::{convert::Infallible, iter::Peekable, sync::Arc};
+use std::{
+    convert::Infallible,
+    iter::{self, Peekable},
+    sync::Arc,
+};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -67,12 +71,23 @@ impl BodyFormat {
     }
 }
 
-/// Pods as the items of a JSON array, without copying their texts.
-pub(super) fn items(pods: impl Iterator<Item = Arc<Pod>> + Clone) -> impl Iterator<Item = Bytes> + Clone {
-    pods.enumerate().flat_map(|(index, pod)| {
+/// Pods as the items of a JSON array, without copying their texts; those with a version have it as
+/// their resourceVersion.
+pub(super) fn items(
+    pods: impl Iterator<Item = (Arc<Pod>, Option<u64>)> + Clone,
+) -> impl Iterator<Item = Bytes> + Clone {
+    pods.enumerate().flat_map(|(index, (pod, version))| {
         let comma: &'static [u8] = if index == 0 { b"" } else { b"," };
-        [Bytes::from_static(comma), Bytes::from_owner(pod.text().clone())]
+        iter::once(Bytes::from_static(comma)).chain(pieces(&pod, version))
     })
+}
+
+/// The text of a pod, without copying it; with this resourceVersion, if there is one.
+pub(super) fn pieces(pod: &Pod, version: Option<u64>) -> [Bytes; 3] {
+    let text = Bytes::from_owner(pod.text().clone());
+    let Some(version) = version else { return [text, Bytes::new(), Bytes::new()] };
+    let (before, field, after) = pod.with_resource_version(version);
+    [text.slice(before), field.into(), text.slice(after)]
 }
 
 /// Pieces of text as chunks: small pieces are joined, large ones are not copied.

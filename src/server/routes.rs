@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     api::{discovery, pods},
     context::{Context, json_response},
-    observe::{credentials, health, metrics, sources, updates},
+    observe::{credentials, health, metrics, sinks, sources, updates},
     requests::{self, Requests},
     status::ApiError,
     view::View,
@@ -27,11 +27,12 @@ pub fn router(view: View) -> Router {
     });
     discovery
         .route("/", get(async || json_response(&paths())))
-        .route("/pods", get(pods::list).post(pods::apply).put(pods::replace_all))
+        .route("/pods", get(pods::list_merged).post(pods::apply).put(pods::replace_all))
         .route("/api/v1/pods", get(pods::list))
         .route(pods_path, get(pods::list).post(pods::create))
         .route(pod_path, get(pods::read).put(pods::replace).delete(pods::delete))
         .route("/updates", get(updates::watch))
+        .route("/sinks", get(sinks::list))
         .route("/sources", get(sources::list))
         .route("/credentials", get(credentials::read))
         .route("/livez", get(health::live))
@@ -60,7 +61,7 @@ async fn unknown_method(method: Method, uri: Uri) -> ApiError {
 fn paths() -> Value {
     json!({"paths": [
         "/api", "/api/v1", "/api/v1/pods", "/apis", "/credentials", "/healthz", "/livez", "/metrics", "/pods", "/readyz",
-        "/sources", "/updates", "/version",
+        "/sinks", "/sources", "/updates", "/version",
     ]})
 }
 

@@ -13,7 +13,7 @@ use crate::{
     pod::{NodeName, SecurityLevel, SourceName},
     sink::SinkStatus,
     source::{SourceStatus, api::ReflectorMetrics, http::Posts},
-    storage::Merged,
+    storage::{Delivered, Merged},
 };
 
 /// What the server shows of the agent, and the handle for posted pods. Cheap to clone.
@@ -35,6 +35,8 @@ pub struct View {
     pub reflector: Option<ReflectorMetrics>,
     /// The status of each sink.
     pub sinks: Arc<[watch::Receiver<SinkStatus>]>,
+    /// What each sink has acknowledged, in the same order.
+    pub acknowledged: watch::Receiver<Vec<Delivered>>,
     /// Waits until the merge loop has run once more; false if it has ended.
     pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
     /// Cancelled when the agent begins to shut down.

@@ -40,6 +40,8 @@ pub struct SinkStatus {
     /// Since when the sink has been busy with the current update, or waits for a number; `None`
     /// while there is nothing to deliver, or while a retry is pending.
     pub busy_since: Option<Timestamp>,
+    /// Whether it is a number that the sink waits for: the disk of the state does not answer.
+    pub lacks_number: bool,
     /// The failure of the current update, if it has failed.
     pub failing: Option<SinkFailing>,
 }
@@ -69,6 +71,11 @@ impl SinkStatus {
     /// [`STUCK_AFTER`](Self::STUCK_AFTER) or longer.
     pub fn stuck(&self, now: Timestamp) -> Option<Timestamp> {
         self.busy_since.filter(|since| Self::is_long(*since, now))
+    }
+
+    /// What the sink does while it is busy.
+    pub fn occupation(&self) -> &'static str {
+        if self.lacks_number { "waiting for a number" } else { "processing one update" }
     }
 
     /// Whether a time that began then counts as stuck.
@@ -204,7 +211,9 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                     biased;
                     reserved = &mut reserved => reserved,
                     () = std::future::ready(()) => {
-                        self.status.send_modify(|status| status.busy_since = Some(self.host.clock.now()));
+                        self.status.send_modify(|status| {
+                            (status.busy_since, status.lacks_number) = (Some(self.host.clock.now()), true);
+                        });
                         let ended = self.updates.mux_ended();
                         tokio::select! {
                             reserved = &mut reserved => reserved,
@@ -231,7 +240,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         let is_stale = |status: &SinkStatus| status.busy_since.is_some() || status.failing.is_some();
         self.status.send_if_modified(|status| {
             let is_stale = is_stale(status);
-            (status.busy_since, status.failing) = (None, None);
+            (status.busy_since, status.lacks_number, status.failing) = (None, false, None);
             is_stale
         });
         true
@@ -343,7 +352,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             error: error.into(),
         };
         self.status.send_modify(|status| {
-            status.busy_since = None;
+            (status.busy_since, status.lacks_number) = (None, failing.seq.is_none());
             status.failing = Some(failing);
         });
     }

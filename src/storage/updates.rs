@@ -80,6 +80,17 @@ impl Delivered {
         }
     }
 
+    /// How many pods differ from the merged view. O(differences × log n).
+    pub fn differences(&self, merged: &Merged) -> usize {
+        let differs = |change: &DiffItem<'_, '_, PodKey, Entry>| match change {
+            DiffItem::Update { old: (_, old), new: (_, new) } => {
+                !same_life(old, new) || classify(old.pod(), new.pod()).is_some()
+            }
+            _ => true,
+        };
+        self.diff(merged).filter(differs).count()
+    }
+
     fn store(&mut self, update: &PodUpdate, goal: &Self) {
         for pod in update.pods.iter() {
             if let Some(entry) = goal.pods.get(pod.key()) {

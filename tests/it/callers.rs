@@ -30,13 +30,14 @@ const OTHER: (u32, u32) = (61003, 61003);
 const CONTAINER: (u32, u32) = (61004, 61004);
 
 /// What callers try.
-const VERBS: [(&str, &str); 8] = [
+const VERBS: [(&str, &str); 9] = [
     ("GET", "/pods"),
     ("POST", "/pods"),
     ("DELETE", "/api/v1/namespaces/default/pods/evil?gracePeriodSeconds=0"),
     ("GET", "/readyz"),
     ("GET", "/readyz?verbose"),
     ("GET", "/updates"),
+    ("GET", "/sinks"),
     ("GET", "/metrics"),
     ("GET", "/credentials"),
 ];
@@ -162,7 +163,7 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
     let (token, read_token) = (bearer("token"), bearer("readToken"));
     let certificate = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
     let (unix, https) = (agent.listener("unix"), agent.listener("https"));
-    let mut table = format!("{:32}{}\n", "", "  get post  del   rz  rzv  upd  met cred");
+    let mut table = format!("{:32}{}\n", "", "  get post  del   rz  rzv  upd sink  met cred");
     for (name, user) in [("root", ROOT), ("member", MEMBER), ("other", OTHER), ("container", CONTAINER)] {
         row(&mut table, &format!("{name}, unix"), user, &unix, &[]);
         row(&mut table, &format!("{name}, tls"), user, &https, &[]);
@@ -181,36 +182,36 @@ fn each_caller_may_do_what_the_table_says_over_each_listener() {
     // The key is readable for root only.
     row(&mut table, "root, tls, certificate", ROOT, &https, &certificate);
     expect![[r#"
-                                          get post  del   rz  rzv  upd  met cred
-        root, unix                        200  201  200  200  200  200  200  200
-        root, tls                         401  401  401  200  401  401  401  401
-        root, tls, wrong token            401  401  401  200  401  401  401  401
-        root, tls, token                  200  201  200  200  200  200  200  403
-        root, tls, read token             200  403  403  200  200  200  200  403
-        root, plain HTTP                    -    -    -    -    -    -    -    -
-        root, anonymous-auth              200  201  200  200  200  200  200  403
-        member, unix                      200  201  200  200  200  200  200  200
-        member, tls                       401  401  401  200  401  401  401  401
-        member, tls, wrong token          401  401  401  200  401  401  401  401
-        member, tls, token                200  201  200  200  200  200  200  403
-        member, tls, read token           200  403  403  200  200  200  200  403
-        member, plain HTTP                  -    -    -    -    -    -    -    -
-        member, anonymous-auth            200  201  200  200  200  200  200  403
-        other, unix                         -    -    -    -    -    -    -    -
-        other, tls                        401  401  401  200  401  401  401  401
-        other, tls, wrong token           401  401  401  200  401  401  401  401
-        other, tls, token                 200  201  200  200  200  200  200  403
-        other, tls, read token            200  403  403  200  200  200  200  403
-        other, plain HTTP                   -    -    -    -    -    -    -    -
-        other, anonymous-auth             200  201  200  200  200  200  200  403
-        container, unix                     -    -    -    -    -    -    -    -
-        container, tls                    401  401  401  200  401  401  401  401
-        container, tls, wrong token       401  401  401  200  401  401  401  401
-        container, tls, token             200  201  200  200  200  200  200  403
-        container, tls, read token        200  403  403  200  200  200  200  403
-        container, plain HTTP               -    -    -    -    -    -    -    -
-        container, anonymous-auth         200  201  200  200  200  200  200  403
-        root, tls, certificate            200  201  200  200  200  200  200  403
+                                          get post  del   rz  rzv  upd sink  met cred
+        root, unix                        200  201  200  200  200  200  200  200  200
+        root, tls                         401  401  401  200  401  401  401  401  401
+        root, tls, wrong token            401  401  401  200  401  401  401  401  401
+        root, tls, token                  200  201  200  200  200  200  200  200  403
+        root, tls, read token             200  403  403  200  200  200  200  200  403
+        root, plain HTTP                    -    -    -    -    -    -    -    -    -
+        root, anonymous-auth              200  201  200  200  200  200  200  200  403
+        member, unix                      200  201  200  200  200  200  200  200  200
+        member, tls                       401  401  401  200  401  401  401  401  401
+        member, tls, wrong token          401  401  401  200  401  401  401  401  401
+        member, tls, token                200  201  200  200  200  200  200  200  403
+        member, tls, read token           200  403  403  200  200  200  200  200  403
+        member, plain HTTP                  -    -    -    -    -    -    -    -    -
+        member, anonymous-auth            200  201  200  200  200  200  200  200  403
+        other, unix                         -    -    -    -    -    -    -    -    -
+        other, tls                        401  401  401  200  401  401  401  401  401
+        other, tls, wrong token           401  401  401  200  401  401  401  401  401
+        other, tls, token                 200  201  200  200  200  200  200  200  403
+        other, tls, read token            200  403  403  200  200  200  200  200  403
+        other, plain HTTP                   -    -    -    -    -    -    -    -    -
+        other, anonymous-auth             200  201  200  200  200  200  200  200  403
+        container, unix                     -    -    -    -    -    -    -    -    -
+        container, tls                    401  401  401  200  401  401  401  401  401
+        container, tls, wrong token       401  401  401  200  401  401  401  401  401
+        container, tls, token             200  201  200  200  200  200  200  200  403
+        container, tls, read token        200  403  403  200  200  200  200  200  403
+        container, plain HTTP               -    -    -    -    -    -    -    -    -
+        container, anonymous-auth         200  201  200  200  200  200  200  200  403
+        root, tls, certificate            200  201  200  200  200  200  200  200  403
     "#]]
     .assert_eq(&table);
     let log = anonymous.ends();

@@ -1,7 +1,7 @@
 //! `podmux get`, `apply` and `delete` against a real agent, over its Unix socket.
 #![allow(clippy::too_many_lines, reason = "expected output is long")]
 
-use std::{fs, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use expect_test::{Expect, expect};
 use podmux::manifest::yaml::to_json;
@@ -14,7 +14,6 @@ use crate::{
     support::{
         files::pod,
         process::{Process, podmux, podmux_run, wait_for},
-        stream::Replica,
         web::Authority,
     },
 };
@@ -28,14 +27,18 @@ struct Real {
 impl Real {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let manifests = dir.path().join("m");
-        fs::create_dir(&manifests).unwrap();
-        let text = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let (socket, state) = (format!("unix:{}", text("s")), text("state"));
-        let agent =
-            Process::start(&mut podmux_run(&manifests, &["--listen", &socket, "--state-dir", &state]));
-        agent.logs("listening");
+        fs::create_dir(dir.path().join("m")).unwrap();
+        let agent = Self::run(dir.path());
         Self { dir, agent }
+    }
+
+    fn run(dir: &Path) -> Process {
+        let text = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        let (socket, state) = (format!("unix:{}", text("s")), text("state"));
+        let flags = ["--listen", &socket, "--state-dir", &state, "--file-check-frequency", "1s"];
+        let agent = Process::start(&mut podmux_run(&dir.join("m"), &flags));
+        agent.logs("listening");
+        agent
     }
 
     fn podmux(&self, args: &[&str]) -> Command {
@@ -304,8 +307,8 @@ fn the_errors_of_a_manifest_are_printed_by_field() {
 }
 
 #[test]
-fn a_watch_prints_every_change_and_ends_with_the_agent() {
-    let real = Real::start();
+fn a_watch_prints_every_change_and_outlives_the_agent() {
+    let mut real = Real::start();
     real.output(&["apply", "-f", "-"], &pod("a", "i"));
     let pods = Process::start(&mut real.podmux(&["get", "pods", "-w", "--no-headers"]));
     let updates = Process::start(&mut real.podmux(&["get", "updates", "-o", "jsonl"]));
@@ -316,30 +319,59 @@ fn a_watch_prints_every_change_and_ends_with_the_agent() {
     wait_for(|| pods.stdout.text().contains("c-node1").then_some(()));
     real.output(&["delete", "pod", "b"], "");
     wait_for(|| pods.stdout.text().contains("Removed").then_some(()));
-    let wanted = ["default/a", "default/c-node1"];
-    updates.holds("the pods that are left", |held| held.pods.keys().eq(wanted));
+    updates.holds("the pods that are left", |held| held.pods.keys().eq(["default/a", "default/c-node1"]));
 
-    // The end of the stream is no failure.
-    real.ends();
-    let seen = pods.stdout.text();
-    let shown = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words[..words.len() - 1].join(" ") + "\n"
+    // One pod goes and another comes while there is no agent.
+    for (signal, gone, new) in [(Signal::TERM, "c", "d"), (Signal::KILL, "d", "e")] {
+        let stopped = real.agent;
+        stopped.signal(signal);
+        stopped.ends();
+        for follower in [&pods, &updates] {
+            follower.stderr.wait_for("loss", |lines| {
+                let lost = lines.iter().filter(|line| line.starts_with("connection lost: ")).count();
+                (lost == if gone == "c" { 1 } else { 2 }).then_some(())
+            });
+        }
+        fs::remove_file(real.dir.path().join(format!("m/{gone}.yaml"))).unwrap();
+        fs::write(real.dir.path().join(format!("m/{new}.yaml")), pod(new, "i")).unwrap();
+        real.agent = Real::run(real.dir.path());
+        wait_for(|| pods.stdout.text().contains(&format!("{new}-node1")).then_some(()));
+        let wanted = ["default/a".to_owned(), format!("default/{new}-node1")];
+        updates.holds("the pods after the restart", |held| held.pods.keys().eq(&wanted));
+    }
+    // The last row of each pod. An agent that was killed may know removed pods once more at first.
+    let latest = || -> BTreeMap<String, String> {
+        let text = pods.stdout.text();
+        let rows = text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        rows.map(|row| (row[0].clone(), format!("{} {}", row[1], row[2]))).collect()
     };
-    // A deletion that is acknowledged at once may have no Terminating row.
-    let seen: String = seen.lines().map(shown).filter(|line| !line.contains("Terminating")).collect();
-    expect![[r#"
-        a http Pending
-        b http Pending
-        b http Pending
-        c-node1 file Pending
-        b http Removed
-    "#]]
-    .assert_eq(&seen);
-    assert_eq!(pods.ends(), (0, String::new()));
-    let stream = updates.stdout.text();
-    assert_eq!(updates.ends(), (0, String::new()));
-    assert_eq!(Replica::of(&stream).pods.len(), 2);
+    let wanted = [
+        ("a", "http Pending"),
+        ("b", "http Removed"),
+        ("c-node1", "file Removed"),
+        ("d-node1", "file Removed"),
+        ("e-node1", "file Pending"),
+    ];
+    let wanted = wanted.map(|(name, row)| (name.to_owned(), row.to_owned()));
+    wait_for(|| latest().into_iter().eq(wanted.clone()).then_some(()));
+    let rows = pods.stdout.text();
+    let rows_of = |name: &str| rows.lines().filter(|line| line.split(' ').next() == Some(name)).count();
+    assert_eq!(rows_of("a"), 1, "what has not changed is not printed again: {rows}");
+    assert!(rows_of("b") >= 3, "every change is printed: {rows}");
+    for follower in [pods, updates] {
+        follower.signal(Signal::INT);
+        let (code, told) = follower.ends();
+        assert_eq!(code, 130, "interrupted: {told}");
+        let told: Vec<&str> = told.lines().collect();
+        let [first, back, second, again] = &told[..] else { panic!("{told:?}") };
+        for lost in [first, second] {
+            assert!(lost.starts_with("connection lost: ") && lost.ends_with("; reconnecting"), "{lost}");
+        }
+        for back in [back, again] {
+            assert_eq!(*back, "reconnected: the stream begins anew, with all pods");
+        }
+    }
+    real.ends();
 }
 
 #[test]

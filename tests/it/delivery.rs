@@ -3,6 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use podmux::{
+    db::Sequence,
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, SourceName},
     sink::{Delivery, DeliveryError, SequencedUpdate, SinkStatus},
@@ -19,6 +20,7 @@ use crate::support::{
     logs::collected,
     script::pod,
     sinks::{Behaviour, Received, SinkDouble},
+    state::{Disk, ENOSPC, Fault, Operation, State},
 };
 
 /// A mux with one source.
@@ -53,6 +55,14 @@ impl Upstream {
         change(&mut double);
         let (delivery, status) = Delivery::new("double", double, self.mux.updates(Notify::Incremental));
         Running { received, status, task: tokio::spawn(delivery.run(self.stop.clone())) }
+    }
+
+    /// To a sink whose numbers are reserved in a state.
+    fn deliver_numbered(&self, sequence: Sequence) -> Running {
+        let (double, received) = SinkDouble::new(Behaviour::Accepts);
+        let (delivery, status) = Delivery::new("double", double, self.mux.updates(Notify::Incremental));
+        let delivery = delivery.numbered(sequence).run(self.stop.clone());
+        Running { received, status, task: tokio::spawn(delivery) }
     }
 
     /// Publishes a listing of these pods.
@@ -300,4 +310,44 @@ async fn one_pod_is_never_divided() {
     let mut sink = upstream.deliver_as(Behaviour::Accepts, |double| double.max_bytes = 1);
     let heard = sink.received(|received| received.replica.seq == 2).await.replica.heard;
     assert_eq!(heard, ["1 ADD file 1", "2 ADD file 1"]);
+}
+
+#[tokio::test]
+async fn a_sink_whose_numbers_find_no_space_says_so_until_there_is_some() {
+    let mut upstream = Upstream::start();
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(state.db.clone(), &state.stored, 0);
+    let fault = Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC };
+    disk.platter().fault = Some(fault);
+    let mut sink = upstream.deliver_numbered(sequence);
+    upstream.want("a").await;
+    let status = sink.status(|status| status.failing.is_some()).await;
+    let failing = status.failing.unwrap();
+    assert_eq!((failing.seq, status.lacks_number, status.acknowledged), (None, true, None));
+    assert!(failing.error.contains("No space left on device"), "{}", failing.error);
+    let later = sink.status(|status| status.failing.as_ref().is_some_and(|now| now.attempts > 1)).await;
+    assert_eq!(later.failing.unwrap().since, failing.since);
+    disk.platter().fault = None;
+    let status = sink.status(|status| status.acknowledged.is_some()).await;
+    assert_eq!((status.failing, status.busy_since, status.lacks_number), (None, None, false));
+    drop(state);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_whose_numbers_wait_for_a_disk_counts_as_stuck() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, idle_writer, stored) =
+        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(db, &stored, 0);
+    let mut upstream = Upstream::start();
+    let mut sink = upstream.deliver_numbered(sequence);
+    upstream.want("a").await;
+    let status = sink.status(|status| status.busy_since.is_some()).await;
+    assert_eq!((status.lacks_number, status.occupation()), (true, "waiting for a number"));
+    let since = status.busy_since.unwrap();
+    assert_eq!(status.stuck(since + SinkStatus::STUCK_AFTER), Some(since));
+    drop(idle_writer);
 }

@@ -41,7 +41,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("storage", &[PURE, "crate::pod"]),
     ("mux", &[PURE, "std::future std::sync::Mutex std::sync::MutexGuard std::sync::PoisonError",
         "tokio::sync tracing", "crate::pod crate::storage"]),
-    ("history", &[ASYNC, "-tokio tokio::sync tokio::select tokio::time", "crate::pod crate::db crate::host crate::outage crate::error_chain",
+    ("history", &[ASYNC, "-tokio imbl tokio::sync tokio::select tokio::time", "crate::pod crate::db crate::host crate::outage crate::error_chain",
         "crate::storage::Merged crate::mux::Updates"]),
     ("source", &[ASYNC, "base64 http_body http_body_util hyper hyper_rustls hyper_timeout hyper_util imbl k8s_openapi kube",
         "notify rustls secrecy sha2 tower_service uuid x509_cert prometheus_client::metrics",
@@ -65,7 +65,7 @@ const RULES: &[(&str, &[&str])] = &[
         "std::env::consts",
         "crate::pod crate::manifest crate::validation crate::history crate::host",
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
-        "crate::db::DbError crate::storage::Merged crate::storage::SourceState",
+        "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
         "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus"]),
     // Files of sockets, certificates and tokens; /proc/self.

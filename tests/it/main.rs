@@ -104,4 +104,5 @@ mod url_restart;
 mod validate;
 mod validation;
 mod validation_corpus;
+mod versions;
 mod yaml;

@@ -371,9 +371,15 @@ async fn a_list_names_the_sources_that_are_not_known_yet() {
     let metrics = Some(ReflectorMetrics::default());
     let server = TestServer::with(Setup { reflector: metrics, ..Setup::default() }).await;
     let expected = "299 - \"pods of source api are not known yet and are missing: see GET /sources\"";
-    for path in ["/pods", "/api/v1/pods", "/api/v1/namespaces/default/pods"] {
-        assert_eq!(server.get(path).await.header("warning"), [expected], "{path}");
+    let paths = ["/pods", "/api/v1/pods", "/api/v1/namespaces/default/pods"];
+    for path in paths {
+        for query in ["", "?labelSelector=a", "?limit=1"] {
+            let reply = server.get(&format!("{path}{query}")).await;
+            assert_eq!(reply.header("warning"), [expected], "{path}{query}");
+        }
     }
     server.api(|_| {}).await;
-    assert!(server.get("/pods").await.header("warning").is_empty());
+    for path in paths {
+        assert!(server.get(path).await.header("warning").is_empty(), "{path}");
+    }
 }

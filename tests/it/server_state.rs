@@ -126,6 +126,83 @@ async fn an_agent_with_a_stuck_sink_is_not_ready() {
 }
 
 #[tokio::test]
+async fn a_sink_that_cannot_get_numbers_is_not_ready() {
+    let server = TestServer::start().await;
+    let set = |edit: &dyn Fn(&mut SinkStatus)| server.sink_status.send_modify(edit);
+    // The disk of the state hangs.
+    set(&|sink| (sink.lacks_number, sink.busy_since) = (true, Some(long_ago())));
+    let reply = server.get("/readyz?verbose").await;
+    assert_eq!(reply.code, 503);
+    assert!(reply.text().contains("[-]sink-test failed: waiting for a number since 2"), "{}", reply.text());
+    assert_eq!(server.get("/sinks").await.json()["items"][0]["state"], "waiting");
+    assert!(metric(&server, "podmux_sink_busy_seconds{sink=\"test\"}").await.unwrap() > 30.0);
+    // It is full.
+    let (since, next_attempt) = (long_ago(), Clock::default().now());
+    let failing = || SinkFailing { seq: None, since, attempts: 9, next_attempt, error: "disk full".into() };
+    set(&|sink| (sink.busy_since, sink.failing) = (None, Some(failing())));
+    let reply = server.get("/readyz?verbose").await;
+    assert_eq!(reply.code, 503);
+    assert!(reply.text().contains("[-]sink-test failed: failing since 2"), "{}", reply.text());
+    assert_eq!(server.get("/sinks").await.json()["items"][0]["state"], "waiting");
+    assert!(metric(&server, "podmux_sink_failing_seconds{sink=\"test\"}").await.unwrap() > 30.0);
+    assert_eq!(metric(&server, "podmux_sink_failed_attempts{sink=\"test\"}").await, Some(9.0));
+    assert_eq!(metric(&server, "podmux_ready").await, Some(0.0));
+}
+
+#[tokio::test]
+async fn sinks_show_their_state_and_how_many_pods_they_are_behind() {
+    let server = TestServer::start().await;
+    let sink = async || server.get("/sinks").await.json()["items"][0].clone();
+    let set = |edit: &dyn Fn(&mut SinkStatus)| server.sink_status.send_modify(edit);
+    assert_eq!(sink().await, json!({"name": "test", "state": "current", "podsBehind": 0}));
+    for name in ["a", "b"] {
+        server.file_pod(name, Prepared::from_json(manifest(name).as_bytes()).unwrap()).await;
+    }
+    assert_eq!(sink().await["podsBehind"], 2, "it has acknowledged nothing");
+    assert_eq!(metric(&server, "podmux_sink_pods_behind{sink=\"test\"}").await, Some(2.0));
+    let merged = server.history.snapshot().await.unwrap().merged;
+    let (held, _) = podmux::storage::updates(
+        &podmux::storage::Delivered::default(),
+        &merged,
+        podmux::mux::Notify::Incremental,
+    );
+    server.acknowledged.send_modify(|sinks| sinks[0] = held);
+    set(&|sink| sink.acknowledged = Some(7));
+    assert_eq!(sink().await, json!({"name": "test", "state": "current", "podsBehind": 0, "acknowledged": 7}));
+    // What is no update makes no difference.
+    let same = manifest("a").replace("\"name\":\"a\"", "\"name\":\"a\",\"resourceVersion\":\"5\"");
+    server.file_pod("a", Prepared::from_json(same.as_bytes()).unwrap()).await;
+    assert_eq!(sink().await["podsBehind"], 0);
+    // One changes, one goes, one comes.
+    let changed = manifest("a").replace("i:1", "i:2");
+    server.file_pod("a", Prepared::from_json(changed.as_bytes()).unwrap()).await;
+    server.file(|file| file.remove(&Origin::from("b"))).await;
+    server.file_pod("c", Prepared::from_json(manifest("c").as_bytes()).unwrap()).await;
+    let now = Clock::default().now();
+    set(&|sink| sink.busy_since = Some(now));
+    let seen = sink().await;
+    assert_eq!((&seen["state"], &seen["podsBehind"]), (&"behind".into(), &3.into()));
+    assert_eq!(seen["since"], now.to_string());
+    set(&|sink| sink.busy_since = Some(long_ago()));
+    assert_eq!(sink().await["state"], "stuck");
+    let next = now + Duration::from_secs(60);
+    let failing = || SinkFailing {
+        seq: Some(8),
+        since: long_ago(),
+        attempts: 5,
+        next_attempt: next,
+        error: "full".into(),
+    };
+    set(&|sink| (sink.busy_since, sink.failing) = (None, Some(failing())));
+    let seen = sink().await;
+    assert_eq!(
+        (&seen["state"], &seen["failing"]["nextAttempt"]),
+        (&"failing".into(), &next.to_string().into())
+    );
+    assert_eq!((&seen["failing"]["error"], &seen["failing"]["seq"]), (&"full".into(), &8.into()));
+}
+
+#[tokio::test]
 async fn an_agent_that_stops_is_not_ready_and_without_its_merge_loop_not_alive() {
     let server = TestServer::start().await;
     server.stopping.cancel();

@@ -9,12 +9,12 @@ use clap::{
 
 use crate::cli::connection::ConnectionArgs;
 
-/// Show pods, sources or updates of a running agent
+/// Show pods, sources, sinks or updates of a running agent
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT, after_long_help = EXAMPLES)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(in crate::cli) struct Args {
-    /// What to show: pods (po, pod), sources or updates; pod/NAME for one pod
+    /// What to show: pods (po, pod), sources, sinks or updates; pod/NAME for one pod
     #[arg(value_name = "RESOURCE", value_parser = TargetParser)]
     pub(super) target: Target,
 
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     pub(super) ignore_not_found: bool,
 
-    /// For updates: start with this sequence number; if it is not held, the error names the first that is
+    /// For updates: start with this sequence number, if this run of the agent still holds it
     #[arg(long, value_name = "SEQ")]
     pub(super) from: Option<u64>,
 
@@ -67,11 +67,14 @@ pub(in crate::cli) struct Args {
 }
 
 const ABOUT: &str = "\
-Show pods, sources or updates of a running agent
+Show pods, sources, sinks or updates of a running agent
 
 Pods are the merged pods of all sources. Sources are shown with their problems: rejected manifests with \
-the reason, and pods whose name another source owns. Updates are the stream of all changes; they are \
-printed until interrupted.";
+the reason, and pods whose name another source owns. Sinks are shown with the number of pods that they are behind. Updates \
+are the stream of all changes.
+
+Updates and --watch are printed until interrupted. When the agent restarts or the connection breaks, the \
+command connects again and says so on standard error.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,7 +83,8 @@ Examples:
   podmux get pod web -o yaml
   podmux get pods -A --watch
   podmux get sources
-  podmux get updates --from 1 -o jsonl | jq -c '[.seq, .op, .source]'
+  podmux get sinks -o wide
+  podmux get updates -o jsonl | jq -c '[.seq, .op, .source]'
 
 Exit codes: 0 success; 1 a request failed, or an object does not exist; 2 invalid arguments.";
 
@@ -114,6 +118,8 @@ pub(super) enum Resource {
     Pods,
     #[value(alias = "source")]
     Sources,
+    #[value(alias = "sink")]
+    Sinks,
     #[value(alias = "update")]
     Updates,
 }
@@ -163,7 +169,9 @@ impl Args {
     /// The names in the arguments: `pod/web pod/db`, or `pods web db`.
     pub(super) fn names(&self) -> Result<Vec<String>, anyhow::Error> {
         let Some(first) = &self.target.name else {
-            if let Some(name) = self.names.iter().find(|name| name.contains('/') || name.is_empty()) {
+            // The name of a sink has the path of its file.
+            let has_slash = |name: &String| name.contains('/') && self.target.resource != Resource::Sinks;
+            if let Some(name) = self.names.iter().find(|name| has_slash(name) || name.is_empty()) {
                 return Err(anyhow!("invalid name {name:?}: give either pods NAME… or pod/NAME…"));
             }
             return Ok(self.names.clone());
@@ -185,7 +193,10 @@ impl Args {
                 !is(Resource::Pods) && (self.all_namespaces || selects || self.show_labels),
                 "--all-namespaces, --selector, --field-selector and --show-labels are for pods only",
             ),
-            (self.watch && is(Resource::Sources), "sources cannot be watched: watch updates or pods"),
+            (
+                self.watch && (is(Resource::Sources) || is(Resource::Sinks)),
+                "sources and sinks cannot be watched: watch updates or pods",
+            ),
             (
                 self.watch && selects,
                 "--watch does not support selectors: omit --selector and --field-selector, and filter the \

@@ -10,9 +10,12 @@ use super::{
 use crate::{host::Host, settings::Environment, telemetry::colours};
 
 mod args;
+mod listed;
 mod pods;
 mod printer;
+mod sinks;
 mod sources;
+mod stream;
 mod updates;
 mod watch;
 
@@ -28,10 +31,11 @@ pub(super) fn run(args: &Args, environment: &Environment) -> Result<u8, Failure>
         match args.target.resource {
             Resource::Pods => {
                 let pods = pods::Pods::new(args, &names, &connection, &host.clock, colour);
-                if args.watch { watch::watch(pods).await } else { pods.get().await }
+                if args.watch { watch::watch(pods, &host.random).await } else { pods.get().await }
             }
-            Resource::Sources => sources::get(args, &names, &connection, &host.clock, colour).await,
-            Resource::Updates => updates::get(args, &connection, colour).await,
+            Resource::Sources => sources::SOURCES.get(args, &names, &connection, &host.clock, colour).await,
+            Resource::Sinks => sinks::SINKS.get(args, &names, &connection, &host.clock, colour).await,
+            Resource::Updates => updates::get(args, &connection, &host.random, colour).await,
         }
     })
 }

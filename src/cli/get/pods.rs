@@ -28,7 +28,7 @@ const PAGE: &str = "500";
 pub(super) struct PodList {
     pub(super) pods: Vec<Value>,
     /// The sequence number of the last update that is in the list.
-    pub(super) seq: String,
+    seq: String,
 }
 
 pub(super) struct Pods<'a> {
@@ -202,7 +202,7 @@ fn columns(args: &Args) -> Vec<&'static str> {
 /// The source of a pod. The annotation has the kubelet's names, where a polled URL is `http`,
 /// too. But a posted pod has the time when it was first seen, in whole seconds, as its
 /// `creationTimestamp`; a polled pod does not.
-fn source_of(pod: &Value) -> &str {
+pub(super) fn source_of(pod: &Value) -> &str {
     let source = text(&pod["metadata"]["annotations"][SOURCE]);
     let second = |time: Option<Timestamp>| time.map(Timestamp::as_second);
     let created = second(time(&pod["metadata"]["creationTimestamp"]));

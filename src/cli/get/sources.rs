@@ -1,62 +1,32 @@
 //! `podmux get sources`: prints the state of each source and its problems.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
     args::{Args, OutputFormat},
+    listed::{Listed, name, next_attempt, since},
     printer::Printer,
 };
 use crate::{
-    age::{age, duration},
+    age::age,
     cli::{
-        connection::Connection,
         failure::Failure,
         output::{items, text, time},
-        status::Status,
         table::{Cell, Row, Table},
         terminal::{RED, YELLOW},
     },
-    host::Clock,
 };
 
-pub(super) async fn get(
-    args: &Args,
-    names: &[String],
-    connection: &Connection,
-    clock: &Clock,
-    colour: bool,
-) -> Result<u8, Failure> {
-    let (mut list, mut sources) = connection.list("/sources", &[], "SourceList").await?;
-    let is_listed = |wanted: &str| sources.iter().any(|source| name(source) == wanted);
-    let is_missing = !args.ignore_not_found && Status::print_missing("sources", names, is_listed);
-    if !names.is_empty() {
-        sources.retain(|source| names.iter().any(|wanted| wanted == name(source)));
-    }
-    let mut columns = vec!["NAME", "STATE", "PODS", "PROBLEMS", "LAST-SUCCESS", "TARGET"];
-    if args.output == OutputFormat::Wide {
-        columns.extend(["PHASE", "RESOURCE-VERSION", "LAST-EVENT", "NEXT-ATTEMPT", "DETAIL"]);
-    }
-    let mut printer = Printer::new(args, &columns, &[], colour);
-    match args.output {
-        OutputFormat::Table | OutputFormat::Wide => {
-            tables(args, &sources, &mut printer, clock.now(), colour)?;
-        }
-        OutputFormat::Name => {
-            sources.iter().try_for_each(|source| printer.text(&format!("source/{}\n", name(source))))?;
-        }
-        OutputFormat::Jsonl => sources.iter().try_for_each(|source| printer.object(source))?,
-        OutputFormat::Json | OutputFormat::Yaml => match (names, &*sources) {
-            ([_], [source]) => printer.object(source)?,
-            ([_], []) => {}
-            _ => {
-                list["items"] = sources.into();
-                printer.object(&list)?;
-            }
-        },
-    }
-    Ok(u8::from(is_missing))
-}
+/// How sources are shown.
+pub(super) const SOURCES: Listed = Listed {
+    plural: "sources",
+    singular: "source",
+    kind: "SourceList",
+    columns: &["NAME", "STATE", "PODS", "PROBLEMS", "LAST-SUCCESS", "TARGET"],
+    wide: &["PHASE", "RESOURCE-VERSION", "LAST-EVENT", "NEXT-ATTEMPT", "DETAIL"],
+    tables,
+};
 
 /// Prints the sources, and below them a table of their problems if there are any.
 fn tables(
@@ -111,20 +81,12 @@ fn state(source: &Value, now: Timestamp) -> Cell {
 /// The state of a source's reflector: its phase, its position, the time of the server's last
 /// event, and the time of the next attempt.
 fn reflector(reflector: &Value, now: Timestamp) -> [Cell; 4] {
-    let next = time(&reflector["nextAttempt"]).map(|next| next.duration_since(now));
-    // A time that has just passed is now.
-    let next = next.map(|next| format!("in {}", duration(next.max(SignedDuration::ZERO))));
     [
         text(&reflector["phase"]).into(),
         text(&reflector["resourceVersion"]).into(),
         Cell::new(&since(&reflector["lastEvent"], now)),
-        Cell::new(&next.unwrap_or_default()),
+        Cell::new(&next_attempt(&reflector["nextAttempt"], now)),
     ]
-}
-
-/// How long ago a time was; empty without a time.
-fn since(value: &Value, now: Timestamp) -> String {
-    time(value).map(|time| age(Some(time), now)).unwrap_or_default()
 }
 
 /// The failure of a source, then the problems of its manifests and pods.
@@ -182,8 +144,4 @@ fn detail(detail: &Value) -> String {
 /// The number of problems that the response does not list.
 fn more_problems(source: &Value) -> u64 {
     source["moreProblems"].as_u64().unwrap_or_default()
-}
-
-fn name(source: &Value) -> &str {
-    text(&source["name"])
 }

@@ -6,26 +6,34 @@ use serde_json::Value;
 use super::{
     args::{Args, OutputFormat},
     printer::Printer,
+    stream::UpdateStream,
 };
-use crate::cli::{
-    connection::{Connection, with_query},
-    failure::Failure,
-    output::{items, text, time},
-    status::Status,
-    table::Cell,
+use crate::{
+    cli::{
+        connection::Connection,
+        failure::Failure,
+        output::{items, text, time},
+        status::Status,
+        table::Cell,
+    },
+    host::Random,
 };
 
 /// How many pods a row names; `-o wide` names all.
 const MAX_NAMES: usize = 3;
 
-pub(super) async fn get(args: &Args, connection: &Connection, colour: bool) -> Result<u8, Failure> {
+pub(super) async fn get(
+    args: &Args,
+    connection: &Connection,
+    random: &Random,
+    colour: bool,
+) -> Result<u8, Failure> {
     let columns = ["SEQ", "TIME", "OP", "SOURCE", "PODS"];
-    let mut printer = Printer::new(args, &columns, &["1000", "", "RECONCILE", "file", ""], colour);
-    let from = args.from.map(|from| from.to_string());
-    let query: Vec<(&str, &str)> = from.iter().map(|from| ("from", from.as_str())).collect();
-    let mut stream = connection.lines(&with_query("/updates", &query)).await?;
-    while let Some(line) = stream.next().await.transpose().map_err(Failure::failed)? {
-        // An update begins with its number; a Status does not.
+    let mut printer =
+        Printer::new(args, &columns, &["1793000000000000", "", "RECONCILE", "file", ""], colour);
+    let mut stream = UpdateStream::open(connection, random, args.from).await.map_err(not_held)?;
+    while !printer.is_closed() {
+        let line = stream.next().await?;
         if args.output == OutputFormat::Jsonl && line.starts_with(br#"{"seq":"#) {
             printer.line(&line)?;
         } else {
@@ -36,22 +44,27 @@ pub(super) async fn get(args: &Args, connection: &Connection, colour: bool) -> R
                 printer.object(&update)?;
             }
         }
-        if printer.is_closed() {
-            break;
-        }
     }
     Ok(0)
 }
 
-/// Parses a line of the stream. A Status is the error with which the server ends it.
-pub(super) fn parse(line: &[u8]) -> Result<Value, Failure> {
-    let update: Value = serde_json::from_slice(line).map_err(|_| {
-        Failure::Failed(anyhow!("the update stream has a line that is not JSON: it was cut off (try again)"))
-    })?;
-    if update["kind"] == "Status" {
-        return Err(Failure::Server(Status::of(&update, 500)));
+/// What to do about a number of `--from` that is not held.
+fn not_held(failure: Failure) -> Failure {
+    match failure {
+        Failure::Server(status) if status.code == 410 => {
+            let message =
+                "this run of the agent does not hold that update: leave out --from to begin with all pods";
+            Failure::Server(Status { message: message.to_owned(), ..status })
+        }
+        failure => failure,
     }
-    Ok(update)
+}
+
+/// Parses a line of the stream.
+pub(super) fn parse(line: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(line).map_err(|_| {
+        Failure::Failed(anyhow!("the update stream has a line that is not JSON: it was cut off (try again)"))
+    })
 }
 
 fn row(update: &Value, format: OutputFormat) -> Vec<Cell> {

@@ -1,100 +1,103 @@
 //! `podmux get pods --watch`: prints the pods, then each pod that changes in the update stream.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::anyhow;
 use serde_json::Value;
-use tokio::time::sleep;
 
 use super::{
-    pods::{Pods, complete, name},
+    pods::{Pods, complete, name, source_of},
+    stream::UpdateStream,
     updates::{key, parse},
 };
-use crate::cli::{connection::with_query, failure::Failure, status::Status};
+use crate::{
+    cli::{failure::Failure, status::Status},
+    host::Random,
+    pod::SEEN,
+};
 
-/// The delay before a new list, when the stream has fallen behind.
-const RELIST_DELAY: Duration = Duration::from_secs(1);
-
-pub(super) async fn watch(pods: Pods<'_>) -> Result<u8, Failure> {
-    Watch { pods, printed: BTreeMap::new() }.run().await
+pub(super) async fn watch(pods: Pods<'_>, random: &Random) -> Result<u8, Failure> {
+    Watch { pods, printed: BTreeMap::new() }.run(random).await
 }
 
 struct Watch<'a> {
     pods: Pods<'a>,
-    /// The pods that were printed, by key; as text, which takes less memory.
-    printed: BTreeMap<String, String>,
+    /// The pods that were printed, by key.
+    printed: BTreeMap<String, Printed>,
+}
+
+/// A pod that was printed.
+struct Printed {
+    /// The source from which it was last received.
+    source: String,
+    /// The pod as text, which takes less memory. Without its resourceVersion, which is not the same in
+    /// a list and in the stream, and without the time when the agent first saw it, which is another
+    /// one after a restart.
+    text: String,
+}
+
+impl Printed {
+    fn new(source: &str, pod: &Value) -> Self {
+        let mut pod = pod.clone();
+        if let Some(metadata) = pod["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+            if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+                annotations.remove(SEEN);
+            }
+        }
+        Self { source: source.to_owned(), text: pod.to_string() }
+    }
 }
 
 impl Watch<'_> {
-    async fn run(&mut self) -> Result<u8, Failure> {
-        let mut is_first = true;
-        loop {
-            let listed = self.pods.list().await?;
-            let next: u64 = listed.seq.parse().map(|seq: u64| seq.saturating_add(1)).map_err(|_| {
-                Failure::Failed(anyhow!("the list of pods has no resourceVersion (is this a podmux agent?)"))
-            })?;
-            let pods: Vec<Value> = listed.pods.into_iter().filter(|pod| self.is_named(pod)).collect();
-            let is_listed = |wanted: &str| pods.iter().any(|pod| name(pod) == wanted);
-            if std::mem::take(&mut is_first)
-                && !self.pods.args.ignore_not_found
-                && Status::print_missing("pods", self.pods.names, is_listed)
-            {
-                return Ok(1);
-            }
-            self.replace(pods)?;
-            match self.follow(next).await {
-                // The agent no longer holds the next update: a new list shows what was missed.
-                Err(Failure::Server(status)) if status.code == 410 => sleep(RELIST_DELAY).await,
-                ended => return ended.map(|()| 0),
-            }
+    async fn run(&mut self, random: &Random) -> Result<u8, Failure> {
+        let listed = self.pods.list().await?;
+        let pods: Vec<Value> = listed.pods.into_iter().filter(|pod| self.is_named(pod)).collect();
+        let is_listed = |wanted: &str| pods.iter().any(|pod| name(pod) == wanted);
+        if !self.pods.args.ignore_not_found && Status::print_missing("pods", self.pods.names, is_listed) {
+            return Ok(1);
         }
-    }
-
-    /// Prints how these pods differ from the printed ones.
-    fn replace(&mut self, pods: Vec<Value>) -> Result<(), Failure> {
-        let mut old = std::mem::take(&mut self.printed);
-        let mut changed = Vec::new();
-        for pod in pods {
-            let (key, text) = (key(&pod), pod.to_string());
-            if old.remove(&key).as_ref() != Some(&text) {
-                changed.push(pod);
-            }
-            self.printed.insert(key, text);
-        }
-        let gone: Vec<Value> = old.values().filter_map(|text| serde_json::from_str(text).ok()).collect();
-        self.pods.print_each(&gone, None, true)?;
-        self.pods.print_each(&changed, None, false)
-    }
-
-    /// Prints the updates of the stream from a sequence number on, until it ends.
-    async fn follow(&mut self, from: u64) -> Result<(), Failure> {
-        let path = with_query("/updates", &[("from", &from.to_string())]);
-        let mut stream = self.pods.connection.lines(&path).await?;
-        while let Some(line) = stream.next().await.transpose().map_err(Failure::failed)? {
-            let mut update = parse(&line)?;
+        self.pods.print_each(&pods, None, false)?;
+        // Until the stream tells it, the source is derived from the pod.
+        self.printed = pods.iter().map(|pod| (key(pod), Printed::new(source_of(pod), pod))).collect();
+        // It begins with all pods of all sources; those that are printed already are not printed again.
+        let mut stream = UpdateStream::open(self.pods.connection, random, None).await?;
+        while !self.pods.printer.is_closed() {
+            let mut update = parse(&stream.next().await?)?;
             let pods = match update["pods"].take() {
                 Value::Array(pods) => pods,
                 _ => Vec::new(),
             };
             let in_scope = pods.into_iter().filter(|pod| self.is_in_scope(pod));
-            let mut pods: Vec<Value> = in_scope.map(complete).collect();
-            let source = update["source"].as_str();
-            match update["op"].as_str().unwrap_or_default() {
-                "SET" => self.replace(pods)?,
-                "REMOVE" => {
-                    pods.retain(|pod| self.printed.remove(&key(pod)).is_some());
-                    self.pods.print_each(&pods, source, true)?;
-                }
-                _ => {
-                    self.printed.extend(pods.iter().map(|pod| (key(pod), pod.to_string())));
-                    self.pods.print_each(&pods, source, false)?;
-                }
-            }
-            if self.pods.printer.is_closed() {
-                return Ok(());
-            }
+            let pods: Vec<Value> = in_scope.map(complete).collect();
+            let op = update["op"].as_str().unwrap_or_default();
+            self.apply(op, update["source"].as_str().unwrap_or_default(), pods)?;
         }
-        Ok(())
+        Ok(0)
+    }
+
+    /// Prints what an update changes in the printed pods.
+    fn apply(&mut self, op: &str, source: &str, mut pods: Vec<Value>) -> Result<(), Failure> {
+        if op == "REMOVE" {
+            pods.retain(|pod| self.printed.remove(&key(pod)).is_some());
+            return self.pods.print_each(&pods, Some(source), true);
+        }
+        if op == "SET" {
+            let listed: BTreeSet<String> = pods.iter().map(key).collect();
+            let is_gone =
+                |(key, printed): &(&String, &Printed)| printed.source == source && !listed.contains(*key);
+            let gone: Vec<String> = self.printed.iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
+            let gone = gone.iter().filter_map(|key| self.printed.remove(key));
+            let gone: Vec<Value> =
+                gone.filter_map(|printed| serde_json::from_str(&printed.text).ok()).collect();
+            self.pods.print_each(&gone, Some(source), true)?;
+        }
+        pods.retain(|pod| {
+            let new = Printed::new(source, pod);
+            let is_same = self.printed.get(&key(pod)).is_some_and(|old| old.text == new.text);
+            self.printed.insert(key(pod), new);
+            !is_same
+        });
+        self.pods.print_each(&pods, Some(source), false)
     }
 
     fn is_named(&self, pod: &Value) -> bool {

@@ -1,13 +1,11 @@
 //! Lists in pages: `limit` and `continue`.
 
-use std::sync::Arc;
-
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::select::Selector;
-use crate::pod::{Entry, Pod, PodKey};
+use crate::pod::{Entry, PodKey};
 use crate::server::{context::Params, status::ApiError};
 
 /// The page of a list that a request asks for.
@@ -34,7 +32,7 @@ struct ContinueToken {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Page {
     /// The pods by `namespace/name`.
-    pub(crate) pods: Vec<Arc<Pod>>,
+    pub(crate) pods: Vec<Entry>,
     /// `metadata.resourceVersion`.
     pub(crate) seq: u64,
     /// `metadata.continue`: the token of the next page, if there is one.
@@ -87,13 +85,12 @@ impl PageRequest {
         let mut matching =
             entries.filter(|(key, entry)| key.as_str() > after && selector.matches(entry.pod())).peekable();
         let limit = self.limit.unwrap_or(usize::MAX);
-        let pods: Vec<Arc<Pod>> =
-            matching.by_ref().take(limit).map(|(_, entry)| entry.pod().clone()).collect();
+        let pods: Vec<Entry> = matching.by_ref().take(limit).map(|(_, entry)| entry.clone()).collect();
         let (mut next, mut remaining) = (None, None);
         if let Some(last) = pods.last()
             && matching.peek().is_some()
         {
-            next = Some(ContinueToken { seq, after: last.key().to_string() }.encode());
+            next = Some(ContinueToken { seq, after: last.pod().key().to_string() }.encode());
             // As in the API: to count with a selector costs as much as to list.
             remaining = selector.is_empty().then(|| matching.count());
         }

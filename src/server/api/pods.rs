@@ -16,14 +16,15 @@ use super::{
     select::Selector,
 };
 use crate::server::{
-    body::{BodyFormat, chunked, items},
+    body::{BodyFormat, chunked, items, pieces},
     context::{Context, Params, json_text},
     status::ApiError,
 };
 use crate::{
     db::DbError,
     error_chain::chain,
-    pod::{Pod, PodKey, SourceName},
+    history::Snapshot,
+    pod::{Entry, Pod, PodKey, SourceName},
     source::http::{Obstacle, ObstacleKind, Outcome, Preconditions, Submitted, Write, WriteError, Written},
     storage::{Merged, SourceState},
 };
@@ -37,12 +38,30 @@ const STATE_RETRY: u64 = 5;
 /// The end of a list: of its items and of the list itself.
 const LIST_END: Bytes = Bytes::from_static(b"]}\n");
 
-/// `GET /pods`, `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`:
-/// the merged pods as a `v1.PodList`.
+/// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it.
 ///
 /// Its resourceVersion is the number in `/updates` at which it was read; a later page has that
 /// of the first page.
+pub(crate) async fn list_merged(State(server): Server, params: Params) -> Answer {
+    list_with(&server, &params, |_, _| None).await
+}
+
+/// `GET /api/v1/pods` and `GET /api/v1/namespaces/{namespace}/pods`: the same. Each pod has the
+/// number of its last change as its resourceVersion.
 pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
+    list_with(&server, &params, version).await
+}
+
+/// The number of the last change of a pod, unless its text has it already: that of a posted pod does.
+fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
+    (entry.source() != SourceName::Http).then(|| snapshot.version(entry.pod().key()))
+}
+
+async fn list_with(
+    server: &Context,
+    params: &Params,
+    version: fn(&Snapshot, &Entry) -> Option<u64>,
+) -> Answer {
     if params.flag("watch") {
         let message = "watch is not supported: use GET /updates?from=N, \
             where N is the resourceVersion of a list plus one";
@@ -52,19 +71,22 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
     let page = PageRequest::new(&params)?;
     let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
     let snapshot = server.snapshot().await?;
-    check_version(&params, page.is_continued(), snapshot.seq)?;
+    check_version(params, page.is_continued(), snapshot.seq)?;
     let namespace = params.part("namespace").map(str::to_owned);
     let selects = !selector.is_empty();
     let warnings = unknown_sources(&snapshot.merged);
-    let cut = move || {
-        let in_namespace =
-            |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
-        let entries = snapshot.merged.iter().filter(|(key, _)| in_namespace(key));
-        page.cut(entries, &selector, snapshot.seq)
+    let cut = {
+        let snapshot = snapshot.clone();
+        move || {
+            let in_namespace =
+                |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
+            let entries = snapshot.merged.iter().filter(|(key, _)| in_namespace(key));
+            page.cut(entries, &selector, snapshot.seq)
+        }
     };
     // A selector reads the text of every pod: of 100,000 pods that takes a second.
     let page = if selects { server.blocking(cut).await?? } else { cut()? };
-    Ok((warnings, pod_list(page)).into_response())
+    Ok((warnings, pod_list(page, |entry| version(&snapshot, entry))).into_response())
 }
 
 /// A warning that names the sources whose pods are not known yet.
@@ -115,22 +137,27 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
     Ok(())
 }
 
-fn pod_list(page: Page) -> Response {
+fn pod_list(page: Page, version: impl Fn(&Entry) -> Option<u64>) -> Response {
     let Page { pods, seq, next, remaining } = page;
     // The token is base64 and needs no quoting.
     let next = next.map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
     let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
     let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
     let head = format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{metadata},"items":["#);
+    let pods: Vec<_> = pods.iter().map(|entry| (entry.pod().clone(), version(entry))).collect();
     let pieces = iter::once(Bytes::from(head)).chain(items(pods.into_iter())).chain(iter::once(LIST_END));
     json_text(StatusCode::OK, chunked(pieces)).into_response()
 }
 
-/// A response with the text of a pod.
+/// A response with a posted pod.
 fn pod_response(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
-    let text = Bytes::from_owner(pod.text().clone());
-    let body = chunked([text, Bytes::from_static(b"\n")].into_iter());
-    (warnings, json_text(code, body)).into_response()
+    (warnings, pod_text(code, pod, None)).into_response()
+}
+
+/// The text of a pod; with this resourceVersion, if there is one.
+fn pod_text(code: StatusCode, pod: &Pod, version: Option<u64>) -> Response {
+    let text = pieces(pod, version).into_iter().chain([Bytes::from_static(b"\n")]);
+    json_text(code, chunked(text)).into_response()
 }
 
 /// `GET /api/v1/namespaces/{namespace}/pods/{name}`: a merged pod of any source. A posted pod
@@ -139,9 +166,15 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     // Any version is valid: the response is the newest one.
     params.number::<u64>("resourceVersion")?;
     let key = key(&params);
-    let pod = server.view.merged.borrow().get(&key).map(|entry| entry.pod().clone());
-    let pod = pod.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    Ok(pod_response(StatusCode::OK, &pod, HeaderMap::new()))
+    let entry = server.view.merged.borrow().get(&key).cloned();
+    let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    if entry.source() == SourceName::Http {
+        // It has its version, so that it is read also while the history waits for a disk.
+        return Ok(pod_text(StatusCode::OK, entry.pod(), None));
+    }
+    let snapshot = server.snapshot().await?;
+    let entry = snapshot.merged.get(&key).ok_or_else(|| ApiError::no_such_pod(key.name()))?;
+    Ok(pod_text(StatusCode::OK, entry.pod(), version(&snapshot, entry)))
 }
 
 fn key(params: &Params) -> PodKey {

@@ -94,7 +94,7 @@ fn stuck(status: &SinkStatus, now: Timestamp) -> Option<String> {
     if let Some(failing) = status.failing.as_ref().filter(|failing| SinkStatus::is_long(failing.since, now)) {
         return Some(format!("failing since {}: {}", failing.since, failing.error));
     }
-    status.stuck(now).map(|busy| format!("processing one update since {busy}"))
+    status.stuck(now).map(|busy| format!("{} since {busy}", status.occupation()))
 }
 
 /// The response: one word, or with `?verbose` a line for each check in kube-apiserver's format

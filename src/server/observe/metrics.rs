@@ -22,7 +22,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{health, sources};
+use super::{health, sinks, sources};
 use crate::server::{
     context::Context,
     stats::{ConnectionStats, RejectReason},
@@ -171,19 +171,22 @@ fn reflector_counters(registry: &mut Registry, metrics: ReflectorMetrics) {
 fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
     let (acknowledged, attempts) = (IntGauges::<1>::default(), IntGauges::<1>::default());
     let (busy, failing) = (FloatGauges::<1>::default(), FloatGauges::<1>::default());
-    for status in view.sinks.iter() {
-        let status = status.borrow().clone();
+    let differing = IntGauges::<1>::default();
+    for (status, behind) in sinks::all(view) {
         let own = [("sink", status.name)];
         if let Some(seq) = status.acknowledged {
             acknowledged.get_or_create(&own).set(seq);
         }
+        differing.get_or_create(&own).set(behind as u64);
         busy.get_or_create(&own).set(age(status.busy_since, now));
         failing.get_or_create(&own).set(age(status.failing.as_ref().map(|failing| failing.since), now));
         attempts.get_or_create(&own).set(status.failing.map_or(0, |failing| failing.attempts));
     }
     let help = "The number of the last update that a sink has acknowledged";
     registry.register("sink_acknowledged_seq", help, acknowledged);
-    let help = "How long a sink has been processing one update, in seconds; 0 if it is idle";
+    let help = "How many pods differ between what a sink has acknowledged and the merged view";
+    registry.register("sink_pods_behind", help, differing);
+    let help = "How long a sink has been processing one update or waiting for its number, in seconds; 0 if it is idle";
     registry.register_with_unit("sink_busy", help, Unit::Seconds, busy);
     let help = "How long a sink has been failing, in seconds; 0 if it is not";
     registry.register_with_unit("sink_failing", help, Unit::Seconds, failing);

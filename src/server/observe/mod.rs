@@ -1,7 +1,8 @@
-//! Health, metrics, the status of the sources and the update stream.
+//! Health, metrics, the status of sources and sinks, and the update stream.
 
 pub(super) mod credentials;
 pub(super) mod health;
 pub(super) mod metrics;
+pub(super) mod sinks;
 pub(super) mod sources;
 pub(super) mod updates;

@@ -74,7 +74,7 @@ fn source(merged: &Merged, name: SourceName, status: &SourceStatus) -> Value {
 }
 
 /// An object without the fields that are null.
-fn present(mut object: Value) -> Value {
+pub(super) fn present(mut object: Value) -> Value {
     if let Value::Object(fields) = &mut object {
         fields.retain(|_, value| !value.is_null());
     }

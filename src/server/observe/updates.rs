@@ -72,7 +72,7 @@ impl StreamFormat {
         Chunks::new(
             [Bytes::from(before), Bytes::from(head)]
                 .into_iter()
-                .chain(items((0..count).map(move |index| pods[index].clone())))
+                .chain(items((0..count).map(move |index| (pods[index].clone(), None))))
                 .chain([Bytes::from_static(b"]}\n"), Bytes::from_static(after.as_bytes())]),
         )
     }

@@ -61,11 +61,6 @@ impl Reply {
         self.1.push((name.to_owned(), value.to_owned()));
         self
     }
-
-    /// The body on one line, as it is in a stream.
-    pub fn line(&self) -> String {
-        serde_json::from_str::<serde_json::Value>(&self.2).unwrap().to_string() + "\n"
-    }
 }
 
 /// The fake agent. It stops when it is dropped.

@@ -99,9 +99,11 @@ pub struct TestServer {
     pub stop: CancellationToken,
     file: Mutex<Option<(SourceChannel, ListingBuilder)>>,
     api: Mutex<Option<(SourceChannel, ListingBuilder)>>,
-    /// The tasks, the acknowledgements and the state. The only sink acknowledges nothing, so that
-    /// a pod that is deleted gracefully stays for its grace.
-    _held: (JoinSet<()>, watch::Sender<Vec<Delivered>>, Option<State>),
+    /// What the only sink has acknowledged: nothing, so that a pod that is deleted gracefully stays
+    /// for its grace.
+    pub acknowledged: watch::Sender<Vec<Delivered>>,
+    /// The tasks and the state.
+    _held: (JoinSet<()>, Option<State>),
 }
 
 impl TestServer {
@@ -155,6 +157,7 @@ impl TestServer {
             history: reader.clone(),
             sources: sources.into(),
             sinks: Arc::new([sink_status.subscribe()]),
+            acknowledged: acknowledged.subscribe(),
             turns: Arc::new(move || {
                 let turning = turning.clone();
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })
@@ -185,7 +188,8 @@ impl TestServer {
             stop,
             file: Mutex::new(channel(SourceName::File)),
             api: Mutex::new(channel(SourceName::Api)),
-            _held: (tasks, acknowledged, state),
+            acknowledged,
+            _held: (tasks, state),
         };
         if setup.file_synced {
             server.file(|_| ()).await;

@@ -1,0 +1,60 @@
+//! `podmux get sinks`: prints the state of each sink and how far it is behind.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    args::{Args, OutputFormat},
+    listed::{Listed, name, next_attempt, since},
+    printer::Printer,
+};
+use crate::cli::{
+    failure::Failure,
+    output::text,
+    table::{Cell, Row},
+    terminal::{RED, YELLOW},
+};
+
+/// How sinks are shown.
+pub(super) const SINKS: Listed = Listed {
+    plural: "sinks",
+    singular: "sink",
+    kind: "SinkList",
+    columns: &["NAME", "STATE", "PODS-BEHIND", "SINCE", "ERROR"],
+    wide: &["ACKNOWLEDGED", "ATTEMPTS", "NEXT-ATTEMPT"],
+    tables,
+};
+
+fn tables(
+    args: &Args,
+    sinks: &[Value],
+    printer: &mut Printer,
+    now: Timestamp,
+    _colour: bool,
+) -> Result<(), Failure> {
+    let rows: Vec<Row> = sinks.iter().map(|sink| row(sink, args.output, now)).collect();
+    printer.rows(&rows)
+}
+
+fn row(sink: &Value, format: OutputFormat, now: Timestamp) -> Row {
+    let number = |value: &Value| value.as_u64().map(|number| number.to_string()).unwrap_or_default();
+    let (state, failing) = (text(&sink["state"]), &sink["failing"]);
+    let style = match state {
+        "current" => "",
+        "behind" => YELLOW,
+        _ => RED,
+    };
+    let mut row = vec![
+        name(sink).into(),
+        Cell::new(state).styled(style),
+        number(&sink["podsBehind"]).into(),
+        since(&sink["since"], now).into(),
+        text(&failing["error"]).into(),
+    ];
+    if format == OutputFormat::Wide {
+        row.push(number(&sink["acknowledged"]).into());
+        row.push(number(&failing["attempts"]).into());
+        row.push(next_attempt(&failing["nextAttempt"], now).into());
+    }
+    row
+}

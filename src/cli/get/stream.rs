@@ -1,0 +1,118 @@
+//! The update stream, which connects again when the connection breaks or the agent restarts.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use bytes::Bytes;
+use tokio::time::sleep;
+
+use crate::{
+    backoff::Backoff,
+    cli::{
+        connection::{Connection, with_query},
+        failure::Failure,
+        terminal::print_error,
+    },
+    client::Lines,
+    host::Random,
+};
+
+/// The delay before the first attempt to connect again; it doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+/// The longest delay: a user who watches a restart does not wait for long.
+const LONGEST_DELAY: Duration = Duration::from_secs(15);
+/// The longest beginning of a line that has its number and its run.
+const HEAD: usize = 200;
+
+/// The lines of the stream.
+pub(super) struct UpdateStream<'a> {
+    connection: &'a Connection,
+    random: &'a Random,
+    lines: Lines,
+    backoff: Backoff,
+    /// The run of the agent that has sent the last line.
+    run: Option<String>,
+    /// Where the stream continues after the last line, for the query; none to begin anew.
+    from: Option<String>,
+}
+
+impl<'a> UpdateStream<'a> {
+    /// Begins with this number, or with a SET for each source.
+    pub(super) async fn open(
+        connection: &'a Connection,
+        random: &'a Random,
+        from: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let from = from.map(|from| from.to_string());
+        let lines = request(connection, from.as_deref()).await?;
+        Ok(Self {
+            connection,
+            random,
+            lines,
+            backoff: Backoff::new(FIRST_DELAY, LONGEST_DELAY),
+            run: None,
+            from,
+        })
+    }
+
+    /// The next line.
+    pub(super) async fn next(&mut self) -> Result<Bytes, Failure> {
+        loop {
+            let failure = match self.lines.next().await {
+                Some(Ok(line)) => {
+                    self.backoff.reset();
+                    self.note(&line);
+                    return Ok(line);
+                }
+                Some(Err(error)) => Failure::failed(error),
+                None => Failure::Failed(anyhow!("the agent has ended the stream")),
+            };
+            if failure.is_lasting() {
+                return Err(failure);
+            }
+            print_error(format_args!("connection lost: {}; reconnecting", failure.one_line()));
+            self.reconnect().await?;
+        }
+    }
+
+    /// Notes the number of a line, and the run, which is in the first line of a response.
+    fn note(&mut self, line: &[u8]) {
+        let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);
+        let Some(rest) = head.strip_prefix(r#"{"seq":"#) else { return };
+        let digits = rest.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(rest.len());
+        if let Some(run) = rest[digits..].strip_prefix(r#","run":""#).and_then(|rest| rest.split_once('"')) {
+            self.run = Some(run.0.to_owned());
+        }
+        // A number alone may be one of another run.
+        let next = rest[..digits].parse().ok().and_then(|seq: u64| seq.checked_add(1));
+        self.from = self.run.as_ref().zip(next).map(|(run, next)| format!("{run}-{next}"));
+    }
+
+    /// Connects again, with growing delays. An error that stays ends the stream.
+    async fn reconnect(&mut self) -> Result<(), Failure> {
+        sleep(self.backoff.next(self.random.fraction())).await;
+        loop {
+            match request(self.connection, self.from.as_deref()).await {
+                Ok(lines) => {
+                    self.lines = lines;
+                    print_error(match self.from {
+                        Some(_) => "reconnected: the stream continues",
+                        None => "reconnected: the stream begins anew, with all pods",
+                    });
+                    return Ok(());
+                }
+                // It is another run, or the next update is not held any more.
+                Err(Failure::Server(status)) if status.code == 410 && self.from.is_some() => {
+                    (self.from, self.run) = (None, None);
+                }
+                Err(failure) if failure.is_lasting() => return Err(failure),
+                Err(_) => sleep(self.backoff.next(self.random.fraction())).await,
+            }
+        }
+    }
+}
+
+async fn request(connection: &Connection, from: Option<&str>) -> Result<Lines, Failure> {
+    let query: Vec<(&str, &str)> = from.iter().map(|from| ("from", *from)).collect();
+    connection.lines(&with_query("/updates", &query)).await
+}
