@@ -133,6 +133,8 @@ pub mod age;
 pub mod agent;
 mod backoff;
 #[cfg(feature = "agent")]
+mod camel_case;
+#[cfg(feature = "agent")]
 pub mod certificate_files;
 #[cfg(feature = "agent")]
 #[doc(hidden)]
@@ -141,6 +143,8 @@ pub mod cli;
 pub mod client;
 #[cfg(feature = "agent")]
 pub mod db;
+#[cfg(feature = "agent")]
+mod duration;
 mod error_chain;
 #[cfg(feature = "agent")]
 mod hex;

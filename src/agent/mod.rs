@@ -1,6 +1,7 @@
 //! The agent: makes and starts all tasks, reloads, shuts down, and reports to the service manager.
 //! It is the only module that knows all others.
 
+mod instance;
 mod notifier;
 mod reload;
 mod shutdown;

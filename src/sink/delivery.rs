@@ -280,16 +280,17 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             self.status.send_modify(|status| status.busy_since = Some(self.host.clock.now()));
-            let reason = match self.attempt(update).await {
+            let (reason, wanted) = match self.attempt(update).await {
                 Ok(()) => {
                     self.acknowledged(update.seq);
                     return Ok(true);
                 }
                 Err(SinkError::Restart) => return Ok(false),
-                Err(SinkError::Retry(reason)) => reason,
+                Err(SinkError::Retry(reason)) => (reason, None),
+                Err(SinkError::RetryAfter(reason, delay)) => (reason, Some(delay.max(FIRST_DELAY))),
                 Err(fatal) => return Err(self.error(update.seq, fatal)),
             };
-            let delay = backoff.next(self.host.random.fraction());
+            let delay = wanted.unwrap_or_else(|| backoff.next(self.host.random.fraction()));
             self.failed(update, &chain(&*reason), delay);
             tokio::select! {
                 () = sleep(delay) => {}

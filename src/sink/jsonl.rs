@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::{
     contract::{Sink, SinkError},
-    kind::{Kind, OpenError, OpenSink, Opening},
+    kind::{Given, Kind, OpenError, OpenSink, Opening},
     numbers::Counter,
 };
 use crate::{
@@ -33,15 +33,18 @@ use crate::{
 pub(super) const KIND: Kind = Kind {
     name: "jsonl",
     syntax: "jsonl|jsonl=PATH",
-    accepts: |target| match target {
+    options: &[],
+    shown: str::to_owned,
+    accepts: |given| match given.target.as_deref() {
         Some("") => Err("jsonl=PATH needs a path; jsonl alone writes to standard output".to_owned()),
         _ => Ok(()),
     },
-    check: |target| target.map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
+    check: |given, _| given.target.as_ref().map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
     open: start,
 };
 
-fn start(target: Option<&str>, opening: Opening) -> Result<OpenSink, OpenError> {
+fn start(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {
+    let target = given.target.as_deref();
     let jsonl = target.map_or_else(Jsonl::stdout, |path| Jsonl::file(Path::new(path)))?;
     let jsonl = jsonl.on(opening.host.clone());
     let reopen = jsonl.reopen();

@@ -57,6 +57,8 @@ mod kind;
 mod numbers;
 #[cfg(feature = "agent")]
 mod registry;
+#[cfg(feature = "agent")]
+mod webhook;
 
 pub use self::{
     contract::{Sink, SinkError},
