@@ -124,7 +124,7 @@ impl SequencedUpdate {
     }
 
     fn head(&self) -> String {
-        let run = self.run.iter().map(|run| format!(r#""run":"{run}","#)).collect::<String>();
+        let run = self.run.as_ref().map(|run| format!(r#""run":"{run}","#)).unwrap_or_default();
         let more = if self.more { r#""more":true,"# } else { "" };
         format!(
             r#"{{"seq":{},{run}"time":"{:.6}","op":"{}","source":"{}",{more}"pods":["#,

@@ -127,7 +127,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "FILE", value_parser = path, value_hint = ValueHint::FilePath, help_heading = "Server")]
     pub(super) client_ca_file: Option<PathBuf>,
 
-    /// Where updates go: jsonl writes JSON lines to standard output or a file; may be repeated
+    /// Where updates go: jsonl writes JSON lines to standard output or a file, webhook POSTs them to a URL;
+    /// may be repeated
     #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
     pub(super) sink: Vec<sink::Config>,
 

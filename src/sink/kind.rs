@@ -33,6 +33,20 @@ pub enum OpenError {
     Options(String, #[source] Box<dyn Error + Send + Sync>),
 }
 
+impl OpenError {
+    /// Whether it may pass without a change of the settings: a reader that starts later, or a disk that
+    /// is full, read-only or broken.
+    pub(super) fn may_pass(&self) -> bool {
+        use rustix::io::Errno;
+        let disk = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO].map(Errno::raw_os_error);
+        match self {
+            Self::NoReader(_) => true,
+            Self::File(_, error) => error.raw_os_error().is_some_and(|code| disk.contains(&code)),
+            Self::Stdout(_) | Self::Options(..) => false,
+        }
+    }
+}
+
 /// An option of a kind of sink: `,NAME=VALUE` behind its target, or a field of its object.
 pub(super) struct SinkOption {
     /// `token-file`; the field is `tokenFile`.

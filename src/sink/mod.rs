@@ -61,7 +61,7 @@ mod registry;
 mod webhook;
 
 pub use self::{
-    contract::{Sink, SinkError},
+    contract::{ConsumerText, Sink, SinkError},
     delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
     numbers::{Counter, Numbers},
 };

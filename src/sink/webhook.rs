@@ -5,7 +5,7 @@ use std::{
     error::Error,
     io,
     net::IpAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
@@ -26,7 +26,7 @@ use tokio::{sync::watch, time::timeout};
 use tracing::warn;
 
 use super::{
-    contract::{Sink, SinkError},
+    contract::{ConsumerText, Sink, SinkError},
     kind::{Given, Kind, OpenError, OpenSink, Opening, SinkOption},
 };
 use crate::{
@@ -92,7 +92,7 @@ fn open(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {
     let key = format!("{}-{}-{sink}", opening.instance, sequence.run());
     let (reload, reloads) = watch::channel(());
     let webhook = Webhook::new(config, key, opening.host.clone(), reloads);
-    Ok(opening.deliver(webhook, sequence, move || drop(reload.send_replace(()))))
+    Ok(opening.deliver(webhook, sequence, move || reload.send_replace(())))
 }
 
 /// The default of `max-bytes`: what many servers and proxies accept, and little in memory.
@@ -224,8 +224,13 @@ enum WebhookError {
     Request(#[from] http::Error),
     #[error("the request was not prepared")]
     Cancelled(#[from] Cancelled),
-    #[error("the server answered {status}{}{}{text}", hint(*status), if text.is_empty() { "" } else { ": " })]
-    Status { status: StatusCode, delay: Option<Duration>, text: String },
+    #[error("the server answered {status}{}", hint(*status))]
+    Status {
+        status: StatusCode,
+        delay: Option<Duration>,
+        #[source]
+        text: Option<ConsumerText>,
+    },
 }
 
 fn hint(status: StatusCode) -> &'static str {
@@ -256,8 +261,8 @@ struct SecretFile {
 }
 
 impl SecretFile {
-    fn new(path: &PathBuf) -> Self {
-        Self { path: path.clone(), read: None, outage: Outage::default() }
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), read: None, outage: Outage::default() }
     }
 
     /// The content without the line end behind it. It blocks.
@@ -309,7 +314,7 @@ struct Secrets {
 
 impl Secrets {
     fn new(config: &Config) -> Self {
-        let file = |path: &Option<PathBuf>| path.as_ref().map(SecretFile::new);
+        let file = |path: &Option<PathBuf>| path.as_deref().map(SecretFile::new);
         Self { token: file(&config.token), key: file(&config.key) }
     }
 
@@ -438,13 +443,13 @@ impl Webhook {
     }
 
     /// The beginning of an answer, if it is a text, on one line and without our secrets.
-    async fn text(&self, answer: Response<Body>, token: Option<&HeaderValue>) -> String {
+    async fn text(&self, answer: Response<Body>, token: Option<&HeaderValue>) -> Option<ConsumerText> {
         let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_text = ["text/", "application/json", "application/problem+json"];
         let is_text = is_text.iter().any(|known| kind.starts_with(known));
         let bytes = prefix(answer.into_body()).await;
         if !is_text {
-            return String::new();
+            return None;
         }
         let text = String::from_utf8_lossy(&bytes);
         let token = token.and_then(|token| token.to_str().ok()).and_then(|text| text.strip_prefix("Bearer "));
@@ -452,7 +457,8 @@ impl Webhook {
         let text =
             token.iter().chain(&query).fold(text.into_owned(), |text, secret| text.replace(secret, "***"));
         let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-        words.collect::<Vec<_>>().join(" ").chars().take(SHOWN_ANSWER).collect()
+        let text: String = words.collect::<Vec<_>>().join(" ").chars().take(SHOWN_ANSWER).collect();
+        (!text.is_empty()).then_some(ConsumerText(text))
     }
 }
 
