@@ -102,4 +102,6 @@ mod url_restart;
 mod validate;
 mod validation;
 mod validation_corpus;
+mod webhook;
+mod webhook_agent;
 mod yaml;
