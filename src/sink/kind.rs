@@ -23,7 +23,7 @@ pub enum OpenError {
     #[error("cannot write updates to {} (choose a file that can be created or appended to)", .0.display())]
     File(PathBuf, #[source] io::Error),
     /// The path is a named pipe without a reader.
-    #[error("the named pipe {} has no reader (start its reader first)", .0.display())]
+    #[error("the named pipe {} has no reader (start its reader)", .0.display())]
     NoReader(PathBuf),
     /// Stdout cannot be used.
     #[error("cannot write updates to stdout")]

@@ -44,7 +44,10 @@ impl Config {
             rest = options;
         }
         for option in rest.split(',').skip(1) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let is_known = |name: &str| sink.kind.options.iter().any(|known| known.name == name);
+            // Without a "=" it may be a part of the target, which is not repeated.
+            let alone = if is_known(option) { option } else { "?" };
+            let (name, value) = option.split_once('=').unwrap_or((alone, ""));
             sink.set(|known| known == name, name, value.to_owned())?;
         }
         sink.accepted()
