@@ -44,11 +44,12 @@ impl Config {
             rest = options;
         }
         for option in rest.split(',').skip(1) {
-            let is_known = |name: &str| sink.kind.options.iter().any(|known| known.name == name);
-            // Without a "=" it may be a part of the target, which is not repeated.
-            let alone = if is_known(option) { option } else { "?" };
-            let (name, value) = option.split_once('=').unwrap_or((alone, ""));
-            sink.set(|known| known == name, name, value.to_owned())?;
+            let is_known = sink.kind.options.iter().any(|known| known.name == option);
+            // It may be a part of the target, which is not repeated.
+            let none = || "a comma begins an option, NAME=VALUE; in a URL it is written %2C".to_owned();
+            let alone = || if is_known { Ok((option, "")) } else { Err(none()) };
+            let (name, value) = option.split_once('=').map_or_else(alone, Ok)?;
+            sink.set(str::to_owned, name, value.to_owned())?;
         }
         sink.accepted()
     }
@@ -67,34 +68,30 @@ impl Config {
             match &**field {
                 "kind" => {}
                 "target" => sink.given.target = Some(value),
-                _ => sink.set(|known| camel_case(known) == *field, field, value)?,
+                _ => sink.set(camel_case, field, value)?,
             }
         }
         sink.accepted()
     }
 
-    fn set(&mut self, is: impl Fn(&str) -> bool, name: &str, value: String) -> Result<(), String> {
-        let (kind, name) = (self.kind, named(name));
-        let Some(option) = kind.options.iter().find(|option| is(option.name)) else {
-            let known: Vec<_> = kind.options.iter().map(|option| option.name).collect();
+    /// Sets an option, whose name is spelled in this way.
+    fn set(&mut self, spell: fn(&str) -> String, name: &str, value: String) -> Result<(), String> {
+        let (kind, shown) = (self.kind, named(name));
+        let Some(option) = kind.options.iter().find(|option| spell(option.name) == name) else {
+            let known: Vec<_> = kind.options.iter().map(|option| spell(option.name)).collect();
             return Err(if known.is_empty() {
                 let object =
                     r#"a target with a comma before a "=" is given as an object: {"kind": …, "target": …}"#;
-                format!("{name}: {} has no options; {object}", kind.name)
+                format!("{shown}: {} has no options; {object}", kind.name)
             } else {
-                let comma = "each comma begins an option, and in a URL it is written %2C";
-                format!(
-                    "unknown option {name}; the options of {} are {} ({comma})",
-                    kind.name,
-                    known.join(", ")
-                )
+                format!("unknown option {shown}; the options of {} are {}", kind.name, known.join(", "))
             });
         };
         if value.is_empty() {
-            return Err(format!("{name} needs a value: {}={}", option.name, option.value));
+            return Err(format!("{shown} needs a value: {name}={}", option.value));
         }
         match self.given.options.insert(option.name, value) {
-            Some(_) => Err(format!("{name} is given twice")),
+            Some(_) => Err(format!("{shown} is given twice")),
             None => Ok(()),
         }
     }

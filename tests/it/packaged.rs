@@ -345,10 +345,15 @@ fn a_sink_touches_its_file_and_one_row_of_the_registry() {
         src/settings/flags.rs: #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
         src/sink/mod.rs: jsonl::{Jsonl, Reopen},
         src/sink/mod.rs: mod jsonl;
-        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND];
+        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
         src/sink/registry.rs: jsonl,
     "#]].assert_eq(&uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]));
-    expect![[r#""#]].assert_eq(&uses("src/sink/webhook.rs", &["webhook", "Webhook"]));
+    expect![[r#"
+        src/sink/mod.rs: mod webhook;
+        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
+        src/sink/registry.rs: webhook,
+    "#]]
+    .assert_eq(&uses("src/sink/webhook.rs", &["webhook", "Webhook"]));
 }
 
 /// CONTRIBUTING.md lists what a new source touches.

@@ -517,7 +517,64 @@ fn what_can_never_work_is_refused_with_what_exists() {
         assert!(!error.contains("s3cret") && !error.contains('\n'), "{text}: {error}");
         shown += &format!("{text}\n  {error}\n");
     }
-    expect_test::expect![[r#""#]].assert_eq(&shown);
+    expect_test::expect![[r#"
+        webhook
+          this is not a URL: write webhook=https://HOST:PORT/PATH
+        webhook=
+          this is not a URL: write webhook=https://HOST:PORT/PATH
+        webhook=ftp://h/
+          the URL does not begin with https://: write webhook=https://HOST:PORT/PATH
+        webhook=hub.example
+          the URL does not begin with https://: write webhook=https://HOST:PORT/PATH
+        webhook=http://hub.example/
+          http is not encrypted, and pods may hold secrets: use https (http only to 127.0.0.0/8, [::1] or localhost)
+        webhook=http://10.0.0.1/
+          http is not encrypted, and pods may hold secrets: use https (http only to 127.0.0.0/8, [::1] or localhost)
+        webhook=http://localhost.example/
+          http is not encrypted, and pods may hold secrets: use https (http only to 127.0.0.0/8, [::1] or localhost)
+        webhook=https://user:s3cret@hub.example/
+          the URL holds a user or a password: put a token into a file, and give token-file=FILE
+        webhook=http://s3cret@localhost/
+          the URL holds a user or a password: put a token into a file, and give token-file=FILE
+        webhok=https://user:s3cret@hub.example/
+          unknown sink "webhok"; the sinks are jsonl, jsonl=PATH, webhook=URL
+        https://user:s3cret@hub.example/
+          unknown sink (not a name); the sinks are jsonl, jsonl=PATH, webhook=URL
+        webhook=https://h/,tokenfile=/t
+          unknown option "tokenfile"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout (each comma begins an option, and in a URL it is written %2C)
+        webhook=https://h/,token-file
+          "token-file" needs a value: token-file=FILE
+        webhook=https://h/,token-file=
+          "token-file" needs a value: token-file=FILE
+        webhook=https://h/,token-file=/a,token-file=/b
+          "token-file" is given twice
+        webhook=https://h/?a=1,s3cret
+          unknown option (not a name); the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout (each comma begins an option, and in a URL it is written %2C)
+        webhook=https://h/,cert-file=/c
+          a certificate and its key need each other: give cert-file and key-file
+        webhook=https://h/,max-bytes=0
+          max-bytes: "0" is not a number of bytes: write it like 10Mi
+        webhook=https://h/,max-bytes=ten
+          max-bytes: "ten" is not a number of bytes: write it like 10Mi
+        webhook=https://h/,timeout=30
+          timeout: "30" has no unit: write 30s for seconds, or use ms, m or h
+        webhook,token-file=/t
+          this is not a URL: write webhook=https://HOST:PORT/PATH
+        jsonl=/a,token-file=/t
+          "token-file": jsonl has no options; a target with a comma before a "=" is given as an object: {"kind": …, "target": …}
+        jsonl,x=y
+          "x": jsonl has no options; a target with a comma before a "=" is given as an object: {"kind": …, "target": …}
+        {"kind": "jsonl", "target": "/a", "x": "y"}
+          "x": jsonl has no options; a target with a comma before a "=" is given as an object: {"kind": …, "target": …}
+        {"kind": "webhook", "target": "https://h/", "token-file": "y"}
+          unknown option "token-file"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout (each comma begins an option, and in a URL it is written %2C)
+        {"kind": "webhook", "target": ["s3cret"]}
+          "target": expected a string
+        {"target": "s3cret"}
+          unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL
+        {s3cret
+          this is not a JSON object
+    "#]].assert_eq(&shown);
 }
 
 #[test]
