@@ -138,6 +138,8 @@ pub mod age;
 pub mod agent;
 mod backoff;
 #[cfg(feature = "agent")]
+mod camel_case;
+#[cfg(feature = "agent")]
 pub mod certificate_files;
 #[cfg(feature = "agent")]
 #[doc(hidden)]
@@ -146,6 +148,8 @@ pub mod cli;
 pub mod client;
 #[cfg(feature = "agent")]
 pub mod db;
+#[cfg(feature = "agent")]
+mod duration;
 mod error_chain;
 #[cfg(feature = "agent")]
 mod hex;

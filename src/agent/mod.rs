@@ -1,6 +1,7 @@
 //! The agent: makes and starts all tasks, reloads, shuts down, and reports to the service manager.
 //! It is the only module that knows all others.
 
+mod instance;
 mod notifier;
 mod reload;
 mod shutdown;
@@ -28,8 +29,7 @@ pub use self::{
     reload::{Reload, check},
 };
 use crate::{
-    host::Host, server::PassedSocket, settings::Settings, sink::OpenError, supervise::Tasks,
-    systemd::Manager, telemetry::Log,
+    host::Host, server::PassedSocket, settings::Settings, supervise::Tasks, systemd::Manager, telemetry::Log,
 };
 
 /// Worker threads of the runtime, for work that never blocks. It is small, and the agent shares
@@ -42,20 +42,9 @@ pub enum AgentError {
     /// It did not start, and fails again until something is changed: a setting or a file cannot be used.
     #[error(transparent)]
     Refused(anyhow::Error),
-    /// It did not start: something that it needs is missing, and may still appear.
-    #[error(transparent)]
-    TooEarly(anyhow::Error),
     /// It failed while it ran.
     #[error(transparent)]
     Failed(anyhow::Error),
-}
-
-impl AgentError {
-    /// An error at the start. The reader of a named pipe may start after the agent.
-    fn at_start(error: anyhow::Error) -> Self {
-        let no_reader = matches!(error.downcast_ref(), Some(OpenError::NoReader(_)));
-        if no_reader { Self::TooEarly(error) } else { Self::Refused(error) }
-    }
 }
 
 /// Runs the agent until a signal stops it.
@@ -113,7 +102,7 @@ async fn work(
             return Ok(());
         }
     };
-    let Wired { handles, state, mux } = wired.map_err(AgentError::at_start)?;
+    let Wired { handles, state, mux } = wired.map_err(AgentError::Refused)?;
     info!(version = env!("CARGO_PKG_VERSION"), node = %settings.node_name, "started");
     let (grace, grace_now) = watch::channel(shutdown_time(settings));
     let reload_sender = watch::Sender::new(Reloads::default());

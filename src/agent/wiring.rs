@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    instance::instance,
     shutdown::Shutdown,
     sources::{Parts, Retune, SOURCES, Started},
     state::StateKeeper,
@@ -88,7 +89,7 @@ pub(super) async fn wire(
     let names: Vec<_> = sources.map(|source| source.name).chain(http).collect();
     let (mux, merging) = Mux::new(&names);
     let mut wiring = Wiring::new(settings, host, shutdown, tasks, mux).await?;
-    wiring.sinks()?;
+    wiring.sinks().await?;
     wiring.sources().await?;
     let posts = if has_http { Some(wiring.http_source(server.as_ref())?) } else { None };
     wiring.tasks.spawn("mux", infallible(merging.run()));
@@ -171,11 +172,16 @@ impl<'a> Wiring<'a> {
         self.state.as_ref()?.borrow().clone().ok()
     }
 
-    fn sinks(&mut self) -> anyhow::Result<()> {
+    async fn sinks(&mut self) -> anyhow::Result<()> {
+        let (disk, state) = (self.host.disk.clone(), self.settings.state_dir.clone());
+        let node = self.settings.node_name.clone();
+        let instance = self.host.threads.blocking(move || instance(&disk, state.as_deref(), &node)).await?;
+        let instance = Arc::from(instance);
         for sink in &self.settings.sinks {
             let name = sink.to_string();
             let updates = self.mux.updates(self.settings.notify);
-            let open = sink.open(updates, self.sequence.clone(), &self.acknowledged, self.host.clone())?;
+            let (sequence, host) = (self.sequence.clone(), self.host.clone());
+            let open = sink.open(updates, sequence, &instance, &self.acknowledged, host)?;
             self.sinks.push(open.status);
             self.handles.parts.push(Box::new(move |_| (open.reload)()));
             // Once the shutdown has begun, a reader that goes away is not a failure.

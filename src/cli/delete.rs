@@ -14,10 +14,7 @@ use super::{
     output::Output,
     terminal::{Escaped, print_error},
 };
-use crate::{
-    host::Disk,
-    settings::{self, Environment},
-};
+use crate::{host::Disk, settings::Environment};
 
 /// The delay before the second check whether a pod is gone. It doubles with each check.
 const MIN_DELAY: Duration = Duration::from_millis(50);
@@ -276,5 +273,5 @@ impl Delete<'_> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    settings::duration::read(text, &(Duration::ZERO..=MAX_TIMEOUT))
+    crate::duration::read(text, &(Duration::ZERO..=MAX_TIMEOUT))
 }

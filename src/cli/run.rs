@@ -10,13 +10,14 @@ use crate::{
     host::Disk,
     server::PassedSocket,
     settings::{CommandLine, Environment, Flags, Settings},
+    sink,
     systemd::{Manager, State},
     telemetry::{self, Log},
 };
 
 /// Run the agent: read pod manifests and publish every change as one ordered stream
 #[derive(clap::Args)]
-#[command(long_about = ABOUT, after_long_help = EXAMPLES)]
+#[command(long_about = ABOUT, after_long_help = after_help())]
 pub(super) struct Args {
     #[command(flatten)]
     _flags: Flags,
@@ -52,7 +53,20 @@ Examples:
     podManifestPath: /etc/kubernetes/manifests
     sink: [jsonl=/var/log/podmux.jsonl]
 
+  Send each update to a server, with a token from a file:
+    podmux run --config FILE --sink webhook=https://hub.example/pods,token-file=/etc/podmux/hub-token
+
 Durations are written as in Go: 500ms, 20s, 1m30s, 1h.";
+
+/// The examples and the options of the sinks.
+fn after_help() -> String {
+    let option =
+        |[sink, name, _, value, help]: [String; 5]| format!("\n  {sink}=…,{name}={value}\n    {help}");
+    let options: String = sink::Config::options().map(option).collect();
+    format!(
+        "{EXAMPLES}\n\nOptions of sinks, in a config file fields of an object {{kind: …, target: …}}:{options}"
+    )
+}
 
 /// Runs the agent, or checks its settings. `matches` are the flags of `args` as text.
 pub(super) fn run(args: &Args, matches: &ArgMatches, environment: &Environment) -> Result<u8, Failure> {
@@ -98,7 +112,6 @@ fn serve(mut command_line: CommandLine, environment: &Environment, manager: &Man
             Ok(0)
         }
         Err(AgentError::Refused(error)) => Err(Failure::Refused(error)),
-        Err(AgentError::TooEarly(error)) => Err(Failure::Failed(error)),
         Err(AgentError::Failed(error)) => {
             // The log is still open here, and its format is the configured one.
             tracing::error!("{error:#}");

@@ -3,7 +3,6 @@
 use std::{io, path::Path, sync::Arc, time::Duration};
 
 use http::Uri;
-use http_body_util::Full;
 use hyper_util::{
     client::legacy::{
         Client,
@@ -29,7 +28,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
 /// A pool of connections, which are kept for a few seconds and reused.
-pub(crate) type Pool<C, B = Full<bytes::Bytes>> = Client<C, B>;
+pub(crate) type Pool<C, B> = Client<C, B>;
 
 /// A pool of the connections that a connector makes.
 pub(crate) fn pool<C, B>(connector: C) -> Pool<C, B>

@@ -10,13 +10,14 @@ mod connection;
 mod error;
 mod redirect;
 mod tls;
+mod upload;
 mod url;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{convert::Infallible, fmt, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response, Uri, uri::Scheme};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -55,17 +56,20 @@ pub struct Client {
     route: Route,
 }
 
+/// The body of a request.
+type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
+
 /// How requests reach a server.
 enum Route {
-    Socket(Arc<Path>, Box<Pool<UnixConnector>>),
+    Socket(Arc<Path>, Box<Pool<UnixConnector, Outgoing>>),
     Network(Box<Network>),
 }
 
 struct Network {
-    plain: Pool<HttpConnector>,
+    plain: Pool<HttpConnector, Outgoing>,
     tls: Arc<TlsFiles>,
     /// Made for the first https request, because reading the system's CAs takes time.
-    secure: OnceCell<Pool<HttpsConnector<HttpConnector>>>,
+    secure: OnceCell<Pool<HttpsConnector<HttpConnector>, Outgoing>>,
 }
 
 /// Whether a client can be made with these files. It reads the files and connects to
@@ -134,7 +138,7 @@ impl Client {
         for _ in 0..MAX_REDIRECTS {
             url::authorize(&mut head).ok_or_else(|| ClientError::invalid_url(&head.uri))?;
             let peer = self.peer(&head.uri)?;
-            let request = Request::from_parts(head.clone(), Full::new(body.clone()));
+            let request = Request::from_parts(head.clone(), Full::new(body.clone()).boxed_unsync());
             let response = timeout_at(deadline.at, self.send_once(&peer, request)).await;
             let response = response.map_err(|_| ClientError::Timeout(peer.clone(), deadline.after))??;
             if let Some(location) = redirect::location(&response).filter(|_| self.settings.follow_redirects) {
@@ -149,7 +153,7 @@ impl Client {
     async fn send_once(
         &self,
         peer: &Arc<str>,
-        request: Request<Full<Bytes>>,
+        request: Request<Outgoing>,
     ) -> Result<Response<Incoming>, ClientError> {
         let secure = request.uri().scheme() == Some(&Scheme::HTTPS);
         let response = match &self.route {
@@ -168,7 +172,7 @@ impl Client {
     async fn secure_pool(
         &self,
         tls: &Arc<TlsFiles>,
-    ) -> Result<Pool<HttpsConnector<HttpConnector>>, ClientError> {
+    ) -> Result<Pool<HttpsConnector<HttpConnector>, Outgoing>, ClientError> {
         let tls = tls.clone();
         let config = self.host.threads.blocking(move || tls.config()).await;
         let config = config.map_err(|error| ClientError::Roots(std::io::Error::other(error)))??;

@@ -29,6 +29,8 @@ pub trait FileSystem: Debug + Send + Sync + 'static {
     fn attributes(&self, path: &Path, follow: bool) -> io::Result<Attributes>;
     /// The names in a directory without `.` and `..`, in any order.
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>>;
+    /// The absolute path without symbolic links.
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
     /// The target of a symbolic link.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
     /// Opens a file.
@@ -184,6 +186,10 @@ impl FileSystem for RealFileSystem {
 
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
         fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect()
+    }
+
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::canonicalize(path)
     }
 
     fn read_link(&self, path: &Path) -> io::Result<PathBuf> {

@@ -1,6 +1,6 @@
 //! What a consumer receives: updates with their operation and source, and the rule that compares two states of a pod.
 
-use std::{borrow::Cow, iter, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -108,6 +108,24 @@ impl SequencedUpdate {
     /// A line of 100,000 pods has 300 MB, so the line is not made as a whole; the
     /// pieces of the pods borrow the pods' own texts.
     pub fn line(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
+        (0..).map_while(|index| self.piece(index))
+    }
+
+    /// One piece of [`line`](Self::line); `None` after the last one.
+    pub fn piece(&self, index: usize) -> Option<Cow<'_, [u8]>> {
+        let pods = &self.update.pods;
+        let last = 2 * pods.len() + 1;
+        Some(match index {
+            0 => Cow::Owned(self.head().into_bytes()),
+            1 if last > 1 => Cow::Borrowed(b""),
+            _ if index == last => Cow::Borrowed(b"]}\n"),
+            _ if index > last => return None,
+            _ if index % 2 == 1 => Cow::Borrowed(b","),
+            _ => Cow::Borrowed(&**pods[index / 2 - 1].text()),
+        })
+    }
+
+    fn head(&self) -> String {
         let run = self.run.as_ref().map_or_else(String::new, |run| format!(r#""run":"{run}","#));
         let more = if self.more { r#""more":true,"# } else { "" };
         let sources = match self.update.source {
@@ -118,15 +136,10 @@ impl SequencedUpdate {
                 format!(r#""sources":[{}],"#, names.join(","))
             }
         };
-        let head = format!(
+        format!(
             r#"{{"seq":{},{run}"time":"{:.6}","op":"{}","source":"{}",{more}{sources}"pods":["#,
             self.seq, self.time, self.update.op, self.update.source,
-        );
-        let pods = self.update.pods.iter().enumerate().flat_map(|(index, pod)| {
-            let comma: &[u8] = if index == 0 { b"" } else { b"," };
-            [Cow::Borrowed(comma), Cow::Borrowed(&**pod.text())]
-        });
-        iter::once(Cow::Owned(head.into_bytes())).chain(pods).chain([Cow::Borrowed(&b"]}\n"[..])])
+        )
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     host::Disk,
     manifest::yaml::{self, RootField},
+    sink,
 };
 
 /// The largest config file that is read, in bytes: a thousand times a usual one.
@@ -152,7 +153,11 @@ impl File<'_> {
             self.about(field, format!("expected {expected}, found {found}"))
         };
         let texts = |items: &[Value], expected: &str| {
-            let text = |item: &Value| item.as_str().map(str::to_owned).ok_or_else(|| wrong(expected, item));
+            let text = |item: &Value| match item {
+                Value::String(text) => Ok(text.clone()),
+                Value::Object(_) if setting.has_options() => Ok(item.to_string()),
+                other => Err(wrong(expected, other)),
+            };
             items.iter().map(text).collect::<Result<Vec<_>, _>>()
         };
         let texts = match &field.value {
@@ -173,6 +178,7 @@ impl File<'_> {
                 }
                 lines
             }
+            Value::Object(_) if setting.has_options() => vec![field.value.to_string()],
             Value::Array(items) if setting.separator.is_some() => texts(items, "a list of strings")?,
             other if setting.separator.is_some() => {
                 return Err(wrong("a string or a list of strings", other));
@@ -192,6 +198,9 @@ impl File<'_> {
         let Some(directory) = self.path.parent().filter(|_| forms().all(|form| form != text)) else {
             return text;
         };
+        if setting.has_options() {
+            return sink::Config::anchored(&text, directory);
+        }
         let path = forms().find_map(|form| {
             let prefix = ["PATH", "FILE", "DIR"].iter().find_map(|end| form.strip_suffix(end))?;
             text.strip_prefix(prefix).filter(|path| !path.is_empty()).map(|path| (prefix, path))

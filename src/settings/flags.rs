@@ -14,6 +14,7 @@ use super::values::{
     self, bytes, frequency, grace, header, listen, node_name, path, pod_security, sha256, url, word,
 };
 use crate::{
+    camel_case::camel_case,
     mux::Notify,
     pod::{NodeName, SecurityLevel, SourceName},
     server::Listen,
@@ -126,7 +127,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "FILE", value_parser = path, value_hint = ValueHint::FilePath, help_heading = "Server")]
     pub(super) client_ca_file: Option<PathBuf>,
 
-    /// Where updates go: jsonl writes JSON lines to standard output or a file; may be repeated
+    /// Where updates go: jsonl writes JSON lines to standard output or a file, webhook POSTs them to a URL;
+    /// may be repeated
     #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
     pub(super) sink: Vec<sink::Config>,
 
@@ -192,6 +194,11 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Whether it is a sink, whose options follow its target or are fields of an object.
+    pub(super) fn has_options(&self) -> bool {
+        self.value == sink::Config::syntax()
+    }
+
     pub(super) fn of(arg: &clap::Arg) -> Self {
         let flag = arg.get_long().unwrap_or_default().to_owned();
         let default = arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
@@ -235,13 +242,4 @@ pub(crate) fn explain(arg: clap::Arg) -> clap::Arg {
 /// A flag holds one value: a path may contain a comma.
 pub(super) fn undelimited(arg: clap::Arg) -> clap::Arg {
     if arg.get_value_delimiter().is_some() { arg.value_delimiter(None) } else { arg }
-}
-
-fn camel_case(flag: &str) -> String {
-    let mut words = flag.split('-');
-    let first = words.next().unwrap_or_default().to_owned();
-    words.fold(first, |field, word| {
-        let (initial, rest) = word.split_at(1.min(word.len()));
-        field + &initial.to_uppercase() + rest
-    })
 }

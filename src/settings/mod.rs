@@ -29,7 +29,6 @@ use crate::{
 };
 
 mod combine;
-pub(crate) mod duration;
 mod error;
 mod file;
 mod flags;
@@ -86,6 +85,8 @@ impl Settings {
         let state_dir = state_dir(flags.state_dir.take(), environment)?;
         let node_name = flags.node_name.take().map_or_else(host_name, Ok)?;
         distinct(flags.pod_security.iter().map(|(source, _)| *source).collect(), "pod-security", &layers)?;
+        // By their names, under which status and metrics show them.
+        distinct(flags.sink.iter().map(ToString::to_string).collect(), "sink", &layers)?;
         let given = (&layers, command_line, environment);
         let (server, server_warnings) = server_config(&mut flags, given, (state_dir.as_deref(), &node_name))?;
         let mut settings = Self {
@@ -102,7 +103,7 @@ impl Settings {
             server,
             state_dir,
             node_name,
-            sinks: distinct(flags.sink, "sink", &layers)?,
+            sinks: flags.sink,
             notify: flags.notify,
             shutdown_grace: flags.shutdown_grace,
             log: telemetry::Config { format: flags.log_format, verbosity: flags.verbose.min(3) },

@@ -9,8 +9,8 @@ use std::{
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use http::{HeaderName, HeaderValue, Uri, uri::Scheme};
 
-use super::duration;
 use crate::{
+    duration,
     mux::Notify,
     pod::{NodeName, NodeNameError, SecurityLevel, SourceName, UnknownSource, quantity::Quantity},
     server::Listen,

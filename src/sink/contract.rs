@@ -1,6 +1,6 @@
 //! The trait that every sink implements.
 
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, time::Duration};
 
 use crate::pod::SequencedUpdate;
 
@@ -16,7 +16,8 @@ use crate::pod::SequencedUpdate;
 /// * `Ok` is the acknowledgement: the sink has applied the update, or has stored it durably.
 /// * [`SinkError::Retry`]: the same update (same `seq`, same `time`) is delivered again, after
 ///   half a second at first and a minute at most, until it is acknowledged. The sink may have
-///   applied a part of it; delivery is at least once.
+///   applied a part of it; delivery is at least once. [`SinkError::RetryAfter`] is the same with a
+///   delay that the consumer asks for.
 /// * [`SinkError::Restart`]: the consumer no longer holds what was delivered. The stream begins
 ///   again; the update is part of that.
 /// * [`SinkError::Fatal`] stops the agent with exit status 1.
@@ -62,11 +63,20 @@ pub trait Sink: Send {
 pub enum SinkError {
     /// The delivery failed this time; the same update is to be delivered again.
     Retry(Box<dyn Error + Send + Sync>),
+    /// The delivery failed this time; the same update is to be delivered again after this time.
+    RetryAfter(Box<dyn Error + Send + Sync>, Duration),
     /// The consumer no longer holds what was delivered; the stream begins again.
     Restart,
     /// The sink will never accept an update again; the agent stops with exit status 1.
     Fatal(Box<dyn Error + Send + Sync>),
 }
+
+/// A text from the sink's consumer, as a cause of an error.
+///
+/// It may quote values of pods, so it is not shown where every user of the machine can read it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConsumerText(pub String);
 
 impl SinkError {
     /// A [`Retry`](Self::Retry) for this reason.
@@ -83,7 +93,7 @@ impl SinkError {
 impl fmt::Display for SinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Retry(_) => "the delivery failed",
+            Self::Retry(_) | Self::RetryAfter(..) => "the delivery failed",
             Self::Restart => "the consumer has lost what was delivered",
             Self::Fatal(_) => "the sink accepts no more updates",
         })
@@ -93,7 +103,7 @@ impl fmt::Display for SinkError {
 impl Error for SinkError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Retry(reason) | Self::Fatal(reason) => Some(&**reason),
+            Self::Retry(reason) | Self::RetryAfter(reason, _) | Self::Fatal(reason) => Some(&**reason),
             Self::Restart => None,
         }
     }

@@ -1,6 +1,6 @@
 //! The delivery of one stream of updates to one sink, with retries.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::watch, time::sleep};
@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    contract::{Sink, SinkError},
+    contract::{ConsumerText, Sink, SinkError},
     numbers::{Counter, Numbers},
 };
 use crate::{
     backoff::Backoff,
-    error_chain::chain,
+    error_chain::{chain, has_cause},
     host::Host,
     mux::Updates,
     outage::Outage,
@@ -60,6 +60,8 @@ pub struct SinkFailing {
     pub next_attempt: Timestamp,
     /// The last error, with its causes.
     pub error: Arc<str>,
+    /// Whether the error quotes a text of the consumer, which may contain values of pods.
+    pub quotes: bool,
 }
 
 impl SinkStatus {
@@ -228,7 +230,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             if outage.failed(&error, now) {
                 warn!(sink, error, "sink delivery waits: no number can be reserved");
             }
-            self.note_failure(None, &outage, &error, RESERVE_DELAY);
+            self.note_failure(None, &outage, (&error, false), RESERVE_DELAY);
             tokio::select! {
                 () = sleep(RESERVE_DELAY) => {}
                 () = self.updates.mux_ended() => return false,
@@ -289,17 +291,18 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
         loop {
             self.status.send_modify(|status| status.busy_since = Some(self.host.clock.now()));
-            let reason = match self.attempt(update).await {
+            let (reason, wanted) = match self.attempt(update).await {
                 Ok(()) => {
                     self.acknowledged(update.seq);
                     return Ok(true);
                 }
                 Err(SinkError::Restart) => return Ok(false),
-                Err(SinkError::Retry(reason)) => reason,
+                Err(SinkError::Retry(reason)) => (reason, None),
+                Err(SinkError::RetryAfter(reason, delay)) => (reason, Some(delay.max(FIRST_DELAY))),
                 Err(fatal) => return Err(self.error(update.seq, fatal)),
             };
-            let delay = backoff.next(self.host.random.fraction());
-            self.failed(update, &chain(&*reason), delay);
+            let delay = wanted.unwrap_or_else(|| backoff.next(self.host.random.fraction()));
+            self.failed(update, &*reason, delay);
             tokio::select! {
                 () = sleep(delay) => {}
                 () = stop.cancelled(), if !stop.is_cancelled() => backoff.reset(),
@@ -331,18 +334,25 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         }
     }
 
-    fn failed(&mut self, update: &SequencedUpdate, error: &str, delay: Duration) {
-        let now = self.host.clock.now();
+    fn failed(&mut self, update: &SequencedUpdate, reason: &(dyn Error + 'static), delay: Duration) {
+        let (error, now) = (&*chain(reason), self.host.clock.now());
+        let quotes = has_cause::<ConsumerText>(reason);
         let (sink, seq, op, source) = (&self.name, update.seq, update.update.op, update.update.source);
         if self.outage.failed(error, now) {
             warn!(sink, seq, %op, source = source.as_str(), error, "sink delivery failed; it is retried until it succeeds");
         } else {
             debug!(sink, seq, error, "sink delivery failed; next retry in {delay:.1?}");
         }
-        self.note_failure(Some(seq), &self.outage, error, delay);
+        self.note_failure(Some(seq), &self.outage, (error, quotes), delay);
     }
 
-    fn note_failure(&self, seq: Option<u64>, outage: &Outage, error: &str, delay: Duration) {
+    fn note_failure(
+        &self,
+        seq: Option<u64>,
+        outage: &Outage,
+        (error, quotes): (&str, bool),
+        delay: Duration,
+    ) {
         let now = self.host.clock.now();
         let failing = SinkFailing {
             seq,
@@ -350,6 +360,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             attempts: outage.attempts(),
             next_attempt: now.checked_add(delay).unwrap_or(now),
             error: error.into(),
+            quotes,
         };
         self.status.send_modify(|status| {
             (status.busy_since, status.lacks_number) = (None, failing.seq.is_none());

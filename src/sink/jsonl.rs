@@ -9,7 +9,7 @@ use std::{
         unix::fs::{FileTypeExt as _, MetadataExt as _},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use rustix::{
@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use super::{
     contract::{Sink, SinkError},
-    kind::{Kind, OpenError, OpenSink, Opening},
+    kind::{Given, Kind, OpenError, OpenSink, Opening},
     numbers::Counter,
 };
 use crate::{
@@ -34,25 +34,71 @@ use crate::{
 pub(super) const KIND: Kind = Kind {
     name: "jsonl",
     syntax: "jsonl|jsonl=PATH",
-    accepts: |target| match target {
+    options: &[],
+    shown: str::to_owned,
+    accepts: |given| match given.target.as_deref() {
         Some("") => Err("jsonl=PATH needs a path; jsonl alone writes to standard output".to_owned()),
         _ => Ok(()),
     },
-    check: |target| target.map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
+    check: |given, _| given.target.as_ref().map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
     open: start,
 };
 
-fn start(target: Option<&str>, opening: Opening) -> Result<OpenSink, OpenError> {
-    let jsonl = target.map_or_else(Jsonl::stdout, |path| Jsonl::file(Path::new(path)))?;
-    let jsonl = jsonl.on(opening.host.clone());
-    let reopen = jsonl.reopen();
-    let reload = move || reopen.now();
-    if target.is_some() {
-        let sequence = opening.sequence.clone();
-        return Ok(opening.deliver(jsonl, sequence, reload));
+fn start(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {
+    let target = given.target.as_deref();
+    let Some(path) = target else {
+        let jsonl = Jsonl::stdout()?.on(opening.host.clone());
+        // The reader of standard output starts from nothing with each run: `seq` is the line's number.
+        return Ok(opening.deliver(jsonl, Counter::default(), || ()));
+    };
+    let reopen = Arc::default();
+    let mut sink = FileSink { path: path.into(), host: opening.host.clone(), jsonl: None, reopen };
+    match Jsonl::file(&sink.path) {
+        Ok(jsonl) => drop(sink.opened(jsonl)),
+        Err(error) if error.may_pass() => {}
+        Err(error) => return Err(error),
     }
-    // The reader of standard output starts from nothing with each run: `seq` is the line's number.
-    Ok(opening.deliver(jsonl, Counter::default(), reload))
+    let (sequence, reopen) = (opening.sequence.clone(), sink.reopen.clone());
+    Ok(opening.deliver(sink, sequence, move || reopen.get().into_iter().for_each(Reopen::now)))
+}
+
+/// A [`Jsonl`] on a file, which is opened again and again until that succeeds.
+struct FileSink {
+    path: PathBuf,
+    host: Host,
+    jsonl: Option<Jsonl>,
+    /// Set when the file is open.
+    reopen: Arc<OnceLock<Reopen>>,
+}
+
+impl FileSink {
+    fn opened(&mut self, jsonl: Jsonl) -> &mut Jsonl {
+        self.reopen.get_or_init(|| jsonl.reopen());
+        self.jsonl.insert(jsonl.on(self.host.clone()))
+    }
+
+    async fn open(&self) -> Result<Jsonl, SinkError> {
+        let path = self.path.clone();
+        let opened = self.host.threads.blocking(move || Jsonl::file(&path)).await;
+        opened.map_err(SinkError::retry)?.map_err(SinkError::retry)
+    }
+}
+
+impl Sink for FileSink {
+    async fn deliver(&mut self, update: &SequencedUpdate) -> Result<(), SinkError> {
+        let jsonl = match self.jsonl.take() {
+            Some(jsonl) => jsonl,
+            None => self.open().await?,
+        };
+        self.opened(jsonl).deliver(update).await
+    }
+
+    async fn interrupted(&mut self) -> SinkError {
+        match &mut self.jsonl {
+            Some(jsonl) => jsonl.interrupted().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// The size of the blocks in which a line is written. A line of 100,000 pods is 300 MB and

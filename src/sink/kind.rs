@@ -1,6 +1,6 @@
 //! What a kind of sink has to offer, and how a sink is opened with its delivery.
 
-use std::{io, path::PathBuf, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, error::Error, io, path::PathBuf, pin::Pin, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -23,26 +23,70 @@ pub enum OpenError {
     #[error("cannot write updates to {} (choose a file that can be created or appended to)", .0.display())]
     File(PathBuf, #[source] io::Error),
     /// The path is a named pipe without a reader.
-    #[error("the named pipe {} has no reader (start its reader first)", .0.display())]
+    #[error("the named pipe {} has no reader (start its reader)", .0.display())]
     NoReader(PathBuf),
     /// Stdout cannot be used.
     #[error("cannot write updates to stdout")]
     Stdout(#[source] io::Error),
+    /// A file of the sink's options cannot be used.
+    #[error("cannot open the sink {0}")]
+    Options(String, #[source] Box<dyn Error + Send + Sync>),
+}
+
+impl OpenError {
+    /// Whether it may pass without a change of the settings: a reader that starts later, or a disk that
+    /// is full, read-only or broken.
+    pub(super) fn may_pass(&self) -> bool {
+        use rustix::io::Errno;
+        let disk = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO].map(Errno::raw_os_error);
+        match self {
+            Self::NoReader(_) => true,
+            Self::File(_, error) => error.raw_os_error().is_some_and(|code| disk.contains(&code)),
+            Self::Stdout(_) | Self::Options(..) => false,
+        }
+    }
+}
+
+/// An option of a kind of sink: `,NAME=VALUE` behind its target, or a field of its object.
+pub(super) struct SinkOption {
+    /// `token-file`; the field is `tokenFile`.
+    pub(super) name: &'static str,
+    /// The syntax of its value. A `FILE` in a config file is relative to that file.
+    pub(super) value: &'static str,
+    /// What it does, in one line.
+    pub(super) help: &'static str,
+}
+
+/// The target and the options of a sink, as the settings give them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) target: Option<String>,
+    pub(super) options: BTreeMap<&'static str, String>,
+}
+
+impl Given {
+    /// The path of an option.
+    pub(super) fn path(&self, option: &str) -> Option<PathBuf> {
+        self.options.get(option).map(PathBuf::from)
+    }
 }
 
 /// A kind of sink.
 pub(super) struct Kind {
     /// The first part of its settings: `jsonl`.
     pub(super) name: &'static str,
-    /// How it is written, the forms separated by `|`: `jsonl|jsonl=PATH`. A `PATH` in a
-    /// config file is relative to that file.
+    /// How it is written without options, the forms separated by `|`: `jsonl|jsonl=PATH`. A `PATH`
+    /// in a config file is relative to that file.
     pub(super) syntax: &'static str,
-    /// Whether this can be its target, the part behind the `=`.
-    pub(super) accepts: fn(target: Option<&str>) -> Result<(), String>,
+    pub(super) options: &'static [SinkOption],
+    /// Its target for people: without what may be secret.
+    pub(super) shown: fn(target: &str) -> String,
+    /// Whether these can be its target and its options. The error repeats nothing that may be secret.
+    pub(super) accepts: fn(&Given) -> Result<(), String>,
     /// Whether it could be opened, as far as that can be known without opening it. It blocks.
-    pub(super) check: fn(target: Option<&str>) -> Result<(), OpenError>,
-    /// Opens it.
-    pub(super) open: fn(target: Option<&str>, Opening) -> Result<OpenSink, OpenError>,
+    pub(super) check: fn(&Given, &Host) -> Result<(), OpenError>,
+    /// Opens it. It blocks.
+    pub(super) open: fn(&Given, Opening) -> Result<OpenSink, OpenError>,
 }
 
 type Running = Pin<Box<dyn Future<Output = Result<(), DeliveryError>> + Send>>;
@@ -60,6 +104,8 @@ pub struct OpenSink {
 /// What the delivery to a sink needs beside the sink.
 pub(super) struct Opening {
     pub(super) name: String,
+    /// Which agent this is, in a stream that continues the one of an earlier run.
+    pub(super) instance: Arc<str>,
     pub(super) updates: Updates,
     /// The numbers of a stream that continues the one of an earlier run.
     pub(super) sequence: Sequence,

@@ -62,9 +62,11 @@ mod kind;
 mod numbers;
 #[cfg(feature = "agent")]
 mod registry;
+#[cfg(feature = "agent")]
+mod webhook;
 
 pub use self::{
-    contract::{Sink, SinkError},
+    contract::{ConsumerText, Sink, SinkError},
     delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
     numbers::{Counter, Numbers},
 };

@@ -1,46 +1,159 @@
 //! The built-in sinks: how each is written in the settings, checked and opened.
 
-use std::{fmt, sync::LazyLock};
+use std::{fmt, path::Path, sync::Arc, sync::LazyLock};
+
+use serde_json::{Map, Value};
 
 use super::{
     delivery::Acknowledged,
     jsonl,
-    kind::{Kind, OpenError, OpenSink, Opening},
+    kind::{Given, Kind, OpenError, OpenSink, Opening},
+    webhook,
 };
-use crate::{db::Sequence, host::Host, mux::Updates};
+use crate::{camel_case::camel_case, db::Sequence, host::Host, mux::Updates};
 
 /// The built-in sinks. A new one gets its own file and one row here.
-const KINDS: &[&Kind] = &[&jsonl::KIND];
+const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
 
-/// A built-in sink and its target, as `--sink` names them.
+/// A built-in sink, its target and its options, as `--sink` names them.
 #[derive(Clone)]
 pub struct Config {
     kind: &'static Kind,
-    target: Option<String>,
+    given: Given,
 }
 
 impl Config {
-    /// Reads `KIND` or `KIND=TARGET`.
+    /// Reads `KIND[=TARGET][,OPTION=VALUE…]`, or a JSON object with the fields `kind`, `target` and
+    /// an option each.
+    ///
+    /// The target of a kind with options ends at the first comma. The target of a kind without
+    /// options may hold commas, but nothing that looks like an option.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with it. Only names are repeated: a target may hold a secret.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (name, target) = text.split_once('=').map_or((text, None), |(name, rest)| (name, Some(rest)));
-        let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
-            return Err(format!(
-                "unknown sink {text:?}; the sinks are {}",
-                Self::syntax().replace('|', ", ")
-            ));
+        if text.starts_with('{') {
+            return Self::from_object(text);
+        }
+        let (name, mut rest) = text.split_at(text.find(['=', ',']).unwrap_or(text.len()));
+        let mut sink = Self { kind: find(name)?, given: Given::default() };
+        if let Some(target) = rest.strip_prefix('=') {
+            let end = if sink.kind.options.is_empty() { first_option(target) } else { target.find(',') };
+            let (target, options) = target.split_at(end.unwrap_or(target.len()));
+            sink.given.target = Some(target.to_owned());
+            rest = options;
+        }
+        for option in rest.split(',').skip(1) {
+            let is_known = sink.kind.options.iter().any(|known| known.name == option);
+            // It may be a part of the target, which is not repeated.
+            let none = || "a comma begins an option, NAME=VALUE; in a URL it is written %2C".to_owned();
+            let alone = || if is_known { Ok((option, "")) } else { Err(none()) };
+            let (name, value) = option.split_once('=').map_or_else(alone, Ok)?;
+            sink.set(str::to_owned, name, value.to_owned())?;
+        }
+        sink.accepted()
+    }
+
+    fn from_object(text: &str) -> Result<Self, String> {
+        let fields: Map<String, Value> =
+            serde_json::from_str(text).map_err(|_| "this is not a JSON object".to_owned())?;
+        let name = fields.get("kind").and_then(Value::as_str).unwrap_or_default();
+        let mut sink = Self { kind: find(name)?, given: Given::default() };
+        for (field, value) in &fields {
+            let value = match value {
+                Value::String(text) => text.clone(),
+                Value::Number(number) => number.to_string(),
+                _ => return Err(format!("{}: expected a string", named(field))),
+            };
+            match &**field {
+                "kind" => {}
+                "target" => sink.given.target = Some(value),
+                _ => sink.set(camel_case, field, value)?,
+            }
+        }
+        sink.accepted()
+    }
+
+    /// Sets an option, whose name is spelled in this way.
+    fn set(&mut self, spell: fn(&str) -> String, name: &str, value: String) -> Result<(), String> {
+        let (kind, shown) = (self.kind, named(name));
+        let Some(option) = kind.options.iter().find(|option| spell(option.name) == name) else {
+            let known: Vec<_> = kind.options.iter().map(|option| spell(option.name)).collect();
+            return Err(if known.is_empty() {
+                let object =
+                    r#"a target with a comma before a "=" is given as an object: {"kind": …, "target": …}"#;
+                format!("{shown}: {} has no options; {object}", kind.name)
+            } else {
+                format!("unknown option {shown}; the options of {} are {}", kind.name, known.join(", "))
+            });
         };
-        (kind.accepts)(target)?;
-        Ok(Self { kind, target: target.map(str::to_owned) })
+        if value.is_empty() {
+            return Err(format!("{shown} needs a value: {name}={}", option.value));
+        }
+        match self.given.options.insert(option.name, value) {
+            Some(_) => Err(format!("{shown} is given twice")),
+            None => Ok(()),
+        }
+    }
+
+    fn accepted(self) -> Result<Self, String> {
+        (self.kind.accepts)(&self.given)?;
+        Ok(self)
+    }
+
+    /// Divides the value of an environment variable: a comma separates sinks, unless an option
+    /// follows it.
+    pub fn split(text: &str) -> Vec<String> {
+        let is_option = |part: &str| {
+            let name = part.split_once('=').map_or("", |(name, _)| name).trim();
+            KINDS.iter().flat_map(|kind| kind.options).any(|option| option.name == name)
+        };
+        let mut sinks: Vec<String> = Vec::new();
+        for part in text.split(',') {
+            match sinks.last_mut() {
+                Some(sink) if is_option(part) => *sink = format!("{sink},{}", part.trim()),
+                _ => sinks.push(part.trim().to_owned()),
+            }
+        }
+        sinks
+    }
+
+    /// The same sink with its relative paths below a directory, as text. A text that is invalid
+    /// stays as it is.
+    pub fn anchored(text: &str, directory: &Path) -> String {
+        let Ok(Self { kind, mut given }) = Self::parse(text) else { return text.to_owned() };
+        let anchor = |path: &mut String| *path = directory.join(&*path).to_string_lossy().into_owned();
+        if kind.syntax.ends_with("PATH") {
+            given.target.iter_mut().for_each(anchor);
+        }
+        for option in kind.options.iter().filter(|option| option.value == "FILE") {
+            given.options.get_mut(option.name).into_iter().for_each(anchor);
+        }
+        let target = given.target.map(|target| ("target".to_owned(), target));
+        let options = given.options.into_iter().map(|(name, value)| (camel_case(name), value));
+        let fields = [("kind".to_owned(), kind.name.to_owned())].into_iter().chain(target).chain(options);
+        Value::Object(fields.map(|(name, value)| (name, Value::String(value))).collect()).to_string()
     }
 
     /// The forms of all sinks, separated by `|`.
     pub fn syntax() -> &'static str {
-        static SYNTAX: LazyLock<String> =
-            LazyLock::new(|| KINDS.iter().map(|kind| kind.syntax).collect::<Vec<_>>().join("|"));
+        static SYNTAX: LazyLock<String> = LazyLock::new(|| {
+            let options = |kind: &Kind| if kind.options.is_empty() { "" } else { "[,OPTION=VALUE…]" };
+            let forms: Vec<_> =
+                KINDS.iter().map(|kind| format!("{}{}", kind.syntax, options(kind))).collect();
+            forms.join("|")
+        });
         &SYNTAX
+    }
+
+    /// The options of all sinks: the sink, the name, the field in a config file, the value's syntax,
+    /// and what it does.
+    pub fn options() -> impl Iterator<Item = [String; 5]> {
+        let all = KINDS.iter().flat_map(|kind| kind.options.iter().map(move |option| (kind.name, option)));
+        all.map(|(kind, option)| {
+            let field = camel_case(option.name);
+            [kind.to_owned(), option.name.to_owned(), field, option.value.to_owned(), option.help.to_owned()]
+        })
     }
 
     /// Whether the sink could be opened, as far as that can be known without opening it. It blocks.
@@ -48,11 +161,11 @@ impl Config {
     /// # Errors
     /// Why it could not be opened.
     pub fn check(&self) -> Result<(), OpenError> {
-        (self.kind.check)(self.target.as_deref())
+        (self.kind.check)(&self.given, &Host::default())
     }
 
     /// Opens the sink and makes its delivery. The numbers of a stream that continues the one of an
-    /// earlier run are from `sequence`.
+    /// earlier run are from `sequence`, and `instance` tells its agent from others.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -63,19 +176,41 @@ impl Config {
         &self,
         updates: Updates,
         sequence: Sequence,
+        instance: &Arc<str>,
         acknowledged: &Acknowledged,
         host: Host,
     ) -> Result<OpenSink, OpenError> {
-        let (name, acknowledged) = (self.to_string(), acknowledged.clone());
-        let opening = Opening { name, updates, sequence, acknowledged, host };
-        (self.kind.open)(self.target.as_deref(), opening)
+        let (name, acknowledged, instance) = (self.to_string(), acknowledged.clone(), instance.clone());
+        (self.kind.open)(&self.given, Opening { name, instance, updates, sequence, acknowledged, host })
     }
 }
 
+fn find(name: &str) -> Result<&'static Kind, String> {
+    KINDS.iter().copied().find(|kind| kind.name == name).ok_or_else(|| {
+        let known: Vec<_> = KINDS.iter().map(|kind| kind.syntax.replace('|', ", ")).collect();
+        format!("unknown sink {}; the sinks are {}", named(name), known.join(", "))
+    })
+}
+
+/// A name in quotes. Something else than a name may hold a secret and is not repeated.
+fn named(name: &str) -> String {
+    let is_name = name.len() <= 32 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    if is_name { format!("{name:?}") } else { "(not a name)".to_owned() }
+}
+
+/// Where the first `,NAME=` begins.
+fn first_option(text: &str) -> Option<usize> {
+    text.match_indices(',').map(|(at, _)| at).find(|at| {
+        let name = text[at + 1..].split_once('=').map_or("", |(name, _)| name);
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+    })
+}
+
 impl fmt::Display for Config {
+    /// Its name: the kind, and the target without what may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name)?;
-        self.target.iter().try_for_each(|target| write!(f, "={target}"))
+        self.given.target.iter().try_for_each(|target| write!(f, "={}", (self.kind.shown)(target)))
     }
 }
 
@@ -87,7 +222,7 @@ impl fmt::Debug for Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        (self.kind.name, &self.target) == (other.kind.name, &other.target)
+        (self.kind.name, &self.given) == (other.kind.name, &other.given)
     }
 }
 

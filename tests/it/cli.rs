@@ -165,7 +165,7 @@ fn invalid_settings_are_one_line() {
     check(
         &["run", "--pod-manifest-path", "a", "--sink", "podman"],
         &expect![[r#"
-            ! podmux: --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH
+            ! podmux: --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH, webhook=URL
             exit 2
         "#]],
     );

@@ -49,6 +49,10 @@ impl FileSystem for Observed {
         self.disk.list(directory)
     }
 
+    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
+        self.disk.canonical(path)
+    }
+
     fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
         self.disk.read_link(path)
     }

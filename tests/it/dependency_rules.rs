@@ -55,10 +55,12 @@ const RULES: &[(&str, &[&str])] = &[
     // Where files of credentials are, and whether they changed.
     ("source/api/connect", &["std::fs"]),
     ("sink", &[ASYNC, "hyper hyper_util", "crate::pod crate::db crate::client crate::host",
-        "crate::backoff crate::error_chain crate::outage",
+        "crate::backoff crate::camel_case crate::certificate_files crate::duration crate::error_chain crate::hex crate::outage",
         "crate::mux::Updates crate::mux::Notify crate::storage::Merged crate::storage::Delivered"]),
     // It writes a file, a pipe or the standard output, and follows rotation.
     ("sink/jsonl", &["std::fs"]),
+    // It signs bodies.
+    ("sink/webhook", &["ring sha2"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
@@ -72,7 +74,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("server/transport", &["std::fs"]),
     ("server/observe/metrics", &["std::fs"]),
     ("settings", &[ASYNC, "-tokio std::env std::fs listenfd clap",
-        "crate::pod crate::manifest::yaml crate::mux::Notify crate::host crate::error_chain",
+        "crate::pod crate::manifest::yaml crate::mux::Notify crate::host crate::error_chain crate::camel_case crate::duration",
         "crate::source -crate::source::http crate::source::http::Config -crate::source::last_good crate::certificate_files",
         "crate::server crate::sink crate::telemetry crate::client"]),
     ("db", &[ASYNC, "-tokio -tokio_util std::fs tokio::sync redb sha2 uuid crate::host crate::error_chain crate::outage"]),
@@ -90,9 +92,11 @@ const RULES: &[(&str, &[&str])] = &[
     ("error_chain", &["std::error std::fmt"]),
     ("certificate_files", &["std::path"]),
     ("hex", &["std"]),
+    ("camel_case", &["std"]),
+    ("duration", &["std"]),
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
-    ("agent", &[ASYNC, PROGRAM, "futures_util rustls crate -crate::cli"]),
+    ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     ("lib", &[ASYNC, "crate"]),
     ("main", &[PROGRAM, "std crate::cli"]),

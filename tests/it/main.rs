@@ -105,4 +105,6 @@ mod validate;
 mod validation;
 mod validation_corpus;
 mod versions;
+mod webhook;
+mod webhook_agent;
 mod yaml;

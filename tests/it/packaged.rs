@@ -296,6 +296,22 @@ fn the_documented_table_of_settings_is_generated_from_the_flags() {
     expect_file![repository(path)].assert_eq(&format!("{before}{BEGIN}{table}\n{END}{after}"));
 }
 
+/// `UPDATE_EXPECT=1 cargo test --test it packaged::` writes the table.
+#[test]
+fn the_documented_options_of_sinks_are_those_of_the_registry() {
+    const BEGIN: &str = "<!-- options: generated -->\n";
+    const END: &str = "<!-- end of options -->\n";
+    let mut table = "\n| sink | option | field | meaning |\n|---|---|---|---|\n".to_owned();
+    for [sink, name, field, value, help] in podmux::sink::Config::options() {
+        table += &format!("| `{sink}` | `{name}={value}` | `{field}` | {help} |\n");
+    }
+    let path = "docs/sinks.md";
+    let text = read(path);
+    let (before, rest) = text.split_once(BEGIN).unwrap_or_else(|| panic!("{path} has no {BEGIN}"));
+    let (_, after) = rest.split_once(END).unwrap_or_else(|| panic!("{path} has no {END}"));
+    expect_file![repository(path)].assert_eq(&format!("{before}{BEGIN}{table}\n{END}{after}"));
+}
+
 /// The lines of `src/` that use one of these names outside of the module itself and of the client
 /// commands.
 fn uses(module: &str, names: &[&str]) -> String {
@@ -329,9 +345,15 @@ fn a_sink_touches_its_file_and_one_row_of_the_registry() {
         src/settings/flags.rs: #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
         src/sink/mod.rs: jsonl::{Jsonl, Reopen},
         src/sink/mod.rs: mod jsonl;
-        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND];
+        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
         src/sink/registry.rs: jsonl,
     "#]].assert_eq(&uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]));
+    expect![[r#"
+        src/sink/mod.rs: mod webhook;
+        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
+        src/sink/registry.rs: webhook,
+    "#]]
+    .assert_eq(&uses("src/sink/webhook.rs", &["webhook", "Webhook"]));
 }
 
 /// CONTRIBUTING.md lists what a new source touches.

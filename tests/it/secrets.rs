@@ -294,8 +294,20 @@ async fn tells_no_secret(anonymous_auth: bool) {
 
     let web = Web::start(Reply::ok(with_env("polled", "8675309421"))).await;
     let url = web.at("/pods?token=canary8675309").replace("http://", "http://user:canary8675309@");
-    let settings =
-        format!("manifestUrl: \"{url}\"\nmanifestUrlHeader: [\"X-Token: {TEXT}\"]\nhttpCheckFrequency: 1h\n");
+    // The server repeats what it receives.
+    let hub = Web::start(Reply::ok("")).await;
+    hub.play(|seen| {
+        let said =
+            format!("{} {} {:?}", seen.path, seen.header("authorization"), seen.header("podmux-signature"));
+        Reply::new(401, said).header("Content-Type", "text/plain")
+    });
+    fs::write(at("hub-token"), format!("{TEXT}-hub\n")).unwrap();
+    fs::write(at("hub-key"), format!("{TEXT}-key\n")).unwrap();
+    let hook = hub.at("/hook?key=canary8675309");
+    let settings = format!(
+        "manifestUrl: \"{url}\"\nmanifestUrlHeader: [\"X-Token: {TEXT}\"]\nhttpCheckFrequency: 1h\n\
+         sink:\n- jsonl\n- {{kind: webhook, target: \"{hook}\", tokenFile: hub-token, hmacFile: hub-key}}\n"
+    );
     fs::write(at("config.yaml"), settings).unwrap();
 
     // The plugin writes its canary to both outputs, and fails.
@@ -321,6 +333,8 @@ async fn tells_no_secret(anonymous_auth: bool) {
     web.asked(1).await;
     agent.logs("source=\"url\"");
     agent.logs("source=\"api\"");
+    agent.logs("the server answered 401 Unauthorized (does token-file hold the right token?): /hook?***");
+    assert_eq!(hub.asked(1).await[0].header("authorization"), format!("Bearer {TEXT}-hub"));
     assert_eq!(web.seen()[0].header("x-token"), TEXT);
 
     // The answer shows the canary only to the client that sent it.
@@ -347,7 +361,11 @@ async fn tells_no_secret(anonymous_auth: bool) {
     fs::write(at("kubeconfig"), format!("users:\n- name: a\n  user: {{token: [{TEXT}, {NUMBER}]}}\n"))
         .unwrap();
     agent.signal(Signal::HUP);
-    fs::write(at("config.yaml"), format!("manifestUrl: {TEXT}\nmanifestUrlHeader: {TEXT}\n")).unwrap();
+    fs::write(
+        at("config.yaml"),
+        format!("manifestUrl: {TEXT}\nmanifestUrlHeader: {TEXT}\nsink: webhook=https://{TEXT}@h/\n"),
+    )
+    .unwrap();
     agent.signal(Signal::HUP);
     agent.logs("reload failed");
     assert_none("what the agent answers", &asked(&agent));

@@ -115,6 +115,7 @@ async fn an_agent_with_a_stuck_sink_is_not_ready() {
         attempts: 5,
         next_attempt: Clock::default().now(),
         error: "disk full".into(),
+        quotes: false,
     };
     set(&|sink| sink.failing = Some(failing(Clock::default().now())));
     assert_eq!(server.get("/readyz").await.code, 200);

@@ -514,11 +514,11 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --file-check-frequency: "0" is out of bounds: 100ms to 24h
         --shutdown-grace: "1h0m1s" is out of bounds: 0s to 1h
         0s: accepted
-        --sink: unknown sink "exec=/bin/true"; the sinks are jsonl, jsonl=PATH
-        --sink: unknown sink "webhook=http://localhost"; the sinks are jsonl, jsonl=PATH
-        --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH
+        --sink: unknown sink "exec"; the sinks are jsonl, jsonl=PATH, webhook=URL
+        webhook=http://localhost: accepted
+        --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH, webhook=URL
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
-        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH
+        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL
         --sink: jsonl is given twice
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
@@ -724,7 +724,9 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\nsink: exec=a\n",
-            expect![[r#"DIR/config.yaml:2:1: sink: unknown sink "exec=a"; the sinks are jsonl, jsonl=PATH"#]],
+            expect![[
+                r#"DIR/config.yaml:2:1: sink: unknown sink "exec"; the sinks are jsonl, jsonl=PATH, webhook=URL"#
+            ]],
         ),
         (
             "podManifestPath: /m\npodManifestPath: /n\n",

@@ -33,8 +33,8 @@ use crate::support::{
     web::{Reply, Web},
 };
 
-/// The consumers. `webhook` follows when there is such a sink.
-pub const CONSUMERS: &str = "stdout file newcomer lines run events";
+/// The consumers.
+pub const CONSUMERS: &str = "stdout file newcomer lines run events webhook";
 /// The faults that may happen.
 pub const FAULTS: &str = "disk stdout rotation cut receiver source restart state configuration node clock";
 /// The size of the disk of the output file.

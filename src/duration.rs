@@ -70,7 +70,7 @@ fn count(number: &str, size: u64) -> Option<u64> {
 }
 
 /// Shows a duration in the largest unit that needs no fraction.
-pub(super) struct Short(pub(super) Duration);
+struct Short(Duration);
 
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
