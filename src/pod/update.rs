@@ -106,7 +106,7 @@ impl SequencedUpdate {
     /// A line of 100,000 pods has 300 MB, so the line is not made as a whole; the
     /// pieces of the pods borrow the pods' own texts.
     pub fn line(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
-        let run = self.run.as_ref().map_or_else(String::new, |run| format!(r#""run":"{run}","#));
+        let run = self.run.as_ref().map(|run| format!(r#""run":"{run}","#)).unwrap_or_default();
         let more = if self.more { r#""more":true,"# } else { "" };
         let head = format!(
             r#"{{"seq":{},{run}"time":"{:.6}","op":"{}","source":"{}",{more}"pods":["#,
