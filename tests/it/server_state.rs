@@ -185,7 +185,7 @@ async fn sinks_show_their_state_and_how_many_pods_they_are_behind() {
     assert_eq!(seen["since"], now.to_string());
     set(&|sink| sink.busy_since = Some(long_ago()));
     assert_eq!(sink().await["state"], "stuck");
-    let next = now + Duration::from_secs(60);
+    let next = now + Duration::from_mins(1);
     let failing = || SinkFailing {
         seq: Some(8),
         since: long_ago(),
