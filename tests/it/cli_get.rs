@@ -451,9 +451,9 @@ fn no_more() -> Reply {
 /// Answers each other request of the stream with these lines, and then with no more.
 fn stream_once(answer: impl Fn(&Asked) -> Reply + Send) -> impl Fn(&Asked, usize) -> Reply + Send {
     let asked_before = Cell::new(false);
-    move |asked, _| match asked.line.starts_with("GET /updates") {
-        true if asked_before.replace(!asked_before.get()) => no_more(),
-        _ => answer(asked),
+    move |asked, _| {
+        let is_second = asked.line.starts_with("GET /updates") && asked_before.replace(!asked_before.get());
+        if is_second { no_more() } else { answer(asked) }
     }
 }
 
@@ -665,9 +665,9 @@ fn updates_continue_after_the_last_complete_one() {
 
 #[test]
 fn the_first_connection_is_not_repeated() {
-    let agent = Agent::start(|asked, _| match asked.line.starts_with("GET /updates") {
-        true => Reply::text(503, "stopping"),
-        false => three(asked, 0),
+    let agent = Agent::start(|asked, _| {
+        let is_stream = asked.line.starts_with("GET /updates");
+        if is_stream { Reply::text(503, "stopping") } else { three(asked, 0) }
     });
     check(
         &agent,

@@ -343,9 +343,9 @@ impl ModelConsumer {
                 continue;
             }
             // The set says everything about its pods, but for names that others have now.
-            let stays = |pod: &Plain| model.merged.values().any(|held| held.pod.key() == pod.key());
+            let is_wanted = |pod: &Plain| model.merged.values().any(|held| held.pod.key() == pod.key());
             if let Some(pods) = received.get_mut(&(Op::Remove, source)) {
-                pods.retain(stays);
+                pods.retain(is_wanted);
             }
             received.remove(&(Op::Add, source));
             if begins(source) || notify == Notify::Snapshot {

@@ -139,7 +139,14 @@ async fn a_sink_that_cannot_get_numbers_is_not_ready() {
     assert!(metric(&server, "podmux_sink_busy_seconds{sink=\"test\"}").await.unwrap() > 30.0);
     // It is full.
     let (since, next_attempt) = (long_ago(), Clock::default().now());
-    let failing = || SinkFailing { seq: None, since, attempts: 9, next_attempt, error: "disk full".into() };
+    let failing = || SinkFailing {
+        seq: None,
+        since,
+        attempts: 9,
+        next_attempt,
+        error: "disk full".into(),
+        quotes: false,
+    };
     set(&|sink| (sink.busy_since, sink.failing) = (None, Some(failing())));
     let reply = server.get("/readyz?verbose").await;
     assert_eq!(reply.code, 503);
@@ -186,13 +193,14 @@ async fn sinks_show_their_state_and_how_many_pods_they_are_behind() {
     assert_eq!(seen["since"], now.to_string());
     set(&|sink| sink.busy_since = Some(long_ago()));
     assert_eq!(sink().await["state"], "stuck");
-    let next = now + Duration::from_secs(60);
+    let next = now + Duration::from_mins(1);
     let failing = || SinkFailing {
         seq: Some(8),
         since: long_ago(),
         attempts: 5,
         next_attempt: next,
         error: "full".into(),
+        quotes: false,
     };
     set(&|sink| (sink.busy_since, sink.failing) = (None, Some(failing())));
     let seen = sink().await;
