@@ -303,7 +303,8 @@ fn the_documented_options_of_sinks_are_those_of_the_registry() {
     const END: &str = "<!-- end of options -->\n";
     let mut table = "\n| sink | option | field | meaning |\n|---|---|---|---|\n".to_owned();
     for [sink, name, field, value, help] in podmux::sink::Config::options() {
-        table += &format!("| `{sink}` | `{name}={value}` | `{field}` | {help} |\n");
+        let row = format!("| `{sink}` | `{name}={value}` | `{field}` | {help} |\n");
+        table += &row;
     }
     let path = "docs/sinks.md";
     let text = read(path);

@@ -269,6 +269,24 @@ fn everything(socket: &Path) -> String {
     all
 }
 
+/// A server for a webhook that rejects everything and repeats what it receives, and the settings of the
+/// sink.
+async fn hub(directory: &Path) -> (Web, String) {
+    let hub = Web::start(Reply::ok("")).await;
+    hub.play(|seen| {
+        let said =
+            format!("{} {} {:?}", seen.path, seen.header("authorization"), seen.header("podmux-signature"));
+        Reply::new(401, said).header("Content-Type", "text/plain")
+    });
+    fs::write(directory.join("hub-token"), format!("{TEXT}-hub\n")).unwrap();
+    fs::write(directory.join("hub-key"), format!("{TEXT}-key\n")).unwrap();
+    let url = hub.at("/hook?key=canary8675309");
+    let sink = format!(
+        "sink:\n- jsonl\n- {{kind: webhook, target: \"{url}\", tokenFile: hub-token, hmacFile: hub-key}}\n"
+    );
+    (hub, sink)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_agent_tells_no_secret_of_any_source() {
     tells_no_secret(false).await;
@@ -294,19 +312,10 @@ async fn tells_no_secret(anonymous_auth: bool) {
 
     let web = Web::start(Reply::ok(with_env("polled", "8675309421"))).await;
     let url = web.at("/pods?token=canary8675309").replace("http://", "http://user:canary8675309@");
-    // The server repeats what it receives.
-    let hub = Web::start(Reply::ok("")).await;
-    hub.play(|seen| {
-        let said =
-            format!("{} {} {:?}", seen.path, seen.header("authorization"), seen.header("podmux-signature"));
-        Reply::new(401, said).header("Content-Type", "text/plain")
-    });
-    fs::write(at("hub-token"), format!("{TEXT}-hub\n")).unwrap();
-    fs::write(at("hub-key"), format!("{TEXT}-key\n")).unwrap();
-    let hook = hub.at("/hook?key=canary8675309");
+    let (hub, sink) = hub(directory.path()).await;
     let settings = format!(
         "manifestUrl: \"{url}\"\nmanifestUrlHeader: [\"X-Token: {TEXT}\"]\nhttpCheckFrequency: 1h\n\
-         sink:\n- jsonl\n- {{kind: webhook, target: \"{hook}\", tokenFile: hub-token, hmacFile: hub-key}}\n"
+         {sink}"
     );
     fs::write(at("config.yaml"), settings).unwrap();
 

@@ -262,12 +262,12 @@ fn a_start_that_can_never_work_is_refused_with_one_line() {
         assert_eq!(code, 2, "{log}");
         let last = log.lines().last().unwrap().replace(&*at.to_string(), "@");
         assert!(!log.contains("s3cret"), "{log}");
-        shown += &format!("{last}\n");
+        shown.extend([&*last, "\n"]);
     }
     expect![[r#"
         podmux: --sink: http is not encrypted, and pods may hold secrets: use https (http only to 127.0.0.0/8, [::1] or localhost)
         podmux: --sink: the URL holds a user or a password: put a token into a file, and give token-file=FILE
-        podmux: --sink: unknown option "tokens"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout (each comma begins an option, and in a URL it is written %2C)
+        podmux: --sink: unknown option "tokens"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout
         podmux: cannot open the sink webhook=https://hub.example/pods: cannot read @/directory: is a directory
         podmux: cannot open the sink webhook=https://hub.example/: cannot read @/directory: is a directory
         podmux: cannot write updates to @/directory (choose a file that can be created or appended to): Is a directory (os error 21)
@@ -321,7 +321,7 @@ fn the_check_reads_the_files_of_the_options_and_the_config_file_has_objects() {
         2
         podmux: @/config.yaml:2:1: sink: value 2: "tokenFile": expected a string
         2
-        podmux: @/config.yaml:2:1: sink: value 2: unknown option "token"; the options of webhook are token-file, hmac-file, ca-file, cert-file, key-file, max-bytes, timeout (each comma begins an option, and in a URL it is written %2C)
+        podmux: @/config.yaml:2:1: sink: value 2: unknown option "token"; the options of webhook are tokenFile, hmacFile, caFile, certFile, keyFile, maxBytes, timeout
         2
         podmux: @/config.yaml:2:1: sink: webhook=https://h/ is given twice
     "#]].assert_eq(&shown.concat());
