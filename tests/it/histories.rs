@@ -279,7 +279,8 @@ struct ModelConsumer {
 }
 
 impl ModelConsumer {
-    fn predict(&self, model: &Model, (notify, begins_with_sets): Consumer) -> Vec<Predicted> {
+    /// The differences, by operation and source.
+    fn differences(&self, model: &Model) -> BTreeMap<(Op, usize), Vec<Plain>> {
         let mut received: BTreeMap<(Op, usize), Vec<Plain>> = BTreeMap::new();
         let mut say = |op, held: &Held| received.entry((op, held.source)).or_default().push(held.pod.clone());
         for name in 0..=u8::MAX {
@@ -302,6 +303,11 @@ impl ModelConsumer {
                 }
             }
         }
+        received
+    }
+
+    fn predict(&self, model: &Model, (notify, begins_with_sets): Consumer) -> Vec<Predicted> {
+        let mut received = self.differences(model);
         let begins = |source: usize| model.live(source) && !self.seen.contains(&source);
         let in_turn = |received: &BTreeMap<(Op, usize), Vec<Plain>>| {
             let mut list: Vec<Predicted> = Vec::new();

@@ -9,7 +9,7 @@ use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
     os::unix::net::UnixStream,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use base64::Engine as _;
@@ -297,9 +297,9 @@ async fn an_agent_with_anonymous_auth_tells_no_secret_of_any_source() {
     tells_no_secret(true).await;
 }
 
-async fn tells_no_secret(anonymous_auth: bool) {
-    let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
+/// Manifests with a canary each, and a kubeconfig whose plugin tells one.
+fn plant(directory: &Path) -> PathBuf {
+    let at = |name: &str| directory.join(name);
     let manifests = at("manifests");
     fs::create_dir(&manifests).unwrap();
     for (name, value) in
@@ -310,15 +310,6 @@ async fn tells_no_secret(anonymous_auth: bool) {
     fs::write(manifests.join("anchor.yaml"), with_env("anchor", "&canary8675309!")).unwrap();
     fs::write(manifests.join("token.yaml"), TEXT).unwrap();
 
-    let web = Web::start(Reply::ok(with_env("polled", "8675309421"))).await;
-    let url = web.at("/pods?token=canary8675309").replace("http://", "http://user:canary8675309@");
-    let (hub, sink) = hub(directory.path()).await;
-    let settings = format!(
-        "manifestUrl: \"{url}\"\nmanifestUrlHeader: [\"X-Token: {TEXT}\"]\nhttpCheckFrequency: 1h\n\
-         {sink}"
-    );
-    fs::write(at("config.yaml"), settings).unwrap();
-
     // The plugin writes its canary to both outputs, and fails.
     fs::write(at("plugin.sh"), format!("echo {TEXT}\necho {TEXT} >&2\nexit 1\n")).unwrap();
     let plugin = json!({ "exec": {
@@ -327,6 +318,21 @@ async fn tells_no_secret(anonymous_auth: bool) {
     } });
     let cluster = json!({ "server": format!("https://user:{TEXT}@127.0.0.1:1/{TEXT}"), "insecure-skip-tls-verify": true });
     fs::write(at("kubeconfig"), config(&cluster, &plugin).to_string()).unwrap();
+    manifests
+}
+
+async fn tells_no_secret(anonymous_auth: bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let manifests = plant(directory.path());
+    let web = Web::start(Reply::ok(with_env("polled", "8675309421"))).await;
+    let url = web.at("/pods?token=canary8675309").replace("http://", "http://user:canary8675309@");
+    let (hub, sink) = hub(directory.path()).await;
+    let settings = format!(
+        "manifestUrl: \"{url}\"\nmanifestUrlHeader: [\"X-Token: {TEXT}\"]\nhttpCheckFrequency: 1h\n\
+         {sink}"
+    );
+    fs::write(at("config.yaml"), settings).unwrap();
 
     let (socket, mut manager) = (at("socket"), ManagerDouble::new());
     let listen = format!("unix:{}", socket.display());

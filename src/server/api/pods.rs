@@ -68,7 +68,7 @@ async fn list_with(
         let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
         return Ok(([(ALLOW, "GET,HEAD")], error).into_response());
     }
-    let page = PageRequest::new(&params)?;
+    let page = PageRequest::new(params)?;
     let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
     let snapshot = server.snapshot().await?;
     check_version(params, page.is_continued(), snapshot.seq)?;

@@ -35,7 +35,7 @@ impl Replica {
         let mut fields: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         fields.retain(|field| *field != "run");
         let sources = line["sources"].as_array();
-        assert_eq!(fields.iter().any(|field| *field == "sources"), line["source"] == "*");
+        assert_eq!(fields.contains(&"sources"), line["source"] == "*");
         fields.retain(|field| *field != "sources");
         assert_eq!(fields, ["op", "pods", "seq", "source", "time"]);
         assert!(sources.is_none_or(|sources| sources.len() == line["pods"].as_array().unwrap().len()));
