@@ -622,6 +622,7 @@ fn snapshot_is_one_set_with_everything_once_every_source_has_spoken() {
          file: b=i:2",
         &expect![[r#"
             > file: a b
+            SET file: default/a#a-uid default/b#b-uid
             > api: c^1
             SET *: default/c#c-uid default/a#a-uid default/b#b-uid
             > api: c^1
@@ -647,6 +648,7 @@ fn snapshot_and_updates_is_a_set_when_pods_come_or_go_and_else_the_updates() {
          file: b!!=i:3",
         &expect![[r#"
             > file: a b
+            SET file: default/a#a-uid default/b#b-uid
             > api:
             SET *: default/a#a-uid default/b#b-uid
             > file: a b=i:2

@@ -107,6 +107,23 @@ fn the_packaged_configuration_has_all_settings_with_their_defaults() {
     assert_eq!(settings.url.unwrap().headers.len(), 1);
 }
 
+/// `tests/earlier` has the files of version 0.1.0 before sinks had options.
+#[test]
+fn a_config_file_of_an_earlier_version_means_the_same() {
+    let names = |text: &str| -> BTreeSet<String> {
+        yaml::fields(text).unwrap().into_iter().map(|field| field.name).collect()
+    };
+    let (earlier, now) =
+        (uncommented(&read("tests/earlier/config.yaml")), uncommented(&read("systemd/config.yaml")));
+    assert!(names(&earlier).is_subset(&names(&now)));
+    for sinks in ["sink: [jsonl]", "sink: jsonl=updates.jsonl", "sink: [jsonl, jsonl=/var/log/a=b]"] {
+        let settings = load(&earlier.replace("sink: [jsonl]", sinks));
+        assert_eq!(settings.warnings, Vec::<String>::new());
+        let last = settings.sinks.last().unwrap().to_string();
+        assert!(sinks.trim_end_matches(']').ends_with(last.rsplit('/').next().unwrap()), "{sinks}: {last}");
+    }
+}
+
 #[test]
 fn the_package_sets_only_the_directory_of_manifests() {
     let installed = Settings { config: None, ..load(&read("systemd/config.yaml")) };

@@ -301,7 +301,7 @@ async fn a_posted_pod_in_conflict_with_a_file_stays_stored_and_can_be_deleted() 
         script,
         &expect![[r#"
             > GET PODS/web
-            200 default/web@-
+            200 default/web@1
             > PUT PODS/web $web=i:2
             403 pods "web" is forbidden: it is held by source file (from /etc/podmux/web.yaml): change it there
         "#]],
@@ -342,17 +342,17 @@ async fn writes_to_the_api_servers_pods_are_403() {
         &server,
         script,
         &expect![[r#"
-        > GET PODS/web
-        200 default/web@-
-        > POST PODS $web
-        403 pods "web" is forbidden: it is held by source api: change it at the API server
-        > POST /pods $web
-        403 pods "web" is forbidden: it is held by source api: change it at the API server
-        > PUT PODS/web $web=i:2
-        403 pods "web" is forbidden: it is held by source api: change it at the API server
-        > DELETE PODS/web
-        403 pods "web" is forbidden: it is held by source api: change it at the API server
-    "#]],
+            > GET PODS/web
+            200 default/web@1
+            > POST PODS $web
+            403 pods "web" is forbidden: it is held by source api: change it at the API server
+            > POST /pods $web
+            403 pods "web" is forbidden: it is held by source api: change it at the API server
+            > PUT PODS/web $web=i:2
+            403 pods "web" is forbidden: it is held by source api: change it at the API server
+            > DELETE PODS/web
+            403 pods "web" is forbidden: it is held by source api: change it at the API server
+        "#]],
     )
     .await;
     assert!(server.posts.all().is_empty());
