@@ -106,7 +106,7 @@ impl Tasks {
 
     /// Waits until every task has ended. The shutdown deadline starts when the stop token is
     /// cancelled, also because a task failed, or with the token of
-    /// [`deadline_starts_with`](Self::deadline_starts_with). It lasts for the `grace` of that
+    /// [`deadline_between`](Self::deadline_between). It lasts for the `grace` of that
     /// moment. Tasks that are unfinished then are logged and aborted.
     ///
     /// Returns the names of the unfinished tasks, sorted.

@@ -2,8 +2,9 @@
 
 use std::{future::Future, time::Duration};
 
+#[cfg(feature = "agent")]
+use podmux::db::Sequence;
 use podmux::{
-    db::Sequence,
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, SourceName},
     sink::{Delivery, DeliveryError, SequencedUpdate, SinkStatus},
@@ -16,11 +17,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "agent")]
+use crate::support::state::{Disk, ENOSPC, Fault, Operation, State};
 use crate::support::{
     logs::collected,
     script::pod,
     sinks::{Behaviour, Received, SinkDouble},
-    state::{Disk, ENOSPC, Fault, Operation, State},
 };
 
 /// A mux with one source.
@@ -58,6 +60,7 @@ impl Upstream {
     }
 
     /// To a sink whose numbers are reserved in a state.
+    #[cfg(feature = "agent")]
     fn deliver_numbered(&self, sequence: Sequence) -> Running {
         let (double, received) = SinkDouble::new(Behaviour::Accepts);
         let (delivery, status) = Delivery::new("double", double, self.mux.updates(Notify::Incremental));
@@ -312,6 +315,7 @@ async fn one_pod_is_never_divided() {
     assert_eq!(heard, ["1 ADD file 1", "2 ADD file 1"]);
 }
 
+#[cfg(feature = "agent")]
 #[tokio::test]
 async fn a_sink_whose_numbers_find_no_space_says_so_until_there_is_some() {
     let mut upstream = Upstream::start();
@@ -335,6 +339,7 @@ async fn a_sink_whose_numbers_find_no_space_says_so_until_there_is_some() {
     drop(state);
 }
 
+#[cfg(feature = "agent")]
 #[tokio::test(start_paused = true)]
 async fn a_sink_whose_numbers_wait_for_a_disk_counts_as_stuck() {
     let dir = tempfile::tempdir().unwrap();
