@@ -14,7 +14,10 @@ fn a_manifest_file_and_a_posted_pod_reach_the_sink() {
     machine.packaged_drop_in("output-file");
     machine.restart();
     let mut updates = machine.updates();
-    assert!(updates.next().unwrap().contains(r#""op":"SET""#));
+    for source in ["file", "http", "url", "api"] {
+        let begin = format!(r#""op":"SET","source":"{source}""#);
+        assert!(updates.next().unwrap().contains(&begin), "{source} begins");
+    }
     machine.write("/etc/podmux/manifests/web.yaml", pod("web").to_string());
     let update = updates.next().unwrap();
     assert!(update.contains(r#""op":"ADD""#) && update.contains("web-node1"), "{update}");
