@@ -87,6 +87,8 @@ pub struct World {
     pub behind: u64,
     steps: Vec<String>,
     round: u64,
+    /// How the consumers differ from what is wanted, when that was looked at last.
+    differences: String,
 }
 
 impl World {
@@ -131,6 +133,7 @@ impl World {
             behind: 0,
             steps: Vec::new(),
             round: 0,
+            differences: String::new(),
         };
         // The directory is never empty: an empty one that comes back may be a volume that is not mounted.
         world.write_file("always");
@@ -199,7 +202,7 @@ impl World {
                 return seen;
             }
             if begun.elapsed() > PATIENCE {
-                self.fail(&format!("never: {what}"));
+                self.fail(&format!("never: {what}\n{}", self.differences));
             }
             thread::sleep(Duration::from_millis(3));
         }
@@ -407,22 +410,23 @@ impl World {
         let sources = self.model.wanted(&self.settings);
         let held = |pod: &Value| Held { source: sources[&pod_key(pod)].0.clone(), pod: compared(pod) };
         let wanted: Pods = listed.iter().map(|pod| (pod_key(pod), held(pod))).collect();
-        let mut differences = Vec::new();
-        self.readers(|reader| {
-            if self.plan.has("file") || !reader.is_named("file") {
-                differences.extend(reader.differs(&wanted));
-            }
-        });
-        if self.plan.has("newcomer") {
-            // The agent may still be about to open the file of the last rotation.
-            self.wait_for("what a newcomer to the file has to hold", |world| {
-                world.tail.iter().all(|tail| tail.alone_differs(&wanted).is_none()).then_some(())
+        // A connection may have been cut after the marker, in the middle of a beginning.
+        self.wait_for("the wanted pods, at each consumer", |world| {
+            world.tail.iter_mut().for_each(Tail::read);
+            let mut differences = Vec::new();
+            let has_file = world.plan.has("file");
+            world.readers(|reader| {
+                if has_file || !reader.is_named("file") {
+                    differences.extend(reader.differs(&wanted));
+                }
             });
-        }
-        differences.extend(self.law.faults());
-        if !differences.is_empty() {
-            self.fail(&differences.join("\n"));
-        }
+            if world.plan.has("newcomer") {
+                // The agent may still be about to open the file of the last rotation.
+                differences.extend(world.tail.iter().filter_map(|tail| tail.alone_differs(&wanted)));
+            }
+            world.differences = differences.join("\n");
+            world.differences.is_empty().then_some(())
+        });
     }
 }
 
