@@ -13,8 +13,3 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     }
     text
 }
-
-/// Whether an error or one of its causes is of a type.
-pub(crate) fn has_cause<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
-    error.is::<E>() || error.source().is_some_and(has_cause::<E>)
-}

@@ -14,7 +14,7 @@ use imbl::{OrdMap, ordmap::DiffItem};
 use jiff::Timestamp;
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::sleep,
+    time::{Instant, sleep_until},
 };
 
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
 
 /// The length of the queue of requests for snapshots.
 const REQUESTS: usize = 64;
-/// How many beginnings are remembered from whose middle nobody can continue.
+/// How many beginnings are remembered in whose middle no watcher can continue.
 const UNFINISHED: usize = 1024;
 /// The delay after a failure to reserve numbers.
 const RESERVE_DELAY: Duration = Duration::from_secs(1);
@@ -59,9 +59,11 @@ struct Ring {
     bytes: usize,
     /// The number after which the history begins.
     floor: u64,
-    /// The numbers in beginnings of watchers from which nobody can continue: those of all SETs
+    /// The numbers in beginnings of watchers after which no watcher can continue: those of all SETs
     /// and ADDs but the last, from the first to the last of them.
     unfinished: VecDeque<(u64, u64)>,
+    /// Nor can one continue after a lower number: it may be one of those, forgotten since.
+    forgotten: u64,
 }
 
 impl Ring {
@@ -78,13 +80,13 @@ impl Ring {
         }
     }
 
-    /// Notes numbers from which nobody can continue.
+    /// Notes numbers after which no watcher can continue.
     fn note_unfinished(&mut self, first: u64, last: u64) {
         self.unfinished.push_back((first, last));
         if self.unfinished.len() > UNFINISHED
             && let Some((_, last)) = self.unfinished.pop_front()
         {
-            self.rise(last + 1);
+            self.forgotten = last + 1;
         }
     }
 
@@ -95,9 +97,9 @@ impl Ring {
         }
     }
 
-    /// The number of the newest update, or that after which the history begins.
+    /// The number after which the next update comes: that of the newest one, if nothing is higher.
     fn last(&self) -> u64 {
-        self.held.back().map_or(self.floor, |newest| newest.seq)
+        self.held.back().map_or(self.floor, |newest| newest.seq).max(self.forgotten)
     }
 
     /// The first update after a number; `None` if there is none yet.
@@ -139,13 +141,16 @@ impl Snapshot {
     }
 }
 
-/// What a reader asks for.
+/// The first updates of a watcher, and the number after which it continues.
+type Beginning = (VecDeque<Arc<SequencedUpdate>>, u64);
+
+/// A request of a reader.
 #[derive(Debug)]
 enum Request {
     /// The view and its position.
     Snapshot(oneshot::Sender<Snapshot>),
     /// The beginning of a stream.
-    Beginning(oneshot::Sender<Vec<Arc<SequencedUpdate>>>),
+    Beginning(oneshot::Sender<Beginning>),
 }
 
 /// The task that numbers the updates and keeps the newest ones.
@@ -163,8 +168,10 @@ pub struct History {
     written: u64,
     news: watch::Sender<()>,
     requests: mpsc::Receiver<Request>,
+    /// The next update, if there is no number for it yet.
+    unnumbered: Option<PodUpdate>,
     /// Watchers whose beginning has no numbers yet.
-    waiting: Vec<oneshot::Sender<Vec<Arc<SequencedUpdate>>>>,
+    waiting: Vec<oneshot::Sender<Beginning>>,
     /// The outage of the numbers.
     outage: Outage,
 }
@@ -180,6 +187,7 @@ impl History {
             bytes: 0,
             floor: sequence.last(),
             unfinished: VecDeque::new(),
+            forgotten: 0,
         };
         let ring = Arc::new(Mutex::new(ring));
         let (news, seen) = watch::channel(());
@@ -195,6 +203,7 @@ impl History {
             written: 0,
             news,
             requests,
+            unnumbered: None,
             waiting: Vec::new(),
             outage: Outage::default(),
         };
@@ -210,28 +219,40 @@ impl History {
     /// Records updates until the mux has ended. An update that has no number by then is part
     /// of the SETs with which the next run starts.
     pub async fn run(mut self) {
-        let mut failed = false;
+        let (mut failed, mut due) = (false, None);
         let sequence = self.sequence.clone();
         loop {
-            let (ready, is_waiting) = (self.sequence.is_ready(), self.outage.since().is_some());
+            let ready = self.sequence.is_ready();
+            if ready {
+                // Another task may have reserved the numbers.
+                self.recovered();
+                (failed, due) = (false, None);
+            }
+            let is_waiting = self.outage.since().is_some();
+            let at = match ready {
+                true => Instant::now(),
+                false => *due.get_or_insert_with(|| Instant::now() + RESERVE_DELAY),
+            };
             tokio::select! {
                 biased;
                 // Requests are answered also while no number can be reserved.
                 Some(request) = self.requests.recv(), if ready || is_waiting => self.answer(request),
-                () = sleep(RESERVE_DELAY), if !ready => {
-                    failed = false;
-                    self.waits("the database does not answer");
-                }
-                reserved = sequence.reserve(), if !ready && !failed => match reserved {
-                    Ok(()) => self.recovered(),
-                    Err(error) => {
-                        failed = true;
-                        self.waits(&chain(&error));
+                () = sleep_until(at), if !ready => {
+                    if !failed {
+                        self.waits("the database does not answer");
                     }
+                    (failed, due) = (false, None);
+                }
+                reserved = sequence.reserve(), if !ready && !failed => if let Err(error) = reserved {
+                    failed = true;
+                    self.waits(&chain(&error));
                 },
                 () = self.updates.mux_ended(), if is_waiting => return,
                 update = self.updates.next(), if ready => match update {
-                    Some(update) => self.record(update),
+                    Some(update) => {
+                        self.unnumbered = Some(update);
+                        self.record_all();
+                    }
                     None => return,
                 },
             }
@@ -248,8 +269,18 @@ impl History {
         if let Some(attempts) = self.outage.recovered() {
             tracing::info!(attempts, "history recovered: /updates continues");
         }
+        self.record_all();
         for request in std::mem::take(&mut self.waiting) {
             self.answer(Request::Beginning(request));
+        }
+    }
+
+    /// Records what there is, as far as there are numbers.
+    fn record_all(&mut self) {
+        while self.sequence.is_ready()
+            && let Some(update) = self.unnumbered.take().or_else(|| self.updates.try_next())
+        {
+            self.record(update);
         }
     }
 
@@ -292,17 +323,19 @@ impl History {
     /// reserved, the view is ahead of the stream: a watcher that continues from there receives some
     /// changes twice, which is harmless.
     fn answer(&mut self, request: Request) {
-        while self.sequence.is_ready()
-            && let Some(update) = self.updates.try_next()
-        {
-            self.record(update);
-        }
-        let is_ready = self.sequence.is_ready();
+        self.record_all();
+        let is_ready = self.sequence.is_ready() && self.unnumbered.is_none();
         let merged = if is_ready { self.updates.newest() } else { self.updates.ahead() };
         // The reader may have gone away.
         match request {
             Request::Snapshot(request) => {
-                let (seq, versions) = (self.position(&merged), self.versions.clone());
+                let (seq, mut versions) = (self.position(&merged), self.versions.clone());
+                // What has changed since has no number yet.
+                for change in self.updates.delivered().diff(&merged) {
+                    if let DiffItem::Update { new: (key, _), .. } = change {
+                        versions.remove(key);
+                    }
+                }
                 drop(request.send(Snapshot { merged, seq, time: self.host.clock.now(), versions }));
             }
             Request::Beginning(request) if is_ready => drop(request.send(self.beginning())),
@@ -313,9 +346,9 @@ impl History {
         }
     }
 
-    /// A SET of each source whose pods are all known, and an ADD of the other pods of each. Whoever
-    /// has received the last one continues after it.
-    fn beginning(&self) -> Vec<Arc<SequencedUpdate>> {
+    /// A SET of each source whose pods are all known, and an ADD of the other pods of each. A
+    /// watcher that has received the last one continues after it.
+    fn beginning(&self) -> Beginning {
         let updates = self.updates.beginning();
         let (count, time) = (updates.len() as u64, self.host.clock.now());
         let first = self.sequence.take_some(count.max(1));
@@ -324,7 +357,7 @@ impl History {
         }
         let numbered =
             |(seq, update)| Arc::new(SequencedUpdate { seq, run: None, time, update, more: false });
-        (first..).zip(updates).map(numbered).collect()
+        ((first..).zip(updates).map(numbered).collect(), first + count.max(1) - 1)
     }
 }
 
@@ -360,7 +393,10 @@ impl HistoryReader {
         let after = from.checked_sub(1).ok_or(Gone)?;
         let ring = lock(&self.ring);
         let is_unfinished = |(first, last): &(u64, u64)| (*first..=*last).contains(&after);
-        if after > self.sequence.last() || ring.unfinished.iter().any(is_unfinished) {
+        if !self.sequence.has_given(after)
+            || after < ring.forgotten
+            || ring.unfinished.iter().any(is_unfinished)
+        {
             return Err(Gone);
         }
         ring.after(after)?;
@@ -373,8 +409,7 @@ impl HistoryReader {
     pub async fn watch_all(&self) -> Option<Watcher> {
         let (request, answer) = oneshot::channel();
         self.ask.send(Request::Beginning(request)).await.ok()?;
-        let first = VecDeque::from(answer.await.ok()?);
-        let after = first.back().map_or_else(|| lock(&self.ring).last(), |last| last.seq);
+        let (first, after) = answer.await.ok()?;
         Some(Watcher { reader: self.clone(), after, first })
     }
 }

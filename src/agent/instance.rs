@@ -18,7 +18,9 @@ const DIGEST: usize = 8;
 ///
 /// A state directory that is lost and made again is the same one, and a copy is another one.
 pub(super) fn instance(disk: &Disk, state_dir: Option<&Path>, node: &NodeName) -> String {
-    let machine = disk.read(Path::new(MACHINE_ID), MAX_MACHINE_ID).ok().filter(|_| state_dir.is_some());
+    // The file is empty in many images.
+    let machine = disk.read(Path::new(MACHINE_ID), MAX_MACHINE_ID).ok();
+    let machine = machine.filter(|id| state_dir.is_some() && !id.trim_ascii().is_empty());
     let machine = machine.unwrap_or_else(|| node.as_str().as_bytes().to_vec());
     // A directory that does not exist yet has only the path that was given.
     let path = state_dir.map(|path| disk.canonical(path).unwrap_or_else(|_| path.to_owned()));

@@ -17,8 +17,6 @@ use crate::{
 const LONGEST_ERROR: usize = 240;
 /// The text for an error that may contain values of pods: every user of the machine can read the status.
 const CONFIDENTIAL: &str = "its input is invalid; podmux get sources shows why";
-/// The same for the answer of a sink's consumer.
-const CONFIDENTIAL_ANSWER: &str = "its consumer answered with an error; the log shows why";
 
 /// The number of reloads, and the result of the last one.
 #[derive(Clone, Debug, Default)]
@@ -196,8 +194,7 @@ fn list(names: impl Iterator<Item = String>) -> String {
 fn sink_problem(sink: &SinkStatus, now: Timestamp) -> Option<String> {
     let name = &sink.name;
     if let Some(failing) = &sink.failing {
-        let why = if failing.quotes { CONFIDENTIAL_ANSWER.to_owned() } else { clip(&failing.error) };
-        return Some(format!("sink {name} failing since {:.0}: {why}", failing.since));
+        return Some(format!("sink {name} failing since {:.0}: {}", failing.since, clip(&failing.error)));
     }
     let busy = sink.stuck(now)?;
     let what = if sink.lacks_number { "waiting for a number" } else { "busy with one update" };

@@ -176,12 +176,14 @@ impl<'a> Wiring<'a> {
         let (disk, state) = (self.host.disk.clone(), self.settings.state_dir.clone());
         let node = self.settings.node_name.clone();
         let instance = self.host.threads.blocking(move || instance(&disk, state.as_deref(), &node)).await?;
-        let instance = Arc::from(instance);
+        let instance: Arc<str> = instance.into();
         for sink in &self.settings.sinks {
             let name = sink.to_string();
             let updates = self.mux.updates(self.settings.notify);
             let (sequence, host) = (self.sequence.clone(), self.host.clone());
-            let open = sink.open(updates, sequence, &instance, &self.acknowledged, host)?;
+            let (sink, instance, acknowledged) = (sink.clone(), instance.clone(), self.acknowledged.clone());
+            let open = move || sink.open(updates, sequence, &instance, &acknowledged, host);
+            let open = self.host.threads.blocking(open).await??;
             self.sinks.push(open.status);
             self.handles.parts.push(Box::new(move |_| (open.reload)()));
             // Once the shutdown has begun, a reader that goes away is not a failure.

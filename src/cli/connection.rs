@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     certificate_files::CertificateFiles,
-    client::{Body, Client, ClientError, ClientSettings, Lines, escaped},
+    client::{Body, Client, ClientSettings, Lines, escaped},
     host::Disk,
     settings::{Environment, SERVER_VARIABLE, SYSTEM_SOCKET, state_dir_of, user_socket},
     telemetry::colours,
@@ -252,11 +252,7 @@ impl Connection {
             request = request.header(CONTENT_TYPE, media_type);
         }
         let request = request.body(body.unwrap_or_default()).map_err(Failure::refused)?;
-        let sent = self.client.send(request).await;
-        let response = sent.map_err(|error| match error {
-            ClientError::UnknownCa(..) => Failure::Failed(anyhow!("{error} with --ca-file")),
-            error => Failure::failed(error),
-        })?;
+        let response = self.client.send(request).await.map_err(Failure::failed)?;
         for warning in warnings(response.headers()) {
             print_error(format_args!("{} {}", styled(self.colour, YELLOW, "Warning:"), Escaped(&warning)));
         }

@@ -46,14 +46,6 @@ impl Failure {
         matches!(self, Self::Server(status) if status.is_not_found())
     }
 
-    /// The failure on one line.
-    pub(super) fn one_line(&self) -> String {
-        match self {
-            Self::Refused(error) | Self::Failed(error) => one_line(error),
-            Self::Server(status) => status.message.clone(),
-        }
-    }
-
     /// Whether the same request would fail again, however often it is sent.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
@@ -66,6 +58,7 @@ impl Failure {
                 error.downcast_ref(),
                 Some(
                     ClientError::Certificate(..)
+                        | ClientError::UnknownCa(..)
                         | ClientError::ClientCertificate(..)
                         | ClientError::Tls(..)
                         | ClientError::TooLarge(..)
@@ -86,7 +79,10 @@ impl fmt::Display for Failure {
     /// The error with its causes, on one line; an error of the server as kubectl prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(error) | Self::Failed(error) => f.write_str(&one_line(error)),
+            Self::Refused(error) | Self::Failed(error) => {
+                let is_unknown = matches!(error.downcast_ref(), Some(ClientError::UnknownCa(..)));
+                write!(f, "{}{}", one_line(error), if is_unknown { " with --ca-file" } else { "" })
+            }
             Self::Server(status) => f.write_str(&status.to_lines(None)),
         }
     }

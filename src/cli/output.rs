@@ -1,12 +1,26 @@
 //! Standard output, and objects as kubectl prints them.
 
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::{
+    future::pending,
+    io::{self, BufWriter, StdoutLock, Write},
+    os::fd::AsFd as _,
+};
 
 use jiff::Timestamp;
 use serde::Serialize as _;
 use serde_json::{Value, json};
+use tokio::{io::Interest, net::unix::pipe::Sender};
 
 use super::{failure::Failure, yaml};
+
+/// Waits until the reader of standard output has closed the pipe; for ever if it is a file.
+pub(super) async fn closed() {
+    let out = io::stdout().as_fd().try_clone_to_owned();
+    match out.and_then(Sender::from_owned_fd_unchecked) {
+        Ok(out) => drop(out.ready(Interest::ERROR).await),
+        Err(_) => pending().await,
+    }
+}
 
 /// Standard output. When its reader has closed the pipe (`| head`), output is discarded:
 /// the command continues, because its exit code still has to be right.

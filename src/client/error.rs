@@ -79,7 +79,7 @@ pub enum ClientError {
     #[error("{0} closed the connection before its response was complete")]
     CutOff(Arc<str>),
     /// The response is not HTTP/1.1.
-    #[error("{0} sent no valid HTTP/1.1 response (a server that speaks TLS needs https)")]
+    #[error("{0} sent no valid HTTP/1.1 response (if the URL begins with http, does the server want https?)")]
     Protocol(Arc<str>, #[source] Box<dyn Error + Send + Sync>),
     /// There are more redirects than the limit. The last one leads to this server.
     #[error("more than {1} redirects, the last one to {0}")]

@@ -28,10 +28,10 @@ const CEILING: &str = "ceiling";
 
 /// The one allocator of numbers, which never repeat. Cheap to clone.
 ///
-/// It starts at the clock in microseconds or, if that is higher, where the state says that the
+/// It starts at the clock in microseconds or, if that is higher, where the state records that the
 /// numbers of earlier runs end: blocks of them are reserved durably before they are used. Numbers
-/// may be skipped. If state and clock both go back, numbers repeat; the id of the run tells them
-/// apart.
+/// may be skipped. If state and clock both go back, numbers repeat; the id of the run identifies
+/// them.
 #[derive(Clone, Debug)]
 pub struct Sequence(Arc<Shared>);
 
@@ -42,6 +42,8 @@ struct Shared {
     /// The highest number that may be used.
     ceiling: AtomicU64,
     db: OnceLock<Db>,
+    /// The numbers between these two are of earlier runs, whose state was attached after the start.
+    skipped: OnceLock<(u64, u64)>,
     reserving: Mutex<()>,
 }
 
@@ -59,6 +61,7 @@ impl Sequence {
             last,
             ceiling,
             db: OnceLock::new(),
+            skipped: OnceLock::new(),
             reserving: Mutex::default(),
         }))
     }
@@ -66,14 +69,23 @@ impl Sequence {
     /// Continues after the numbers of earlier runs, which end at `last` or where this state says.
     /// From now on numbers are reserved in the state. Only the first call has an effect.
     pub fn attach(&self, db: Db, stored: &Stored, last: u64) {
-        if self.0.db.set(db).is_err() {
-            return;
-        }
-        self.0.ceiling.store(0, Ordering::SeqCst);
         let none = BTreeMap::new();
         let rows = stored.tables.get(&Table::Streams).unwrap_or(&none).values();
         let numbers = rows.filter_map(|value| str::from_utf8(value).ok()?.parse().ok());
-        self.0.last.fetch_max(numbers.fold(last, u64::max), Ordering::SeqCst);
+        let end = numbers.fold(last, u64::max);
+        // First: from now on a reservation is above the stored ceiling.
+        let before = self.0.last.fetch_max(end, Ordering::SeqCst);
+        if self.0.db.set(db).is_ok() {
+            self.0.ceiling.store(0, Ordering::SeqCst);
+            // It is set once, as the database is.
+            let _ = self.0.skipped.set((before, end));
+        }
+    }
+
+    /// Whether this run has given out a number, or may have.
+    pub fn has_given(&self, number: u64) -> bool {
+        let is_skipped = |(before, end): &(u64, u64)| *before < number && number < *end;
+        number <= self.last() && !self.0.skipped.get().is_some_and(is_skipped)
     }
 
     /// The id of the run: random, and part of no number.

@@ -9,7 +9,7 @@ pub enum Table {
     Posted,
     /// The last-known-good pods of the file, url and api sources, by `source/origin`. Theirs.
     LastGood,
-    /// The reserved numbers of the update streams, by stream. [`Sequence`](super::Sequence)'s.
+    /// The highest reserved number; older versions have a key for each stream. [`Sequence`](super::Sequence)'s.
     Streams,
 }
 

@@ -315,7 +315,10 @@ impl<'t> Decoder<'_, 't> {
         }
         // The API validates managedFields; podmux does not keep them.
         defaults::child(&mut pod, "metadata").remove("managedFields");
-        self.is_full |= !(self.keep)(Prepared::from_canonical(pod, key));
+        // A manifest with an error is rejected as a whole, with all its problems.
+        if self.findings.errors() == 0 {
+            self.is_full |= !(self.keep)(Prepared::from_canonical(pod, key));
+        }
     }
 
     fn finish(mut self) -> Result<Manifest, InvalidManifest> {

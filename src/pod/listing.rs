@@ -192,6 +192,11 @@ impl Listing {
         self.rejections.values().chain(self.duplicates.values())
     }
 
+    /// The pods that are rejected because another pod of the source has their name or UID.
+    pub(crate) fn duplicates(&self) -> impl Iterator<Item = &Rejection> {
+        self.duplicates.values()
+    }
+
     /// The duplicates that are rejected since `before`, and those that no longer are.
     pub(crate) fn duplicates_since(&self, before: Option<&Self>) -> (Vec<Rejection>, Vec<Rejection>) {
         let none = OrdMap::new();

@@ -8,7 +8,7 @@ use super::{Pod, SourceName};
 
 /// What happened to the pods of an update. The variants are in the order of delivery:
 /// of one change of the merged view, a consumer receives every REMOVE first, then every
-/// ADD, and so on.
+/// SET, then every ADD, and so on.
 ///
 /// A replay of the stream (ADD, UPDATE, DELETE and RECONCILE store, REMOVE erases, SET replaces
 /// what was last received from its source) gives the merged view in everything that is compared.

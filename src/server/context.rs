@@ -1,6 +1,6 @@
 //! What all handlers share, and how they read a request and write a response.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{FromRequestParts, Query, RawPathParams},
@@ -19,7 +19,7 @@ pub(super) struct Context {
     pub(super) view: View,
     pub(super) requests: Requests,
     /// The bytes of [`DECODED`] that are free.
-    decoding: Semaphore,
+    decoding: Arc<Semaphore>,
 }
 
 /// How many bytes of large bodies are decoded at a time. While a body is decoded it takes a multiple
@@ -48,7 +48,7 @@ pub(super) async fn from_history<T>(answer: impl Future<Output = Option<T>>) -> 
 
 impl Context {
     pub(super) fn new(view: View, requests: Requests) -> Self {
-        Self { view, requests, decoding: Semaphore::new(DECODED) }
+        Self { view, requests, decoding: Arc::new(Semaphore::new(DECODED)) }
     }
 
     /// The merged pods and their number in the update stream.
@@ -67,8 +67,14 @@ impl Context {
             return Ok(work());
         }
         let share = u32::try_from(length.min(DECODED)).unwrap_or(u32::MAX);
-        let _permit = self.decoding.acquire_many(share).await.map_err(|_| ApiError::internal())?;
-        self.blocking(work).await
+        let permit =
+            self.decoding.clone().acquire_many_owned(share).await.map_err(|_| ApiError::internal())?;
+        // The work goes on when the client goes away, and keeps its share until it ends.
+        self.blocking(move || {
+            let _permit = permit;
+            work()
+        })
+        .await
     }
 
     /// Runs work that takes long on a thread of its own: the runtime has few.

@@ -31,6 +31,8 @@ pub enum RejectReason {
     BodySize,
     /// Too many large bodies were read and decoded at the time.
     LargeBodies,
+    /// Too many small bodies waited for their answers.
+    SmallBodies,
     /// The client did not read the response.
     Stalled,
     /// The request was for another host.
@@ -43,13 +45,14 @@ pub enum RejectReason {
 
 impl RejectReason {
     /// All reasons in the order of their declaration, with their values of the metric's label.
-    pub(super) const LABELS: [(Self, &'static str); 10] = [
+    pub(super) const LABELS: [(Self, &'static str); 11] = [
         (Self::Full, "room"),
         (Self::Handshake, "handshake"),
         (Self::HeadersTimeout, "headers_timeout"),
         (Self::BodyTimeout, "body_timeout"),
         (Self::BodySize, "body_too_large"),
         (Self::LargeBodies, "large_bodies"),
+        (Self::SmallBodies, "small_bodies"),
         (Self::Stalled, "stalled"),
         (Self::Host, "foreign_host"),
         (Self::Origin, "origin"),

@@ -71,13 +71,6 @@ pub enum SinkError {
     Fatal(Box<dyn Error + Send + Sync>),
 }
 
-/// A text from the sink's consumer, as a cause of an error.
-///
-/// It may quote values of pods, so it is not shown where every user of the machine can read it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ConsumerText(pub String);
-
 impl SinkError {
     /// A [`Retry`](Self::Retry) for this reason.
     pub fn retry(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {

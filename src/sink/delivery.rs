@@ -1,6 +1,6 @@
 //! The delivery of one stream of updates to one sink, with retries.
 
-use std::{error::Error, pin::pin, sync::Arc, time::Duration};
+use std::{error::Error, mem, pin::pin, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::watch, time::sleep};
@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    contract::{ConsumerText, Sink, SinkError},
+    contract::{Sink, SinkError},
     numbers::{Counter, Numbers},
 };
 use crate::{
     backoff::Backoff,
-    error_chain::{chain, has_cause},
+    error_chain::chain,
     host::Host,
     mux::Updates,
     outage::Outage,
@@ -60,8 +60,6 @@ pub struct SinkFailing {
     pub next_attempt: Timestamp,
     /// The last error, with its causes.
     pub error: Arc<str>,
-    /// Whether the error quotes a text of the consumer, which may contain values of pods.
-    pub quotes: bool,
 }
 
 impl SinkStatus {
@@ -116,6 +114,8 @@ pub struct Delivery<S, N = Counter> {
     last: u64,
     /// For the next update, if the stream begins with it.
     run: Option<Arc<str>>,
+    /// Whether the stream began again and nothing was acknowledged since.
+    restarted: bool,
     host: Host,
     outage: Outage,
     status: watch::Sender<SinkStatus>,
@@ -134,6 +134,7 @@ impl<S: Sink> Delivery<S> {
             numbers: Counter::default(),
             last: 0,
             run: None,
+            restarted: false,
             host: Host::default(),
             outage: Outage::default(),
             status,
@@ -146,8 +147,20 @@ impl<S: Sink> Delivery<S> {
 impl<S: Sink, N: Numbers> Delivery<S, N> {
     /// Takes the updates' `seq` from here.
     pub fn numbered<M: Numbers>(self, numbers: M) -> Delivery<S, M> {
-        let Self { name, sink, updates, numbers: _, last, run, host, outage, status, acknowledged } = self;
-        Delivery { name, sink, updates, numbers, last, run, host, outage, status, acknowledged }
+        let Self {
+            name,
+            sink,
+            updates,
+            numbers: _,
+            last,
+            run,
+            restarted,
+            host,
+            outage,
+            status,
+            acknowledged,
+        } = self;
+        Delivery { name, sink, updates, numbers, last, run, restarted, host, outage, status, acknowledged }
     }
 
     /// Uses this clock and these random numbers.
@@ -177,7 +190,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         if !self.sink.is_fresh() {
             self.restart();
         }
-        while self.reserve().await {
+        loop {
             let update = tokio::select! {
                 biased;
                 update = self.updates.next() => update,
@@ -190,10 +203,16 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                     continue;
                 }
             };
-            let Some(update) = update else { break };
-            self.deliver_parts(update, &stop).await?;
+            let Some(update) = update else { return Ok(()) };
+            if let Err(error) = self.deliver_parts(update, &stop).await {
+                if !stop.is_cancelled() {
+                    return Err(error);
+                }
+                // The consumer may go away during the shutdown.
+                self.updates.mux_ended().await;
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Begins the stream again.
@@ -230,7 +249,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             if outage.failed(&error, now) {
                 warn!(sink, error, "sink delivery waits: no number can be reserved");
             }
-            self.note_failure(None, &outage, (&error, false), RESERVE_DELAY);
+            self.note_failure(None, &outage, &error, RESERVE_DELAY);
             tokio::select! {
                 () = sleep(RESERVE_DELAY) => {}
                 () = self.updates.mux_ended() => return false,
@@ -256,6 +275,9 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     ) -> Result<(), DeliveryError> {
         let mut parts = divide(update, self.sink.max_bytes()).into_iter().peekable();
         while let Some(update) = parts.next() {
+            if !self.reserve().await {
+                return Ok(());
+            }
             let is_last = parts.peek().is_none();
             let more = !is_last && update.op == Op::Set;
             let (seq, time, run) = (self.numbers.next(), self.host.clock.now(), self.run.take());
@@ -263,12 +285,15 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             let update = SequencedUpdate { seq, run, time, update, more };
             if !self.deliver(&update, stop).await? {
                 self.restart();
+                if mem::replace(&mut self.restarted, true) {
+                    // Nothing was acknowledged since the last time.
+                    sleep(FIRST_DELAY).await;
+                }
                 return Ok(());
             }
+            self.restarted = false;
             if is_last {
                 self.report();
-            } else if !self.reserve().await {
-                return Ok(());
             }
         }
         Ok(())
@@ -336,23 +361,16 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
 
     fn failed(&mut self, update: &SequencedUpdate, reason: &(dyn Error + 'static), delay: Duration) {
         let (error, now) = (&*chain(reason), self.host.clock.now());
-        let quotes = has_cause::<ConsumerText>(reason);
         let (sink, seq, op, source) = (&self.name, update.seq, update.update.op, update.update.source);
         if self.outage.failed(error, now) {
             warn!(sink, seq, %op, source = source.as_str(), error, "sink delivery failed; it is retried until it succeeds");
         } else {
             debug!(sink, seq, error, "sink delivery failed; next retry in {delay:.1?}");
         }
-        self.note_failure(Some(seq), &self.outage, (error, quotes), delay);
+        self.note_failure(Some(seq), &self.outage, error, delay);
     }
 
-    fn note_failure(
-        &self,
-        seq: Option<u64>,
-        outage: &Outage,
-        (error, quotes): (&str, bool),
-        delay: Duration,
-    ) {
+    fn note_failure(&self, seq: Option<u64>, outage: &Outage, error: &str, delay: Duration) {
         let now = self.host.clock.now();
         let failing = SinkFailing {
             seq,
@@ -360,7 +378,6 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             attempts: outage.attempts(),
             next_attempt: now.checked_add(delay).unwrap_or(now),
             error: error.into(),
-            quotes,
         };
         self.status.send_modify(|status| {
             (status.busy_since, status.lacks_number) = (None, failing.seq.is_none());
@@ -377,7 +394,8 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
 fn divide(update: PodUpdate, max: usize) -> Vec<PodUpdate> {
     let (mut ends, mut bytes) = (Vec::new(), 0_usize);
     for (index, pod) in update.pods.iter().enumerate() {
-        let size = pod.text().len();
+        // With the comma behind it, and the name of its source in a SET of all sources.
+        let size = pod.text().len() + 1 + update.sources.get(index).map_or(0, |of| of.as_str().len() + 3);
         if bytes > 0 && bytes.saturating_add(size) > max {
             ends.push(index);
             bytes = 0;

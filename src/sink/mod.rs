@@ -66,7 +66,7 @@ mod registry;
 mod webhook;
 
 pub use self::{
-    contract::{ConsumerText, Sink, SinkError},
+    contract::{Sink, SinkError},
     delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
     numbers::{Counter, Numbers},
 };

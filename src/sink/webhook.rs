@@ -26,7 +26,7 @@ use tokio::{sync::watch, time::timeout};
 use tracing::warn;
 
 use super::{
-    contract::{ConsumerText, Sink, SinkError},
+    contract::{Sink, SinkError},
     kind::{Given, Kind, OpenError, OpenSink, Opening, SinkOption},
 };
 use crate::{
@@ -111,8 +111,6 @@ const BLOCK: usize = 64 * 1024;
 const MAX_ANSWER: usize = 4096;
 /// How long they are waited for: the status is known already.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The number of characters of an answer that an error shows.
-const SHOWN_ANSWER: usize = 200;
 /// The number of bytes of the digest of the sink's name in an idempotency key.
 const SINK_DIGEST: usize = 4;
 /// The `User-Agent` header.
@@ -224,13 +222,9 @@ enum WebhookError {
     Request(#[from] http::Error),
     #[error("the request was not prepared")]
     Cancelled(#[from] Cancelled),
+    // Without the answer's text, which may repeat values of pods.
     #[error("the server answered {status}{}", hint(*status))]
-    Status {
-        status: StatusCode,
-        delay: Option<Duration>,
-        #[source]
-        text: Option<ConsumerText>,
-    },
+    Status { status: StatusCode, delay: Option<Duration> },
 }
 
 fn hint(status: StatusCode) -> &'static str {
@@ -289,7 +283,8 @@ impl SecretFile {
             return Ok(content.clone());
         }
         let bytes = disk.read(&self.path, MAX_SECRET).map_err(failed)?;
-        let content: Arc<[u8]> = bytes.trim_ascii_end().into();
+        let content = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let content: Arc<[u8]> = content.strip_suffix(b"\r").unwrap_or(content).into();
         if content.is_empty() {
             return Err(WebhookError::Empty(self.path.clone()));
         }
@@ -408,13 +403,9 @@ impl Webhook {
             request = request.header("Podmux-Signature", signature);
         }
         let answer = client.stream(request.body(UpdateBody::new(update))?).await?;
-        if answer.status().is_success() {
-            prefix(answer.into_body()).await;
-            return Ok(());
-        }
         let (status, delay) = (answer.status(), self.delay(&answer));
-        let text = self.text(answer, token.as_ref()).await;
-        Err(WebhookError::Status { status, delay, text })
+        skip(answer.into_body()).await;
+        if status.is_success() { Ok(()) } else { Err(WebhookError::Status { status, delay }) }
     }
 
     /// Reads the files and signs the update.
@@ -441,25 +432,6 @@ impl Webhook {
         });
         delay.map(|delay| delay.min(LONGEST_DELAY))
     }
-
-    /// The beginning of an answer, if it is a text, on one line and without our secrets.
-    async fn text(&self, answer: Response<Body>, token: Option<&HeaderValue>) -> Option<ConsumerText> {
-        let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let is_text = ["text/", "application/json", "application/problem+json"];
-        let is_text = is_text.iter().any(|known| kind.starts_with(known));
-        let bytes = prefix(answer.into_body()).await;
-        if !is_text {
-            return None;
-        }
-        let text = String::from_utf8_lossy(&bytes);
-        let token = token.and_then(|token| token.to_str().ok()).and_then(|text| text.strip_prefix("Bearer "));
-        let query = self.config.url.query();
-        let text =
-            token.iter().chain(&query).fold(text.into_owned(), |text, secret| text.replace(secret, "***"));
-        let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-        let text: String = words.collect::<Vec<_>>().join(" ").chars().take(SHOWN_ANSWER).collect();
-        (!text.is_empty()).then_some(ConsumerText(text))
-    }
 }
 
 impl Sink for Webhook {
@@ -482,20 +454,18 @@ fn sign(key: &hmac::Key, update: &SequencedUpdate) -> String {
     hex(context.sign().as_ref())
 }
 
-/// The first bytes of an answer, as far as they come soon.
-async fn prefix(mut body: Body) -> Vec<u8> {
-    let mut bytes = Vec::new();
+/// Reads an answer, as far as it comes soon: the connection can be used again then.
+async fn skip(mut body: Body) {
     let reading = async {
-        while let Some(Ok(chunk)) = body.chunk().await {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() >= MAX_ANSWER {
-                break;
-            }
+        let mut left = MAX_ANSWER;
+        while let Some(Ok(chunk)) = body.chunk().await
+            && left > chunk.len()
+        {
+            left -= chunk.len();
         }
     };
-    // What is there by then is enough.
+    // Whether it ended matters to the connection only.
     drop(timeout(ANSWER_TIMEOUT, reading).await);
-    bytes
 }
 
 /// The line of an update as a body. It is made in blocks while it is sent: a line may have 300 MB.

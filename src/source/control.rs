@@ -39,8 +39,8 @@ impl<C> Handle<C> {
         self.requests.send_modify(|requests| requests.rescans += 1);
     }
 
-    /// Applies these settings and reads everything again now. Another path or URL needs a
-    /// restart: it is ignored.
+    /// Applies these settings and reads everything again now. What needs a restart is ignored:
+    /// another path of the file source, another URL of the url source.
     pub fn retune(&self, config: C) {
         self.requests.send_modify(|requests| {
             requests.rescans += 1;
@@ -213,7 +213,7 @@ impl Conflicts {
     pub(super) fn log(&mut self, listing: &Listing, is_missing: impl Fn(&Origin) -> bool) {
         let source = listing.source().as_str();
         let mut conflicts = BTreeMap::new();
-        for rejection in listing.rejections() {
+        for rejection in listing.duplicates() {
             let (RejectionReason::DuplicateName { winner } | RejectionReason::DuplicateUid { winner, .. }) =
                 &rejection.reason
             else {

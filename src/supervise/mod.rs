@@ -1,4 +1,4 @@
-//! Named tasks with one stop token and one deadline; the only place that spawns tasks.
+//! Named tasks with one stop token and one deadline; the only place that spawns long-lived tasks.
 
 use std::{any::Any, collections::HashMap, error::Error, mem, pin::pin, time::Duration};
 

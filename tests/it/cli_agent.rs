@@ -368,7 +368,7 @@ fn a_watch_prints_every_change_and_outlives_the_agent() {
             assert!(lost.starts_with("connection lost: ") && lost.ends_with("; reconnecting"), "{lost}");
         }
         for back in [back, again] {
-            assert_eq!(*back, "reconnected: the stream begins anew, with all pods");
+            assert_eq!(*back, "reconnected: the stream starts again, with all pods");
         }
     }
     real.ends();

@@ -585,7 +585,7 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
             update(21, "ADD", "url", &all[..1]),
         ]),
         (4, true) => Reply::text(503, "stopping"),
-        // No run was told, so it begins anew.
+        // No run was named, so it starts again.
         (5, true) => lines(&[update(41, "SET", "*", &[]), update(42, "SET", "url", &[])]),
         (6, true) => no_more(),
         _ => panic!("{asked:?}"),
@@ -601,9 +601,9 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         new            http     Pending       5d
         polled-node1   url      Removed       5d
         ! connection lost: the agent has ended the stream; reconnecting
-        ! reconnected: the stream begins anew, with all pods
+        ! reconnected: the stream starts again, with all pods
         ! connection lost: the agent has ended the stream; reconnecting
-        ! reconnected: the stream begins anew, with all pods
+        ! reconnected: the stream starts again, with all pods
         ! connection lost: the agent has ended the stream; reconnecting
         ! Error from server (Forbidden): no more
         exit 1
@@ -647,7 +647,7 @@ fn updates_continue_after_the_last_complete_one() {
         ! connection lost: SOCKET closed the connection before its response was complete; reconnecting
         ! reconnected: the stream continues
         ! connection lost: the agent has ended the stream; reconnecting
-        ! reconnected: the stream begins anew, with all pods
+        ! reconnected: the stream starts again, with all pods
         ! connection lost: the agent has ended the stream; reconnecting
         ! Error from server (Forbidden): no more
         exit 1

@@ -312,7 +312,7 @@ fn the_important_are_added_first_and_removed_last() {
 }
 
 #[test]
-fn a_pod_that_was_gone_while_nobody_looked_is_removed_and_added() {
+fn a_pod_that_was_gone_between_two_looks_is_removed_and_added() {
     check(
         "http: foo
          asleep http:

@@ -107,7 +107,7 @@ async fn without_a_number_the_stream_starts_with_a_set_for_each_source_that_is_k
 }
 
 #[tokio::test]
-async fn nobody_continues_from_the_middle_of_a_beginning() {
+async fn no_watcher_continues_from_the_middle_of_a_beginning() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;
     let mut watcher = stream.reader.watch_all().await.unwrap();
@@ -119,7 +119,7 @@ async fn nobody_continues_from_the_middle_of_a_beginning() {
     stream.want("b").await;
     assert_eq!(told(&mut rest, 2).await, ["7 REMOVE http 1", "8 ADD http 1"]);
 
-    // So many beginnings that the first is forgotten: then nobody continues from before it.
+    // So many beginnings that the first is forgotten: then no watcher continues from before it.
     for _ in 0..1024 {
         drop(stream.reader.watch_all().await);
     }
@@ -136,7 +136,7 @@ async fn only_numbers_of_this_run_are_continued() {
     assert_eq!(stream.want("a").await, 103);
     assert_eq!(told(&mut all, 3).await, ["101 SET file 0", "102 SET api 0", "103 SET http 1"]);
     assert!(stream.reader.watch(104).is_ok(), "the next number");
-    assert_eq!(stream.reader.watch(105).unwrap_err(), Gone, "nobody has received 104");
+    assert_eq!(stream.reader.watch(105).unwrap_err(), Gone, "no watcher has received 104");
     assert_eq!(&**stream.reader.run(), "run");
 }
 

@@ -115,7 +115,6 @@ async fn an_agent_with_a_stuck_sink_is_not_ready() {
         attempts: 5,
         next_attempt: Clock::default().now(),
         error: "disk full".into(),
-        quotes: false,
     };
     set(&|sink| sink.failing = Some(failing(Clock::default().now())));
     assert_eq!(server.get("/readyz").await.code, 200);
@@ -139,14 +138,7 @@ async fn a_sink_that_cannot_get_numbers_is_not_ready() {
     assert!(metric(&server, "podmux_sink_busy_seconds{sink=\"test\"}").await.unwrap() > 30.0);
     // It is full.
     let (since, next_attempt) = (long_ago(), Clock::default().now());
-    let failing = || SinkFailing {
-        seq: None,
-        since,
-        attempts: 9,
-        next_attempt,
-        error: "disk full".into(),
-        quotes: false,
-    };
+    let failing = || SinkFailing { seq: None, since, attempts: 9, next_attempt, error: "disk full".into() };
     set(&|sink| (sink.busy_since, sink.failing) = (None, Some(failing())));
     let reply = server.get("/readyz?verbose").await;
     assert_eq!(reply.code, 503);
@@ -200,7 +192,6 @@ async fn sinks_show_their_state_and_how_many_pods_they_are_behind() {
         attempts: 5,
         next_attempt: next,
         error: "full".into(),
-        quotes: false,
     };
     set(&|sink| (sink.busy_since, sink.failing) = (None, Some(failing())));
     let seen = sink().await;

@@ -83,7 +83,7 @@ async fn tls_is_served_with_both_versions_of_http() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_speak_tls_gets_nothing() {
+async fn a_client_that_does_not_speak_tls_receives_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let ca = Authority::new(dir.path(), "ca");
     let tls = install(dir.path(), ca.server_files("podmux.example"));

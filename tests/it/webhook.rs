@@ -140,13 +140,14 @@ async fn failed_requests_are_sent_again_with_the_same_key_and_nothing_overtakes_
         Reply::new(500, "no\r\n disk for key=s3cret").header("Content-Type", "text/plain; charset=utf-8"),
     );
     hook.want("a b").await;
-    let failing = hook.fails("500 Internal Server Error: no disk for ***").await;
-    assert!(failing.quotes);
+    // What the server says of it may hold a part of the update, or of the URL: it is nowhere.
+    let failing = hook.fails("500 Internal Server Error").await;
+    assert!(failing.error.ends_with("Error") && !failing.error.contains("disk"), "{}", failing.error);
     hook.want("b").await;
     // A text that is not one, a redirect to a server that would accept it, and no answer at all.
     web.say(Reply::new(413, vec![0; 10_000]).header("Content-Type", "application/octet-stream"));
     let failing = hook.fails("413 Payload Too Large (set max-bytes to what the server accepts)").await;
-    assert!(failing.error.ends_with("accepts)") && !failing.quotes, "{}", failing.error);
+    assert!(failing.error.ends_with("accepts)"), "{}", failing.error);
     web.say(Reply::to(307, "/elsewhere"));
     hook.fails("307 Temporary Redirect (redirects are not followed: give the URL that it leads to)").await;
     web.say(Reply::mute());
@@ -219,7 +220,7 @@ async fn a_delay_that_the_server_asks_for_is_kept_up_to_ten_minutes_and_a_stop_e
         hook.end().await;
         assert_eq!(names(&held(&web.seen())), ["default/a"]);
     }
-    // Others ask in vain, and a delay that is none, over or no delay at all is ours.
+    // With another status, or without a valid delay, the sink chooses its own delay.
     for (status, after) in [
         (500, "120"),
         (429, "soon"),
@@ -426,7 +427,8 @@ async fn a_token_is_read_again_when_its_file_changes() {
     // A server that repeats the token does not bring it into the error.
     web.say(Reply::new(401, "unknown: Bearer first!").header("Content-Type", "text/plain"));
     hook.want("a b").await;
-    hook.fails("401 Unauthorized (does token-file hold the right token?): unknown: Bearer ***!").await;
+    let failing = hook.fails("401 Unauthorized (does token-file hold the right token?)").await;
+    assert!(!failing.error.contains("first"), "{}", failing.error);
     web.play(|seen| Reply::new(if seen.header("authorization") == "Bearer second" { 200 } else { 401 }, ""));
     fs::write(directory.path().join("new"), "second").unwrap();
     fs::rename(directory.path().join("new"), &token).unwrap();

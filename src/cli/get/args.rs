@@ -58,12 +58,19 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     pub(super) ignore_not_found: bool,
 
-    /// For updates: start with this sequence number, if this run of the agent still holds it
-    #[arg(long, value_name = "SEQ")]
-    pub(super) from: Option<u64>,
+    /// For updates: start with this sequence number, if this run of the agent (or the named one) still holds it
+    #[arg(long, value_name = "[RUN-]SEQ", value_parser = position)]
+    pub(super) from: Option<String>,
 
     #[command(flatten)]
     pub(super) connection: ConnectionArgs,
+}
+
+/// The text of a position in the update stream: `SEQ` or `RUN-SEQ`.
+fn position(text: &str) -> Result<String, String> {
+    let seq = text.rsplit_once('-').map_or(Some(text), |(run, seq)| (!run.is_empty()).then_some(seq));
+    let is_number = seq.is_some_and(|seq| seq.parse::<u64>().is_ok());
+    if is_number { Ok(text.to_owned()) } else { Err("must be SEQ or RUN-SEQ".to_owned()) }
 }
 
 const ABOUT: &str = "\
@@ -74,7 +81,7 @@ the reason, and pods whose name another source owns. Sinks are shown with the nu
 are the stream of all changes.
 
 Updates and --watch are printed until interrupted. When the agent restarts or the connection breaks, the \
-command connects again and says so on standard error.";
+command connects again and reports it on standard error.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -28,7 +28,7 @@ const PAGE: &str = "500";
 pub(super) struct PodList {
     pub(super) pods: Vec<Value>,
     /// The sequence number of the last update that is in the list.
-    seq: String,
+    pub(super) seq: String,
 }
 
 pub(super) struct Pods<'a> {

@@ -32,7 +32,7 @@ pub(super) struct UpdateStream<'a> {
     backoff: Backoff,
     /// The run of the agent that has sent the last line.
     run: Option<String>,
-    /// Where the stream continues after the last line, for the query; none to begin anew.
+    /// Where the stream continues after the last line, for the query; none to start again.
     from: Option<String>,
 }
 
@@ -41,9 +41,8 @@ impl<'a> UpdateStream<'a> {
     pub(super) async fn open(
         connection: &'a Connection,
         random: &'a Random,
-        from: Option<u64>,
+        from: Option<String>,
     ) -> Result<Self, Failure> {
-        let from = from.map(|from| from.to_string());
         let lines = request(connection, from.as_deref()).await?;
         Ok(Self {
             connection,
@@ -59,6 +58,9 @@ impl<'a> UpdateStream<'a> {
     pub(super) async fn next(&mut self) -> Result<Bytes, Failure> {
         loop {
             let failure = match self.lines.next().await {
+                Some(Ok(line)) if line.starts_with(br#"{"seq":"#) && !line.ends_with(b"]}") => {
+                    Failure::Failed(anyhow!("the last line was cut off"))
+                }
                 Some(Ok(line)) => {
                     self.backoff.reset();
                     self.note(&line);
@@ -70,7 +72,7 @@ impl<'a> UpdateStream<'a> {
             if failure.is_lasting() {
                 return Err(failure);
             }
-            print_error(format_args!("connection lost: {}; reconnecting", failure.one_line()));
+            print_error(format_args!("connection lost: {failure}; reconnecting"));
             self.reconnect().await?;
         }
     }
@@ -97,7 +99,7 @@ impl<'a> UpdateStream<'a> {
                     self.lines = lines;
                     print_error(match self.from {
                         Some(_) => "reconnected: the stream continues",
-                        None => "reconnected: the stream begins anew, with all pods",
+                        None => "reconnected: the stream starts again, with all pods",
                     });
                     return Ok(());
                 }

@@ -1,5 +1,7 @@
 //! `podmux get updates`: prints the update stream.
 
+use std::pin::pin;
+
 use anyhow::anyhow;
 use serde_json::Value;
 
@@ -12,7 +14,7 @@ use crate::{
     cli::{
         connection::Connection,
         failure::Failure,
-        output::{items, text, time},
+        output::{closed, items, text, time},
         status::Status,
         table::Cell,
     },
@@ -31,9 +33,14 @@ pub(super) async fn get(
     let columns = ["SEQ", "TIME", "OP", "SOURCE", "PODS"];
     let mut printer =
         Printer::new(args, &columns, &["1793000000000000", "", "RECONCILE", "file", ""], colour);
-    let mut stream = UpdateStream::open(connection, random, args.from).await.map_err(not_held)?;
+    let mut stream = UpdateStream::open(connection, random, args.from.clone()).await.map_err(not_held)?;
+    let mut closed = pin!(closed());
     while !printer.is_closed() {
-        let line = stream.next().await?;
+        let line = tokio::select! {
+            biased;
+            () = &mut closed => break,
+            line = stream.next() => line?,
+        };
         if args.output == OutputFormat::Jsonl && line.starts_with(br#"{"seq":"#) {
             printer.line(&line)?;
         } else {

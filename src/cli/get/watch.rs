@@ -1,6 +1,9 @@
 //! `podmux get pods --watch`: prints the pods, then each pod that changes in the update stream.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+};
 
 use serde_json::Value;
 
@@ -10,7 +13,7 @@ use super::{
     updates::{key, parse},
 };
 use crate::{
-    cli::{failure::Failure, status::Status},
+    cli::{failure::Failure, output::closed, status::Status},
     host::Random,
     pod::SEEN,
 };
@@ -29,40 +32,60 @@ struct Watch<'a> {
 struct Printed {
     /// The source from which it was last received.
     source: String,
-    /// The pod as text, which takes less memory. Without its resourceVersion, which is not the same in
-    /// a list and in the stream, and without the time when the agent first saw it, which is another
-    /// one after a restart.
+    /// The pod as text, which takes less memory.
     text: String,
 }
 
 impl Printed {
     fn new(source: &str, pod: &Value) -> Self {
-        let mut pod = pod.clone();
-        if let Some(metadata) = pod["metadata"].as_object_mut() {
-            metadata.remove("resourceVersion");
-            if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-                annotations.remove(SEEN);
-            }
-        }
         Self { source: source.to_owned(), text: pod.to_string() }
     }
+
+    /// Whether this is the same pod, as far as it is printed.
+    fn is(&self, pod: &Value) -> bool {
+        serde_json::from_str(&self.text).is_ok_and(|old: Value| compared(old) == compared(pod.clone()))
+    }
+}
+
+/// A pod without its resourceVersion, which is not the same in a list and in the stream, and without
+/// the time when the agent first saw it, which is another one after a restart.
+fn compared(mut pod: Value) -> Value {
+    if let Some(metadata) = pod["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove(SEEN);
+        }
+    }
+    pod
 }
 
 impl Watch<'_> {
     async fn run(&mut self, random: &Random) -> Result<u8, Failure> {
         let listed = self.pods.list().await?;
+        let next = listed.seq.parse().ok().and_then(|seq: u64| Some(seq.checked_add(1)?.to_string()));
         let pods: Vec<Value> = listed.pods.into_iter().filter(|pod| self.is_named(pod)).collect();
         let is_listed = |wanted: &str| pods.iter().any(|pod| name(pod) == wanted);
         if !self.pods.args.ignore_not_found && Status::print_missing("pods", self.pods.names, is_listed) {
             return Ok(1);
         }
         self.pods.print_each(&pods, None, false)?;
-        // Until the stream tells it, the source is derived from the pod.
+        // Until the stream has the source, it is derived from the pod.
         self.printed = pods.iter().map(|pod| (key(pod), Printed::new(source_of(pod), pod))).collect();
-        // It begins with all pods of all sources; those that are printed already are not printed again.
-        let mut stream = UpdateStream::open(self.pods.connection, random, None).await?;
+        let mut stream = match UpdateStream::open(self.pods.connection, random, next).await {
+            // Another run. It begins with all pods; those that are printed already are not printed again.
+            Err(Failure::Server(status)) if status.code == 410 => {
+                UpdateStream::open(self.pods.connection, random, None).await?
+            }
+            stream => stream?,
+        };
+        let mut closed = pin!(closed());
         while !self.pods.printer.is_closed() {
-            let mut update = parse(&stream.next().await?)?;
+            let line = tokio::select! {
+                biased;
+                () = &mut closed => break,
+                line = stream.next() => line?,
+            };
+            let mut update = parse(&line)?;
             let pods = match update["pods"].take() {
                 Value::Array(pods) => pods,
                 _ => Vec::new(),
@@ -92,9 +115,8 @@ impl Watch<'_> {
             self.pods.print_each(&gone, Some(source), true)?;
         }
         pods.retain(|pod| {
-            let new = Printed::new(source, pod);
-            let is_same = self.printed.get(&key(pod)).is_some_and(|old| old.text == new.text);
-            self.printed.insert(key(pod), new);
+            let is_same = self.printed.get(&key(pod)).is_some_and(|old| old.is(pod));
+            self.printed.insert(key(pod), Printed::new(source, pod));
             !is_same
         });
         self.pods.print_each(&pods, Some(source), false)

@@ -60,6 +60,11 @@ impl PageRequest {
         Ok(Self { limit, token })
     }
 
+    /// Whether the number of pods is limited.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Whether this is not the first page.
     pub(crate) fn is_continued(&self) -> bool {
         self.token.is_some()

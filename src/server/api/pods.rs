@@ -35,6 +35,9 @@ type Server = State<Arc<Context>>;
 /// After how many seconds a client retries a write while the state cannot be opened.
 const STATE_RETRY: u64 = 5;
 
+/// A list of more pods is made off the runtime: selectors and versions read the text of each pod.
+const MANY_PODS: usize = 500;
+
 /// The end of a list: of its items and of the list itself.
 const LIST_END: Bytes = Bytes::from_static(b"]}\n");
 
@@ -73,20 +76,17 @@ async fn list_with(
     let snapshot = server.snapshot().await?;
     check_version(params, page.is_continued(), snapshot.seq)?;
     let namespace = params.part("namespace").map(str::to_owned);
-    let selects = !selector.is_empty();
+    let is_long = !selector.is_empty() || (!page.is_limited() && snapshot.merged.len() > MANY_PODS);
     let warnings = unknown_sources(&snapshot.merged);
-    let cut = {
-        let snapshot = snapshot.clone();
-        move || {
-            let in_namespace =
-                |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
-            let entries = snapshot.merged.iter().filter(|(key, _)| in_namespace(key));
-            page.cut(entries, &selector, snapshot.seq)
-        }
+    let list = move || -> Answer {
+        let in_namespace =
+            |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
+        let entries = snapshot.merged.iter().filter(|(key, _)| in_namespace(key));
+        let page = page.cut(entries, &selector, snapshot.seq)?;
+        Ok(pod_list(page, |entry| version(&snapshot, entry)))
     };
-    // A selector reads the text of every pod: of 100,000 pods that takes a second.
-    let page = if selects { server.blocking(cut).await?? } else { cut()? };
-    Ok((warnings, pod_list(page, |entry| version(&snapshot, entry))).into_response())
+    let list = if is_long { server.blocking(list).await?? } else { list()? };
+    Ok((warnings, list).into_response())
 }
 
 /// A warning that names the sources whose pods are not known yet.
@@ -212,6 +212,9 @@ async fn write_set(
     let DecodedBody { pods, exceeded, warnings, .. } = body;
     check_owner(server, pods.iter().map(Submitted::key))?;
     if let Some(exceeded) = exceeded {
+        // If the posted pods are not known, or the agent stops, that is the reason.
+        let nothing = server.view.posts.write(Write::Apply(Vec::new()), true).await;
+        nothing.map_err(|error| write_error(&error))?;
         return Err(obstacle_error(&[exceeded]));
     }
     let written = server.view.posts.write(write(pods), dry).await.map_err(|error| write_error(&error))?;

@@ -140,7 +140,8 @@ fn from(params: &Params) -> Result<Option<Position>, ApiError> {
         return match params.option("from") {
             "" => Ok(None),
             text => parse(text).map(Some).ok_or_else(|| {
-                let message = format!("invalid from {text:?}: must be the seq of an update, or RUN-SEQ");
+                let message =
+                    format!("invalid from {text:?}: must be N or RUN-N, where N is the last seq plus one");
                 ApiError::bad_request(message)
             }),
         };

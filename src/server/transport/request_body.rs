@@ -36,7 +36,8 @@ const RETRY_AFTER: u64 = 1;
 #[derive(Debug)]
 struct BodyReader {
     large: Semaphore,
-    /// Bounds the memory of small bodies that have arrived: a slow client holds none of these.
+    /// Bounds how many small bodies are decoded and answered. A slow client holds none of these; a
+    /// body that waits for one is in memory already.
     small: Semaphore,
     limits: Limits,
     stats: ConnectionStats,
@@ -154,7 +155,10 @@ fn too_many_large() -> BodyRejection {
 }
 
 fn too_many() -> BodyRejection {
-    (None, unavailable("too many requests with a body wait for their answers: retry"))
+    (
+        Some(RejectReason::SmallBodies),
+        unavailable("too many requests with a body wait for their answers: retry"),
+    )
 }
 
 fn unavailable(message: &str) -> ApiError {

@@ -148,7 +148,8 @@ impl ApiSource {
         }
         let Some(stored) = stored else {
             last_good.clear();
-            self.store.output.last_good = last_good;
+            // Nothing is left to restore.
+            self.store.output.restore(last_good, |_, _| true);
             return self;
         };
         let (pods, version) = (self.store.restore(last_good), Version::from(stored.version));
@@ -406,6 +407,7 @@ impl ApiSource {
                 let quotes = matches!(end, RequestEnd::Malformed(_));
                 let next = self.store.output.set_waiting(self.reflector.next_at());
                 self.store.output.failed("source failed", &error, quotes, Some(next));
+                self.store.output.answer(self.rescans);
                 return;
             }
         }

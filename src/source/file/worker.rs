@@ -136,8 +136,21 @@ impl Worker {
         let path = self.config.path.clone();
         let before =
             mem::replace(&mut self.config, Config { path, check_frequency, on_invalid, pod_security });
-        if (before.on_invalid, before.pod_security) != (on_invalid, pod_security) {
+        if before.pod_security != pod_security {
             self.entries.forget_content();
+        }
+        if before.on_invalid == on_invalid || on_invalid == OnInvalid::Keep {
+            return;
+        }
+        let origins: Vec<Origin> = self.builder.origins().cloned().collect();
+        for origin in origins {
+            let Some(rejection) = self.builder.rejection(&origin) else { continue };
+            let reason = rejection.reason.clone();
+            if matches!(reason, RejectionReason::Invalid(_)) {
+                self.builder.remove(&origin);
+                self.note_changed(self.name_at(&origin).to_owned().as_os_str());
+                self.builder.reject(&origin, reason);
+            }
         }
     }
 

@@ -55,7 +55,7 @@ struct Request {
 #[derive(Clone, Debug)]
 pub struct Posts {
     requests: mpsc::Sender<Request>,
-    posted: watch::Receiver<OrdMap<PodKey, Arc<Pod>>>,
+    posted: watch::Receiver<Set>,
     status: watch::Receiver<SourceStatus>,
     quota: Arc<watch::Sender<Config>>,
 }
@@ -78,7 +78,7 @@ impl Posts {
 
     /// The posted pod with a key, whether it has a conflict with another source or not.
     pub fn get(&self, key: &PodKey) -> Option<Arc<Pod>> {
-        self.posted.borrow().get(key).cloned()
+        self.posted.borrow().pods.get(key).cloned()
     }
 
     /// The status of the source. Closed when the source has ended.
@@ -91,14 +91,15 @@ impl Posts {
         self.quota.send_replace(quota);
     }
 
-    /// What a write can have at most.
+    /// What a write can have at most. O(1).
     pub fn room(&self) -> Room {
-        Room::new(*self.quota.borrow(), self.posted.borrow().values().map(|pod| &**pod))
+        let set = self.posted.borrow();
+        Room::new(*self.quota.borrow(), set.pods.len() as u64, set.bytes)
     }
 
     /// All posted pods, also those that have a conflict with another source. O(1).
     pub fn all(&self) -> OrdMap<PodKey, Arc<Pod>> {
-        self.posted.borrow().clone()
+        self.posted.borrow().pods.clone()
     }
 }
 
@@ -130,7 +131,7 @@ pub struct HttpSource {
     /// Why clients cannot reach some address.
     listeners: watch::Receiver<Option<SourceFailing>>,
     requests: mpsc::Receiver<Request>,
-    posted: watch::Sender<OrdMap<PodKey, Arc<Pod>>>,
+    posted: watch::Sender<Set>,
     status: watch::Sender<SourceStatus>,
     quota: watch::Receiver<Config>,
 }
@@ -149,7 +150,7 @@ impl HttpSource {
         sinks: watch::Receiver<Vec<Delivered>>,
     ) -> (Self, Posts) {
         let (request, requests) = mpsc::channel(MAX_WAITING);
-        let (posted, all) = watch::channel(OrdMap::new());
+        let (posted, all) = watch::channel(Set::default());
         let (retune, quota) = watch::channel(Config::default());
         let target = if state.is_some() { "posted pods, stored" } else { "posted pods, in memory only" };
         let (status, published) =
@@ -346,7 +347,7 @@ impl HttpSource {
             }
             self.note_deadline(pod.key());
         }
-        self.posted.send_replace(self.set.pods.clone());
+        self.posted.send_replace(self.set.clone());
         self.channel.publish(self.builder.listing());
     }
 

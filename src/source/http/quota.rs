@@ -33,9 +33,9 @@ pub struct Room {
 }
 
 impl Room {
-    pub(super) fn new<'p>(quota: Config, posted: impl Iterator<Item = &'p Pod>) -> Self {
-        let posted = posted.fold((0, 0), |(pods, bytes), pod| (pods + 1, bytes + size(pod)));
-        Self { quota, posted, write: (0, 0) }
+    /// Beside some posted pods of some bytes.
+    pub(super) fn new(quota: Config, pods: u64, bytes: u64) -> Self {
+        Self { quota, posted: (pods, bytes), write: (0, 0) }
     }
 
     /// Takes the next pod of the write, of a size in bytes.

@@ -72,7 +72,7 @@ pub struct Set {
     /// The pods that are being deleted.
     pub(super) terminating: OrdSet<PodKey>,
     /// The size of the pods in bytes.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// The resourceVersion of the last change.
     pub(super) version: u64,
 }

@@ -92,6 +92,11 @@ impl Tail {
         self.files.back().unwrap()
     }
 
+    /// Every line that may have broken off was read.
+    pub fn is_whole(&mut self) {
+        self.torn = 0;
+    }
+
     /// A line may break off now.
     pub fn may_tear(&mut self) {
         self.torn += 1;

@@ -111,7 +111,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Forgets incomplete SETs: a stream that begins anew sends them again.
+    /// Forgets incomplete SETs: a stream that starts again sends them again.
     pub fn begin(&mut self) {
         self.parts.clear();
     }
@@ -247,6 +247,8 @@ pub struct Reader {
     /// The last number.
     pub last: Option<u64>,
     part: usize,
+    /// The run and the number of the line before: within a run the numbers rise.
+    risen: Option<(Option<String>, u64)>,
     heard: VecDeque<String>,
 }
 
@@ -260,11 +262,12 @@ impl Reader {
             run: None,
             last: None,
             part: 0,
+            risen: None,
             heard: VecDeque::new(),
         }
     }
 
-    /// The stream begins anew; what is held stays until the SETs replace it.
+    /// The stream starts again; what is held stays until the SETs replace it.
     pub fn begin(&mut self, how: &str) {
         self.replay.begin();
         self.part = 0;
@@ -308,6 +311,7 @@ impl Reader {
             Err(error) => self.wrong(&error),
         }
         self.last = Some(line.seq);
+        self.risen = Some((self.run.clone(), line.seq));
         self.part = if line.more { self.part + 1 } else { 0 };
     }
 
@@ -322,6 +326,9 @@ impl Reader {
                     self.wrong(&format!("{} after {:?}", line.seq, self.last));
                 }
                 return;
+            }
+            _ if self.risen.as_ref().is_some_and(|(run, last)| *run == self.run && line.seq < *last) => {
+                return self.wrong(&format!("{} after a higher number", line.seq));
             }
             Numbering::OverRuns(stream) => stream.clone(),
             Numbering::InRun(stream) => format!("{stream} {}", self.run.as_deref().unwrap_or_default()),

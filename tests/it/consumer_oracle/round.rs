@@ -178,7 +178,7 @@ fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal)
         world.note("the file is rotated meanwhile");
         world.rotate();
     }
-    if random.once_in(4) && world.may("clock") && clock_library().is_some() {
+    if random.once_in(4) && world.may("clock") && clock_library(world.plan.seed).is_some() {
         world.behind += 1 + random.below(10_000) as u64;
         world.note(format!("the clock is {} s behind", world.behind));
     }
