@@ -59,6 +59,9 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::mux::Updates crate::mux::Notify crate::storage::Merged crate::storage::Delivered"]),
     // It writes a file, a pipe or the standard output, and follows rotation.
     ("sink/jsonl", &["std::fs"]),
+    ("runtime", &[ASYNC, "imbl", "crate::pod crate::db crate::client crate::host",
+        "crate::backoff crate::error_chain crate::outage",
+        "crate::mux::Updates crate::storage::Merged crate::storage::SourceState"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
@@ -99,8 +102,11 @@ const RULES: &[(&str, &[&str])] = &[
 ];
 
 /// The parts of a module that may not import each other.
-const SEPARATE: &[(&str, &[&str])] =
-    &[("source", &["file", "http", "url", "api"]), ("sink", &["jsonl", "webhook"])];
+const SEPARATE: &[(&str, &[&str])] = &[
+    ("source", &["file", "http", "url", "api"]),
+    ("sink", &["jsonl", "webhook"]),
+    ("runtime", &["exec", "podman"]),
+];
 
 /// The modules in which nothing is `async`.
 const SYNC: &[&str] = &["pod", "manifest", "validation", "storage", "settings", "telemetry"];
