@@ -1,15 +1,14 @@
 //! What to do about one pod, from what is wanted, what runs and what is known of the sources. Pure.
 
+use super::{contract::ActualPod, hash::runtime_hash};
 use crate::{
-    pod::{Entry, Op, Pod, PodKey, SourceName},
+    pod::{Entry, Op, PodKey, SourceName},
     storage::{Merged, SourceState},
 };
 
-use super::contract::ActualPod;
-
 /// What to do about a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Decision<'a> {
+pub enum Decision<'a> {
     /// It is as wanted, or what is there may not be touched.
     Nothing,
     /// To sync the wanted pod.
@@ -29,14 +28,16 @@ pub enum Wait {
     OtherInstance,
 }
 
-/// Decides about a key. `changed` is the kind of change of the wanted pod that the runtime has not
-/// received, if it wants to receive each.
-pub(super) fn decide<'a>(
+/// Decides what to do next about a key, by the rules of [`PodWorkers`](super::PodWorkers). `actual` is
+/// what runs under this key.
+///
+/// `changed` is [`Update`](Op::Update) or [`Reconcile`](Op::Reconcile) if the wanted pod has changed since
+/// it was synced and the runtime wants to receive each change.
+pub fn decide<'a>(
     key: &PodKey,
     view: &'a Merged,
     actual: &'a [ActualPod],
     changed: Option<Op>,
-    hash: impl FnOnce(&Pod) -> String,
 ) -> Decision<'a> {
     let entry = view.get(key);
     let wanted = entry.filter(|entry| entry.pod().deletion_timestamp().is_none());
@@ -54,7 +55,7 @@ pub(super) fn decide<'a>(
         return Decision::Wait(wait);
     }
     let Some(pod) = actual.iter().find(is_wanted) else { return Decision::Sync(wanted, Op::Add) };
-    let is_same = pod.source == wanted.source() && *hash(wanted.pod()) == *pod.hash;
+    let is_same = pod.source == wanted.source() && *runtime_hash(wanted.pod()) == *pod.hash;
     match changed {
         None if is_same && pod.is_complete => Decision::Nothing,
         // What a restored source has begun to create is completed; nothing else is changed for it.

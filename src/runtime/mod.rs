@@ -77,7 +77,7 @@ mod work_queue;
 
 pub use self::{
     contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
-    decide::Wait,
+    decide::{Decision, Wait, decide},
     hash::runtime_hash,
     pod_workers::{PodWorkers, Rank},
     status::{Activity, Failing, Gone, PodProgress, WorkersStatus},

@@ -517,7 +517,7 @@ impl<R: PodRuntime> PodWorkers<R> {
 impl World {
     fn decide(&self, key: &PodKey) -> Decision<'_> {
         let actual = self.actual.get(key).map_or(&[][..], Vec::as_slice);
-        decide(key, &self.view, actual, self.changed.get(key).copied(), runtime_hash)
+        decide(key, &self.view, actual, self.changed.get(key).copied())
     }
 
     fn rank(&self, key: &PodKey) -> Rank {

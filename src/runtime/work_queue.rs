@@ -239,7 +239,6 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> WorkQueue<K, R> {
             let woken = self.0.wake.notified();
             let due = {
                 let mut state = self.lock();
-                state.release();
                 if let Some(key) = state.pop() {
                     return Some(Working { key, queue: self.clone() });
                 }
@@ -325,9 +324,12 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> WorkQueue<K, R> {
         }
     }
 
+    /// The state of this moment. Waiters need no wake-up for what becomes ready here: each has a timer.
     fn lock(&self) -> MutexGuard<'_, State<K, R>> {
         // No panic can leave the state half written, so a poisoned lock is still valid.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.release();
+        state
     }
 }
 

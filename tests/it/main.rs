@@ -70,6 +70,7 @@ mod oracle;
 mod packaged;
 mod pod_security;
 mod pod_server;
+mod pod_workers;
 mod posted;
 mod reload;
 #[path = "../../examples/replay.rs"]
@@ -104,4 +105,5 @@ mod url_restart;
 mod validate;
 mod validation;
 mod validation_corpus;
+mod work_queue;
 mod yaml;
