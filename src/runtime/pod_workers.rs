@@ -14,7 +14,7 @@ use std::{
 use imbl::ordmap::DiffItem;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -190,19 +190,20 @@ impl<R: PodRuntime> PodWorkers<R> {
                     if changed.is_err() {
                         return stop.cancel();
                     }
-                    self.viewed(merged.borrow_and_update().clone());
+                    let view = merged.borrow_and_update().clone();
+                    self.viewed(&view);
                 }
             }
         }
     }
 
     /// Takes over a new view.
-    fn viewed(&self, view: Merged) {
+    fn viewed(&self, view: &Merged) {
         let mut world = self.world();
         let old = mem::replace(&mut world.view, view.clone());
         let has_new_source = SourceName::ALL.iter().any(|source| old.state(*source) != view.state(*source));
         let mut changed = Vec::new();
-        for change in old.diff(&view) {
+        for change in old.diff(view) {
             let (key, op) = match change {
                 DiffItem::Add(key, _) | DiffItem::Remove(key, _) => (key, Some(Op::Update)),
                 DiffItem::Update { old: (key, old), new: (_, new) } => (key, kind(old, new)),
@@ -223,9 +224,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         if !world.is_listed {
             return;
         }
-        // Keys of equal rank become ready in a fixed order.
-        changed.sort();
-        changed.into_iter().for_each(|(rank, key)| self.queue.add(key, rank));
+        self.enqueue(changed);
         if has_new_source {
             self.sweep(&mut world);
         }
@@ -249,8 +248,15 @@ impl<R: PodRuntime> PodWorkers<R> {
                 queued.push((world.rank(key), key.clone()));
             }
         }
-        queued.sort();
-        queued.into_iter().for_each(|(rank, key)| self.queue.add(key, rank));
+        self.enqueue(queued);
+    }
+
+    fn enqueue(&self, mut keys: Vec<(Rank, PodKey)>) {
+        // Keys of equal rank become ready in a fixed order.
+        keys.sort();
+        for (rank, key) in keys {
+            self.queue.add(key, rank);
+        }
     }
 
     /// Lists the runtime at the start, each minute, and when something has changed in it.
@@ -260,7 +266,8 @@ impl<R: PodRuntime> PodWorkers<R> {
         loop {
             {
                 let mut world = self.world();
-                world.worked = world.working.clone();
+                let world = &mut *world;
+                world.worked.clone_from(&world.working);
             }
             let listed = tokio::select! {
                 biased;
@@ -280,10 +287,11 @@ impl<R: PodRuntime> PodWorkers<R> {
                             (status.is_listed, status.list_failing) = (true, None);
                             is_news
                         });
+                        let in_a_minute = Instant::now() + RELIST;
                         sleep(RELIST_PAUSE).await;
                         tokio::select! {
                             () = self.runtime.changed() => {}
-                            () = sleep(RELIST - RELIST_PAUSE) => {}
+                            () = sleep_until(in_a_minute) => {}
                         }
                     }
                     Err(error) => {

@@ -277,11 +277,9 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> WorkQueue<K, R> {
         self.shut_down();
         loop {
             let idle = self.0.idle.notified();
-            let state = self.lock();
-            if state.queued.is_empty() && state.working.is_empty() {
+            if self.lock().is_idle() {
                 return;
             }
-            drop(state);
             idle.await;
         }
     }
@@ -319,7 +317,7 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> WorkQueue<K, R> {
         if state.queued.contains_key(key) {
             state.push(key.clone());
             self.0.wake.notify_one();
-        } else if state.queued.is_empty() && state.working.is_empty() {
+        } else if state.is_idle() {
             self.0.idle.notify_waiters();
         }
     }
@@ -409,6 +407,10 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> State<K, R> {
             self.delayed.remove(&key);
             self.enqueue(key, rank);
         }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queued.is_empty() && self.working.is_empty()
     }
 
     fn number(&mut self) -> u64 {

@@ -335,7 +335,9 @@ impl Model {
         let now = Instant::now();
         self.delayed.sort_unstable();
         let due: Vec<_> = self.delayed.extract_if(.., |delayed| delayed.0 <= now).collect();
-        due.into_iter().for_each(|(_, _, key, rank)| self.add(key, rank));
+        for (_, _, key, rank) in due {
+            self.add(key, rank);
+        }
     }
 
     fn get(&mut self) -> Option<u8> {
