@@ -198,6 +198,7 @@ async fn a_queue_that_is_shut_down_is_emptied_and_accepts_nothing() {
     drop(first);
     let again = ready(&queue).expect("it was added before the end");
     assert!((&mut drained).now_or_never().is_none(), "a key is worked on");
+    assert!(queue.drain().now_or_never().is_none(), "a key is worked on");
     drop(again);
     soon(drained).await;
     assert!(queue.get().await.is_none());
