@@ -18,6 +18,8 @@
 //! * [`mux`]: the sources' channels, the task that merges, and the consumers' updates.
 //! * [`sink`]: the [`Sink`](sink::Sink) trait, and the [`Delivery`](sink::Delivery) of
 //!   updates to a sink, with retries.
+//! * [`runtime`]: the [`PodRuntime`](runtime::PodRuntime) trait, the
+//!   [`PodWorkers`](runtime::PodWorkers) that make what runs what is wanted, and their work queue.
 //! * [`host`]: the clock, random numbers and threads, which a test can replace.
 //!
 //! The program, behind the feature `agent` (on by default):
@@ -162,6 +164,7 @@ mod outage;
 #[cfg(feature = "agent")]
 mod pem;
 pub mod pod;
+pub mod runtime;
 #[cfg(feature = "agent")]
 pub mod server;
 #[cfg(feature = "agent")]

@@ -61,6 +61,9 @@ const RULES: &[(&str, &[&str])] = &[
     ("sink/jsonl", &["std::fs"]),
     // It signs bodies.
     ("sink/webhook", &["ring sha2"]),
+    ("runtime", &[ASYNC, "imbl", "crate::pod crate::db crate::client crate::host",
+        "crate::backoff crate::error_chain crate::outage",
+        "crate::mux::Updates crate::storage::Merged crate::storage::SourceState"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
@@ -103,8 +106,11 @@ const RULES: &[(&str, &[&str])] = &[
 ];
 
 /// The parts of a module that may not import each other.
-const SEPARATE: &[(&str, &[&str])] =
-    &[("source", &["file", "http", "url", "api"]), ("sink", &["jsonl", "webhook"])];
+const SEPARATE: &[(&str, &[&str])] = &[
+    ("source", &["file", "http", "url", "api"]),
+    ("sink", &["jsonl", "webhook"]),
+    ("runtime", &["exec", "podman"]),
+];
 
 /// The modules in which nothing is `async`.
 const SYNC: &[&str] = &["pod", "manifest", "validation", "storage", "settings", "telemetry"];

@@ -70,6 +70,7 @@ mod oracle;
 mod packaged;
 mod pod_security;
 mod pod_server;
+mod pod_workers;
 mod posted;
 mod reload;
 #[path = "../../examples/replay.rs"]
@@ -107,4 +108,5 @@ mod validation_corpus;
 mod versions;
 mod webhook;
 mod webhook_agent;
+mod work_queue;
 mod yaml;
