@@ -2,6 +2,9 @@
 
 use std::{error::Error, future::pending, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
+use serde_json::Value;
+
 use crate::pod::{Op, Pod, PodKey, SourceName, Uid};
 
 /// Runs pods: an exec program, podman, a library user's own.
@@ -92,6 +95,11 @@ pub struct ActualPod {
     /// Whether all of it was started. False if it may be there in part, for example after a crash during
     /// `sync`. A container that has exited does not make it false.
     pub is_complete: bool,
+    /// When it was started, if the runtime knows.
+    pub started: Option<Timestamp>,
+    /// Its `v1.PodStatus`, as far as the runtime observes it. Without one, a complete pod counts as running and
+    /// ready.
+    pub status: Option<Arc<Value>>,
 }
 
 /// A pod that is to run.

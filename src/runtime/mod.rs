@@ -33,6 +33,8 @@
 //!             source: pod.source,
 //!             is_ours: true,
 //!             is_complete: true,
+//!             started: None,
+//!             status: None,
 //!         };
 //!         self.pods.lock().unwrap().insert(actual.uid.to_string(), actual);
 //!         self.started.notify_one();
@@ -80,6 +82,6 @@ pub use self::{
     decide::{Decision, Wait, decide},
     hash::runtime_hash,
     pod_workers::{PodWorkers, Rank},
-    status::{Activity, Failing, Gone, PodProgress, WorkersStatus},
+    status::{Activity, Failing, Gone, Observed, ObservedPod, PodProgress, WorkersStatus},
     work_queue::{Histogram, QueueMetrics, WorkQueue, Working},
 };

@@ -413,7 +413,20 @@ impl<R: PodRuntime> PodWorkers<R> {
             Call::Kill(KillPod { actual, .. }) => (actual, result.is_ok()),
             Call::Sync(SyncPod { pod, source, hash, .. }) => {
                 let (key, uid) = (key.clone(), pod.uid().clone());
-                (ActualPod { key, uid, hash, source, is_ours: true, is_complete: true }, false)
+                let started = Some(self.host.clock.now());
+                (
+                    ActualPod {
+                        key,
+                        uid,
+                        hash,
+                        source,
+                        is_ours: true,
+                        is_complete: true,
+                        started,
+                        status: None,
+                    },
+                    false,
+                )
             }
         };
         // After a failure it may be there in part.

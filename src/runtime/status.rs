@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::decide::Wait;
 use crate::pod::{PodKey, Uid};
@@ -64,3 +65,15 @@ pub struct Failing {
 /// The pods that are being deleted gracefully and that the runtime does not have, or no longer has: their
 /// deletion is complete. O(1) to clone.
 pub type Gone = OrdMap<PodKey, Uid>;
+
+/// What is observed of each wanted pod that the workers have taken up, by key. O(1) to clone.
+pub type Observed = OrdMap<PodKey, ObservedPod>;
+
+/// What is observed of a wanted pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedPod {
+    /// Its UID. What is observed of another pod of the same name does not count.
+    pub uid: Uid,
+    /// A `v1.PodStatus`. Its fields replace those of the pod's own status.
+    pub status: Arc<Value>,
+}

@@ -242,7 +242,7 @@ fn published(text: &str) -> Pod {
 
 fn actual(pod: &Pod, source: SourceName) -> ActualPod {
     let (key, uid, hash) = (pod.key().clone(), pod.uid().clone(), runtime_hash(pod).into());
-    ActualPod { key, uid, hash, source, is_ours: true, is_complete: true }
+    ActualPod { key, uid, hash, source, is_ours: true, is_complete: true, started: None, status: None }
 }
 
 /// The sources, and the workers of one run of the agent.
