@@ -42,7 +42,7 @@ jsonl\t'One JSON object per line'"
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s n -l namespace -d 'The namespace' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -s l -l selector -d 'Only pods with these labels: app=web,tier!=cache,zone in (a,b),canary' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l field-selector -d 'Only pods with these fields: spec.nodeName=n1,status.phase!=Running' -r
-complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'For updates: start with this sequence number, if this run of the agent still holds it' -r
+complete -c podmux -n "__fish_podmux_using_subcommand get" -l from -d 'For updates: start with this sequence number, if this run of the agent (or the named one) still holds it' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l server -d 'The agent\'s address: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: the first that exists of unix:/run/podmux/podmux.sock and unix:$XDG_RUNTIME_DIR/podmux/podmux.sock] [env: PODMUX_SERVER]' -r
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l token-file -d 'A file with the bearer token [default: that of the state directory (PODMUX_STATE_DIR), for https on this machine] [env: PODMUX_TOKEN_FILE]' -r -F
 complete -c podmux -n "__fish_podmux_using_subcommand get" -l ca-file -d 'The CA certificates (PEM) that verify the agent\'s certificate, instead of the system\'s [default: that of the state directory, for https on this machine]' -r -F

@@ -495,7 +495,7 @@ fn a_watch_prints_the_pods_and_then_each_change() {
             exit 1
             --
             GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates
+            GET /updates?from=8
             GET /updates
         "#]],
     );
@@ -517,7 +517,7 @@ fn a_watch_prints_the_pods_and_then_each_change() {
             exit 1
             --
             GET /api/v1/pods?limit=500
-            GET /updates
+            GET /updates?from=8
             GET /updates
         "#]],
     );
@@ -542,7 +542,7 @@ fn a_watch_prints_the_pods_and_then_each_change() {
             exit 1
             --
             GET /api/v1/namespaces/default/pods?limit=500
-            GET /updates
+            GET /updates?from=8
             GET /updates
         "#]],
     );
@@ -564,7 +564,7 @@ fn a_watch_prints_the_pods_and_then_each_change() {
             exit 1
             --
             GET /api/v1/namespaces/other/pods?limit=500
-            GET /updates
+            GET /updates?from=8
             GET /updates
         "#]],
     );
@@ -594,28 +594,28 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-        NAME           SOURCE   STATUS        AGE
-        polled-node1   url      Pending       5d
-        web            http     Terminating   5d
-        web            http     Removed       5d
-        new            http     Pending       5d
-        polled-node1   url      Removed       5d
-        ! connection lost: the agent has ended the stream; reconnecting
-        ! reconnected: the stream starts again, with all pods
-        ! connection lost: the agent has ended the stream; reconnecting
-        ! reconnected: the stream starts again, with all pods
-        ! connection lost: the agent has ended the stream; reconnecting
-        ! Error from server (Forbidden): no more
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /updates
-        GET /updates?from=r1-10
-        GET /updates
-        GET /updates
-        GET /updates
-        GET /updates
-    "#]],
+            NAME           SOURCE   STATUS        AGE
+            polled-node1   url      Pending       5d
+            web            http     Terminating   5d
+            web            http     Removed       5d
+            new            http     Pending       5d
+            polled-node1   url      Removed       5d
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! reconnected: the stream starts again, with all pods
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! reconnected: the stream starts again, with all pods
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates?from=8
+            GET /updates?from=r1-10
+            GET /updates
+            GET /updates
+            GET /updates
+            GET /updates
+        "#]],
     );
 }
 
@@ -683,14 +683,14 @@ fn the_first_connection_is_not_repeated() {
         &agent,
         &["get", "pods", "-w", "-o", "name"],
         &expect![[r#"
-        pod/polled-node1
-        pod/web
-        ! Error from server: 503 Service Unavailable: stopping
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-        GET /updates
-    "#]],
+            pod/polled-node1
+            pod/web
+            ! Error from server: 503 Service Unavailable: stopping
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates?from=8
+        "#]],
     );
 }
 
@@ -1116,7 +1116,7 @@ fn updates_are_a_table() {
 #[test]
 fn updates_as_jsonl_are_unchanged() {
     // JSON that podmux would write differently.
-    let raw = "{\"seq\":1,  \"op\":\"ADD\", \"pods\":[]}\n{\"seq\":2}\n";
+    let raw = "{\"seq\":1,  \"op\":\"ADD\", \"pods\":[]}\n{\"seq\":2,  \"pods\":[]}\n";
     let agent = Agent::start(stream_once(move |_| lines(&[raw.to_owned()])));
     let output = agent.podmux(&["get", "updates", "-o", "jsonl"]).output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), raw.as_bytes()));
@@ -1128,6 +1128,7 @@ fn updates_as_jsonl_are_unchanged() {
             pods: []
             seq: 1
             ---
+            pods: []
             seq: 2
             ! connection lost: the agent has ended the stream; reconnecting
             ! Error from server (Forbidden): no more

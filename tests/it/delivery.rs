@@ -287,7 +287,7 @@ async fn an_update_that_exceeds_the_limit_of_the_sink_comes_in_parts() {
     let mut upstream = Upstream::start();
     upstream.want("a b c d e").await;
     let size = upstream.wanted.listing().iter().next().unwrap().1.pod().text().len();
-    let change = |double: &mut SinkDouble| (double.is_fresh, double.max_bytes) = (false, 2 * size);
+    let change = |double: &mut SinkDouble| (double.is_fresh, double.max_bytes) = (false, 2 * (size + 1));
     let mut sink = upstream.deliver_as(Behaviour::Accepts, change);
     let parts = |attempts: &[(Instant, SequencedUpdate)]| -> Vec<String> {
         let part = |(_, part): &(Instant, SequencedUpdate)| {

@@ -257,7 +257,9 @@ fn the_receiver_takes_each_line_once_however_it_fails() {
         ];
         send(&receiver.url, "one", &first);
         // The next run does not know of the file's pod: it stays until that source is known.
-        send(&receiver.url, "two", &[line(7, "SET", "http", &[("b", "2")])]);
+        let mut begins = line(7, "SET", "http", &[("b", "2")]);
+        begins["run"] = "two".into();
+        send(&receiver.url, "two", &[begins]);
         assert_eq!(pods(&receiver.reader()), ["default/b=2 http", "default/f=1 file"]);
         assert_eq!(law.faults(), [""; 0]);
     }
