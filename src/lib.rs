@@ -158,12 +158,16 @@ mod hex;
 #[cfg(feature = "agent")]
 pub mod history;
 pub mod host;
+#[cfg(feature = "agent")]
+mod kind;
 pub mod manifest;
 pub mod mux;
 mod outage;
 #[cfg(feature = "agent")]
 mod pem;
 pub mod pod;
+#[cfg(feature = "agent")]
+pub mod registry;
 pub mod runtime;
 #[cfg(feature = "agent")]
 pub mod server;

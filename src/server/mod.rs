@@ -33,5 +33,5 @@ pub use self::{
         CredentialReload, Server, StartError, auth::Caller, credential_error::CredentialError,
         credentials::check, limits::Limits, listen::BindError, request_body::read_bodies,
     },
-    view::{LastReload, View},
+    view::{LastReload, RuntimeView, View},
 };

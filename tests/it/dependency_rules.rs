@@ -49,7 +49,7 @@ const RULES: &[(&str, &[&str])] = &[
         "std::process::Stdio",
         "crate::pod crate::manifest crate::validation crate::db crate::client crate::host",
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
-        "crate::mux::SourceChannel crate::storage::Delivered"]),
+        "crate::mux::SourceChannel crate::storage::Delivered crate::storage::Merged"]),
     // The file source lists and watches directories, which `host::Disk` does not.
     ("source/file", &["std::fs"]),
     // Where files of credentials are, and whether they changed.

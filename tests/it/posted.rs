@@ -11,7 +11,7 @@ use podmux::{
     sink::{Acknowledged, Delivery},
     source::{
         SourceFailing,
-        http::{Config, HttpSource, Posts, Preconditions, Submitted, Write, WriteError, Written},
+        http::{Config, HttpSource, Posts, Preconditions, Release, Submitted, Write, WriteError, Written},
     },
 };
 use tokio::{sync::watch, time::timeout};
@@ -40,7 +40,7 @@ impl Agent {
         let delivery = delivery.reporting(&acknowledged);
         let channel = mux.channel(SourceName::Http).unwrap();
         let (source, posts) =
-            HttpSource::new(None, Sequence::after("", 0), channel, acknowledged.subscribe());
+            HttpSource::new(None, Sequence::after("", 0), channel, Release::Sinks(acknowledged.subscribe()));
         let stop = CancellationToken::new();
         tokio::spawn(source.run(stop.clone()));
         tokio::spawn(turning.run());
@@ -466,7 +466,7 @@ async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_
         let (mux, _turning) = Mux::new(&[SourceName::Http]);
         let channel = mux.channel(SourceName::Http).unwrap();
         let (source, posts) =
-            HttpSource::new(state, Sequence::after("", 0), channel, watch::channel(Vec::new()).1);
+            HttpSource::new(state, Sequence::after("", 0), channel, Release::Sinks(watch::channel(Vec::new()).1));
         let stop = CancellationToken::new();
         stop.cancel();
         // The write is in the queue when the source begins.

@@ -68,8 +68,9 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         };
         (format!("source-{name}"), outcome)
     });
-    let sinks = view.sinks.iter().map(|status| {
-        let status = status.borrow().clone();
+    let sinks = view.sinks.iter().map(|status| status.borrow().clone());
+    let runtime = view.runtime.iter().map(|runtime| runtime.as_sink(&runtime.status.borrow()));
+    let sinks = sinks.chain(runtime).map(|status| {
         (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err))
     });
     let stopping =

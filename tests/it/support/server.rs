@@ -29,7 +29,7 @@ use podmux::{
     source::{
         SourceStatus,
         api::ReflectorMetrics,
-        http::{HttpSource, Posts},
+        http::{HttpSource, Posts, Release},
     },
     storage::Delivered,
 };
@@ -123,7 +123,7 @@ impl TestServer {
         let mut state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
         let opened = state.as_mut().map(|state| state.watch(&node));
         let sequence = Sequence::after("run", 0);
-        let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, seen);
+        let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, Release::Sinks(seen));
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, sequence, setup.bounds);
         let stop = CancellationToken::new();
