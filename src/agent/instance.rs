@@ -1,10 +1,19 @@
-//! The identity of an agent: what tells its streams from those of other agents.
+//! The identity of an agent: what tells its streams and pods from those of other agents.
 
-use std::path::Path;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use sha2::{Digest as _, Sha256};
+use uuid::{Uuid, fmt::Hyphenated};
 
-use crate::{hex::hex, host::Disk, pod::NodeName};
+use crate::{
+    hex::hex,
+    host::{Disk, Host, Open, OpenFile},
+    pod::NodeName,
+    settings::Environment,
+};
 
 /// The id of the machine, which systemd makes at the first boot.
 const MACHINE_ID: &str = "/etc/machine-id";
@@ -29,4 +38,80 @@ pub(super) fn instance(disk: &Disk, state_dir: Option<&Path>, node: &NodeName) -
     digest.update([0]);
     digest.update(path.unwrap_or_default().as_os_str().as_encoded_bytes());
     hex(&digest.finalize()[..DIGEST])
+}
+
+/// Locked by the agent of an instance.
+const LOCK: &str = "lock";
+/// The boot marker: a random id, which is lost when the machine stops.
+const BOOT: &str = "boot";
+/// The directory of root's agents. It is not that of the socket, which is readable for others.
+const ROOT_DIRECTORY: &str = "/run/podmux-agent";
+
+/// Why an instance cannot be claimed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// There is no place for it.
+    #[error(
+        "no directory that a reboot empties: set RUNTIME_DIRECTORY (RuntimeDirectory= in a unit) or XDG_RUNTIME_DIR \
+         to one that is on a tmpfs and that only this user can write"
+    )]
+    NoRuntimeDir,
+    /// Another agent has it.
+    #[error("another podmux runs the pods of this instance: it has locked {}; stop it", .0.display())]
+    InUse(PathBuf),
+    /// Its files cannot be used.
+    #[error("cannot use {}; give it to the user that podmux runs as, or set RUNTIME_DIRECTORY to another directory", .0.display())]
+    Io(PathBuf, #[source] io::Error),
+}
+
+/// The directory for the locks and boot markers of instances: one that a reboot empties.
+///
+/// # Errors
+/// If the environment names none.
+pub fn runtime_dir(environment: &Environment, is_root: bool) -> Result<PathBuf, ClaimError> {
+    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    // Several directories of RuntimeDirectory= are separated by colons, the unit's first one first.
+    let systemd = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));
+    let user = || Some(absolute(environment.get("XDG_RUNTIME_DIR")?)?.join("podmux-agent"));
+    let own = if is_root { Some(ROOT_DIRECTORY.into()) } else { user() };
+    systemd.or(own).ok_or(ClaimError::NoRuntimeDir)
+}
+
+/// An instance that this process has to itself, until this is dropped.
+#[derive(Debug)]
+pub struct Instance {
+    /// The boot marker. Another one than before means that the machine was started again, so that none of the
+    /// instance's processes is left.
+    pub boot: String,
+    _lock: Box<dyn OpenFile>,
+}
+
+impl Instance {
+    /// Locks an instance in [`runtime_dir`], and reads its boot marker or makes one. It blocks.
+    ///
+    /// # Errors
+    /// If another agent has it, or the files cannot be used.
+    pub fn claim(host: &Host, runtime_dir: &Path, instance: &str) -> Result<Self, ClaimError> {
+        let directory = runtime_dir.join(instance);
+        let (lock_path, path) = (directory.join(LOCK), directory.join(BOOT));
+        let failed = |error| ClaimError::Io(directory.clone(), error);
+        host.disk.create_dir(&directory).map_err(failed)?;
+        let lock = host.disk.open(&lock_path, Open::Create).map_err(failed)?;
+        lock.lock().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => ClaimError::InUse(lock_path),
+            _ => failed(error),
+        })?;
+        let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
+        let mut boot = [0; Hyphenated::LENGTH];
+        // An agent that was killed before it had written all of it has run no pod.
+        let read = marker.read_at(0, &mut boot).ok().and_then(|()| Uuid::try_parse_ascii(&boot).ok());
+        let boot = if let Some(boot) = read {
+            boot
+        } else {
+            let boot = host.random.uuid();
+            marker.write_at(0, boot.hyphenated().to_string().as_bytes()).map_err(failed)?;
+            boot
+        };
+        Ok(Self { boot: boot.hyphenated().to_string(), _lock: lock })
+    }
 }

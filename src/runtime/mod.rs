@@ -72,6 +72,8 @@
 
 mod contract;
 mod decide;
+#[cfg(feature = "agent")]
+pub mod exec;
 mod hash;
 mod pod_workers;
 mod status;

@@ -64,6 +64,8 @@ const RULES: &[(&str, &[&str])] = &[
     ("runtime", &[ASYNC, "imbl", "crate::pod crate::db crate::client crate::host",
         "crate::backoff crate::error_chain crate::outage",
         "crate::mux::Updates crate::storage::Merged crate::storage::SourceState"]),
+    // It starts processes, whose standard input is a file that they keep locked.
+    ("runtime/exec", &["std::fs std::process::ExitStatus"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
