@@ -165,8 +165,7 @@ impl Config {
     pub fn syntax() -> &'static str {
         static SYNTAX: LazyLock<String> = LazyLock::new(|| {
             let options = |kind: &Kind| if kind.options.is_empty() { "" } else { "[,OPTION=VALUE…]" };
-            let forms: Vec<_> =
-                kinds().map(|kind| format!("{}{}", kind.syntax, options(kind))).collect();
+            let forms: Vec<_> = kinds().map(|kind| format!("{}{}", kind.syntax, options(kind))).collect();
             forms.join("|")
         });
         &SYNTAX

@@ -75,10 +75,16 @@ mod decide;
 #[cfg(feature = "agent")]
 pub mod exec;
 mod hash;
+#[cfg(feature = "agent")]
+mod opening;
 mod pod_workers;
 mod status;
 mod work_queue;
 
+#[cfg(feature = "agent")]
+pub(crate) use self::opening::RuntimeKind;
+#[cfg(feature = "agent")]
+pub use self::opening::{OpenRuntime, Opening};
 pub use self::{
     contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, Wait, decide},
@@ -87,3 +93,7 @@ pub use self::{
     status::{Activity, Failing, Gone, Observed, ObservedPod, PodProgress, WorkersStatus},
     work_queue::{Histogram, QueueMetrics, WorkQueue, Working},
 };
+
+/// The built-in runtimes.
+#[cfg(feature = "agent")]
+pub(crate) const KINDS: [&RuntimeKind; 1] = [&exec::kind::KIND];

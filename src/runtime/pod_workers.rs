@@ -23,7 +23,7 @@ use super::{
     contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, decide},
     hash::runtime_hash,
-    status::{Activity, Failing, Gone, PodProgress, WorkersStatus},
+    status::{Activity, Failing, Gone, Observed, PodProgress, WorkersStatus},
     work_queue::WorkQueue,
 };
 use crate::{
@@ -75,6 +75,7 @@ pub struct PodWorkers<R> {
     world: Mutex<World>,
     status: watch::Sender<WorkersStatus>,
     gone: watch::Sender<Gone>,
+    observed: watch::Sender<Observed>,
 }
 
 /// What is wanted and what runs.
@@ -127,6 +128,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             world: Mutex::new(world),
             status: watch::Sender::default(),
             gone: watch::Sender::default(),
+            observed: watch::Sender::default(),
         }
     }
 
@@ -151,6 +153,11 @@ impl<R: PodRuntime> PodWorkers<R> {
     /// The graceful deletions that are complete.
     pub fn gone(&self) -> watch::Receiver<Gone> {
         self.gone.subscribe()
+    }
+
+    /// What is observed of the wanted pods.
+    pub fn observed(&self) -> watch::Receiver<Observed> {
+        self.observed.subscribe()
     }
 
     /// The work queue, for its metrics.

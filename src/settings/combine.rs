@@ -7,10 +7,10 @@ use std::{
 };
 
 use super::{
+    Runtime,
     error::SettingsError,
     flags::Flags,
     layers::{CommandLine, Environment, Layers},
-    Runtime,
 };
 use crate::{
     certificate_files::CertificateFiles,
@@ -295,15 +295,12 @@ pub(super) fn consumers(
     Ok((sinks, Some(Runtime { kind, concurrency, directory })))
 }
 
-/// A directory that a reboot empties, and that only this agent's user writes to: systemd's, or that of the
-/// user.
+/// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or
+/// the user's.
 fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
-    let given = |name: &str| environment.get(name).filter(|value| !value.is_empty());
-    if let Some(directories) = given("RUNTIME_DIRECTORY") {
-        return directories.split(':').next().map(PathBuf::from);
-    }
-    if is_root {
-        return Some("/run/podmux-agent".into());
-    }
-    given("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("podmux-agent"))
+    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    // systemd separates several directories by colons.
+    let given = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));
+    let user = || Some(absolute(environment.get("XDG_RUNTIME_DIR")?)?.join("podmux-agent"));
+    given.or_else(|| if is_root { Some("/run/podmux-agent".into()) } else { user() })
 }

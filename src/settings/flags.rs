@@ -17,8 +17,8 @@ use crate::{
     camel_case::camel_case,
     mux::Notify,
     pod::{NodeName, SecurityLevel, SourceName},
-    server::Listen,
     registry,
+    server::Listen,
     source::file::OnInvalid,
     telemetry,
 };

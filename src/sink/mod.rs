@@ -63,6 +63,8 @@ mod opening;
 #[cfg(feature = "agent")]
 mod webhook;
 
+#[cfg(feature = "agent")]
+pub(crate) use self::opening::{Opening, SinkKind};
 pub use self::{
     contract::{Sink, SinkError},
     delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
@@ -73,8 +75,6 @@ pub use self::{
     jsonl::{Jsonl, Reopen},
     opening::OpenSink,
 };
-#[cfg(feature = "agent")]
-pub(crate) use self::opening::{Opening, SinkKind};
 /// The built-in sinks.
 #[cfg(feature = "agent")]
 pub(crate) const KINDS: [&SinkKind; 2] = [&jsonl::KIND, &webhook::KIND];

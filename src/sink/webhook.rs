@@ -47,7 +47,11 @@ pub(super) const KIND: SinkKind = SinkKind {
         name: "webhook",
         syntax: "webhook=URL",
         options: &[
-            option("token-file", "FILE", "The bearer token that is sent; the file is read again when it changes"),
+            option(
+                "token-file",
+                "FILE",
+                "The bearer token that is sent; the file is read again when it changes",
+            ),
             option(
                 "hmac-file",
                 "FILE",

@@ -141,7 +141,9 @@ async fn a_response_that_is_not_http_is_an_error() {
     });
     let error = fails(&client(), get(&url)).await.to_string();
     assert!(
-        error.ends_with("sent no valid HTTP/1.1 response (if the URL begins with http, does the server want https?)"),
+        error.ends_with(
+            "sent no valid HTTP/1.1 response (if the URL begins with http, does the server want https?)"
+        ),
         "{error}"
     );
     let error = fails(&client(), get(&url)).await.to_string();

@@ -465,8 +465,12 @@ async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_
     for state in [None, Some(watch::channel(Err(failing)).1)] {
         let (mux, _turning) = Mux::new(&[SourceName::Http]);
         let channel = mux.channel(SourceName::Http).unwrap();
-        let (source, posts) =
-            HttpSource::new(state, Sequence::after("", 0), channel, Release::Sinks(watch::channel(Vec::new()).1));
+        let (source, posts) = HttpSource::new(
+            state,
+            Sequence::after("", 0),
+            channel,
+            Release::Sinks(watch::channel(Vec::new()).1),
+        );
         let stop = CancellationToken::new();
         stop.cancel();
         // The write is in the queue when the source begins.

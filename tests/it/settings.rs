@@ -17,12 +17,12 @@ use podmux::{
     host::Disk,
     mux::Notify,
     pod::SecurityLevel,
+    registry,
     server::{self, Listen},
     settings::{
         CommandLine, Environment, Setting, Settings, SettingsError, default_socket, default_state_dir,
         settings,
     },
-    sink,
     source::{
         api::{InCluster, Kubeconfig, Proxies},
         file::{self, OnInvalid},
@@ -411,7 +411,7 @@ fn the_defaults_are_as_documented() {
     let file = settings.file.unwrap();
     assert_eq!(file.check_frequency, Duration::from_secs(20));
     assert_eq!(file.on_invalid, OnInvalid::Keep);
-    assert_eq!(settings.sinks, [sink::Config::parse("jsonl").unwrap()]);
+    assert_eq!(settings.sinks, [registry::Config::parse("jsonl").unwrap()]);
     assert_eq!(settings.notify, Notify::Incremental);
     assert_eq!(settings.shutdown_grace, Duration::from_secs(10));
     assert_eq!((settings.log.format, settings.log.verbosity), (Format::Text, 0));

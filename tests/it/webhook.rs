@@ -16,7 +16,8 @@ use podmux::{
     host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
     pod::{ListingBuilder, Origin, Prepared, SourceName},
-    sink::{Config, DeliveryError, SinkFailing, SinkStatus},
+    registry::Config,
+    sink::{DeliveryError, SinkFailing, SinkStatus},
 };
 use serde_json::Value;
 use tokio::{
@@ -58,8 +59,8 @@ impl Hook {
         let updates = mux.updates(Notify::Incremental);
         let config = Config::parse(sink).unwrap();
         let open =
-            config.open(updates, numbers, &Arc::from("node"), &Arc::new(watch::Sender::default()), host);
-        let open = open.unwrap();
+            config.open_sink(updates, numbers, &Arc::from("node"), &Arc::new(watch::Sender::default()), host);
+        let open = open.unwrap().unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn((open.run)(stop.clone()));
         let wanted = ListingBuilder::new(SourceName::File);

@@ -21,6 +21,7 @@
 
 mod call;
 mod files;
+pub(super) mod kind;
 mod ledger;
 
 use std::{

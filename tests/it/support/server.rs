@@ -158,6 +158,7 @@ impl TestServer {
             sources: sources.into(),
             sinks: Arc::new([sink_status.subscribe()]),
             acknowledged: acknowledged.subscribe(),
+            runtime: None,
             turns: Arc::new(move || {
                 let turning = turning.clone();
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })
