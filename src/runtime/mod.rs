@@ -73,6 +73,7 @@
 mod contract;
 mod decide;
 mod hash;
+mod observed;
 mod pod_workers;
 mod status;
 mod work_queue;
@@ -81,6 +82,7 @@ pub use self::{
     contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, Wait, decide},
     hash::runtime_hash,
+    observed::observe,
     pod_workers::{PodWorkers, Rank},
     status::{Activity, Failing, Gone, Observed, ObservedPod, PodProgress, WorkersStatus},
     work_queue::{Histogram, QueueMetrics, WorkQueue, Working},
