@@ -282,6 +282,7 @@ impl<'a> Wiring<'a> {
         View {
             node: self.settings.node_name.clone(),
             merged: self.mux.merged(),
+            observed: None,
             posts,
             pod_security,
             history: self.history(),

@@ -318,10 +318,14 @@ impl<'a> Containers<'a> {
         let ready = self.are_ready();
         let gates = self.spec.readiness_gates.iter().filter_map(|Gate { condition_type }| {
             match find(conditions, &condition_type.as_str().into()).map(|condition| &condition["status"]) {
-                None => Some(format!("corresponding condition of pod readiness gate {condition_type:?} does not exist.")),
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate {condition_type:?} does not exist."
+                )),
                 Some(status) if *status != "True" => {
                     let status = status.as_str().unwrap_or_default();
-                    Some(format!("the status of pod readiness gate {condition_type:?} is not \"True\", but {status}"))
+                    Some(format!(
+                        "the status of pod readiness gate {condition_type:?} is not \"True\", but {status}"
+                    ))
                 }
                 Some(_) => None,
             }
