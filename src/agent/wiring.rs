@@ -333,6 +333,7 @@ impl<'a> Wiring<'a> {
         View {
             node: self.settings.node_name.clone(),
             merged: self.mux.merged(),
+            observed: self.observed.clone(),
             posts,
             pod_security,
             history: self.history(),

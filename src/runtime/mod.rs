@@ -75,6 +75,7 @@ mod decide;
 #[cfg(feature = "agent")]
 pub mod exec;
 mod hash;
+mod observed;
 #[cfg(feature = "agent")]
 mod opening;
 mod pod_workers;
@@ -89,6 +90,7 @@ pub use self::{
     contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, Wait, decide},
     hash::runtime_hash,
+    observed::observe,
     pod_workers::{PodWorkers, Rank},
     status::{Activity, Failing, Gone, Observed, ObservedPod, PodProgress, WorkersStatus},
     work_queue::{Histogram, QueueMetrics, WorkQueue, Working},

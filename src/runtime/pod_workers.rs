@@ -23,6 +23,7 @@ use super::{
     contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, decide},
     hash::runtime_hash,
+    observed::observe,
     status::{Activity, Failing, Gone, Observed, PodProgress, WorkersStatus},
     work_queue::WorkQueue,
 };
@@ -155,7 +156,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         self.gone.subscribe()
     }
 
-    /// What is observed of the wanted pods.
+    /// What is observed of the wanted pods. It changes only if the status of a pod does.
     pub fn observed(&self) -> watch::Receiver<Observed> {
         self.observed.subscribe()
     }
@@ -209,12 +210,13 @@ impl<R: PodRuntime> PodWorkers<R> {
         let mut world = self.world();
         let old = mem::replace(&mut world.view, view.clone());
         let has_new_source = SourceName::ALL.iter().any(|source| old.state(*source) != view.state(*source));
-        let mut changed = Vec::new();
+        let (mut changed, mut seen) = (Vec::new(), Vec::new());
         for change in old.diff(view) {
             let (key, op) = match change {
                 DiffItem::Add(key, _) | DiffItem::Remove(key, _) => (key, Some(Op::Update)),
                 DiffItem::Update { old: (key, old), new: (_, new) } => (key, kind(old, new)),
             };
+            seen.push(key);
             let op = op.filter(|op| *op != Op::Reconcile || self.runtime.follows_updates());
             let Some(op) = op else { continue };
             if self.runtime.follows_updates() {
@@ -228,6 +230,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
             changed.push((world.rank(key), key.clone()));
         }
+        self.observe(&world, seen);
         if !world.is_listed {
             return;
         }
@@ -336,17 +339,19 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
         let old = mem::replace(&mut world.actual, listed);
         world.is_listed = true;
-        for (key, pods) in old {
-            let now = world.actual.get(&key).map_or(&[][..], Vec::as_slice);
+        for (key, pods) in &old {
+            let now = world.actual.get(key).map_or(&[][..], Vec::as_slice);
             let runs = |pod: &ActualPod| now.iter().any(|now| now.uid == pod.uid && now.is_complete);
             let is_lost = pods.iter().any(|pod| pod.is_ours && pod.is_complete && !runs(pod));
-            if is_lost && matches!(world.decide(&key), Decision::Sync(..)) {
+            if is_lost && matches!(world.decide(key), Decision::Sync(..)) {
                 // Otherwise a pod that vanishes at once would be started without a pause.
-                let Some(uid) = world.view.get(&key).map(|entry| entry.pod().uid().clone()) else { continue };
+                let Some(uid) = world.view.get(key).map(|entry| entry.pod().uid().clone()) else { continue };
                 let error = RuntimeError::new("Vanished", "the runtime no longer has all of the pod");
-                self.fail(world, &key, uid, &error);
+                self.fail(world, key, uid, &error);
             }
         }
+        let keys = old.keys().chain(world.actual.keys());
+        self.observe(world, keys.filter(|key| old.get(*key) != world.actual.get(*key)));
         self.sweep(world);
     }
 
@@ -380,6 +385,13 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
         }
         self.note_deletion(world, key);
+        let call = self.decide_call(world, key);
+        self.observe(world, [key]);
+        call
+    }
+
+    /// Decides on the call, and publishes what is done.
+    fn decide_call(&self, world: &mut World, key: &PodKey) -> Option<Call> {
         let (call, uid, activity) = match world.decide(key) {
             Decision::Nothing => {
                 self.settle(world, key);
@@ -419,21 +431,21 @@ impl<R: PodRuntime> PodWorkers<R> {
         let (mut after, is_gone) = match call {
             Call::Kill(KillPod { actual, .. }) => (actual, result.is_ok()),
             Call::Sync(SyncPod { pod, source, hash, .. }) => {
-                let (key, uid) = (key.clone(), pod.uid().clone());
-                let started = Some(self.host.clock.now());
-                (
-                    ActualPod {
-                        key,
-                        uid,
-                        hash,
-                        source,
-                        is_ours: true,
-                        is_complete: true,
-                        started,
-                        status: None,
-                    },
-                    false,
-                )
+                let pods = world.actual.get(key).into_iter().flatten();
+                let mut same = pods.filter(|actual| actual.uid == *pod.uid() && actual.hash == hash);
+                // What runs with this hash was not restarted.
+                let running = same.find(|actual| actual.is_ours && actual.is_complete).cloned();
+                let after = running.unwrap_or_else(|| ActualPod {
+                    key: key.clone(),
+                    uid: pod.uid().clone(),
+                    hash,
+                    source,
+                    is_ours: true,
+                    is_complete: true,
+                    started: Some(self.host.clock.now()),
+                    status: None,
+                });
+                (ActualPod { source, ..after }, false)
             }
         };
         // After a failure it may be there in part.
@@ -448,9 +460,15 @@ impl<R: PodRuntime> PodWorkers<R> {
             world.actual.remove(key);
         }
         match result {
-            Ok(()) => self.queue.add(key.clone(), world.rank(key)),
+            Ok(()) => {
+                self.status.send_if_modified(|status| {
+                    status.pods.get_mut(key).is_some_and(|progress| progress.failing.take().is_some())
+                });
+                self.queue.add(key.clone(), world.rank(key));
+            }
             Err(error) => self.fail(world, key, uid, &error),
         }
+        self.observe(world, [key]);
     }
 
     /// Records that there is nothing to do about a key.
@@ -518,6 +536,31 @@ impl<R: PodRuntime> PodWorkers<R> {
             let progress = PodProgress { uid, activity, since, failing };
             let is_news = status.pods.get(key) != Some(&progress);
             status.pods.insert(key.clone(), progress);
+            is_news
+        });
+    }
+
+    /// Publishes what is observed of these pods.
+    fn observe<'k>(&self, world: &World, keys: impl IntoIterator<Item = &'k PodKey>) {
+        let (now, status) = (self.host.clock.now(), self.status.borrow());
+        self.observed.send_if_modified(|all| {
+            let mut is_news = false;
+            for key in keys {
+                let before = all.get(key);
+                let after = world.view.get(key).and_then(|entry| {
+                    let mut pods = world.actual.get(key).into_iter().flatten();
+                    let actual = pods.find(|pod| pod.is_ours && pod.uid == *entry.pod().uid());
+                    observe(entry, actual, status.pods.get(key), before, now)
+                });
+                if before == after.as_ref() {
+                    continue;
+                }
+                is_news = true;
+                match after {
+                    Some(after) => drop(all.insert(key.clone(), after)),
+                    None => drop(all.remove(key)),
+                }
+            }
             is_news
         });
     }

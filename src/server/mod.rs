@@ -9,6 +9,7 @@ mod body;
 mod config;
 mod context;
 mod observe;
+mod overlay;
 mod passed;
 mod requests;
 mod routes;

@@ -11,7 +11,7 @@ use crate::{
     history::HistoryReader,
     host::Host,
     pod::{NodeName, PodKey, SecurityLevel, SourceName},
-    runtime::{Rank, WorkQueue, WorkersStatus},
+    runtime::{Observed, Rank, WorkQueue, WorkersStatus},
     sink::{SinkFailing, SinkStatus},
     source::{SourceStatus, api::ReflectorMetrics, http::Posts},
     storage::{Delivered, Merged},
@@ -24,6 +24,8 @@ pub struct View {
     pub node: NodeName,
     /// The merged pods of all sources.
     pub merged: watch::Receiver<Merged>,
+    /// What the runtime observes of its pods; none if the agent runs no pods.
+    pub observed: Option<watch::Receiver<Observed>>,
     /// The posted pods: reads and writes.
     pub posts: Posts,
     /// The level that a posted pod may not exceed.

@@ -24,6 +24,7 @@ use podmux::{
     host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SecurityLevel, SourceName},
+    runtime::Observed,
     server::{ConnectionStats, LastReload, Limits, MAX_WATCHERS, View, Watchers, read_bodies, router},
     sink::SinkStatus,
     source::{
@@ -63,6 +64,8 @@ pub struct Setup {
     pub pod_security: SecurityLevel,
     /// The metrics of the reflector; with them there is an api source.
     pub reflector: Option<ReflectorMetrics>,
+    /// What is observed of the pods; without it there is no runtime.
+    pub observed: Option<watch::Receiver<Observed>>,
 }
 
 impl Default for Setup {
@@ -75,6 +78,7 @@ impl Default for Setup {
             history: true,
             pod_security: SecurityLevel::default(),
             reflector: None,
+            observed: None,
         }
     }
 }
@@ -152,6 +156,7 @@ impl TestServer {
             reflector: setup.reflector,
             node,
             merged: mux.merged(),
+            observed: setup.observed,
             pod_security: watch::channel(setup.pod_security).1,
             posts: posts.clone(),
             history: reader.clone(),
