@@ -64,7 +64,7 @@ impl StateKeeper {
     ) -> anyhow::Result<(StateWatch, impl Future<Output = Result<(), BoxError>>)> {
         let (writer, seen) = match self.open().await {
             Err(error) if error.downcast_ref().is_some_and(OpenError::is_final) => return Err(error),
-            opened => self.note(opened),
+            opened => self.note(opened).await,
         };
         let (publish, watch) = watch::channel(seen);
         Ok((watch, self.run(writer, publish, stop)))
@@ -88,7 +88,7 @@ impl StateKeeper {
             }
             let (writer, seen) = {
                 let opened = self.open().await;
-                self.note(opened)
+                self.note(opened).await
             };
             opened = writer;
             publish.send_modify(|now| *now = seen);
@@ -110,7 +110,7 @@ impl StateKeeper {
         opening.await?
     }
 
-    fn note(&mut self, opened: anyhow::Result<(Writer, State)>) -> (Option<Writer>, Seen) {
+    async fn note(&mut self, opened: anyhow::Result<(Writer, State)>) -> (Option<Writer>, Seen) {
         match opened {
             Ok((writer, state)) => {
                 if let Some(attempts) = self.outage.recovered() {
@@ -121,6 +121,9 @@ impl StateKeeper {
                     let open = exec::State::new(state.db.clone(), &mut state.stored());
                     ledger.send_modify(|now| *now = Ok(open));
                 }
+                // An agent that is killed right after its start has given out the numbers after the ones
+                // in this state, and a copy that is put back does not know of them.
+                sleep(self.sequence.ahead_of(self.host.clock.now())).await;
                 (Some(writer), Ok(Arc::new(state)))
             }
             Err(error) => {

@@ -7,6 +7,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -86,6 +87,14 @@ impl Sequence {
     pub fn has_given(&self, number: u64) -> bool {
         let is_skipped = |(before, end): &(u64, u64)| *before < number && number < *end;
         number <= self.last() && !self.0.skipped.get().is_some_and(is_skipped)
+    }
+
+    /// How far the last number is ahead of the clock, if that is at most what is reserved at once: what an
+    /// agent waits for before it gives out numbers, so that the clock tells them from those of the next run.
+    pub fn ahead_of(&self, now: Timestamp) -> Duration {
+        let ahead = self.last().saturating_sub(u64::try_from(now.as_microsecond()).unwrap_or_default());
+        // Otherwise the clock was set back.
+        if ahead <= BLOCK { Duration::from_micros(ahead) } else { Duration::ZERO }
     }
 
     /// The id of the run: random, and part of no number.

@@ -1,6 +1,6 @@
 //! The embedded database: durability, exclusive use, and the files that it rejects.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use expect_test::expect;
 use jiff::Timestamp;
@@ -301,6 +301,22 @@ async fn numbers_start_at_the_clock_or_after_those_of_earlier_runs() {
         assert_eq!(numbers(&state, now, 1).await, [first]);
         state.close().await;
     }
+}
+
+/// Otherwise a run that is killed at once, and one with a copy of its state, give out the same numbers.
+#[tokio::test]
+async fn numbers_that_are_just_ahead_of_the_clock_wait_for_it() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(state.db.clone(), &state.stored, 1_100_000);
+    let ahead_at = |now: i64| sequence.ahead_of(Timestamp::from_microsecond(now).unwrap());
+    assert_eq!(ahead_at(1_000_000), Duration::from_millis(100));
+    assert_eq!(ahead_at(1_099_999), Duration::from_micros(1));
+    assert_eq!(ahead_at(1_100_000), Duration::ZERO);
+    assert_eq!(ahead_at(999_999), Duration::ZERO, "the clock was set back");
+    drop(sequence);
+    state.close().await;
 }
 
 #[tokio::test]
