@@ -100,8 +100,8 @@ struct Waiting {
 impl Exec {
     /// A runtime with its files in this directory, its ledger in this state, in this boot of the machine.
     ///
-    /// It touches nothing before the first `list`, which fails until the state is open: at once with
-    /// a new reason, and later after the next change or a minute.
+    /// It touches nothing before the first `list`. Until the state is open, `list` fails: at once with a new
+    /// reason, else after a minute. It ends as soon as the state is open.
     pub fn new(config: Config, directory: PathBuf, state: StateWatch, boot: &str, host: Host) -> Self {
         let state = Mutex::new(Some(Waiting { state, reported: None }));
         let (boot, ledger) = (boot.into(), OnceLock::new());
@@ -177,7 +177,7 @@ impl Exec {
             id,
             source: run.source,
             hash: &run.hash,
-            limit: self.config.timeout + grace,
+            limit: self.config.timeout.saturating_add(grace),
             patience: self.patience,
         };
         let called = call.run(stdin, &files, &self.host).await;
@@ -188,22 +188,18 @@ impl Exec {
 }
 
 impl Waiting {
-    /// The state, or why it is not open.
+    /// The state, or why it is not open: the first time at once, then after a change or a minute.
     async fn open(&mut self) -> Result<State, Arc<str>> {
-        loop {
-            let error = match &*self.state.borrow_and_update() {
-                Ok(state) => return Ok(state.clone()),
-                Err(error) => error.clone(),
-            };
-            if self.reported.as_ref() != Some(&error) {
-                self.reported = Some(error.clone());
-                return Err(error);
-            }
-            match timeout(STATE_PATIENCE, self.state.changed()).await {
-                Ok(Ok(())) => {}
-                _ => return Err(error),
-            }
-        }
+        let reported = self.reported.take();
+        let is_news = |state: &Result<State, Arc<str>>| match state {
+            Ok(_) => true,
+            Err(error) => Some(error) != reported.as_ref(),
+        };
+        // Without news the reason is the same as before.
+        let _ = timeout(STATE_PATIENCE, self.state.wait_for(is_news)).await;
+        let state = self.state.borrow().clone();
+        self.reported = state.as_ref().err().cloned();
+        state
     }
 }
 
