@@ -331,10 +331,10 @@ async fn round(seed: u64) {
     assert_eq!(rig.read("violations"), "", "seed {seed}");
 }
 
-/// `PODMUX_TEST_ROUNDS=5000` runs more of them.
+/// `PODMUX_EXEC_ROUNDS=5000` runs more of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_any_crashes_exactly_what_is_wanted_runs() {
-    let rounds = env::var("PODMUX_TEST_ROUNDS").map_or(12, |rounds| rounds.parse().unwrap());
+    let rounds = env::var("PODMUX_EXEC_ROUNDS").map_or(12, |rounds| rounds.parse().unwrap());
     for seed in 0..rounds {
         round(seed).await;
     }

@@ -52,6 +52,8 @@ mod docs;
 mod durability;
 mod exec;
 mod exec_crashes;
+mod exec_example;
+mod exec_instance;
 mod exec_programs;
 mod file;
 mod file_faults;
