@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
+    time::Duration,
 };
 
 use expect_test::expect;
@@ -242,25 +243,21 @@ fn no_secret_is_in_the_log_or_on_the_pod() {
 
 #[tokio::test]
 async fn a_grace_is_added_to_the_time_limit() {
-    // Deleted gracefully, within 30 s, although a call has only 50 ms.
-    let mut rig = Rig::new("case $PODMUX_OP in DELETE) sleep 0.3 ;; esac");
+    let mut rig = Rig::new("case $PODMUX_OP$PODMUX_POD_UID in DELETE1 | REMOVE2) sleep 0.3 ;; esac");
     let run = rig.start().await;
-    assert_eq!(run.add("web#1").await, "ok");
+    assert_eq!((run.add("web#1").await, run.add("db#2").await), ("ok".into(), "ok".into()));
     run.end().await;
-    rig.config.timeout = std::time::Duration::from_millis(50);
-    rig.script("[ $PODMUX_OP != DELETE ] || sleep 0.3");
+    rig.config.timeout = Duration::from_millis(100);
     let run = rig.start().await;
-    // REMOVE of its own takes the pod's terminationGracePeriodSeconds, 30 s by default.
-    assert_eq!(run.kill("web#1!").await, "ok");
-    rig.script("[ $PODMUX_OP != REMOVE ] || sleep 0.3");
-    run.end().await;
-    rig.config.timeout = std::time::Duration::from_secs(60);
-    let run = rig.start().await;
-    assert_eq!(run.add("web#2").await, "ok");
-    run.end().await;
-    rig.config.timeout = std::time::Duration::from_millis(50);
-    let run = rig.start().await;
-    assert_eq!(run.kill("web#2").await, "ok");
+    // Deleted gracefully, within 30 s: only the REMOVE after it may take too long, on a busy machine.
+    loop {
+        match run.kill("web#1!").await {
+            text if text == "ok" => break,
+            text => assert!(text.contains("REMOVE was stopped"), "{text}"),
+        }
+    }
+    // Removed otherwise: within its terminationGracePeriodSeconds, 30 s by default.
+    assert_eq!(run.kill("db#2").await, "ok");
     run.end().await;
 }
 

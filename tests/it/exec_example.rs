@@ -1,6 +1,6 @@
 //! examples/systemd-run.sh, with doubles of systemd-run and systemctl.
 
-use std::{fs, process::Command};
+use std::{fs, process::Command, time::Duration};
 
 use expect_test::expect;
 use podmux::{
@@ -9,9 +9,63 @@ use podmux::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{exec::Rig, files::soon, kubernetes::not_tested};
+use crate::support::{
+    exec::{Rig, Run},
+    files::soon,
+    kubernetes::not_tested,
+};
 
-fn sync(op: Op, uid: &str, spec: Value, metadata: &Value) -> SyncPod {
+/// The example, and the units that it has made.
+struct Services {
+    rig: Rig,
+    run: Run,
+}
+
+impl Services {
+    /// None if the example cannot run here.
+    async fn new() -> Option<Self> {
+        if Command::new("jq").arg("--version").output().is_err() {
+            not_tested("examples/systemd-run.sh: jq is not installed");
+            return None;
+        }
+        let doubles = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/bin");
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/systemd-run.sh");
+        let rig =
+            Rig::new(&format!("export PATH=\"{doubles}:$PATH\" UNITS=\"$HERE/units\"\nexec sh '{example}'"));
+        fs::create_dir(rig.at("units")).unwrap();
+        let run = rig.start().await;
+        Some(Self { rig, run })
+    }
+
+    async fn sync(&self, pod: SyncPod) {
+        let result = self.run.text(soon(self.run.exec.sync(&pod)).await);
+        assert_eq!(result, "ok", "{}", self.rig.output(&format!("default_web/{}", pod.pod.uid())));
+    }
+
+    /// Kills the one pod that runs; within a second if it is being deleted.
+    async fn kill(&self, deleted: Option<SyncPod>) {
+        let actual = soon(self.run.exec.list()).await.unwrap().remove(0);
+        let uid = actual.uid.clone();
+        let grace = deleted.as_ref().map(|_| Duration::from_secs(1));
+        let kill = KillPod { actual, grace, pod: deleted.map(|deleted| deleted.pod) };
+        let result = self.run.text(soon(self.run.exec.kill(&kill)).await);
+        assert_eq!(result, "ok", "{}", self.rig.output(&format!("default_web/{uid}")));
+        assert_eq!(self.run.list().await, "");
+    }
+
+    fn arguments(&self, uid: &str) -> String {
+        self.rig.read(&format!("units/podmux-{uid}.service/arguments"))
+    }
+
+    /// What has happened to units since the last look.
+    fn log(&self) -> String {
+        let log = self.rig.read("units/log");
+        let _ = fs::remove_file(self.rig.at("units/log"));
+        log.replace('\n', ",")
+    }
+}
+
+fn pod(op: Op, uid: &str, spec: &Value, metadata: &Value) -> SyncPod {
     let mut pod = json!({"metadata": {"name": "web", "uid": uid}, "spec": spec});
     for (field, value) in metadata.as_object().unwrap() {
         pod["metadata"][field] = value.clone();
@@ -20,47 +74,28 @@ fn sync(op: Op, uid: &str, spec: Value, metadata: &Value) -> SyncPod {
     SyncPod { hash: runtime_hash(&pod).into(), source: SourceName::File, op, pod: pod.into() }
 }
 
+fn spec(image: &str) -> Value {
+    json!({
+        "restartPolicy": "OnFailure",
+        "containers": [{
+            "name": "c",
+            "image": image,
+            "command": ["/bin/echo", "it's $HOME"],
+            "args": ["two\nlines", ""],
+            "env": [{"name": "A", "value": "1 2"}, {"name": "B", "valueFrom": {}}],
+        }],
+    })
+}
+
 #[tokio::test]
 async fn the_example_runs_a_service_for_each_pod() {
-    if Command::new("jq").arg("--version").output().is_err() {
-        return not_tested("examples/systemd-run.sh: jq is not installed");
-    }
-    let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/bin");
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/systemd-run.sh");
-    let rig = Rig::new(&format!("export PATH=\"{tests}:$PATH\" UNITS=\"$HERE/units\"\nexec sh '{example}'"));
-    fs::create_dir(rig.at("units")).unwrap();
-    let run = rig.start().await;
-    let call = async |sync: SyncPod| run.text(soon(run.exec.sync(&sync)).await);
-    let unit = |uid: &str, file: &str| rig.read(&format!("units/podmux-{uid}.service/{file}"));
-    let log = || {
-        let log = rig.read("units/log");
-        let _ = fs::remove_file(rig.at("units/log"));
-        log
-    };
-
-    let spec = |image: &str| {
-        json!({
-            "restartPolicy": "OnFailure",
-            "containers": [{
-                "name": "c",
-                "image": image,
-                "command": ["/bin/echo", "it's $HOME"],
-                "args": ["two\nlines", ""],
-                "env": [{"name": "A", "value": "1 2"}, {"name": "B", "valueFrom": {}}],
-            }],
-        })
-    };
-    assert_eq!(
-        call(sync(Op::Add, "1", spec("i:1"), &json!({}))).await,
-        "ok",
-        "{}",
-        rig.output("default_web/1")
-    );
+    let Some(services) = Services::new().await else { return };
+    services.sync(pod(Op::Add, "1", &spec("i:1"), &json!({}))).await;
     expect![[r#"
         --quiet
         --collect
         --unit=podmux-1.service
-        --description=pod default/web 5e0f7cbcd2ad9ae8a5e0f7cbcd2ad9ae
+        --description=pod default/web e238cee441e9b59bcb4d6902103625df
         --property=Type=exec
         --property=RemainAfterExit=yes
         --property=RestartSec=1
@@ -75,36 +110,27 @@ async fn the_example_runs_a_service_for_each_pod() {
         lines
 
     "#]]
-    .assert_eq(&unit("1", "arguments"));
+    .assert_eq(&services.arguments("1"));
 
     // A label restarts nothing, another image does.
     let label = json!({"labels": {"a": "b"}});
-    assert_eq!(call(sync(Op::Update, "1", spec("i:1"), &label)).await, "ok");
-    assert_eq!(log(), "start podmux-1.service\n");
-    assert_eq!(call(sync(Op::Update, "1", spec("i:2"), &label)).await, "ok");
-    assert_eq!(log(), "stop podmux-1.service\nstart podmux-1.service\n");
+    services.sync(pod(Op::Update, "1", &spec("i:1"), &label)).await;
+    assert_eq!(services.log(), "start podmux-1.service,");
+    services.sync(pod(Op::Update, "1", &spec("i:2"), &label)).await;
+    assert_eq!(services.log(), "stop podmux-1.service,start podmux-1.service,");
 
     // A deletion within its grace, of a service that does not stop.
-    let actual = soon(run.exec.list()).await.unwrap().remove(0);
-    fs::write(rig.at("units/podmux-1.service/hangs"), "").unwrap();
-    let deleted = json!({"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 1});
-    let pod = Some(sync(Op::Add, "1", spec("i:2"), &deleted).pod);
-    let kill = KillPod { actual, grace: Some(std::time::Duration::from_secs(1)), pod };
-    assert_eq!(run.text(soon(run.exec.kill(&kill)).await), "ok", "{}", rig.output("default_web/1"));
-    assert_eq!(log(), "kill podmux-1.service\nstop podmux-1.service\n");
+    fs::write(services.rig.at("units/podmux-1.service/hangs"), "").unwrap();
+    let deletion = json!({"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 1});
+    services.kill(Some(pod(Op::Delete, "1", &spec("i:2"), &deletion))).await;
+    assert_eq!(services.log(), "kill podmux-1.service,stop podmux-1.service,");
 
-    // A successor, which is removed.
-    assert_eq!(
-        call(sync(Op::Add, "2", json!({"containers": [{"name": "c", "command": ["a"]}]}), &label)).await,
-        "ok"
-    );
-    assert!(unit("2", "arguments").contains("--property=Restart=always\n"));
-    let actual = soon(run.exec.list()).await.unwrap().remove(0);
-    // The service is gone already.
-    fs::remove_dir_all(rig.at("units/podmux-2.service")).unwrap();
-    let kill = KillPod { actual, grace: None, pod: None };
-    assert_eq!(run.text(soon(run.exec.kill(&kill)).await), "ok", "{}", rig.output("default_web/2"));
-    assert_eq!(log(), "start podmux-2.service\n");
-    assert_eq!(run.list().await, "");
-    run.end().await;
+    // A successor, whose service is gone when it is removed.
+    let container = json!({"containers": [{"name": "c", "command": ["a"]}]});
+    services.sync(pod(Op::Add, "2", &container, &label)).await;
+    assert!(services.arguments("2").contains("--property=Restart=always\n"));
+    fs::remove_dir_all(services.rig.at("units/podmux-2.service")).unwrap();
+    services.kill(None).await;
+    assert_eq!(services.log(), "start podmux-2.service,");
+    services.run.end().await;
 }

@@ -118,10 +118,10 @@ impl Exec {
     async fn open(&self) -> Result<&Ledger, RuntimeError> {
         let mut state = self.state.lock().await;
         if let Some(waiting) = &mut *state {
-            let open = waiting.open().await.map_err(not_open)?;
-            let (ledger, stale) = Ledger::open(&open, &self.boot).map_err(unavailable)?;
+            let open = waiting.open().await.map_err(|error| not_open(&error))?;
+            let (ledger, ended) = Ledger::open(&open, &self.boot).map_err(unavailable)?;
             // They are not in the ledger, also if they cannot be erased yet.
-            if let Err(error) = ledger.commit(stale).await {
+            if let Err(error) = ledger.commit(ended).await {
                 debug!(error = chain(&error), "rows of earlier boots not erased");
             }
             let (directory, kept) = (self.directory.clone(), ledger.ids());
@@ -137,7 +137,7 @@ impl Exec {
     }
 
     fn ledger(&self) -> Result<&Ledger, RuntimeError> {
-        self.ledger.get().ok_or_else(|| not_open("it was not listed yet".into()))
+        self.ledger.get().ok_or_else(|| not_open("it was not listed yet"))
     }
 
     /// Waits for the processes of earlier calls for this name, and locks it.
@@ -280,7 +280,7 @@ fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> Runtime
     RuntimeError::new("StateUnavailable", error)
 }
 
-fn not_open(error: Arc<str>) -> RuntimeError {
+fn not_open(error: &str) -> RuntimeError {
     let text = format!("the state is not open, and nothing is run until it is mended: {error}");
     RuntimeError::new("StateUnavailable", text)
 }

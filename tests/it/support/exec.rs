@@ -152,7 +152,7 @@ impl Run {
         let Err(error) = result else { return "ok".to_owned() };
         let (mut text, mut cause) = (error.to_string(), error.source());
         while let Some(error) = cause {
-            text += &format!(": {error}");
+            text = format!("{text}: {error}");
             cause = error.source();
         }
         text.replace(&self.root, "DIR")
