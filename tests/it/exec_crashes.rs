@@ -78,6 +78,34 @@ async fn after_a_reboot_nothing_runs_and_what_is_wanted_is_added_again() {
 }
 
 #[tokio::test]
+async fn a_state_that_is_lost_or_put_back_orphans_and_forgets_no_pod() {
+    let rig = Rig::new("");
+    let run = rig.start().await;
+    for pod in ["web#1", "db#1"] {
+        assert_eq!(run.add(pod).await, "ok");
+    }
+    run.end().await;
+    let (state, copy) = (rig.at("state"), rig.at("copy"));
+    fs::rename(&state, &copy).unwrap();
+    let run = rig.start().await;
+    assert_eq!(run.list().await, "db#1 web#1", "the files say what runs");
+    rig.calls();
+    assert_eq!((run.add("web#1").await, run.kill("db#1").await), ("ok".into(), "ok".into()));
+    assert_eq!(run.add("app#1").await, "ok");
+    assert_eq!(rig.calls(), "REMOVE db#1, ADD app#1");
+    run.end().await;
+
+    // The copy does not know of app, and says that db runs.
+    fs::remove_dir_all(&state).unwrap();
+    fs::rename(&copy, &state).unwrap();
+    let run = rig.start().await;
+    assert_eq!(run.list().await, "app#1 db#1? web#1");
+    assert_eq!((run.kill("app#1").await, run.add("db#1").await), ("ok".into(), "ok".into()));
+    assert_eq!(rig.calls(), "REMOVE app#1, ADD db#1");
+    run.end().await;
+}
+
+#[tokio::test]
 async fn until_the_state_is_open_nothing_is_known_and_then_it_works_at_once() {
     let rig = Rig::new("");
     let run = rig.start().await;
@@ -319,7 +347,7 @@ async fn round(seed: u64) {
         if !is_last && random.once_in(3) {
             // No program survives it.
             spawn_blocking({
-                let directory = rig.at("state/exec");
+                let directory = rig.at("run/exec");
                 move || wait_for(|| calls_end(&directory).then_some(()))
             })
             .await

@@ -23,6 +23,7 @@ mod call;
 mod files;
 pub(super) mod kind;
 mod ledger;
+mod run_id;
 
 use std::{
     path::PathBuf,
@@ -40,11 +41,12 @@ use tracing::debug;
 pub use self::ledger::State;
 use self::{
     call::{Call, CallError},
-    files::{Locked, PodFiles, sweep},
-    ledger::{Ledger, Run, RunId},
+    files::{Locked, PodFiles, rows, sweep},
+    ledger::{Ledger, Run},
+    run_id::RunId,
 };
 use super::contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod};
-use crate::{db::DbError, error_chain::chain, host::Host, pod::Op};
+use crate::{error_chain::chain, host::Host, pod::Op};
 
 /// How long a call waits for the processes of an earlier one, and a program may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -99,7 +101,8 @@ struct Waiting {
 }
 
 impl Exec {
-    /// A runtime with its files in this directory, its ledger in this state, in this boot of the machine.
+    /// A runtime with its files in this directory, which a reboot empties, and its ledger in this state, in this
+    /// boot of the machine.
     ///
     /// It touches nothing before the first `list`. Until the state is open, `list` fails: at once with a new
     /// reason, else after a minute. It ends as soon as the state is open.
@@ -120,7 +123,10 @@ impl Exec {
         let mut state = self.state.lock().await;
         if let Some(waiting) = &mut *state {
             let open = waiting.open().await.map_err(|error| not_open(&error))?;
-            let (ledger, ended) = Ledger::open(&open, &self.boot).map_err(unavailable)?;
+            let directory = self.directory.clone();
+            let files = self.host.threads.blocking(move || rows(&directory)).await;
+            let files = files.map_err(unavailable)?.map_err(unavailable)?;
+            let (ledger, ended) = Ledger::open(&open, &self.boot, &files).map_err(unavailable)?;
             // They are not in the ledger, also if they cannot be erased yet.
             if let Err(error) = ledger.commit(ended).await {
                 debug!(error = chain(&error), "rows of earlier boots not erased");
@@ -167,7 +173,7 @@ impl Exec {
         let failed = |error: CallError| RuntimeError::new(error.reason(), error);
         let files = PodFiles::new(&self.directory, id);
         let stdin = self.lock(&files).await.map_err(failed)?;
-        self.ledger()?.put(id, run).await.map_err(not_written)?;
+        self.ledger()?.put(id, run, &files, &self.host).await.map_err(unavailable)?;
         let (written, pod) = (files.clone(), run.pod.clone());
         let written = self.host.threads.blocking(move || written.write_stdin(&pod)).await;
         let written = written.map_err(CallError::from).map_err(failed)?;
@@ -234,7 +240,8 @@ impl PodRuntime for Exec {
         let same_hash = before.is_some_and(|before| before.hash == run.hash);
         run.started = started.filter(|_| same_hash).or_else(|| Some(self.host.clock.now()));
         run.is_complete = true;
-        ledger.put(&id, &run).await.map_err(not_written)
+        let files = PodFiles::new(&self.directory, &id);
+        ledger.put(&id, &run, &files, &self.host).await.map_err(unavailable)
     }
 
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
@@ -251,9 +258,10 @@ impl PodRuntime for Exec {
         }
         let grace = if kill.pod.is_some() { Duration::ZERO } else { grace };
         self.call(Op::Remove, &id, &run, grace).await?;
-        ledger.erase(&id).await.map_err(not_written)?;
+        ledger.erase(&id).await.map_err(unavailable)?;
         let files = PodFiles::new(&self.directory, &id);
-        self.host.threads.blocking(move || files.discard()).await.map_err(unavailable)
+        let discarded = self.host.threads.blocking(move || files.discard()).await;
+        discarded.map_err(unavailable)?.map_err(unavailable)
     }
 
     fn follows_updates(&self) -> bool {
@@ -284,8 +292,4 @@ fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> Runtime
 fn not_open(error: &str) -> RuntimeError {
     let text = format!("the state is not open, and nothing is run until it is mended: {error}");
     RuntimeError::new("StateUnavailable", text)
-}
-
-fn not_written(error: DbError) -> RuntimeError {
-    unavailable(error)
 }

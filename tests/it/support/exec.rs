@@ -82,11 +82,11 @@ impl Rig {
     /// The files of the runtime and their modes.
     pub fn files(&self) -> String {
         let mut files = Vec::new();
-        for key in fs::read_dir(self.at("state/exec")).into_iter().flatten() {
+        for key in fs::read_dir(self.at("run/exec")).into_iter().flatten() {
             for file in fs::read_dir(key.unwrap().path()).unwrap() {
                 let path = file.unwrap().path();
                 let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-                let path = path.strip_prefix(self.at("state/exec")).unwrap().display().to_string();
+                let path = path.strip_prefix(self.at("run/exec")).unwrap().display().to_string();
                 files.push(format!("{path} {mode:o}"));
             }
         }
@@ -95,11 +95,11 @@ impl Rig {
     }
 
     pub fn output(&self, name: &str) -> String {
-        self.read(&format!("state/exec/{name}.output"))
+        self.read(&format!("run/exec/{name}.output"))
     }
 
     pub fn exec(&self, state: exec::StateWatch, boot: &str) -> Exec {
-        let (config, directory) = (self.config.clone(), self.at("state/exec"));
+        let (config, directory) = (self.config.clone(), self.at("run/exec"));
         Exec::new(config, directory, state, boot, Host::default()).with_patience(self.patience)
     }
 
@@ -109,7 +109,10 @@ impl Rig {
     }
 
     pub async fn start_in(&self, boot: &str) -> Run {
-        let mut state = State::open(&self.at("state")).unwrap();
+        let directory = self.at("state");
+        // A child that another test forks has a copy of the lock until it executes its program.
+        let open = move || State::open(&directory).ok();
+        let mut state = spawn_blocking(|| wait_for(open)).await.unwrap();
         let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
         let run =
             Run { exec: self.exec(watch, boot), state, root: self.root.path().to_str().unwrap().to_owned() };
