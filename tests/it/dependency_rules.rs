@@ -72,7 +72,8 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
         "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
-        "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus"]),
+        "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus",
+        "crate::runtime::Observed"]),
     // Files of sockets, certificates and tokens; /proc/self.
     ("server/transport", &["std::fs"]),
     ("server/observe/metrics", &["std::fs"]),
@@ -99,6 +100,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("duration", &["std"]),
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
+    ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     ("lib", &[ASYNC, "crate"]),
