@@ -123,38 +123,197 @@ fn a_pod_that_no_worker_has_taken_up_is_not_observed() {
 #[test]
 fn a_complete_pod_counts_as_running_and_ready_since_its_start() {
     let entry = entry_of(three());
-    check(&entry, Some(&actual(&entry, Some(at(1)))), None, &expect![[""]]);
+    check(
+        &entry,
+        Some(&actual(&entry, Some(at(1)))),
+        None,
+        &expect![[r#"
+        Running
+        started 01
+        - migrate ready {"terminated":{"exitCode":0,"reason":"Completed"}}
+        - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        01 Initialized True
+        01 Ready True
+        01 ContainersReady True
+        01 PodScheduled True
+    "#]],
+    );
     let entry = entry_of(plain());
     let whole = status(&entry, Some(&actual(&entry, None)), None);
-    expect![[""]].assert_eq(&format!("{whole:#}\n"));
+    expect![[r#"
+        {
+          "conditions": [
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "Initialized"
+            },
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "Ready"
+            },
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "ContainersReady"
+            },
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "PodScheduled"
+            }
+          ],
+          "containerStatuses": [
+            {
+              "image": "a:1",
+              "imageID": "",
+              "name": "app",
+              "ready": true,
+              "restartCount": 0,
+              "started": true,
+              "state": {
+                "running": {}
+              }
+            }
+          ],
+          "phase": "Running",
+          "startTime": "2026-11-21T09:05:00Z"
+        }
+    "#]]
+    .assert_eq(&format!("{whole:#}\n"));
 }
 
 #[test]
 fn a_pod_that_is_started_waits() {
     let syncing = progress(Activity::Syncing, None);
-    check(&entry_of(plain()), None, Some(&syncing), &expect![[""]]);
-    check(&entry_of(three()), None, Some(&syncing), &expect![[""]]);
+    check(
+        &entry_of(plain()),
+        None,
+        Some(&syncing),
+        &expect![[r#"
+        Pending
+        started 05
+        - app {"waiting":{"reason":"ContainerCreating"}}
+        05 Initialized True
+        05 Ready False ContainersNotReady containers with unready status: [app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [app]
+        05 PodScheduled True
+    "#]],
+    );
+    check(
+        &entry_of(three()),
+        None,
+        Some(&syncing),
+        &expect![[r#"
+        Pending
+        started 05
+        - migrate {"waiting":{"reason":"PodInitializing"}}
+        - proxy {"waiting":{"reason":"PodInitializing"}}
+        - app {"waiting":{"reason":"PodInitializing"}}
+        05 Initialized False ContainersNotInitialized containers with incomplete status: [migrate proxy]
+        05 Ready False ContainersNotReady containers with unready status: [proxy app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [proxy app]
+        05 PodScheduled True
+    "#]],
+    );
 }
 
 #[test]
 fn a_failure_is_the_reason_why_the_containers_wait() {
     let failing = progress(Activity::BackingOff, Some("ErrImagePull"));
     let entry = entry_of(plain());
-    check(&entry, None, Some(&failing), &expect![[""]]);
+    check(
+        &entry,
+        None,
+        Some(&failing),
+        &expect![[r#"
+        Pending
+        started 05
+        - app {"waiting":{"message":"no such image","reason":"ErrImagePull"}}
+        05 Initialized True
+        05 Ready False ContainersNotReady containers with unready status: [app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [app]
+        05 PodScheduled True
+    "#]],
+    );
     let partial = ActualPod { is_complete: false, ..actual(&entry, Some(at(1))) };
-    check(&entry, Some(&partial), Some(&failing), &expect![[""]]);
+    check(
+        &entry,
+        Some(&partial),
+        Some(&failing),
+        &expect![[r#"
+        Pending
+        started 01
+        - app {"waiting":{"message":"no such image","reason":"ErrImagePull"}}
+        01 Initialized True
+        01 Ready False ContainersNotReady containers with unready status: [app]
+        01 ContainersReady False ContainersNotReady containers with unready status: [app]
+        01 PodScheduled True
+    "#]],
+    );
     // What runs is not as wanted: it goes on running.
-    check(&entry, Some(&actual(&entry, Some(at(1)))), Some(&failing), &expect![[""]]);
+    check(
+        &entry,
+        Some(&actual(&entry, Some(at(1)))),
+        Some(&failing),
+        &expect![[r#"
+        Running ErrImagePull no such image
+        started 01
+        - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        01 Initialized True
+        01 Ready True
+        01 ContainersReady True
+        01 PodScheduled True
+    "#]],
+    );
 }
 
 #[test]
 fn a_pod_that_may_not_be_started_yet_says_for_what_it_waits() {
     let entry = entry_of(three());
     let waits = |wait| progress(Activity::Waiting(wait), None);
-    check(&entry, None, Some(&waits(Wait::Source(SourceName::File))), &expect![[""]]);
-    check(&entry_of(plain()), None, Some(&waits(Wait::OtherInstance)), &expect![[""]]);
+    check(
+        &entry,
+        None,
+        Some(&waits(Wait::Source(SourceName::File))),
+        &expect![[r#"
+        Pending WaitingForSource source file has not synced, and a pod of it runs under this name
+        started 05
+        05 Initialized False UnknownContainerStatuses
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
+    check(
+        &entry_of(plain()),
+        None,
+        Some(&waits(Wait::OtherInstance)),
+        &expect![[r#"
+        Pending WaitingForOtherInstance another agent runs a pod of this name
+        started 05
+        05 Initialized True
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
     let previous = PodProgress { uid: "0".into(), ..progress(Activity::BackingOff, Some("FailedKillPod")) };
-    check(&entry_of(plain()), None, Some(&previous), &expect![[""]]);
+    check(
+        &entry_of(plain()),
+        None,
+        Some(&previous),
+        &expect![[r#"
+        Pending WaitingForPreviousPod the previous pod of this name (UID 0) is not gone yet: no such image
+        started 05
+        05 Initialized True
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
 }
 
 #[test]
@@ -173,7 +332,22 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
     };
     let crashing = json!({"waiting": {"reason": "CrashLoopBackOff"}});
     let crashing = given(&entry, statuses(crashing, false));
-    check(&entry, Some(&crashing), None, &expect![[""]]);
+    check(
+        &entry,
+        Some(&crashing),
+        None,
+        &expect![[r#"
+        Running
+        started 01
+        - migrate ready {"terminated":{"exitCode":0}}
+        - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
+        - app {"waiting":{"reason":"CrashLoopBackOff"}}
+        01 Initialized True
+        01 Ready False ContainersNotReady containers with unready status: [app]
+        01 ContainersReady False ContainersNotReady containers with unready status: [app]
+        01 PodScheduled True
+    "#]],
+    );
     assert_eq!(status(&entry, Some(&crashing), None)["podIP"], "10.0.0.7");
 
     let mut whole = statuses(running.clone(), true);
@@ -182,15 +356,68 @@ fn the_status_of_the_runtime_counts_and_is_completed() {
     whole["startTime"] = "2026-11-21T08:59:00Z".into();
     whole["conditions"] = json!([{"type": "Ready", "status": "False", "reason": "Probing"}]);
     let failing = progress(Activity::BackingOff, Some("ErrImagePull"));
-    check(&entry, Some(&given(&entry, whole)), Some(&failing), &expect![[""]]);
+    check(
+        &entry,
+        Some(&given(&entry, whole)),
+        Some(&failing),
+        &expect![[r#"
+        Running Because
+        started 59
+        - migrate ready {"terminated":{"exitCode":0}}
+        - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
+        - app ready {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
+        59 Ready False Probing
+        59 Initialized True
+        59 ContainersReady True
+        59 PodScheduled True
+    "#]],
+    );
 
     let failed = json!({"phase": "Failed", "containerStatuses": [{"name": "app", "state": {"terminated": {"exitCode": 1}}}]});
-    check(&entry, Some(&given(&entry, failed)), None, &expect![[""]]);
+    check(
+        &entry,
+        Some(&given(&entry, failed)),
+        None,
+        &expect![[r#"
+        Failed
+        started 01
+        - app {"terminated":{"exitCode":1}}
+        01 Initialized True
+        01 Ready False PodFailed
+        01 ContainersReady False PodFailed
+        01 PodScheduled True
+    "#]],
+    );
     let succeeded = json!({
         "phase": "Succeeded", "containerStatuses": [{"name": "app", "state": {"terminated": {"exitCode": 0}}}],
     });
-    check(&entry_of(plain()), Some(&given(&entry, succeeded)), None, &expect![[""]]);
-    check(&entry, Some(&given(&entry, json!({}))), None, &expect![[""]]);
+    check(
+        &entry_of(plain()),
+        Some(&given(&entry, succeeded)),
+        None,
+        &expect![[r#"
+        Succeeded
+        started 01
+        - app {"terminated":{"exitCode":0}}
+        01 Initialized True PodCompleted
+        01 Ready False PodCompleted
+        01 ContainersReady False PodCompleted
+        01 PodScheduled True
+    "#]],
+    );
+    check(
+        &entry,
+        Some(&given(&entry, json!({}))),
+        None,
+        &expect![[r#"
+        Running
+        started 01
+        01 Initialized False UnknownContainerStatuses
+        01 Ready False UnknownContainerStatuses
+        01 ContainersReady False UnknownContainerStatuses
+        01 PodScheduled True
+    "#]],
+    );
 }
 
 #[test]
@@ -204,7 +431,16 @@ fn conditions_of_others_stay_and_gates_decide_on_readiness() {
     };
     let gate = |name: &str, status: &str| json!({"type": name, "status": status, "lastTransitionTime": "2026-11-21T09:04:00Z"});
     let own = gate("PodScheduled", "False");
-    expect![[""]].assert_eq(&with(json!([gate("x/a", "False"), own])));
+    expect![[r#"
+        Running
+        started 01
+        - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        04 x/a False
+        01 Initialized True
+        01 Ready False ReadinessGatesNotReady the status of pod readiness gate "x/a" is not "True", but False, corresponding condition of pod readiness gate "x/b" does not exist.
+        01 ContainersReady True
+        01 PodScheduled True
+    "#]].assert_eq(&with(json!([gate("x/a", "False"), own])));
     let open = with(json!([gate("x/a", "True"), gate("x/b", "True")]));
     assert!(open.contains("\n01 Ready True\n"), "{open}");
 }
@@ -234,7 +470,14 @@ fn a_condition_keeps_its_time_until_its_status_changes() {
         out.push('\n');
         before = Some(observed);
     }
-    expect![[""]].assert_eq(&out);
+    expect![[r#"
+        10: started 10, PodScheduled True since 10, ContainersReady False since 10
+        11: started 10, PodScheduled True since 10, ContainersReady False since 10
+        12: started 10, PodScheduled True since 10, ContainersReady True since 12
+        13: started 10, PodScheduled True since 10, ContainersReady True since 12
+        14: started 10, PodScheduled True since 10, ContainersReady False since 14
+    "#]]
+    .assert_eq(&out);
 }
 
 #[test]
@@ -247,8 +490,28 @@ fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
     let before = observe(&entry, Some(&runs), Some(&killing), None, at(10)).unwrap();
     assert_eq!(before.status["conditions"][1]["status"], "True", "it still runs: {before:?}");
     let after = observe(&entry, None, None, Some(&before), at(11)).unwrap();
-    expect![[""]].assert_eq(&short(&after.status));
+    expect![[r#"
+        Running
+        started 01
+        01 Initialized True
+        11 Ready False UnknownContainerStatuses
+        11 ContainersReady False UnknownContainerStatuses
+        01 PodScheduled True
+    "#]]
+    .assert_eq(&short(&after.status));
     // It never ran.
     let never = progress(Activity::Syncing, None);
-    check(&entry, None, Some(&never), &expect![[""]]);
+    check(
+        &entry,
+        None,
+        Some(&never),
+        &expect![[r#"
+        Pending
+        started 05
+        05 Initialized True
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
 }

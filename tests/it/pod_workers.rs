@@ -304,6 +304,14 @@ impl Agent {
         self.publish(listing(source, pods).listing()).await;
     }
 
+    /// Waits until this is observed, for a day of paused time at most.
+    async fn shows(&mut self, fits: impl Fn(&str) -> bool) {
+        let waiting = self.observed.wait_for(|all| fits(&shown(all)));
+        if timeout(Duration::from_hours(24), waiting).await.is_err() {
+            panic!("not observed:\n{}", shown(&self.observed.borrow()));
+        }
+    }
+
     async fn restore(&self, source: SourceName, pods: &str) {
         self.publish(listing(source, pods).restored_listing()).await;
     }
@@ -714,7 +722,7 @@ async fn what_is_observed_of_a_pod_is_published_from_its_first_attempt_to_its_en
     agent.gone.wait_for(|gone| gone.len() == 1).await.unwrap();
     assert_eq!(agent.observed.borrow().len(), 2);
     agent.want(Api, "").await;
-    agent.observed.wait_for(Observed::is_empty).await.unwrap();
+    agent.shows(str::is_empty).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -725,7 +733,7 @@ async fn a_status_of_the_runtime_is_published_when_it_is_listed_and_kept_through
     let machine = Machine::with(mux.merged(), true);
     let mut agent = Agent::run(mux, &machine, |workers| workers);
     agent.want(Api, "a").await;
-    agent.observed.wait_for(|all| shown(all) == "a Running 1/1 Running").await.unwrap();
+    agent.shows(|all| all == "a Running 1/1 Running").await;
     let crashed = json!({
         "podIP": "10.0.0.1",
         "containerStatuses": [{"name": "c", "ready": false, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
@@ -735,14 +743,14 @@ async fn a_status_of_the_runtime_is_published_when_it_is_listed_and_kept_through
         (pod.status, pod.started) = (Some(Arc::new(crashed.clone())), Some(started));
     }
     machine.0.changed.notify_one();
-    let is_crashed = |all: &Observed| shown(all) == "a Running 0/1 CrashLoopBackOff";
-    agent.observed.wait_for(is_crashed).await.unwrap();
+    let is_crashed = |all: &str| all == "a Running 0/1 CrashLoopBackOff";
+    agent.shows(is_crashed).await;
     machine.state().delay = Duration::from_secs(1);
     agent.want(Api, "a+b:c").await;
     machine.until(|machine| machine.state().calls.len() == 2 && machine.running() == "a#a-uid").await;
     sleep(Duration::from_millis(1)).await;
     let observed = agent.observed.borrow().clone();
-    assert!(is_crashed(&observed), "{observed:?}");
+    assert!(is_crashed(&shown(&observed)), "{observed:?}");
     assert_eq!(observed[&PodKey::new("default", "a")].status["podIP"], "10.0.0.1");
 }
 
@@ -753,22 +761,21 @@ async fn a_pod_that_waits_says_for_what() {
         |machine| {
             machine.runs("foreign#1", File);
             machine.state().pods.values_mut().for_each(|pod| pod.is_ours = false);
-            machine.runs("moved#1", Api);
-            machine.runs("replaced#1", File);
+            machine.runs("moved#3", Api);
+            machine.runs("replaced#5", File);
             machine.state().hanging.insert("replaced".to_owned());
         },
     )
     .await;
-    agent.want(File, "foreign#2 moved#2 replaced#2").await;
+    agent.want(File, "foreign#2 moved#4 replaced#6").await;
     let expected = "\
 foreign Pending 0/1 WaitingForOtherInstance another agent runs a pod of this name
 moved Pending 0/1 WaitingForSource source api has not synced, and a pod of it runs under this name
-replaced Pending 0/1 WaitingForPreviousPod the previous pod of this name (UID 1) is not gone yet";
-    agent.observed.wait_for(|all| shown(all) == expected).await.unwrap();
+replaced Pending 0/1 WaitingForPreviousPod the previous pod of this name (UID 5) is not gone yet";
+    agent.shows(|all| all == expected).await;
     machine.state().hanging.clear();
     agent.want(Api, "").await;
-    let running = "replaced Running 1/1 Running";
-    agent.observed.wait_for(|all| shown(all).ends_with(running)).await.unwrap();
+    agent.shows(|all| all.ends_with("replaced Running 1/1 Running")).await;
 }
 
 /// What is published is what is observed of the state that is published.
