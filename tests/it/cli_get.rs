@@ -152,15 +152,23 @@ fn pods_show_what_their_containers_do() {
         running["lastState"] = ended;
         let crashing = json!({ "name": "d", "state": { "waiting": { "reason": "CrashLoopBackOff" } } });
         let pods = [
-            with("crashing", 2, json!({
-                "phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [running, crashing],
-            })),
+            with(
+                "crashing",
+                2,
+                json!({
+                    "phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [running, crashing],
+                }),
+            ),
             with("failed", 1, json!({ "phase": "Failed", "reason": "Evicted" })),
             with("nothing", 1, json!({})),
-            with("waits", 1, json!({
-                "phase": "Pending", "podIPs": [{ "ip": "10.0.0.8" }, { "ip": "fd00::8" }],
-                "initContainerStatuses": [{ "name": "i", "state": { "running": {} } }],
-            })),
+            with(
+                "waits",
+                1,
+                json!({
+                    "phase": "Pending", "podIPs": [{ "ip": "10.0.0.8" }, { "ip": "fd00::8" }],
+                    "initContainerStatuses": [{ "name": "i", "state": { "running": {} } }],
+                }),
+            ),
             with("wanted", 1, json!({ "phase": "Pending", "reason": "Wanted" })),
         ];
         Reply::json(200, &list(&pods, 7))
@@ -168,7 +176,17 @@ fn pods_show_what_their_containers_do() {
     check(
         &agent,
         &["get", "pods", "-o", "wide"],
-        &expect![[""]],
+        &expect![[r#"
+            NAME       READY   STATUS             RESTARTS     AGE   SOURCE   IP         NODE    UID               PRIORITY   HASH
+            crashing   1/2     CrashLoopBackOff   7 (3d ago)   5d    file     10.0.0.7   node1   uid-of-crashing   <none>     0f1e
+            failed     0/1     Evicted            0            5d    file     <none>     node1   uid-of-failed     <none>     0f1e
+            nothing    0/1     Unknown            0            5d    file     <none>     node1   uid-of-nothing    <none>     0f1e
+            waits      0/1     Init:0/0           0            5d    file     10.0.0.8   node1   uid-of-waits      <none>     0f1e
+            wanted     0/1     Wanted             0            5d    file     <none>     node1   uid-of-wanted     <none>     0f1e
+            exit 0
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+        "#]],
     );
     let mut command = agent.podmux(&["get", "pods", "--no-headers"]);
     command.env("TERM", "xterm");
@@ -206,7 +224,25 @@ fn a_watch_reads_the_observed_status_of_what_the_stream_brings() {
     check(
         &agent,
         &["get", "pods", "-w"],
-        &expect![[""]],
+        &expect![[r#"
+            NAME     READY   STATUS        RESTARTS   AGE    SOURCE
+            listed   0/0     Running       0          5d     file
+            new        0/0     Running       0          5d     file
+            replaced   0/0     Pending       0          5d     file
+            gone       0/0     Pending       0          5d     file
+            listed     0/0     Running       0          5d     file
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates?from=8
+            GET /api/v1/namespaces/default/pods/new
+            GET /api/v1/namespaces/default/pods/replaced
+            GET /api/v1/namespaces/default/pods/gone
+            GET /api/v1/namespaces/default/pods/listed
+            GET /updates
+        "#]],
     );
 }
 
