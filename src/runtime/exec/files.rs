@@ -81,11 +81,12 @@ impl PodFiles {
     }
 
     /// Removes the files, unless a process has them open: another process must still find its lock.
-    /// What is left is removed at the next start. It blocks.
-    pub(super) fn discard(&self) {
-        discard(&self.stdin);
+    /// Returns whether none has. It blocks.
+    pub(super) fn discard(&self) -> bool {
+        let is_free = discard(&self.stdin);
         // It may have files of another UID.
         let _ = fs::remove_dir(&self.directory);
+        is_free
     }
 }
 
@@ -109,12 +110,15 @@ pub(super) fn sweep(directory: &Path, kept: &[RunId]) -> io::Result<()> {
     Ok(())
 }
 
-fn discard(stdin: &Path) {
-    if is_free(stdin).is_ok_and(|is_free| is_free) {
+/// Removes the files of a UID, unless a process has them open. Returns whether none has.
+fn discard(stdin: &Path) -> bool {
+    let is_free = is_free(stdin).is_ok_and(|is_free| is_free);
+    if is_free {
         // What cannot be removed now is removed at the next start.
         let _ = fs::remove_file(stdin.with_extension(OUTPUT));
         let _ = fs::remove_file(stdin);
     }
+    is_free
 }
 
 /// Whether no process has the lock.

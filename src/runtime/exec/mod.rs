@@ -43,13 +43,20 @@ use self::{
     ledger::{Ledger, Run, RunId},
 };
 use super::contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod};
-use crate::{db::DbError, error_chain::chain, host::Host, pod::Op};
+use crate::{
+    db::DbError,
+    error_chain::chain,
+    host::{Cancelled, Host},
+    pod::Op,
+};
 
 /// How long a call waits for the processes of an earlier one, and a program may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pauses between two attempts to lock, which double.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How often the files of a pod that is gone are tried to be removed.
+const DISCARD_ATTEMPTS: usize = 10;
 /// How long `list` waits for the state before it fails again.
 const STATE_PATIENCE: Duration = Duration::from_mins(1);
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
@@ -157,6 +164,19 @@ impl Exec {
         }
     }
 
+    /// Removes the files of a pod. Those that a process still has open are removed at the next start.
+    async fn discard(&self, id: &RunId) -> Result<(), Cancelled> {
+        for _ in 0..DISCARD_ATTEMPTS {
+            let files = PodFiles::new(&self.directory, id);
+            if self.host.threads.blocking(move || files.discard()).await? {
+                break;
+            }
+            // A program that is being started for another pod has copies of all open files for a moment.
+            sleep(FIRST_PAUSE).await;
+        }
+        Ok(())
+    }
+
     fn files_error(&self, source: std::io::Error) -> CallError {
         CallError::Files { directory: self.directory.clone(), source }
     }
@@ -251,8 +271,7 @@ impl PodRuntime for Exec {
         let grace = if kill.pod.is_some() { Duration::ZERO } else { grace };
         self.call(Op::Remove, &id, &run, grace).await?;
         ledger.erase(&id).await.map_err(not_written)?;
-        let files = PodFiles::new(&self.directory, &id);
-        self.host.threads.blocking(move || files.discard()).await.map_err(unavailable)
+        self.discard(&id).await.map_err(unavailable)
     }
 
     fn follows_updates(&self) -> bool {
