@@ -20,7 +20,6 @@ use crate::support::{
     files::soon,
     logs::logged,
     script,
-    state::State,
 };
 
 /// Keeps the environment and the standard input of each call.
@@ -191,7 +190,7 @@ async fn files_are_private_and_go_with_the_pod() {
     assert_eq!(run.kill("web#1").await, "ok");
     assert_eq!(fs::read_dir(rig.at("run/exec")).unwrap().count(), 0);
     run.end().await;
-    let state = State::open(&rig.at("state")).unwrap();
+    let state = rig.state().await;
     assert_eq!(state.rows(Table::Runs), "");
     state.close().await;
 }

@@ -96,17 +96,17 @@ impl PodFiles {
         Ok(file)
     }
 
-    /// Removes the files. Those that a process has open stay until the next start: another process must
-    /// still find its lock. It blocks.
-    pub(super) fn discard(&self) -> io::Result<()> {
+    /// Removes the files. Those that a process has open stay: another process must still find its lock.
+    /// Returns whether none has. It blocks.
+    pub(super) fn discard(&self) -> io::Result<bool> {
         match fs::remove_file(&self.run) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        discard(&self.stdin);
+        let is_free = discard(&self.stdin);
         // It may have files of another UID.
         let _ = fs::remove_dir(&self.directory);
-        Ok(())
+        Ok(is_free)
     }
 }
 
@@ -150,12 +150,15 @@ pub(super) fn sweep(directory: &Path, kept: &[RunId]) -> io::Result<()> {
     Ok(())
 }
 
-fn discard(stdin: &Path) {
-    if is_free(stdin).is_ok_and(|is_free| is_free) {
+/// Removes the files of a UID, unless a process has them open. Returns whether none has.
+fn discard(stdin: &Path) -> bool {
+    let is_free = is_free(stdin).is_ok_and(|is_free| is_free);
+    if is_free {
         // What cannot be removed now is removed at the next start.
         let _ = fs::remove_file(stdin.with_extension(OUTPUT));
         let _ = fs::remove_file(stdin);
     }
+    is_free
 }
 
 /// Whether no process has the lock.

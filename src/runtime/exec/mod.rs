@@ -53,6 +53,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The pauses between two attempts to lock, which double.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How often the files of a pod that is gone are tried to be removed.
+const DISCARD_ATTEMPTS: usize = 10;
 /// How long `list` waits for the state before it fails again.
 const STATE_PATIENCE: Duration = Duration::from_mins(1);
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
@@ -164,6 +166,20 @@ impl Exec {
         }
     }
 
+    /// Removes the files of a pod. Those that a process still has open are removed at the next start.
+    async fn discard(&self, id: &RunId) -> Result<(), RuntimeError> {
+        for _ in 0..DISCARD_ATTEMPTS {
+            let files = PodFiles::new(&self.directory, id);
+            let discarded = self.host.threads.blocking(move || files.discard()).await;
+            if discarded.map_err(unavailable)?.map_err(unavailable)? {
+                break;
+            }
+            // A program that is being started for another pod has copies of all open files for a moment.
+            sleep(FIRST_PAUSE).await;
+        }
+        Ok(())
+    }
+
     fn files_error(&self, source: std::io::Error) -> CallError {
         CallError::Files { directory: self.directory.clone(), source }
     }
@@ -259,9 +275,7 @@ impl PodRuntime for Exec {
         let grace = if kill.pod.is_some() { Duration::ZERO } else { grace };
         self.call(Op::Remove, &id, &run, grace).await?;
         ledger.erase(&id).await.map_err(unavailable)?;
-        let files = PodFiles::new(&self.directory, &id);
-        let discarded = self.host.threads.blocking(move || files.discard()).await;
-        discarded.map_err(unavailable)?.map_err(unavailable)
+        self.discard(&id).await
     }
 
     fn follows_updates(&self) -> bool {

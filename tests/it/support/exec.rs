@@ -10,6 +10,7 @@ use std::{
 };
 
 use podmux::{
+    db::OpenError,
     host::Host,
     pod::{Op, Pod, SourceName},
     runtime::{
@@ -19,7 +20,7 @@ use podmux::{
     },
 };
 use tempfile::TempDir;
-use tokio::{sync::watch, task::spawn_blocking};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 
 use super::{files::soon, process::wait_for, script, state::State};
 
@@ -108,11 +109,18 @@ impl Rig {
         self.start_in("boot-1").await
     }
 
+    /// The open state. While another test forks, its child has the locks of a database that was just closed.
+    pub async fn state(&self) -> State {
+        loop {
+            match State::open(&self.at("state")) {
+                Err(OpenError::InUse(_)) => sleep(Duration::from_millis(5)).await,
+                opened => return opened.unwrap(),
+            }
+        }
+    }
+
     pub async fn start_in(&self, boot: &str) -> Run {
-        let directory = self.at("state");
-        // A child that another test forks has a copy of the lock until it executes its program.
-        let open = move || State::open(&directory).ok();
-        let mut state = spawn_blocking(|| wait_for(open)).await.unwrap();
+        let mut state = self.state().await;
         let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
         let run =
             Run { exec: self.exec(watch, boot), state, root: self.root.path().to_str().unwrap().to_owned() };
