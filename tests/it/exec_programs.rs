@@ -73,7 +73,7 @@ async fn a_program_that_ignores_sigterm_gets_sigkill_and_its_children_too() {
     }
     // A child that goes on after its parent has ended.
     rig.script(
-        r#"sh -c 'trap "" TERM; echo $$ > "$0/orphan"; while :; do sleep 1000; done' "$HERE" &
+        r#"sh -c 'trap "" TERM; echo $$ > "$0/orphan"; exec sleep 1000' "$HERE" &
         while :; do sleep 1000; done"#,
     );
     assert_eq!(run.add("web#1").await, TIMED_OUT);
@@ -157,6 +157,7 @@ async fn a_process_that_keeps_only_the_output_open_holds_up_nothing() {
     let _left = Left(pid(&rig.read("left")));
     assert_eq!(rig.output("default_web/1"), "printed\n");
     assert_eq!(run.kill("web#1").await, "ok");
+    let _left_by_remove = Left(pid(&rig.read("left")));
     // One that prints for ever has no reader any more.
     rig.script(
         r#"yes &
