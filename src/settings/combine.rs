@@ -297,7 +297,7 @@ pub(super) fn consumers(
 
 /// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or
 /// the user's.
-fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
+pub fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
     let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     // systemd separates several directories by colons.
     let given = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));

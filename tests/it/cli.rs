@@ -163,7 +163,7 @@ fn invalid_settings_are_one_line() {
         "#]],
     );
     check(
-        &["run", "--pod-manifest-path", "a", "--sink", "podman"],
+        &["run", "--pod-manifest-path", "a", "--sink", "no-such"],
         &expect![[r#"
             ! podmux: --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH, webhook=URL
             exit 2
@@ -230,6 +230,7 @@ fn every_flag_reaches_its_own_setting() {
             | "listen"
             | "anonymous-auth"
             | "sink"
+            | "sink-concurrency"
             | "notify"
             | "max-posted-pods"
             | "max-posted-bytes"
