@@ -559,7 +559,12 @@ async fn a_deleted_pod_stays_until_the_runtime_no_longer_has_its_uid() {
     for write in [Write::Create(pod("a#")), Write::Apply(vec![pod("a#")]), Write::Replace(pod("a#"))] {
         shown += &(node.agent.result(write).await + "\n");
     }
-    expect![[r#""#]].assert_eq(&shown);
+    expect![[r#"
+        error: pods "a" already exists: it is being deleted; try again when it is gone
+        error: pods "a" is being deleted; try again when it is gone
+        error: pods "a" is being deleted; try again when it is gone
+    "#]]
+    .assert_eq(&shown);
     let merged = node.agent.mux.merged().borrow().clone();
     let (_, entry) = merged.iter().next().unwrap();
     assert!(entry.pod().deletion_timestamp().is_some());

@@ -540,12 +540,25 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --file-check-frequency: "0" is out of bounds: 100ms to 24h
         --shutdown-grace: "1h0m1s" is out of bounds: 0s to 1h
         0s: accepted
-        --sink: unknown sink "exec"; the sinks are jsonl, jsonl=PATH, webhook=URL
         webhook=http://localhost: accepted
-        --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH, webhook=URL
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
-        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL
+        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM
+        --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM
         --sink: jsonl is given twice
+        --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+        --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+        --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+        --state-dir: exec=./true needs a state directory, which holds what it has started
+        --sink: one agent has one runtime, and this is exec=/a and exec=/b
+        --sink: unknown option "retries"; the options of exec are timeout
+        --sink: "timeout" needs a value: timeout=DURATION
+        --sink: timeout: "5" has no unit: write 5s for seconds, or use ms, m or h
+        --sink: timeout: "999ms" is out of bounds: 1s to 1h
+        --sink: timeout: "1h1s" is out of bounds: 1s to 1h
+        --sink-concurrency: 0 is not in 1..=1000
+        --sink-concurrency: 1001 is not in 1..=1000
+        --sink-concurrency: invalid digit found in string
+        --sink-concurrency: it has no effect without a runtime: give --sink exec=PROGRAM
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: the URL does not begin with http:// or https://: write it like https://HOST:PORT/PATH
@@ -715,7 +728,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, sinkConcurrency, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -1223,7 +1236,20 @@ fn what_does_not_fit_a_runtime_is_an_error() {
     {
         shown += &config(dir.path(), text).map_or_else(|error| error + "\n", |_| "accepted\n".to_owned());
     }
-    expect![[r#""#]].assert_eq(&shown);
+    expect![[r#"
+        --state-dir: exec=/p needs a state directory, which holds what it has started
+        --notify: exec=/p is a runtime and gets no stream: leave this out, or add a sink
+        --notify: exec=/p is a runtime and gets no stream: leave this out, or add a sink
+        accepted: jsonl+exec=/p
+        --sink: exec=/p is given twice
+        --sink: exec=/p is given twice
+        --sink: one agent has one runtime, and this is exec=/p and exec=/q
+        --sink-concurrency: it has no effect without a runtime: give --sink exec=PROGRAM
+        accepted: exec=/p
+        DIR/config.yaml:2:1: stateDir: exec=/p needs a state directory, which holds what it has started
+        DIR/config.yaml:2:1: sinkConcurrency: it has no effect without a runtime: give --sink exec=PROGRAM
+        DIR/config.yaml:1:1: sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+    "#]].assert_eq(&shown);
 }
 
 #[test]
