@@ -1,13 +1,12 @@
 //! Settings that consist of several flags: which need each other, and which exclude each other.
 
 use std::{
-    mem,
+    env, mem,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use super::{
-    Runtime,
     error::SettingsError,
     flags::Flags,
     layers::{CommandLine, Environment, Layers},
@@ -259,6 +258,17 @@ pub(super) fn distinct<T: PartialEq + ToString>(
     }
 }
 
+/// What runs the pods, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The kind, its target and options.
+    pub kind: registry::Config,
+    /// How many pods are worked on at once.
+    pub concurrency: usize,
+    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
+    pub directory: PathBuf,
+}
+
 /// The sinks and the runtime.
 pub(super) fn consumers(
     flags: &mut Flags,
@@ -291,6 +301,8 @@ pub(super) fn consumers(
         let none = "needs a directory that a reboot empties: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR";
         layers.invalid("sink", format!("{kind} {none}"))
     })?;
+    // A runtime's program is called in another directory.
+    let kind = env::current_dir().map_or(kind.clone(), |current| kind.below(&current));
     let concurrency = flags.sink_concurrency.into();
     Ok((sinks, Some(Runtime { kind, concurrency, directory })))
 }

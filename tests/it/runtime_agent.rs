@@ -1,7 +1,12 @@
 //! The real binary with a runtime: graceful deletion as a whole, the sinks beside it, its stop, and the
 //! status for the service manager.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -16,12 +21,11 @@ use crate::support::{
     web::{Reply, Web},
 };
 
-/// The program of the runtime. It writes what it is asked to do into a file. The pod `bad-node1` never
+/// The script of the runtime's program. It writes what it is asked to do into a file. The pod `bad-node1` never
 /// starts, and while a file named `hold` exists, each DELETE waits.
-const PROGRAM: &str = r#"#!/bin/sh
-echo "$PODMUX_OP $PODMUX_POD_NAME" >> DIR/calls
+const SCRIPT: &str = r#"echo "$PODMUX_OP $PODMUX_POD_NAME" >> "$HERE/calls"
 [ "$PODMUX_POD_NAME" = bad-node1 ] && [ "$PODMUX_OP" = ADD ] && exit 3
-[ "$PODMUX_OP" = DELETE ] && while [ -e DIR/hold ]; do sleep 0.01; done
+[ "$PODMUX_OP" = DELETE ] && while [ -e "$HERE/hold" ]; do sleep 0.01; done
 exit 0
 "#;
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
@@ -34,9 +38,10 @@ impl Node {
     fn new() -> Self {
         let node = Self { directory: tempfile::tempdir().unwrap() };
         fs::create_dir(node.at("manifests")).unwrap();
-        let program = PROGRAM.replace("DIR", node.directory.path().to_str().unwrap());
-        fs::write(node.at("program"), program).unwrap();
-        fs::set_permissions(node.at("program"), fs::Permissions::from_mode(0o755)).unwrap();
+        // A file that this process has written may be busy in a child that another test has forked.
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/program");
+        symlink(program, node.at("program")).unwrap();
+        fs::write(node.at("script"), SCRIPT).unwrap();
         node
     }
 

@@ -763,9 +763,9 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\nsink: exec=a\n",
-            expect![[
-                r#"DIR/config.yaml:2:1: sink: unknown sink "exec"; the sinks are jsonl, jsonl=PATH, webhook=URL"#
-            ]],
+            expect![
+                "DIR/config.yaml:2:1: sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME"
+            ],
         ),
         (
             "podManifestPath: /m\npodManifestPath: /n\n",
@@ -1253,7 +1253,7 @@ fn what_does_not_fit_a_runtime_is_an_error() {
 }
 
 #[test]
-fn a_program_in_a_config_file_is_relative_to_the_file_and_a_command_line_is_not() {
+fn a_program_is_relative_to_the_config_file_and_else_to_the_working_directory() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("bin/pods").display().to_string();
     for text in
@@ -1266,7 +1266,9 @@ fn a_program_in_a_config_file_is_relative_to_the_file_and_a_command_line_is_not(
     }
     let given = flags(&[("sink", "exec=bin/pods"), ("state-dir", "/state")]);
     let runtime = load(&given, &environment(&[RUNTIME_DIR])).unwrap().runtime.unwrap();
-    assert_eq!((&*runtime.kind.to_string(), runtime.directory), ("exec=bin/pods", "/run/needed".into()));
+    // The program is called in another directory than that of the agent.
+    let expected = format!("exec={}", std::env::current_dir().unwrap().join("bin/pods").display());
+    assert_eq!((runtime.kind.to_string(), runtime.directory), (expected, "/run/needed".into()));
 }
 
 #[test]
