@@ -1,7 +1,7 @@
 //! Settings that consist of several flags: which need each other, and which exclude each other.
 
 use std::{
-    mem,
+    env, mem,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
@@ -269,6 +269,17 @@ pub(super) fn distinct<T: PartialEq + ToString>(
     }
 }
 
+/// What runs the pods, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The kind, its target and options.
+    pub kind: registry::Config,
+    /// How many pods are worked on at once.
+    pub concurrency: usize,
+    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
+    pub directory: PathBuf,
+}
+
 /// The sinks and the runtime.
 pub(super) fn consumers(
     flags: &mut Flags,
@@ -301,13 +312,15 @@ pub(super) fn consumers(
         let none = "needs a directory that a reboot empties: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR";
         layers.invalid("sink", format!("{kind} {none}"))
     })?;
+    // A runtime's program is called in another directory.
+    let kind = env::current_dir().map_or(kind.clone(), |current| kind.below(&current));
     let concurrency = flags.sink_concurrency.into();
     Ok((sinks, Some(Runtime { kind, concurrency, directory })))
 }
 
 /// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or
 /// the user's.
-fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
+pub fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
     let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     // systemd separates several directories by colons.
     let given = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));

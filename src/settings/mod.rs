@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 pub use self::{
-    combine::{Runtime, SYSTEM_SOCKET, default_socket, user_socket},
+    combine::{Runtime, SYSTEM_SOCKET, default_socket, runtime_dir, user_socket},
     error::SettingsError,
     flags::{Setting, settings},
     layers::{CommandLine, Environment, SERVER_VARIABLE},
