@@ -78,6 +78,7 @@ mod replay;
 mod rotation;
 mod run_check;
 mod run_command;
+mod runtime_storm;
 mod secrets;
 mod server_errors;
 mod server_finish;
