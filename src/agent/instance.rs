@@ -6,7 +6,6 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
-use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
     hex::hex,
@@ -44,6 +43,8 @@ pub(super) fn instance(disk: &Disk, state_dir: Option<&Path>, node: &NodeName) -
 const LOCK: &str = "lock";
 /// The boot marker: a random id, which is lost when the machine stops.
 const BOOT: &str = "boot";
+/// The length of a boot marker, in bytes: a UUID.
+const BOOT_LENGTH: u64 = 36;
 /// The directory of root's agents. It is not that of the socket, which is readable for others.
 const ROOT_DIRECTORY: &str = "/run/podmux-agent";
 
@@ -101,17 +102,14 @@ impl Instance {
             io::ErrorKind::WouldBlock => ClaimError::InUse(lock_path),
             _ => failed(error),
         })?;
-        let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
-        let mut boot = [0; Hyphenated::LENGTH];
+        let kept = host.disk.read(&path, BOOT_LENGTH).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         // An agent that was killed before it had written all of it has run no pod.
-        let read = marker.read_at(0, &mut boot).ok().and_then(|()| Uuid::try_parse_ascii(&boot).ok());
-        let boot = if let Some(boot) = read {
-            boot
-        } else {
-            let boot = host.random.uuid();
-            marker.write_at(0, boot.hyphenated().to_string().as_bytes()).map_err(failed)?;
-            boot
-        };
-        Ok(Self { boot: boot.hyphenated().to_string(), _lock: lock })
+        if let Some(boot) = kept.filter(|boot| boot.len() as u64 == BOOT_LENGTH) {
+            return Ok(Self { boot, _lock: lock });
+        }
+        let boot = host.random.uuid().to_string();
+        let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
+        marker.set_len(0).and_then(|()| marker.write_at(0, boot.as_bytes())).map_err(failed)?;
+        Ok(Self { boot, _lock: lock })
     }
 }

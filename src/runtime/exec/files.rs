@@ -18,8 +18,9 @@ use rustix::fs::{FlockOperation, flock};
 use super::ledger::RunId;
 use crate::{host::Disk, pod::Digest};
 
-/// The longest name or UID that is used as the name of a file as it is. A file's name has 255 bytes at most.
-const LONGEST: usize = 200;
+/// The longest name or UID that is a part of a file's name as it is. A file's name has 255 bytes at most, and
+/// two of these parts.
+const LONGEST: usize = 120;
 const STDIN: &str = "stdin";
 const OUTPUT: &str = "output";
 
@@ -44,8 +45,8 @@ pub(super) enum Locked {
 
 impl PodFiles {
     pub(super) fn new(directory: &Path, id: &RunId) -> Self {
-        let key = file_name(&format!("{}_{}", id.key.namespace(), id.key.name()));
-        let (directory, uid) = (directory.join(key), file_name(&id.uid));
+        let [namespace, name, uid] = [id.key.namespace(), id.key.name(), &id.uid].map(part);
+        let directory = directory.join(format!("{namespace}_{name}"));
         let at = |kind| directory.join(format!("{uid}.{kind}"));
         Self { stdin: at(STDIN), output: at(OUTPUT), directory }
     }
@@ -148,13 +149,10 @@ fn paths(directory: &Path, kind: &str) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A text as the name of a file: itself if it can be one, else its digest.
-fn file_name(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
-    let is_usable = text.len() <= LONGEST && text.bytes().all(is_plain) && !text.starts_with('.');
-    if is_usable && !text.is_empty() {
-        text.to_owned()
-    } else {
-        format!("={}", Digest::of(&[text.as_bytes()]))
-    }
+/// A text as a part of a file's name: itself if it can be one, else its digest.
+fn part(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let is_usable =
+        !text.starts_with('.') && (1..=LONGEST).contains(&text.len()) && text.bytes().all(is_plain);
+    if is_usable { text.to_owned() } else { format!("={}", Digest::of(&[text.as_bytes()])) }
 }

@@ -136,18 +136,18 @@ impl Ledger {
     /// The ledger of an open state, and the changes that erase the rows of other boots: their processes
     /// ended with that boot. Until they are erased, they are not part of the ledger either.
     pub(super) fn open(state: &State, boot: &Arc<str>) -> Result<(Self, Vec<Change>), UnreadableRow> {
-        let (mut runs, mut stale) = (BTreeMap::new(), Vec::new());
+        let (mut runs, mut ended) = (BTreeMap::new(), Vec::new());
         for (row, value) in &*lock(&state.rows) {
             let read = RunId::parse(row).zip(Run::parse(value));
             let (id, (run, of)) = read.ok_or_else(|| UnreadableRow(row.clone()))?;
             if of == **boot {
                 runs.insert(id, run);
             } else {
-                stale.push(Change { table: Table::Runs, key: row.clone(), value: None });
+                ended.push(Change { table: Table::Runs, key: row.clone(), value: None });
             }
         }
         mem::take(&mut *lock(&state.rows));
-        Ok((Self { db: state.db.clone(), boot: boot.clone(), runs: Mutex::new(runs) }, stale))
+        Ok((Self { db: state.db.clone(), boot: boot.clone(), runs: Mutex::new(runs) }, ended))
     }
 
     pub(super) async fn commit(&self, changes: Vec<Change>) -> Result<(), DbError> {

@@ -101,8 +101,8 @@ struct Waiting {
 impl Exec {
     /// A runtime with its files in this directory, its ledger in this state, in this boot of the machine.
     ///
-    /// It touches nothing before the first `list`, which fails until the state is open: at once with
-    /// a new reason, and later after the next change or a minute.
+    /// It touches nothing before the first `list`. Until the state is open, `list` fails: at once with a new
+    /// reason, else after a minute. It ends as soon as the state is open.
     pub fn new(config: Config, directory: PathBuf, state: StateWatch, boot: &str, host: Host) -> Self {
         let state = Mutex::new(Some(Waiting { state, reported: None }));
         let (boot, ledger) = (boot.into(), OnceLock::new());
@@ -119,10 +119,10 @@ impl Exec {
     async fn open(&self) -> Result<&Ledger, RuntimeError> {
         let mut state = self.state.lock().await;
         if let Some(waiting) = &mut *state {
-            let open = waiting.open().await.map_err(not_open)?;
-            let (ledger, stale) = Ledger::open(&open, &self.boot).map_err(unavailable)?;
+            let open = waiting.open().await.map_err(|error| not_open(&error))?;
+            let (ledger, ended) = Ledger::open(&open, &self.boot).map_err(unavailable)?;
             // They are not in the ledger, also if they cannot be erased yet.
-            if let Err(error) = ledger.commit(stale).await {
+            if let Err(error) = ledger.commit(ended).await {
                 debug!(error = chain(&error), "rows of earlier boots not erased");
             }
             let (directory, kept) = (self.directory.clone(), ledger.ids());
@@ -138,7 +138,7 @@ impl Exec {
     }
 
     fn ledger(&self) -> Result<&Ledger, RuntimeError> {
-        self.ledger.get().ok_or_else(|| not_open("it was not listed yet".into()))
+        self.ledger.get().ok_or_else(|| not_open("it was not listed yet"))
     }
 
     /// Waits for the processes of earlier calls for this name, and locks it.
@@ -178,7 +178,7 @@ impl Exec {
             id,
             source: run.source,
             hash: &run.hash,
-            limit: self.config.timeout + grace,
+            limit: self.config.timeout.saturating_add(grace),
             patience: self.patience,
         };
         let called = call.run(stdin, &files, &self.host).await;
@@ -189,22 +189,18 @@ impl Exec {
 }
 
 impl Waiting {
-    /// The state, or why it is not open.
+    /// The state, or why it is not open: the first time at once, then after a change or a minute.
     async fn open(&mut self) -> Result<State, Arc<str>> {
-        loop {
-            let error = match &*self.state.borrow_and_update() {
-                Ok(state) => return Ok(state.clone()),
-                Err(error) => error.clone(),
-            };
-            if self.reported.as_ref() != Some(&error) {
-                self.reported = Some(error.clone());
-                return Err(error);
-            }
-            match timeout(STATE_PATIENCE, self.state.changed()).await {
-                Ok(Ok(())) => {}
-                _ => return Err(error),
-            }
-        }
+        let reported = self.reported.take();
+        let is_news = |state: &Result<State, Arc<str>>| match state {
+            Ok(_) => true,
+            Err(error) => Some(error) != reported.as_ref(),
+        };
+        // Without news the reason is the same as before.
+        let _ = timeout(STATE_PATIENCE, self.state.wait_for(is_news)).await;
+        let state = self.state.borrow().clone();
+        self.reported = state.as_ref().err().cloned();
+        state
     }
 }
 
@@ -285,7 +281,7 @@ fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> Runtime
     RuntimeError::new("StateUnavailable", error)
 }
 
-fn not_open(error: Arc<str>) -> RuntimeError {
+fn not_open(error: &str) -> RuntimeError {
     let text = format!("the state is not open, and nothing is run until it is mended: {error}");
     RuntimeError::new("StateUnavailable", text)
 }
