@@ -132,7 +132,10 @@ impl Exec {
     pub fn kill_all(&self, agent: Option<Pid>) {
         loop {
             let all = self.processes(agent);
-            all.iter().for_each(|pid| drop(kill_process(*pid, Signal::KILL)));
+            for pid in &all {
+                // It may just have ended.
+                let _ = kill_process(*pid, Signal::KILL);
+            }
             if all.is_empty() || agent.is_some() {
                 return;
             }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -253,7 +253,7 @@ impl World {
             set("http-check-frequency", "100ms".to_owned());
         }
         if self.settings.api {
-            let user = serde_json::json!({"token": "t"});
+            let user = json!({"token": "t"});
             set("kubeconfig", text(self.api.kubeconfig(self.directory.path(), &user)));
         }
         set("sink", "jsonl".to_owned());
@@ -459,7 +459,12 @@ impl World {
             self.fail("the agent has other pods than those that are wanted");
         }
         let sources = self.model.wanted(&self.settings);
-        let held = |pod: &Value| Held { source: sources[&pod_key(pod)].0.clone(), pod: compared(pod) };
+        let held = |pod: &Value| {
+            let mut held = compared(pod);
+            // What a read shows of a runtime, or that there is none, is in no stream; no source sets a status.
+            held["status"] = json!({"phase": "Pending"});
+            Held { source: sources[&pod_key(pod)].0.clone(), pod: held }
+        };
         let wanted: Pods = listed.iter().map(|pod| (pod_key(pod), held(pod))).collect();
         let running = listed.iter().map(|pod| {
             let image = pod["spec"]["containers"][0]["image"].as_str().unwrap().to_owned();
