@@ -41,8 +41,10 @@ pub const VIOLATIONS: &str = "violations";
 pub const FAULTY: &str = "faulty";
 /// A file for each name, locked while a process acts on it.
 pub const BUSY: &str = "busy";
-/// The content of a file whose pod runs in part, or no longer.
-pub const PARTIAL: &str = "partial";
+/// The content of a file whose pod is being started, is being changed, or was stopped.
+const STARTING: &str = "starting";
+const CHANGING: &str = "changing";
+const STOPPED: &str = "stopped";
 
 /// Longer than the time limit of a call.
 const LONG: u64 = 2_500;
@@ -211,7 +213,7 @@ impl Call {
         let mut runs = false;
         for (key, uid, content) in running(&self.directory) {
             if key == self.key && uid == self.uid {
-                runs = content != PARTIAL;
+                runs = content != STARTING && content != STOPPED;
             } else if key == self.key {
                 self.violation(format!("{uid} of this name runs"));
             }
@@ -231,13 +233,13 @@ impl Call {
         };
         match &*self.op {
             "ADD" | "UPDATE" | "RECONCILE" => {
-                put(PARTIAL);
+                put(if self.op == "ADD" { STARTING } else { CHANGING });
                 if crashes {
                     crash();
                 }
                 put(image);
             }
-            "DELETE" if file.exists() => put(PARTIAL),
+            "DELETE" if file.exists() => put(STOPPED),
             "REMOVE" if file.exists() => fs::remove_file(file).unwrap(),
             _ => {}
         }
@@ -259,7 +261,7 @@ fn crash() -> ! {
     unreachable!();
 }
 
-/// What runs: `NAMESPACE_NAME`, UID, and the image or [`PARTIAL`].
+/// What runs: `NAMESPACE_NAME`, UID, and the image or in what state it is.
 pub fn running(directory: &Path) -> Vec<(String, String, String)> {
     let files = fs::read_dir(directory.join(RUNNING)).unwrap().map(|file| file.unwrap());
     let read = |file: fs::DirEntry| {
