@@ -102,41 +102,42 @@ impl Exec {
         format!("it runs {:?}; the program was called:\n  {}", self.running(), heard.join("\n  "))
     }
 
-    /// The processes of the program.
-    fn processes(&self, agent: Option<Pid>) -> Vec<Pid> {
+    /// The processes of the program, and whether these are all: one that is just starting has no name yet.
+    fn processes(&self, agent: Option<Pid>) -> (Vec<Pid>, bool) {
         let directory = self.directory.as_os_str().as_bytes();
-        let names_it = |file: &Path| {
-            // Without its permission, or after its end, it is not ours.
-            let text = fs::read(file).unwrap_or_default();
-            text.windows(directory.len()).any(|part| part == directory)
-        };
-        let mut all = Vec::new();
+        let names_it = |text: &[u8]| text.windows(directory.len()).any(|part| part == directory);
+        let (mut all, mut is_clear) = (Vec::new(), true);
         for entry in fs::read_dir("/proc").unwrap().map_while(Result::ok) {
             let pid = entry.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
             let Some(pid) = pid.filter(|pid| Some(*pid) != agent) else { continue };
-            if names_it(&entry.path().join("cmdline")) || names_it(&entry.path().join("environ")) {
+            // What has ended, or is not ours to read, has no text.
+            let read = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
+            let line = read("cmdline");
+            if names_it(&line) || names_it(&read("environ")) {
                 all.push(pid);
+            } else if line.is_empty() {
+                is_clear &= is_no_program(&read("stat"));
             }
         }
-        all
+        (all, is_clear)
     }
 
     /// Kills one process of the program. Returns whether there was one.
     pub fn kill_one(&self, agent: Option<Pid>, random: &mut Random) -> bool {
-        let all = self.processes(agent);
+        let (all, _) = self.processes(agent);
         // It may just have ended.
         !all.is_empty() && kill_process(*random.pick(&all), Signal::KILL).is_ok()
     }
 
-    /// Kills all processes of the program. Without an agent none is left.
-    pub fn kill_all(&self, agent: Option<Pid>) {
+    /// Kills all processes of the program, whose agent has ended.
+    pub fn kill_all(&self) {
         loop {
-            let all = self.processes(agent);
+            let (all, is_clear) = self.processes(None);
             for pid in &all {
                 // It may just have ended.
                 let _ = kill_process(*pid, Signal::KILL);
             }
-            if all.is_empty() || agent.is_some() {
+            if all.is_empty() && is_clear {
                 return;
             }
         }
@@ -149,4 +150,13 @@ impl Exec {
             fs::create_dir(self.directory.join(part)).unwrap();
         }
     }
+}
+
+/// Whether a process without a command line has ended, or is a thread of the kernel.
+fn is_no_program(stat: &[u8]) -> bool {
+    let stat = String::from_utf8_lossy(stat);
+    // PID (NAME) STATE PARENT
+    let mut words = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    let (state, parent) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    matches!(state, "" | "Z" | "X") || matches!(parent, "0" | "2")
 }

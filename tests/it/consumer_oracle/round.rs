@@ -179,7 +179,7 @@ fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal)
         && world.may("kill")
         && random.once_in(3)
     {
-        exec.kill_all(None);
+        exec.kill_all();
         world.note("the program is killed, too");
     }
     match random.below(8) {

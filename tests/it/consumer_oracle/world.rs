@@ -227,7 +227,7 @@ impl Drop for World {
             self.stdout = None;
             agent.ends();
         }
-        self.exec.iter().for_each(|exec| exec.kill_all(None));
+        self.exec.iter().for_each(|exec| exec.kill_all());
         let unmounted = Command::new("umount").arg(self.at("disk")).status();
         assert!(unmounted.is_ok_and(|status| status.success()) || thread::panicking());
     }
@@ -306,7 +306,7 @@ impl World {
         self.law.happened(Upheaval::Reboot);
         self.end(Signal::KILL);
         let Some(exec) = &self.exec else { return };
-        exec.kill_all(None);
+        exec.kill_all();
         exec.wipe();
         // It is not there if the agent has not been started yet.
         let _ = fs::remove_dir_all(self.at("runtime"));
