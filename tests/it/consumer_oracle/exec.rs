@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io::{Read as _, Seek as _, SeekFrom},
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
