@@ -84,6 +84,8 @@ pub struct Instance {
     /// The boot marker. Another one than before means that the machine was started again, so that none of the
     /// instance's processes is left.
     pub boot: String,
+    /// Where its files of this boot are.
+    pub directory: PathBuf,
     _lock: Box<dyn OpenFile>,
 }
 
@@ -105,11 +107,11 @@ impl Instance {
         let kept = host.disk.read(&path, BOOT_LENGTH).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         // An agent that was killed before it had written all of it has run no pod.
         if let Some(boot) = kept.filter(|boot| boot.len() as u64 == BOOT_LENGTH) {
-            return Ok(Self { boot, _lock: lock });
+            return Ok(Self { boot, directory, _lock: lock });
         }
         let boot = host.random.uuid().to_string();
         let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
         marker.set_len(0).and_then(|()| marker.write_at(0, boot.as_bytes())).map_err(failed)?;
-        Ok(Self { boot, _lock: lock })
+        Ok(Self { boot, directory, _lock: lock })
     }
 }

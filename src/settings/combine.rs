@@ -7,7 +7,6 @@ use std::{
 };
 
 use super::{
-    Runtime,
     error::SettingsError,
     flags::Flags,
     layers::{CommandLine, Environment, Layers},
@@ -19,6 +18,17 @@ use crate::{
     server::{self, Listen, Passed},
     source::{api, url},
 };
+
+/// What runs the pods, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The kind, its target and options.
+    pub kind: registry::Config,
+    /// How many pods are worked on at once.
+    pub concurrency: usize,
+    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
+    pub directory: PathBuf,
+}
 
 /// The Unix socket of an agent of the system.
 pub const SYSTEM_SOCKET: &str = "/run/podmux/podmux.sock";

@@ -8,6 +8,8 @@ use std::{
 
 use serde_json::{Value, json};
 
+use crate::support::stream::own_status;
+
 /// How many lines a report shows.
 const SHOWN: usize = 40;
 
@@ -99,7 +101,7 @@ pub fn compared(pod: &Value) -> Value {
     if let Some(annotations) = annotations.as_object_mut() {
         annotations.remove(podmux::pod::SEEN);
     }
-    json!({"metadata": metadata, "annotations": annotations, "spec": pod["spec"], "status": pod["status"]})
+    json!({"metadata": metadata, "annotations": annotations, "spec": pod["spec"], "status": own_status(pod)})
 }
 
 /// What a consumer of a stream holds.
