@@ -11,7 +11,6 @@ use crate::{
     hex::hex,
     host::{Disk, Host, Open, OpenFile},
     pod::NodeName,
-    settings::Environment,
 };
 
 /// The id of the machine, which systemd makes at the first boot.
@@ -45,37 +44,15 @@ const LOCK: &str = "lock";
 const BOOT: &str = "boot";
 /// The length of a boot marker, in bytes: a UUID.
 const BOOT_LENGTH: u64 = 36;
-/// The directory of root's agents. It is not that of the socket, which is readable for others.
-const ROOT_DIRECTORY: &str = "/run/podmux-agent";
-
 /// Why an instance cannot be claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// There is no place for it.
-    #[error(
-        "no directory that a reboot empties: set RUNTIME_DIRECTORY (RuntimeDirectory= in a unit) or XDG_RUNTIME_DIR \
-         to one that is on a tmpfs and that only this user can write"
-    )]
-    NoRuntimeDir,
     /// Another agent has it.
     #[error("another podmux runs the pods of this instance: it has locked {}; stop it", .0.display())]
     InUse(PathBuf),
     /// Its files cannot be used.
     #[error("cannot use {}; give it to the user that podmux runs as, or set RUNTIME_DIRECTORY to another directory", .0.display())]
     Io(PathBuf, #[source] io::Error),
-}
-
-/// The directory for the locks and boot markers of instances: one that a reboot empties.
-///
-/// # Errors
-/// If the environment names none.
-pub fn runtime_dir(environment: &Environment, is_root: bool) -> Result<PathBuf, ClaimError> {
-    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-    // Several directories of RuntimeDirectory= are separated by colons, the unit's first one first.
-    let systemd = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));
-    let user = || Some(absolute(environment.get("XDG_RUNTIME_DIR")?)?.join("podmux-agent"));
-    let own = if is_root { Some(ROOT_DIRECTORY.into()) } else { user() };
-    systemd.or(own).ok_or(ClaimError::NoRuntimeDir)
 }
 
 /// An instance that this process has to itself, until this is dropped.
@@ -90,7 +67,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Locks an instance in [`runtime_dir`], and reads its boot marker or makes one. It blocks.
+    /// Locks an instance in a directory that a reboot empties, and reads its boot marker or makes one. It blocks.
     ///
     /// # Errors
     /// If another agent has it, or the files cannot be used.

@@ -269,17 +269,6 @@ pub(super) fn distinct<T: PartialEq + ToString>(
     }
 }
 
-/// What runs the pods, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtime {
-    /// The kind, its target and options.
-    pub kind: registry::Config,
-    /// How many pods are worked on at once.
-    pub concurrency: usize,
-    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
-    pub directory: PathBuf,
-}
-
 /// The sinks and the runtime.
 pub(super) fn consumers(
     flags: &mut Flags,

@@ -88,6 +88,7 @@ mod rotation;
 mod run_check;
 mod run_command;
 mod runtime_agent;
+mod runtime_storm;
 mod secrets;
 mod server_errors;
 mod server_finish;
