@@ -32,7 +32,7 @@
 //! * `db`: the database with what outlives the process.
 //! * `server` and `client`: the HTTP server and the one HTTP client.
 //! * `supervise`: named tasks with one stop token and one deadline.
-//! * `age`, `agent`, `cli`, `settings`, `systemd` and `telemetry`: the rest of the program,
+//! * `age`, `agent`, `cli`, `pod_columns`, `settings`, `systemd` and `telemetry`: the rest of the program,
 //!   not part of the crate's stable interface.
 //!
 //! # Features
@@ -169,6 +169,9 @@ mod outage;
 #[cfg(feature = "agent")]
 mod pem;
 pub mod pod;
+#[cfg(feature = "agent")]
+#[doc(hidden)]
+pub mod pod_columns;
 #[cfg(feature = "agent")]
 pub mod registry;
 pub mod runtime;

@@ -11,7 +11,6 @@ use crate::{
     hex::hex,
     host::{Disk, Host, Open, OpenFile},
     pod::NodeName,
-    settings::Environment,
 };
 
 /// The id of the machine, which systemd makes at the first boot.
@@ -45,18 +44,9 @@ const LOCK: &str = "lock";
 const BOOT: &str = "boot";
 /// The length of a boot marker, in bytes: a UUID.
 const BOOT_LENGTH: u64 = 36;
-/// The directory of root's agents. It is not that of the socket, which is readable for others.
-const ROOT_DIRECTORY: &str = "/run/podmux-agent";
-
 /// Why an instance cannot be claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// There is no place for it.
-    #[error(
-        "no directory that a reboot empties: set RUNTIME_DIRECTORY (RuntimeDirectory= in a unit) or XDG_RUNTIME_DIR \
-         to one that is on a tmpfs and that only this user can write"
-    )]
-    NoRuntimeDir,
     /// Another agent has it.
     #[error("another podmux runs the pods of this instance: it has locked {}; stop it", .0.display())]
     InUse(PathBuf),
@@ -65,30 +55,19 @@ pub enum ClaimError {
     Io(PathBuf, #[source] io::Error),
 }
 
-/// The directory for the locks and boot markers of instances: one that a reboot empties.
-///
-/// # Errors
-/// If the environment names none.
-pub fn runtime_dir(environment: &Environment, is_root: bool) -> Result<PathBuf, ClaimError> {
-    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-    // Several directories of RuntimeDirectory= are separated by colons, the unit's first one first.
-    let systemd = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));
-    let user = || Some(absolute(environment.get("XDG_RUNTIME_DIR")?)?.join("podmux-agent"));
-    let own = if is_root { Some(ROOT_DIRECTORY.into()) } else { user() };
-    systemd.or(own).ok_or(ClaimError::NoRuntimeDir)
-}
-
 /// An instance that this process has to itself, until this is dropped.
 #[derive(Debug)]
 pub struct Instance {
     /// The boot marker. Another one than before means that the machine was started again, so that none of the
     /// instance's processes is left.
     pub boot: String,
+    /// Where its files of this boot are.
+    pub directory: PathBuf,
     _lock: Box<dyn OpenFile>,
 }
 
 impl Instance {
-    /// Locks an instance in [`runtime_dir`], and reads its boot marker or makes one. It blocks.
+    /// Locks an instance in a directory that a reboot empties, and reads its boot marker or makes one. It blocks.
     ///
     /// # Errors
     /// If another agent has it, or the files cannot be used.
@@ -105,11 +84,11 @@ impl Instance {
         let kept = host.disk.read(&path, BOOT_LENGTH).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         // An agent that was killed before it had written all of it has run no pod.
         if let Some(boot) = kept.filter(|boot| boot.len() as u64 == BOOT_LENGTH) {
-            return Ok(Self { boot, _lock: lock });
+            return Ok(Self { boot, directory, _lock: lock });
         }
         let boot = host.random.uuid().to_string();
         let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
         marker.set_len(0).and_then(|()| marker.write_at(0, boot.as_bytes())).map_err(failed)?;
-        Ok(Self { boot, _lock: lock })
+        Ok(Self { boot, directory, _lock: lock })
     }
 }

@@ -222,7 +222,7 @@ impl<'a> Wiring<'a> {
         let opening = Opening {
             merged: self.mux.merged(),
             concurrency: *concurrency,
-            state_dir: self.settings.state_dir.clone().context("a runtime needs a state directory")?,
+            directory: instance.directory.clone(),
             state: self.ledger.take().context("a runtime needs a state")?,
             boot: instance.boot.clone(),
             host: self.host.clone(),

@@ -337,6 +337,11 @@ impl<R: PodRuntime> PodWorkers<R> {
                 None => drop(listed.remove(key)),
             }
         }
+        for pod in listed.values_mut().flatten().filter(|pod| pod.is_complete && pod.started.is_none()) {
+            let mut old = world.actual.get(&pod.key).into_iter().flatten();
+            let old = old.find(|old| old.uid == pod.uid && old.hash == pod.hash && old.is_complete);
+            pod.started = old.and_then(|old| old.started);
+        }
         let old = mem::replace(&mut world.actual, listed);
         world.is_listed = true;
         for (key, pods) in &old {

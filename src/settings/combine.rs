@@ -19,6 +19,17 @@ use crate::{
     source::{api, url},
 };
 
+/// What runs the pods, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The kind, its target and options.
+    pub kind: registry::Config,
+    /// How many pods are worked on at once.
+    pub concurrency: usize,
+    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
+    pub directory: PathBuf,
+}
+
 /// The Unix socket of an agent of the system.
 pub const SYSTEM_SOCKET: &str = "/run/podmux/podmux.sock";
 /// What TCP needs without a state directory.
@@ -256,17 +267,6 @@ pub(super) fn distinct<T: PartialEq + ToString>(
         Some((_, twice)) => Err(layers.invalid(flag, format!("{} is given twice", twice.to_string()))),
         None => Ok(values),
     }
-}
-
-/// What runs the pods, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtime {
-    /// The kind, its target and options.
-    pub kind: registry::Config,
-    /// How many pods are worked on at once.
-    pub concurrency: usize,
-    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
-    pub directory: PathBuf,
 }
 
 /// The sinks and the runtime.

@@ -105,6 +105,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("duration", &["std"]),
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
+    ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     ("lib", &[ASYNC, "crate"]),

@@ -20,7 +20,6 @@ use crate::support::{
     files::soon,
     logs::logged,
     script,
-    state::State,
 };
 
 /// Keeps the environment and the standard input of each call.
@@ -109,7 +108,7 @@ async fn list(run: &crate::support::exec::Run) -> String {
 async fn a_call_that_failed_is_repeated_until_it_is_acknowledged() {
     let rig = Rig::new("exit 3");
     let run = rig.start().await;
-    let failed = "ExecFailed: DIR/program ADD failed: exit status: 3; its output is in DIR/state/exec/default_web/1.output";
+    let failed = "ExecFailed: DIR/program ADD failed: exit status: 3; its output is in DIR/run/exec/default_web/1.output";
     assert_eq!(run.add("web#1").await, failed);
     // As PodWorkers calls it when something may be there.
     assert_eq!(run.sync(Op::Update, "web#1=i:2").await, failed);
@@ -119,7 +118,7 @@ async fn a_call_that_failed_is_repeated_until_it_is_acknowledged() {
     assert_eq!((rig.calls(), run.list().await), ("ADD web#1, ADD web#1, ADD web#1".into(), "web#1".into()));
 
     rig.script("kill -9 $$");
-    let killed = "ExecFailed: DIR/program UPDATE failed: signal: 9 (SIGKILL); its output is in DIR/state/exec/default_web/1.output";
+    let killed = "ExecFailed: DIR/program UPDATE failed: signal: 9 (SIGKILL); its output is in DIR/run/exec/default_web/1.output";
     assert_eq!(run.sync(Op::Update, "web#1+a:b").await, killed);
     assert_eq!(run.list().await, "web#1?");
     rig.script("");
@@ -174,7 +173,7 @@ async fn files_are_private_and_go_with_the_pod() {
     let long = "n".repeat(253);
     assert_eq!(run.add("web#1").await, "ok");
     assert_eq!(rig.output("default_web/1"), "out\nerr\n");
-    assert_eq!(rig.files(), "default_web/1.output 600, default_web/1.stdin 600");
+    assert_eq!(rig.files(), "default_web/1.output 600, default_web/1.run 600, default_web/1.stdin 600");
     rig.script("");
     assert_eq!(run.sync(Op::Update, "web#1+a:b").await, "ok");
     assert_eq!(rig.output("default_web/1"), "", "the last call");
@@ -185,13 +184,13 @@ async fn files_are_private_and_go_with_the_pod() {
         assert_eq!((rig.files(), run.list().await), (String::new(), String::new()), "{text}");
         assert_eq!(run.add("web#1").await, "ok");
     }
-    assert_eq!(fs::read_dir(rig.at("state/exec")).unwrap().count(), 1);
-    let mode = fs::metadata(rig.at("state/exec")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(fs::read_dir(rig.at("run/exec")).unwrap().count(), 1);
+    let mode = fs::metadata(rig.at("run/exec")).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o700);
     assert_eq!(run.kill("web#1").await, "ok");
-    assert_eq!(fs::read_dir(rig.at("state/exec")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(rig.at("run/exec")).unwrap().count(), 0);
     run.end().await;
-    let state = State::open(&rig.at("state")).unwrap();
+    let state = rig.state().await;
     assert_eq!(state.rows(Table::Runs), "");
     state.close().await;
 }
@@ -202,9 +201,9 @@ async fn output_is_capped_and_the_program_ends_as_if_all_were_read() {
     let run = rig.start().await;
     assert_eq!(run.add("web#1").await, "ok");
     let output = rig.output("default_web/1");
-    let (kept, note) = output.split_at(1 << 20);
-    assert_eq!(kept, "0123456789abcde\n".repeat(1 << 16));
-    assert_eq!(note, "\n[podmux: the output is longer: 48951438 bytes are not in this file]\n");
+    let (kept, note) = output.split_at(64 << 10);
+    assert_eq!(kept, "0123456789abcde\n".repeat(1 << 12));
+    assert_eq!(note, "\n[podmux: the output is longer: 49934478 bytes are not in this file]\n");
     run.end().await;
 }
 

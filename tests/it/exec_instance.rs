@@ -1,11 +1,8 @@
 //! The lock of an instance, and the boot marker.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use podmux::{
-    agent::{Instance, runtime_dir},
-    host::Host,
-};
+use podmux::{agent::Instance, host::Host};
 
 fn error<T>(result: Result<T, impl std::error::Error>) -> String {
     result.err().expect("it is refused").to_string()
@@ -45,30 +42,4 @@ fn one_agent_at_a_time_has_an_instance() {
     fs::write(root.path().join("file"), "").unwrap();
     let error = error(Instance::claim(&Host::default(), &root.path().join("file"), "0123"));
     assert!(error.contains("/file/0123; give it to the user that podmux runs as"), "{error}");
-}
-
-#[test]
-fn the_place_of_instances_comes_from_the_environment() {
-    let place = |variables: &[(&str, &str)], is_root| {
-        let environment: BTreeMap<String, String> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        match runtime_dir(&environment, is_root) {
-            Ok(path) => path.display().to_string(),
-            Err(error) => error.to_string(),
-        }
-    };
-    let user = ("XDG_RUNTIME_DIR", "/run/user/1000");
-    assert_eq!(place(&[], true), "/run/podmux-agent");
-    assert_eq!(place(&[user], true), "/run/podmux-agent");
-    assert_eq!(place(&[user], false), "/run/user/1000/podmux-agent");
-    for is_root in [true, false] {
-        assert_eq!(place(&[user, ("RUNTIME_DIRECTORY", "/run/a:/run/b")], is_root), "/run/a");
-    }
-    assert_eq!(place(&[user, ("RUNTIME_DIRECTORY", "relative")], false), "/run/user/1000/podmux-agent");
-    for variables in [&[][..], &[("XDG_RUNTIME_DIR", "relative")]] {
-        assert_eq!(
-            place(variables, false),
-            "no directory that a reboot empties: set RUNTIME_DIRECTORY (RuntimeDirectory= in a unit) or XDG_RUNTIME_DIR to one that is on a tmpfs and that only this user can write"
-        );
-    }
 }

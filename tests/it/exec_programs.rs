@@ -36,7 +36,7 @@ impl Drop for Left {
     }
 }
 
-const TIMED_OUT: &str = "ExecTimeout: DIR/program ADD was stopped: it did not end within 2s; its output is in DIR/state/exec/default_web/1.output";
+const TIMED_OUT: &str = "ExecTimeout: DIR/program ADD was stopped: it did not end within 2s; its output is in DIR/run/exec/default_web/1.output";
 
 #[tokio::test]
 async fn a_program_that_hangs_gets_sigterm_and_its_children_too() {
@@ -73,7 +73,7 @@ async fn a_program_that_ignores_sigterm_gets_sigkill_and_its_children_too() {
     }
     // A child that goes on after its parent has ended.
     rig.script(
-        r#"sh -c 'trap "" TERM; echo $$ > "$0/orphan"; while :; do sleep 1000; done' "$HERE" &
+        r#"sh -c 'trap "" TERM; echo $$ > "$0/orphan"; exec sleep 1000' "$HERE" &
         while :; do sleep 1000; done"#,
     );
     assert_eq!(run.add("web#1").await, TIMED_OUT);
@@ -93,7 +93,7 @@ async fn a_process_that_keeps_standard_input_open_holds_up_its_pod_alone() {
     assert_eq!(run.add("web#1").await, "ok");
     let left = Left(pid(&rig.read("left")));
     rig.script("");
-    let busy = "ExecBusy: an earlier call of DIR/program still runs: a process has DIR/state/exec/default_web/1.stdin open as its standard input; end it (fuser shows it), or wait for its end";
+    let busy = "ExecBusy: an earlier call of DIR/program still runs: a process has DIR/run/exec/default_web/1.stdin open as its standard input; end it (fuser shows it), or wait for its end";
     assert_eq!(run.sync(Op::Update, "web#1+a:b").await, busy);
     assert_eq!(run.kill("web#1!").await, busy);
     assert_eq!(run.list().await, "web#1", "nothing has begun");
@@ -141,7 +141,7 @@ async fn a_process_that_outlives_its_removed_pod_holds_up_a_successor() {
     run.end().await;
     // What was left is removed at the next start.
     let run = rig.start().await;
-    assert_eq!(rig.files(), "default_web/2.output 600, default_web/2.stdin 600");
+    assert_eq!(rig.files(), "default_web/2.output 600, default_web/2.run 600, default_web/2.stdin 600");
     run.end().await;
 }
 
@@ -157,6 +157,7 @@ async fn a_process_that_keeps_only_the_output_open_holds_up_nothing() {
     let _left = Left(pid(&rig.read("left")));
     assert_eq!(rig.output("default_web/1"), "printed\n");
     assert_eq!(run.kill("web#1").await, "ok");
+    let _left_by_remove = Left(pid(&rig.read("left")));
     // One that prints for ever has no reader any more.
     rig.script(
         r#"yes &
@@ -284,7 +285,7 @@ fn calls_leave_no_zombie_and_no_open_file() {
         spawn_blocking(move || wait_for(|| (open_files() <= before && children().is_empty()).then_some(())))
             .await
             .unwrap();
-        assert_eq!(rig.files(), "default_web/1.output 600, default_web/1.stdin 600");
+        assert_eq!(rig.files(), "default_web/1.output 600, default_web/1.run 600, default_web/1.stdin 600");
         run.end().await;
     });
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use podmux::{
+    db::OpenError,
     host::Host,
     pod::{Op, Pod, SourceName},
     runtime::{
@@ -19,7 +20,7 @@ use podmux::{
     },
 };
 use tempfile::TempDir;
-use tokio::{sync::watch, task::spawn_blocking};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 
 use super::{files::soon, process::wait_for, script, state::State};
 
@@ -82,11 +83,11 @@ impl Rig {
     /// The files of the runtime and their modes.
     pub fn files(&self) -> String {
         let mut files = Vec::new();
-        for key in fs::read_dir(self.at("state/exec")).into_iter().flatten() {
+        for key in fs::read_dir(self.at("run/exec")).into_iter().flatten() {
             for file in fs::read_dir(key.unwrap().path()).unwrap() {
                 let path = file.unwrap().path();
                 let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-                let path = path.strip_prefix(self.at("state/exec")).unwrap().display().to_string();
+                let path = path.strip_prefix(self.at("run/exec")).unwrap().display().to_string();
                 files.push(format!("{path} {mode:o}"));
             }
         }
@@ -95,11 +96,11 @@ impl Rig {
     }
 
     pub fn output(&self, name: &str) -> String {
-        self.read(&format!("state/exec/{name}.output"))
+        self.read(&format!("run/exec/{name}.output"))
     }
 
     pub fn exec(&self, state: exec::StateWatch, boot: &str) -> Exec {
-        let (config, directory) = (self.config.clone(), self.at("state/exec"));
+        let (config, directory) = (self.config.clone(), self.at("run/exec"));
         Exec::new(config, directory, state, boot, Host::default()).with_patience(self.patience)
     }
 
@@ -108,8 +109,18 @@ impl Rig {
         self.start_in("boot-1").await
     }
 
+    /// The open state. While another test forks, its child has the locks of a database that was just closed.
+    pub async fn state(&self) -> State {
+        loop {
+            match State::open(&self.at("state")) {
+                Err(OpenError::InUse(_)) => sleep(Duration::from_millis(5)).await,
+                opened => return opened.unwrap(),
+            }
+        }
+    }
+
     pub async fn start_in(&self, boot: &str) -> Run {
-        let mut state = State::open(&self.at("state")).unwrap();
+        let mut state = self.state().await;
         let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
         let run =
             Run { exec: self.exec(watch, boot), state, root: self.root.path().to_str().unwrap().to_owned() };

@@ -95,6 +95,11 @@ pub fn with_api() -> Setup {
     Setup { reflector: Some(ReflectorMetrics::default()), ..Setup::default() }
 }
 
+/// With a runtime that observes nothing, so that pods are read as their sources have them.
+pub fn with_idle_runtime() -> Setup {
+    Setup { observed: Some(watch::channel(Observed::default()).1), ..Setup::default() }
+}
+
 /// A running server with a posted set and a file source that the test controls.
 pub struct TestServer {
     pub address: SocketAddr,
