@@ -152,11 +152,12 @@ impl Exec {
     }
 }
 
-/// Whether a process without a command line has ended, or is a thread of the kernel.
+/// Whether a process without a command line has ended with all of its threads, or is one of the kernel.
 fn is_no_program(stat: &[u8]) -> bool {
     let stat = String::from_utf8_lossy(stat);
-    // PID (NAME) STATE PARENT
-    let mut words = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-    let (state, parent) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    matches!(state, "" | "Z" | "X") || matches!(parent, "0" | "2")
+    // PID (NAME) STATE PARENT …
+    let words: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let word = |index: usize| words.get(index).copied().unwrap_or_default();
+    let (state, parent, threads) = (word(0), word(1), word(17));
+    matches!(parent, "" | "0" | "2") || (matches!(state, "Z" | "X") && matches!(threads, "0" | "1"))
 }
