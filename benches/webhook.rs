@@ -35,7 +35,7 @@ use podmux::{
     host::Host,
     mux::{Mux, Notify},
     pod::{ListingBuilder, Origin, Prepared, SourceName},
-    sink::Config,
+    registry::Config,
 };
 use support::{number_argument, pod, wants_figures};
 use tokio::{runtime::Builder, sync::watch};
@@ -106,7 +106,8 @@ async fn webhook(url: &str, served: &AtomicUsize, pods: usize, count: u64) -> us
     let config = Config::parse(&format!("webhook={url}")).unwrap();
     let acknowledged = Arc::new(watch::Sender::default());
     let updates = mux.updates(Notify::Incremental);
-    let open = config.open(updates, numbers, &Arc::from("bench"), &acknowledged, Host::default()).unwrap();
+    let open = config.open_sink(updates, numbers, &Arc::from("bench"), &acknowledged, Host::default());
+    let open = open.unwrap().unwrap();
     let mut status = open.status;
     tokio::spawn((open.run)(CancellationToken::new()));
     let mut wanted = ListingBuilder::new(SourceName::File);

@@ -17,8 +17,14 @@
 mod decode;
 #[path = "it/delivery.rs"]
 mod delivery;
+#[path = "it/observed.rs"]
+mod observed;
+#[path = "it/pod_workers.rs"]
+mod pod_workers;
 #[path = "it/validation.rs"]
 mod validation;
+#[path = "it/work_queue.rs"]
+mod work_queue;
 #[path = "it/yaml.rs"]
 mod yaml;
 
@@ -26,6 +32,7 @@ mod yaml;
 mod support {
     //! The parts of `tests/it/support` that need no agent.
     pub mod logs;
+    pub mod random;
     pub mod script;
     pub mod sinks;
     pub mod stream;

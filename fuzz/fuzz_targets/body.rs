@@ -86,6 +86,7 @@ fn server() -> (Runtime, Router) {
         let view = View {
             node,
             merged: mux.merged(),
+            observed: None,
             posts: posts.clone(),
             history: reader,
             sources: Arc::new([(SourceName::Http, posts.status())]),

@@ -17,16 +17,17 @@ use tokio::{runtime::Runtime, signal::unix::SignalKind, sync::watch, time::Insta
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use self::{
+    instance::{ClaimError, Instance},
+    notifier::{extend, watchdog},
+    reload::{Reload, check},
+};
 use self::{
     notifier::{Sent, ServiceNotifier},
     reload::Reloader,
     shutdown::{Shutdown, StopSignals, listen, shutdown_time},
     status::Reloads,
     wiring::Wired,
-};
-pub use self::{
-    notifier::{extend, watchdog},
-    reload::{Reload, check},
 };
 use crate::{
     host::Host, server::PassedSocket, settings::Settings, supervise::Tasks, systemd::Manager, telemetry::Log,

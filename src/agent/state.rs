@@ -15,6 +15,7 @@ use crate::{
     host::Host,
     outage::Outage,
     pod::NodeName,
+    runtime::exec,
     source::{SourceFailing, State, StateWatch, http},
     supervise::BoxError,
 };
@@ -34,12 +35,22 @@ pub(super) struct StateKeeper {
     outage: Outage,
     /// Tries again at once.
     pub(super) retry: Arc<Notify>,
+    /// The ledger of the exec runtime, if there is one.
+    ledger: Option<watch::Sender<Result<exec::State, Arc<str>>>>,
 }
 
 impl StateKeeper {
     /// `sequence` continues after the numbers in the state.
     pub(super) fn new(path: PathBuf, node: NodeName, host: Host, sequence: Sequence) -> Self {
-        Self { path, node, host, sequence, outage: Outage::default(), retry: Arc::default() }
+        let (outage, retry) = (Outage::default(), Arc::default());
+        Self { path, node, host, sequence, outage, retry, ledger: None }
+    }
+
+    /// The ledger of the exec runtime, which is open when the state is.
+    pub(super) fn ledger(&mut self) -> exec::StateWatch {
+        let (publish, watch) = watch::channel(Err("it is being opened".into()));
+        self.ledger = Some(publish);
+        watch
     }
 
     /// Opens the state, and returns the task that writes to it. If it cannot be opened now, the
@@ -83,7 +94,7 @@ impl StateKeeper {
             publish.send_modify(|now| *now = seen);
         };
         // The writer ends when nothing holds the database any more; the numbers hold it too.
-        drop((publish, self.sequence));
+        drop((publish, self.ledger, self.sequence));
         Ok(self.host.threads.blocking(|| writer.run()).await?)
     }
 
@@ -106,6 +117,10 @@ impl StateKeeper {
                     info!(path = %self.path.display(), attempts, "state recovered");
                 }
                 self.sequence.attach(state.db.clone(), &state.stored(), state.posted.version());
+                if let Some(ledger) = &self.ledger {
+                    let open = exec::State::new(state.db.clone(), &mut state.stored());
+                    ledger.send_modify(|now| *now = Ok(open));
+                }
                 // An agent that is killed right after its start has given out the numbers after the ones
                 // in this state, and a copy that is put back does not know of them.
                 sleep(self.sequence.ahead_of(self.host.clock.now())).await;
@@ -120,7 +135,11 @@ impl StateKeeper {
                 }
                 let since = self.outage.since().unwrap_or(now);
                 let attempts = self.outage.attempts();
-                (None, Err(SourceFailing { since, attempts, error: error.into(), quotes: false }))
+                let error: Arc<str> = error.into();
+                if let Some(ledger) = &self.ledger {
+                    ledger.send_modify(|now| *now = Err(error.clone()));
+                }
+                (None, Err(SourceFailing { since, attempts, error, quotes: false }))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The state of the agent, and the one line about it that `systemctl status` shows.
 
-use std::{future::pending, iter, pin::Pin};
+use std::{future::pending, iter, pin::Pin, sync::Arc};
 
 use futures_util::future::select_all;
 use jiff::{SignedDuration, Timestamp};
@@ -8,6 +8,8 @@ use tokio::sync::watch;
 
 use crate::{
     pod::SourceName,
+    runtime::WorkersStatus,
+    server::RuntimeView,
     sink::SinkStatus,
     source::{SourceFailing, SourceStatus},
     storage::{Merged, SourceState},
@@ -69,6 +71,7 @@ pub(super) struct AgentState {
     merged: Watched<Merged>,
     sources: Vec<(SourceName, Watched<SourceStatus>)>,
     sinks: Vec<Watched<SinkStatus>>,
+    runtime: Option<(RuntimeView, Watched<WorkersStatus>)>,
 }
 
 impl AgentState {
@@ -76,20 +79,23 @@ impl AgentState {
         merged: watch::Receiver<Merged>,
         sources: &[(SourceName, watch::Receiver<SourceStatus>)],
         sinks: &[watch::Receiver<SinkStatus>],
+        runtime: Option<&RuntimeView>,
     ) -> Self {
         Self {
             merged: Watched::new(merged),
             sources: sources.iter().map(|(name, source)| (*name, Watched::new(source.clone()))).collect(),
             sinks: sinks.iter().cloned().map(Watched::new).collect(),
+            runtime: runtime.map(|runtime| (runtime.clone(), Watched::new(runtime.status.clone()))),
         }
     }
 
     /// Waits until something has changed or ended since the last snapshot. Cancel-safe.
     pub(super) async fn changed(&mut self) {
-        let Self { merged, sources, sinks } = self;
+        let Self { merged, sources, sinks, runtime } = self;
         let changes = iter::once(merged.changed())
             .chain(sources.iter_mut().map(|(_, source)| source.changed()))
-            .chain(sinks.iter_mut().map(Watched::changed));
+            .chain(sinks.iter_mut().map(Watched::changed))
+            .chain(runtime.iter_mut().map(|(_, status)| status.changed()));
         select_all(changes).await;
     }
 
@@ -101,8 +107,13 @@ impl AgentState {
             Source { name: *name, known, failing: status.failing, ended }
         });
         let sources = sources.collect();
-        let sinks = self.sinks.iter_mut().map(Watched::look).collect();
-        Snapshot { pods: merged.len(), sources, sinks }
+        let mut sinks: Vec<_> = self.sinks.iter_mut().map(Watched::look).collect();
+        let runtime = self.runtime.as_mut().map(|(runtime, status)| {
+            let (status, ended) = status.look();
+            sinks.push((runtime.as_sink(&status), ended));
+            (runtime.name.clone(), status)
+        });
+        Snapshot { pods: merged.len(), sources, sinks, runtime }
     }
 }
 
@@ -110,8 +121,10 @@ impl AgentState {
 pub(super) struct Snapshot {
     pods: usize,
     sources: Vec<Source>,
-    /// Each sink, and whether its delivery has ended.
+    /// Each sink and the runtime, and whether its delivery has ended.
     sinks: Vec<(SinkStatus, bool)>,
+    /// The runtime's name and what its pod workers do.
+    runtime: Option<(Arc<str>, WorkersStatus)>,
 }
 
 struct Source {
@@ -170,6 +183,7 @@ impl Snapshot {
             }
         }
         parts.extend(self.sinks.iter().filter_map(|(sink, _)| sink_problem(sink, now)));
+        parts.extend(self.runtime.iter().filter_map(|(name, status)| failing_pods(name, status)));
         parts.join("; ")
     }
 
@@ -199,6 +213,16 @@ fn sink_problem(sink: &SinkStatus, now: Timestamp) -> Option<String> {
     let busy = sink.stuck(now)?;
     let what = if sink.lacks_number { "waiting for a number" } else { "busy with one update" };
     Some(format!("sink {name} {what} since {busy:.0}"))
+}
+
+/// The pods that the runtime cannot start or stop: how many, and the one that has failed longest.
+fn failing_pods(name: &str, status: &WorkersStatus) -> Option<String> {
+    let failing = status.pods.iter().filter_map(|(key, pod)| Some((key, pod.failing.as_ref()?)));
+    let (key, first) = failing.clone().min_by_key(|(_, failing)| failing.since)?;
+    let count = failing.count();
+    let (noun, since) = (if count == 1 { "pod" } else { "pods" }, first.since);
+    let error = clip(&first.error);
+    Some(format!("{count} {noun} failing in {name}, {key} since {since:.0}: {error}"))
 }
 
 fn clip(error: &str) -> String {

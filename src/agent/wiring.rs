@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    instance::instance,
+    instance::{Instance, instance},
     shutdown::Shutdown,
     sources::{Parts, Retune, SOURCES, Started},
     state::StateKeeper,
@@ -24,13 +24,14 @@ use crate::{
     host::{Clock, Host},
     mux::{Mux, Notify},
     pod::{SecurityLevel, SourceName},
-    server::{self, LastReload, Limits, PassedSocket, Server, View},
-    settings::Settings,
+    runtime::{Gone, Observed, Opening, exec},
+    server::{self, LastReload, Limits, PassedSocket, RuntimeView, Server, View},
+    settings::{self, Settings},
     sink::{Acknowledged, SinkStatus},
     source::{
         SourceStatus, State, StateWatch,
         api::ReflectorMetrics,
-        http::{HttpSource, Posts},
+        http::{HttpSource, Posts, Release},
         last_good::LastGood,
     },
     supervise::{BoxError, Tasks},
@@ -90,16 +91,18 @@ pub(super) async fn wire(
     let (mux, merging) = Mux::new(&names);
     let mut wiring = Wiring::new(settings, host, shutdown, tasks, mux).await?;
     wiring.sinks().await?;
+    let gone = wiring.runtime().await?;
     wiring.sources().await?;
-    let posts = if has_http { Some(wiring.http_source(server.as_ref())?) } else { None };
+    let posts = if has_http { Some(wiring.http_source(server.as_ref(), gone)?) } else { None };
     wiring.tasks.spawn("mux", infallible(merging.run()));
     // No request is answered before the pods of the earlier run are merged.
     wiring.mux.turns().await;
     if let Some((server, posts)) = server.zip(posts) {
         wiring.server(server, posts);
     }
-    let Wiring { mux, sources, sinks, handles, .. } = wiring;
-    Ok(Wired { state: AgentState::new(mux.merged(), &sources, &sinks), handles, mux })
+    let Wiring { mux, sources, sinks, runtime, handles, .. } = wiring;
+    let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
+    Ok(Wired { state, handles, mux })
 }
 
 /// A task that cannot fail.
@@ -119,6 +122,11 @@ struct Wiring<'a> {
     /// The numbers of all streams and resourceVersions.
     sequence: Sequence,
     acknowledged: Acknowledged,
+    /// The ledger of a runtime that keeps one.
+    ledger: Option<exec::StateWatch>,
+    instance: Arc<str>,
+    runtime: Option<RuntimeView>,
+    observed: Option<watch::Receiver<Observed>>,
     sources: Vec<(SourceName, watch::Receiver<SourceStatus>)>,
     sinks: Vec<watch::Receiver<SinkStatus>>,
     metrics: Option<ReflectorMetrics>,
@@ -136,16 +144,21 @@ impl<'a> Wiring<'a> {
         tasks: &'a mut Tasks,
         mux: Mux,
     ) -> anyhow::Result<Self> {
-        let (mut state, mut parts): (_, Vec<Retune>) = (None, Vec::new());
+        let (mut state, mut ledger, mut parts): (_, _, Vec<Retune>) = (None, None, Vec::new());
         let sequence = Sequence::new(&host.random.uuid().simple().to_string(), host.clock.now());
         if let Some(path) = settings.state_dir.clone() {
-            let keeper = StateKeeper::new(path, settings.node_name.clone(), host.clone(), sequence.clone());
+            let mut keeper =
+                StateKeeper::new(path, settings.node_name.clone(), host.clone(), sequence.clone());
+            ledger = settings.runtime.is_some().then(|| keeper.ledger());
             let retry = keeper.retry.clone();
             parts.push(Box::new(move |_| retry.notify_one()));
             let (watch, task) = keeper.start(shutdown.stop.clone()).await?;
             tasks.spawn("db", task);
             state = Some(watch);
         }
+        let (disk, directory, node) =
+            (host.disk.clone(), settings.state_dir.clone(), settings.node_name.clone());
+        let instance = host.threads.blocking(move || instance(&disk, directory.as_deref(), &node)).await?;
         let clock = host.clock.clone();
         let reload = watch::Sender::new(LastReload::at_start(clock.now()));
         let (delivering, delivered) = mpsc::channel(1);
@@ -158,6 +171,10 @@ impl<'a> Wiring<'a> {
             state,
             sequence,
             acknowledged: Arc::new(watch::Sender::default()),
+            ledger,
+            instance: instance.into(),
+            runtime: None,
+            observed: None,
             sources: Vec::new(),
             sinks: Vec::new(),
             metrics: None,
@@ -173,17 +190,14 @@ impl<'a> Wiring<'a> {
     }
 
     async fn sinks(&mut self) -> anyhow::Result<()> {
-        let (disk, state) = (self.host.disk.clone(), self.settings.state_dir.clone());
-        let node = self.settings.node_name.clone();
-        let instance = self.host.threads.blocking(move || instance(&disk, state.as_deref(), &node)).await?;
-        let instance: Arc<str> = instance.into();
         for sink in &self.settings.sinks {
             let name = sink.to_string();
             let updates = self.mux.updates(self.settings.notify);
             let (sequence, host) = (self.sequence.clone(), self.host.clone());
-            let (sink, instance, acknowledged) = (sink.clone(), instance.clone(), self.acknowledged.clone());
-            let open = move || sink.open(updates, sequence, &instance, &acknowledged, host);
-            let open = self.host.threads.blocking(open).await??;
+            let (sink, acknowledged) = (sink.clone(), self.acknowledged.clone());
+            let instance = self.instance.clone();
+            let open = move || sink.open_sink(updates, sequence, &instance, &acknowledged, host);
+            let open = self.host.threads.blocking(open).await?.context("a runtime is not a sink")??;
             self.sinks.push(open.status);
             self.handles.parts.push(Box::new(move |_| (open.reload)()));
             // Once the shutdown has begun, a reader that goes away is not a failure.
@@ -195,6 +209,37 @@ impl<'a> Wiring<'a> {
             });
         }
         Ok(())
+    }
+
+    /// Starts the pod workers of the runtime, if there is one. Returns which deletions are complete.
+    async fn runtime(&mut self) -> anyhow::Result<Option<watch::Receiver<Gone>>> {
+        let Some(settings::Runtime { kind, concurrency, directory }) = &self.settings.runtime else {
+            return Ok(None);
+        };
+        let (host, directory, name) = (self.host.clone(), directory.clone(), self.instance.clone());
+        let claim = move || Instance::claim(&host, &directory, &name);
+        let instance = self.host.threads.blocking(claim).await??;
+        let opening = Opening {
+            merged: self.mux.merged(),
+            concurrency: *concurrency,
+            directory: instance.directory.clone(),
+            state: self.ledger.take().context("a runtime needs a state")?,
+            boot: instance.boot.clone(),
+            host: self.host.clone(),
+        };
+        let open = kind.open_runtime(opening).context("a sink is not a runtime")?;
+        self.observed = Some(open.observed);
+        let name = kind.to_string();
+        self.runtime =
+            Some(RuntimeView { name: name.as_str().into(), status: open.status, queue: open.queue });
+        let (workers, delivering) = ((open.run)(self.shutdown.stop.clone()), self.delivering.clone());
+        self.tasks.spawn(format!("sink {name}"), async move {
+            // No other agent of this instance begins before this one has let go of its pods.
+            let _held = (delivering, instance);
+            workers.await;
+            Ok(())
+        });
+        Ok(Some(open.gone))
     }
 
     /// The last-known-good pods of a source.
@@ -231,11 +276,17 @@ impl<'a> Wiring<'a> {
     }
 
     /// The http source: the posted pods.
-    fn http_source(&mut self, server: Option<&Server>) -> anyhow::Result<Posts> {
+    fn http_source(
+        &mut self,
+        server: Option<&Server>,
+        gone: Option<watch::Receiver<Gone>>,
+    ) -> anyhow::Result<Posts> {
         let channel = self.mux.channel(SourceName::Http).context("the channel of a source is in use")?;
-        let acknowledged = self.acknowledged.subscribe();
-        let (source, posts) =
-            HttpSource::new(self.state.clone(), self.sequence.clone(), channel, acknowledged);
+        let release = match gone {
+            Some(gone) => Release::Runtime { gone, merged: self.mux.merged() },
+            None => Release::Sinks(self.acknowledged.subscribe()),
+        };
+        let (source, posts) = HttpSource::new(self.state.clone(), self.sequence.clone(), channel, release);
         posts.retune(self.settings.http);
         let source = match server {
             Some(server) => source.with_listeners(server.failing()),
@@ -282,6 +333,7 @@ impl<'a> Wiring<'a> {
         View {
             node: self.settings.node_name.clone(),
             merged: self.mux.merged(),
+            observed: self.observed.clone(),
             posts,
             pod_security,
             history: self.history(),
@@ -289,6 +341,7 @@ impl<'a> Wiring<'a> {
             reflector: self.metrics.clone(),
             sinks: self.sinks.clone().into(),
             acknowledged: self.acknowledged.subscribe(),
+            runtime: self.runtime.clone(),
             turns: Arc::new(move || {
                 let mux = mux.clone();
                 Box::pin(async move { mux.turns().await })

@@ -8,9 +8,9 @@ use super::failure::{Failure, one_line};
 use crate::{
     agent::{self, AgentError},
     host::Disk,
+    registry,
     server::PassedSocket,
     settings::{CommandLine, Environment, Flags, Settings},
-    sink,
     systemd::{Manager, State},
     telemetry::{self, Log},
 };
@@ -62,7 +62,7 @@ Durations are written as in Go: 500ms, 20s, 1m30s, 1h.";
 fn after_help() -> String {
     let option =
         |[sink, name, _, value, help]: [String; 5]| format!("\n  {sink}=…,{name}={value}\n    {help}");
-    let options: String = sink::Config::options().map(option).collect();
+    let options: String = registry::Config::options().map(option).collect();
     format!(
         "{EXAMPLES}\n\nOptions of sinks, in a config file fields of an object {{kind: …, target: …}}:{options}"
     )

@@ -21,7 +21,10 @@ pub type Upgrade = fn(&Tables) -> Vec<Change>;
 /// The upgrade steps. The first leads from format 1 to format 2, and so on. All steps that a
 /// file needs are one commit, when it is opened. A release that changes the meaning of a value
 /// adds a step at the end and never changes an earlier one.
-pub const UPGRADES: &[Upgrade] = &[];
+pub const UPGRADES: &[Upgrade] = &[
+    // Format 2 has the table `runs`: to an older version its rows would look like damage.
+    |_| Vec::new(),
+];
 
 /// The number of the format after a list of steps.
 pub(super) fn number(upgrades: &[Upgrade]) -> u64 {
@@ -40,7 +43,7 @@ const CHECKSUM: usize = 8;
 type Definition<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
 
 impl Table {
-    pub(super) const ALL: [Self; 3] = [Self::Posted, Self::LastGood, Self::Streams];
+    pub(super) const ALL: [Self; 4] = [Self::Posted, Self::LastGood, Self::Streams, Self::Runs];
 
     /// The table's name in the file.
     const fn name(self) -> &'static str {
@@ -48,6 +51,7 @@ impl Table {
             Self::Posted => "posted",
             Self::LastGood => "good",
             Self::Streams => "streams",
+            Self::Runs => "runs",
         }
     }
 }

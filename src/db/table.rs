@@ -11,6 +11,8 @@ pub enum Table {
     LastGood,
     /// The highest reserved number; older versions have a key for each stream. [`Sequence`](super::Sequence)'s.
     Streams,
+    /// The pods that the exec runtime has started or may have started, by `namespace/name/UID`. Its ledger.
+    Runs,
 }
 
 /// All rows of all tables.

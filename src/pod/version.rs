@@ -1,4 +1,4 @@
-//! `metadata.resourceVersion` in the canonical text of a pod, which is not parsed for that.
+//! `metadata.resourceVersion` and the status in the canonical text of a pod, which is not parsed for that.
 
 use std::{cmp::Ordering, ops::Range};
 
@@ -6,6 +6,7 @@ use super::Pod;
 
 const METADATA: &[u8] = b"metadata";
 const FIELD: &[u8] = b"resourceVersion";
+const STATUS: &[u8] = b"status";
 
 impl Pod {
     /// `metadata.resourceVersion`, if it is a number.
@@ -24,6 +25,12 @@ impl Pod {
             return (0..length, String::new(), length..length);
         };
         (0..field.start, format!(r#"{before}"resourceVersion":"{version}"{after}"#), field.end..length)
+    }
+
+    /// Where the status is in the text; none without one. O(n).
+    pub(crate) fn status_range(&self) -> Option<Range<usize>> {
+        let text = self.text();
+        members(text, 0).find(|member| text[member.name.clone()] == *STATUS).map(|member| member.value)
     }
 }
 

@@ -14,7 +14,7 @@ use http::{
     header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::status::ApiError;
+use super::{overlay::Edits, status::ApiError};
 use crate::pod::Pod;
 
 /// The largest body, in bytes, that is read without a permit and decoded on a thread of the
@@ -71,23 +71,26 @@ impl BodyFormat {
     }
 }
 
-/// Pods as the items of a JSON array, without copying their texts; those with a version have it as
-/// their resourceVersion.
+/// Pods with their edits as the items of a JSON array, without copying their texts.
 pub(super) fn items(
-    pods: impl Iterator<Item = (Arc<Pod>, Option<u64>)> + Clone,
+    pods: impl Iterator<Item = (Arc<Pod>, Edits)> + Clone,
 ) -> impl Iterator<Item = Bytes> + Clone {
-    pods.enumerate().flat_map(|(index, (pod, version))| {
+    pods.enumerate().flat_map(|(index, (pod, edits))| {
         let comma: &'static [u8] = if index == 0 { b"" } else { b"," };
-        iter::once(Bytes::from_static(comma)).chain(pieces(&pod, version))
+        iter::once(Bytes::from_static(comma)).chain(pieces(&pod, edits))
     })
 }
 
-/// The text of a pod, without copying it; with this resourceVersion, if there is one.
-pub(super) fn pieces(pod: &Pod, version: Option<u64>) -> [Bytes; 3] {
+/// The text of a pod with these edits, without copying it.
+pub(super) fn pieces(pod: &Pod, Edits { version, status }: Edits) -> [Bytes; 5] {
     let text = Bytes::from_owner(pod.text().clone());
-    let Some(version) = version else { return [text, Bytes::new(), Bytes::new()] };
-    let (before, field, after) = pod.with_resource_version(version);
-    [text.slice(before), field.into(), text.slice(after)]
+    let (before, version, after) = match version {
+        Some(version) => pod.with_resource_version(version),
+        None => (0..0, String::new(), 0..text.len()),
+    };
+    let (status, status_text) = status.unwrap_or((text.len()..text.len(), Bytes::new()));
+    let between = after.start..status.start;
+    [text.slice(before), version.into(), text.slice(between), status_text, text.slice(status.end..)]
 }
 
 /// Pieces of text as chunks: small pieces are joined, large ones are not copied.

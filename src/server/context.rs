@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::{body::SMALL_BODY, requests::Requests, status::ApiError, view::View};
+use super::{body::SMALL_BODY, overlay::Overlay, requests::Requests, status::ApiError, view::View};
 use crate::history::Snapshot;
 
 /// The state that all handlers share.
@@ -49,6 +49,11 @@ pub(super) async fn from_history<T>(answer: impl Future<Output = Option<T>>) -> 
 impl Context {
     pub(super) fn new(view: View, requests: Requests) -> Self {
         Self { view, requests, decoding: Arc::new(Semaphore::new(DECODED)) }
+    }
+
+    /// The statuses that pods are read with now.
+    pub(super) fn overlay(&self) -> Overlay {
+        Overlay::new(&self.view)
     }
 
     /// The merged pods and their number in the update stream.

@@ -9,6 +9,7 @@ mod body;
 mod config;
 mod context;
 mod observe;
+mod overlay;
 mod passed;
 mod requests;
 mod routes;
@@ -33,5 +34,5 @@ pub use self::{
         CredentialReload, Server, StartError, auth::Caller, credential_error::CredentialError,
         credentials::check, limits::Limits, listen::BindError, request_body::read_bodies,
     },
-    view::{LastReload, View},
+    view::{LastReload, RuntimeView, View},
 };

@@ -10,8 +10,9 @@ use super::stats::ConnectionStats;
 use crate::{
     history::HistoryReader,
     host::Host,
-    pod::{NodeName, SecurityLevel, SourceName},
-    sink::SinkStatus,
+    pod::{NodeName, PodKey, SecurityLevel, SourceName},
+    runtime::{Observed, Rank, WorkQueue, WorkersStatus},
+    sink::{SinkFailing, SinkStatus},
     source::{SourceStatus, api::ReflectorMetrics, http::Posts},
     storage::{Delivered, Merged},
 };
@@ -23,6 +24,8 @@ pub struct View {
     pub node: NodeName,
     /// The merged pods of all sources.
     pub merged: watch::Receiver<Merged>,
+    /// What the runtime observes of its pods; none if the agent runs no pods.
+    pub observed: Option<watch::Receiver<Observed>>,
     /// The posted pods: reads and writes.
     pub posts: Posts,
     /// The level that a posted pod may not exceed.
@@ -37,6 +40,8 @@ pub struct View {
     pub sinks: Arc<[watch::Receiver<SinkStatus>]>,
     /// What each sink has acknowledged, in the same order.
     pub acknowledged: watch::Receiver<Vec<Delivered>>,
+    /// The runtime, if pods run here.
+    pub runtime: Option<RuntimeView>,
     /// Waits until the merge loop has run once more; false if it has ended.
     pub turns: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>,
     /// Cancelled when the agent begins to shut down.
@@ -49,6 +54,32 @@ pub struct View {
     pub connections: ConnectionStats,
     /// The clock, random numbers and threads.
     pub host: Host,
+}
+
+/// A runtime and its pod workers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RuntimeView {
+    /// The name, as `--sink` gives it.
+    pub name: Arc<str>,
+    /// What the pod workers do.
+    pub status: watch::Receiver<WorkersStatus>,
+    /// Their work queue.
+    pub queue: WorkQueue<PodKey, Rank>,
+}
+
+impl RuntimeView {
+    /// The runtime as a sink: it fails if what runs is not known. What fails of a pod is the pod's
+    /// matter.
+    pub fn as_sink(&self, status: &WorkersStatus) -> SinkStatus {
+        let failing = status.list_failing.as_ref().map(|failing| SinkFailing {
+            seq: None,
+            since: failing.since,
+            attempts: failing.attempts,
+            next_attempt: failing.next_attempt,
+            error: failing.error.clone(),
+        });
+        SinkStatus { name: self.name.to_string(), failing, ..SinkStatus::default() }
+    }
 }
 
 /// The result of the last reload of the settings.

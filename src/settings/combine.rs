@@ -1,6 +1,7 @@
 //! Settings that consist of several flags: which need each other, and which exclude each other.
 
 use std::{
+    env, mem,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
@@ -13,9 +14,21 @@ use super::{
 use crate::{
     certificate_files::CertificateFiles,
     pod::{NodeName, SecurityLevel, SourceName},
+    registry,
     server::{self, Listen, Passed},
     source::{api, url},
 };
+
+/// What runs the pods, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The kind, its target and options.
+    pub kind: registry::Config,
+    /// How many pods are worked on at once.
+    pub concurrency: usize,
+    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
+    pub directory: PathBuf,
+}
 
 /// The Unix socket of an agent of the system.
 pub const SYSTEM_SOCKET: &str = "/run/podmux/podmux.sock";
@@ -254,4 +267,52 @@ pub(super) fn distinct<T: PartialEq + ToString>(
         Some((_, twice)) => Err(layers.invalid(flag, format!("{} is given twice", twice.to_string()))),
         None => Ok(values),
     }
+}
+
+/// The sinks and the runtime.
+pub(super) fn consumers(
+    flags: &mut Flags,
+    layers: &Layers,
+    environment: &Environment,
+    has_state: bool,
+) -> Result<(Vec<registry::Config>, Option<Runtime>), SettingsError> {
+    let (mut runtimes, sinks): (Vec<_>, Vec<_>) =
+        mem::take(&mut flags.sink).into_iter().partition(registry::Config::is_runtime);
+    let Some(kind) = runtimes.pop() else {
+        let none = "it has no effect without a runtime: give --sink exec=PROGRAM";
+        return match layers.get("sink-concurrency") {
+            Some(_) => Err(layers.invalid("sink-concurrency", none)),
+            None => Ok((sinks, None)),
+        };
+    };
+    if let Some(other) = runtimes.pop() {
+        let problem = format!("one agent has one runtime, and this is {other} and {kind}");
+        return Err(layers.invalid("sink", problem));
+    }
+    if !has_state {
+        let problem = format!("{kind} needs a state directory, which holds what it has started");
+        return Err(layers.invalid("state-dir", problem));
+    }
+    if sinks.is_empty() && layers.get("notify").is_some() {
+        let problem = format!("{kind} is a runtime and gets no stream: leave this out, or add a sink");
+        return Err(layers.invalid("notify", problem));
+    }
+    let directory = runtime_dir(environment, rustix::process::geteuid().is_root()).ok_or_else(|| {
+        let none = "needs a directory that a reboot empties: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR";
+        layers.invalid("sink", format!("{kind} {none}"))
+    })?;
+    // A runtime's program is called in another directory.
+    let kind = env::current_dir().map_or(kind.clone(), |current| kind.below(&current));
+    let concurrency = flags.sink_concurrency.into();
+    Ok((sinks, Some(Runtime { kind, concurrency, directory })))
+}
+
+/// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or
+/// the user's.
+pub fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
+    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    // systemd separates several directories by colons.
+    let given = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));
+    let user = || Some(absolute(environment.get("XDG_RUNTIME_DIR")?)?.join("podmux-agent"));
+    given.or_else(|| if is_root { Some("/run/podmux-agent".into()) } else { user() })
 }

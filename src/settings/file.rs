@@ -12,7 +12,7 @@ use super::{
 use crate::{
     host::Disk,
     manifest::yaml::{self, RootField},
-    sink,
+    registry,
 };
 
 /// The largest config file that is read, in bytes: a thousand times a usual one.
@@ -199,7 +199,7 @@ impl File<'_> {
             return text;
         };
         if setting.has_options() {
-            return sink::Config::anchored(&text, directory);
+            return registry::Config::anchored(&text, directory);
         }
         let path = forms().find_map(|form| {
             let prefix = ["PATH", "FILE", "DIR"].iter().find_map(|end| form.strip_suffix(end))?;

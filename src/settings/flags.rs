@@ -17,8 +17,8 @@ use crate::{
     camel_case::camel_case,
     mux::Notify,
     pod::{NodeName, SecurityLevel, SourceName},
+    registry,
     server::Listen,
-    sink,
     source::file::OnInvalid,
     telemetry,
 };
@@ -128,9 +128,13 @@ pub(crate) struct Flags {
     pub(super) client_ca_file: Option<PathBuf>,
 
     /// Where updates go: jsonl writes JSON lines to standard output or a file, webhook POSTs them to a URL;
-    /// may be repeated
-    #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
-    pub(super) sink: Vec<sink::Config>,
+    /// or what runs the pods: exec runs a program for each pod. May be repeated
+    #[arg(long, value_name = registry::Config::syntax(), value_parser = registry::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
+    pub(super) sink: Vec<registry::Config>,
+
+    /// How many pods a runtime starts or stops at once
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), default_value = "4", help_heading = "Sinks")]
+    pub(super) sink_concurrency: u16,
 
     /// What sinks receive: each change (incremental), all pods at each change (snapshot), or all pods when
     /// pods are added or removed and each change otherwise (snapshot-and-updates)
@@ -196,7 +200,7 @@ pub struct Setting {
 impl Setting {
     /// Whether it is a sink, whose options follow its target or are fields of an object.
     pub(super) fn has_options(&self) -> bool {
-        self.value == sink::Config::syntax()
+        self.value == registry::Config::syntax()
     }
 
     pub(super) fn of(arg: &clap::Arg) -> Self {

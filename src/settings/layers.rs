@@ -12,7 +12,7 @@ use super::{
     error::SettingsError,
     flags::{self, Flags, Setting},
 };
-use crate::{server::Passed, sink};
+use crate::{registry, server::Passed};
 
 /// The environment variables by name, as they are passed in.
 pub type Environment = BTreeMap<String, String>;
@@ -172,7 +172,7 @@ pub(super) fn given(
     // An EnvironmentFile of systemd cannot leave a variable out: an empty one counts as not set.
     let value = environment.get(&setting.variable).filter(|value| !value.is_empty())?;
     let texts = match setting.separator {
-        _ if setting.has_options() => sink::Config::split(value.trim_end()),
+        _ if setting.has_options() => registry::Config::split(value.trim_end()),
         Some(separator) => value.trim_end().split(separator).map(|one| one.trim().to_owned()).collect(),
         None => vec![value.clone()],
     };

@@ -6,13 +6,13 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 pub use self::{
-    combine::{SYSTEM_SOCKET, default_socket, user_socket},
+    combine::{Runtime, SYSTEM_SOCKET, default_socket, runtime_dir, user_socket},
     error::SettingsError,
     flags::{Setting, settings},
     layers::{CommandLine, Environment, SERVER_VARIABLE},
 };
 use self::{
-    combine::{api_config, distinct, level, server_config, url_config},
+    combine::{api_config, consumers, distinct, level, server_config, url_config},
     file::ConfigFile,
     layers::Layers,
 };
@@ -25,7 +25,7 @@ use crate::{
     host::Disk,
     mux::Notify,
     pod::{NodeName, SourceName},
-    server, sink, source, telemetry,
+    registry, server, source, telemetry,
 };
 
 mod combine;
@@ -54,8 +54,10 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// The name of this node.
     pub node_name: NodeName,
-    /// The sinks: at least one, none twice.
-    pub sinks: Vec<sink::Config>,
+    /// The sinks, none twice. There is one at least, or a runtime.
+    pub sinks: Vec<registry::Config>,
+    /// The runtime, if pods run here.
+    pub runtime: Option<Runtime>,
     /// What the sinks receive.
     pub notify: Notify,
     /// The time limit for shutting down.
@@ -87,6 +89,7 @@ impl Settings {
         distinct(flags.pod_security.iter().map(|(source, _)| *source).collect(), "pod-security", &layers)?;
         // By their names, under which status and metrics show them.
         distinct(flags.sink.iter().map(ToString::to_string).collect(), "sink", &layers)?;
+        let (sinks, runtime) = consumers(&mut flags, &layers, environment, state_dir.is_some())?;
         let given = (&layers, command_line, environment);
         let (server, server_warnings) = server_config(&mut flags, given, (state_dir.as_deref(), &node_name))?;
         let mut settings = Self {
@@ -103,7 +106,8 @@ impl Settings {
             server,
             state_dir,
             node_name,
-            sinks: flags.sink,
+            sinks,
+            runtime,
             notify: flags.notify,
             shutdown_grace: flags.shutdown_grace,
             log: telemetry::Config { format: flags.log_format, verbosity: flags.verbose.min(3) },
@@ -162,6 +166,12 @@ impl Settings {
             hold(&mut server.client_ca_file, &now.client_ca_file, "client-ca-file", &mut stuck);
         }
         hold(&mut fresh.sinks, &self.sinks, "sink", &mut stuck);
+        if let (Some(fresh), Some(now)) = (&mut fresh.runtime, &self.runtime) {
+            hold(&mut fresh.kind, &now.kind, "sink", &mut stuck);
+            hold(&mut fresh.concurrency, &now.concurrency, "sink-concurrency", &mut stuck);
+        } else {
+            hold(&mut fresh.runtime, &self.runtime, "sink", &mut stuck);
+        }
         hold(&mut fresh.notify, &self.notify, "notify", &mut stuck);
         hold(&mut fresh.state_dir, &self.state_dir, "state-dir", &mut stuck);
         hold(&mut fresh.log.format, &self.log.format, "log-format", &mut stuck);
@@ -172,7 +182,9 @@ impl Settings {
 /// Keeps the current value, and notes its flag if another one was given.
 fn hold<T: Clone + PartialEq>(fresh: &mut T, now: &T, flag: &'static str, stuck: &mut Vec<&'static str>) {
     if fresh != now {
-        stuck.push(flag);
+        if !stuck.contains(&flag) {
+            stuck.push(flag);
+        }
         fresh.clone_from(now);
     }
 }

@@ -21,26 +21,29 @@ use tracing::{info, warn};
 
 use super::{
     contract::{Sink, SinkError},
-    kind::{Given, Kind, OpenError, OpenSink, Opening},
     numbers::Counter,
+    opening::{OpenSink, Opening, SinkKind},
 };
 use crate::{
     error_chain::chain,
     host::{Cancelled, Host},
+    kind::{Given, Kind, OpenError},
     pod::SequencedUpdate,
 };
 
 /// The entry of this sink in the registry.
-pub(super) const KIND: Kind = Kind {
-    name: "jsonl",
-    syntax: "jsonl|jsonl=PATH",
-    options: &[],
-    shown: str::to_owned,
-    accepts: |given| match given.target.as_deref() {
-        Some("") => Err("jsonl=PATH needs a path; jsonl alone writes to standard output".to_owned()),
-        _ => Ok(()),
+pub(super) const KIND: SinkKind = SinkKind {
+    kind: Kind {
+        name: "jsonl",
+        syntax: "jsonl|jsonl=PATH",
+        options: &[],
+        shown: str::to_owned,
+        accepts: |given| match given.target.as_deref() {
+            Some("") => Err("jsonl=PATH needs a path; jsonl alone writes to standard output".to_owned()),
+            _ => Ok(()),
+        },
+        check: |given, _| given.target.as_ref().map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
     },
-    check: |given, _| given.target.as_ref().map_or(Ok(()), |path| Jsonl::check(Path::new(path))),
     open: start,
 };
 

@@ -57,14 +57,14 @@ mod contract;
 mod delivery;
 #[cfg(feature = "agent")]
 mod jsonl;
-#[cfg(feature = "agent")]
-mod kind;
 mod numbers;
 #[cfg(feature = "agent")]
-mod registry;
+mod opening;
 #[cfg(feature = "agent")]
 mod webhook;
 
+#[cfg(feature = "agent")]
+pub(crate) use self::opening::{Opening, SinkKind};
 pub use self::{
     contract::{Sink, SinkError},
     delivery::{Acknowledged, Delivery, DeliveryError, SinkFailing, SinkStatus},
@@ -73,7 +73,11 @@ pub use self::{
 #[cfg(feature = "agent")]
 pub use self::{
     jsonl::{Jsonl, Reopen},
-    kind::{OpenError, OpenSink},
-    registry::Config,
+    opening::OpenSink,
 };
+/// The built-in sinks.
+#[cfg(feature = "agent")]
+pub(crate) const KINDS: [&SinkKind; 2] = [&jsonl::KIND, &webhook::KIND];
+#[cfg(feature = "agent")]
+pub use crate::kind::OpenError;
 pub use crate::pod::SequencedUpdate;

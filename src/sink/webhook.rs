@@ -27,7 +27,7 @@ use tracing::warn;
 
 use super::{
     contract::{Sink, SinkError},
-    kind::{Given, Kind, OpenError, OpenSink, Opening, SinkOption},
+    opening::{OpenSink, Opening, SinkKind},
 };
 use crate::{
     certificate_files::CertificateFiles,
@@ -36,52 +36,59 @@ use crate::{
     error_chain::chain,
     hex::hex,
     host::{Cancelled, Disk, FileKind, Host, Stamp},
+    kind::{Given, Kind, KindOption, OpenError},
     outage::Outage,
     pod::{SequencedUpdate, quantity::Quantity},
 };
 
 /// The entry of this sink in the registry.
-pub(super) const KIND: Kind = Kind {
-    name: "webhook",
-    syntax: "webhook=URL",
-    options: &[
-        option("token-file", "FILE", "The bearer token that is sent; the file is read again when it changes"),
-        option(
-            "hmac-file",
-            "FILE",
-            "The key of the HMAC-SHA256 of each body, which is sent as Podmux-Signature; read again when it changes",
-        ),
-        option(
-            "ca-file",
-            "FILE",
-            "The certificate authorities (PEM) that verify the server, instead of the system's",
-        ),
-        option("cert-file", "FILE", "The client certificate (PEM)"),
-        option("key-file", "FILE", "The private key (PEM) of that certificate"),
-        option(
-            "max-bytes",
-            "BYTES",
-            "The most bytes of pods in one body, 10Mi by default; a larger update comes in several",
-        ),
-        option("timeout", "DURATION", "The longest time without progress of a request, 30s by default"),
-    ],
-    shown: |target| target.parse().map(|url| shown(&url)).unwrap_or_default(),
-    accepts: |given| Config::of(given).map(drop),
-    check: |given, host| {
-        let config = Config::of(given).map_err(|error| failed(given, error))?;
-        config.check(host).map_err(|error| failed(given, error))
+pub(super) const KIND: SinkKind = SinkKind {
+    kind: Kind {
+        name: "webhook",
+        syntax: "webhook=URL",
+        options: &[
+            option(
+                "token-file",
+                "FILE",
+                "The bearer token that is sent; the file is read again when it changes",
+            ),
+            option(
+                "hmac-file",
+                "FILE",
+                "The key of the HMAC-SHA256 of each body, which is sent as Podmux-Signature; read again when it changes",
+            ),
+            option(
+                "ca-file",
+                "FILE",
+                "The certificate authorities (PEM) that verify the server, instead of the system's",
+            ),
+            option("cert-file", "FILE", "The client certificate (PEM)"),
+            option("key-file", "FILE", "The private key (PEM) of that certificate"),
+            option(
+                "max-bytes",
+                "BYTES",
+                "The most bytes of pods in one body, 10Mi by default; a larger update comes in several",
+            ),
+            option("timeout", "DURATION", "The longest time without progress of a request, 30s by default"),
+        ],
+        shown: |target| target.parse().map(|url| shown(&url)).unwrap_or_default(),
+        accepts: |given| Config::of(given).map(drop),
+        check: |given, host| {
+            let config = Config::of(given).map_err(|error| failed(given, error))?;
+            config.check(host).map_err(|error| failed(given, error))
+        },
     },
     open,
 };
 
-const fn option(name: &'static str, value: &'static str, help: &'static str) -> SinkOption {
-    SinkOption { name, value, help }
+const fn option(name: &'static str, value: &'static str, help: &'static str) -> KindOption {
+    KindOption { name, value, help }
 }
 
 /// An error about the sink's options and their files.
 fn failed(given: &Given, error: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
-    let target = given.target.as_deref().map(KIND.shown).unwrap_or_default();
-    OpenError::Options(format!("{}={target}", KIND.name), error.into())
+    let target = given.target.as_deref().map(KIND.kind.shown).unwrap_or_default();
+    OpenError::Options(format!("{}={target}", KIND.kind.name), error.into())
 }
 
 fn open(given: &Given, opening: Opening) -> Result<OpenSink, OpenError> {

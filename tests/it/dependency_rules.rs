@@ -49,18 +49,23 @@ const RULES: &[(&str, &[&str])] = &[
         "std::process::Stdio",
         "crate::pod crate::manifest crate::validation crate::db crate::client crate::host",
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
-        "crate::mux::SourceChannel crate::storage::Delivered"]),
+        "crate::mux::SourceChannel crate::storage::Delivered crate::storage::Merged"]),
     // The file source lists and watches directories, which `host::Disk` does not.
     ("source/file", &["std::fs"]),
     // Where files of credentials are, and whether they changed.
     ("source/api/connect", &["std::fs"]),
     ("sink", &[ASYNC, "hyper hyper_util", "crate::pod crate::db crate::client crate::host",
-        "crate::backoff crate::camel_case crate::certificate_files crate::duration crate::error_chain crate::hex crate::outage",
+        "crate::backoff crate::certificate_files crate::duration crate::error_chain crate::hex crate::kind crate::outage",
         "crate::mux::Updates crate::mux::Notify crate::storage::Merged crate::storage::Delivered"]),
     // It writes a file, a pipe or the standard output, and follows rotation.
     ("sink/jsonl", &["std::fs"]),
     // It signs bodies.
     ("sink/webhook", &["ring sha2"]),
+    ("runtime", &[ASYNC, "imbl", "crate::pod crate::db crate::client crate::host",
+        "crate::backoff crate::duration crate::error_chain crate::kind crate::outage",
+        "crate::mux::Updates crate::storage::Merged crate::storage::SourceState"]),
+    // It starts processes, whose standard input is a file that they keep locked.
+    ("runtime/exec", &["std::fs std::process::ExitStatus"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",
         "listenfd tokio_rustls tower_http tower_service uuid x509_cert",
         // What the program is built for, for /version.
@@ -69,14 +74,15 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::age crate::backoff crate::certificate_files crate::error_chain crate::hex crate::outage crate::pem",
         "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
-        "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus"]),
+        "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus crate::sink::SinkFailing",
+        "crate::runtime::Failing crate::runtime::Histogram crate::runtime::Observed crate::runtime::QueueMetrics crate::runtime::Rank crate::runtime::WorkQueue crate::runtime::WorkersStatus"]),
     // Files of sockets, certificates and tokens; /proc/self.
     ("server/transport", &["std::fs"]),
     ("server/observe/metrics", &["std::fs"]),
     ("settings", &[ASYNC, "-tokio std::env std::fs listenfd clap",
         "crate::pod crate::manifest::yaml crate::mux::Notify crate::host crate::error_chain crate::camel_case crate::duration",
         "crate::source -crate::source::http crate::source::http::Config -crate::source::last_good crate::certificate_files",
-        "crate::server crate::sink crate::telemetry crate::client"]),
+        "crate::server crate::registry crate::telemetry crate::client"]),
     ("db", &[ASYNC, "-tokio -tokio_util std::fs tokio::sync redb sha2 uuid crate::host crate::error_chain crate::outage"]),
     ("client", &[ASYNC, "base64 futures_util http_body_util hyper hyper_rustls hyper_util percent_encoding rustls",
         "tower crate::host crate::certificate_files crate::error_chain crate::pem"]),
@@ -87,6 +93,9 @@ const RULES: &[(&str, &[&str])] = &[
         "std::thread::Builder"]),
     // Time, threads, files and random numbers of the machine: nothing else may use them directly.
     ("host", &[ASYNC, "std::fs std::thread rand uuid"]),
+    // The only place that knows every kind of sink and of runtime.
+    ("registry", &["std serde_json crate::camel_case crate::db::Sequence crate::host crate::kind crate::mux::Updates crate::runtime crate::sink"]),
+    ("kind", &["std rustix thiserror crate::host"]),
     ("backoff", &["std jiff tokio::time crate::host"]),
     ("outage", &["std jiff tracing crate::host"]),
     ("error_chain", &["std::error std::fmt"]),
@@ -96,6 +105,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("duration", &["std"]),
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
+    ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     ("lib", &[ASYNC, "crate"]),
@@ -103,8 +113,11 @@ const RULES: &[(&str, &[&str])] = &[
 ];
 
 /// The parts of a module that may not import each other.
-const SEPARATE: &[(&str, &[&str])] =
-    &[("source", &["file", "http", "url", "api"]), ("sink", &["jsonl", "webhook"])];
+const SEPARATE: &[(&str, &[&str])] = &[
+    ("source", &["file", "http", "url", "api"]),
+    ("sink", &["jsonl", "webhook"]),
+    ("runtime", &["exec", "podman"]),
+];
 
 /// The modules in which nothing is `async`.
 const SYNC: &[&str] = &["pod", "manifest", "validation", "storage", "settings", "telemetry"];

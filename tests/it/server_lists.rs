@@ -338,7 +338,7 @@ proptest! {
         labels in prop::collection::vec((label(), label()), 0..4),
     ) {
         let pod = frozen(&labels);
-        let matches = |selector: String| Selector::new(&selector, "").unwrap().matches(&pod);
+        let matches = |selector: String| Selector::new(&selector, "").unwrap().matches(&pod, None);
         let set = values.join(",");
         let exists = pod.labels().any(|(name, _)| name == key);
         let inside = pod.labels().any(|(name, value)| name == key && values.iter().any(|other| other == value));
@@ -358,7 +358,7 @@ proptest! {
         let pod = frozen(&[]);
         let escaped = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
         let matches = |operator: &str| {
-            Selector::new("", &format!("metadata.name{operator}{escaped}")).unwrap().matches(&pod)
+            Selector::new("", &format!("metadata.name{operator}{escaped}")).unwrap().matches(&pod, None)
         };
         prop_assert_eq!(matches("="), value == "p");
         prop_assert_eq!(matches("=="), value == "p");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::select::Selector;
 use crate::pod::{Entry, PodKey};
-use crate::server::{context::Params, status::ApiError};
+use crate::server::{context::Params, overlay::Overlay, status::ApiError};
 
 /// The page of a list that a request asks for.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +79,7 @@ impl PageRequest {
         &self,
         entries: impl Iterator<Item = (&'e PodKey, &'e Entry)>,
         selector: &Selector,
+        overlay: &Overlay,
         seq: u64,
     ) -> Result<Page, ApiError> {
         if self.token.as_ref().is_some_and(|token| token.seq > seq) {
@@ -87,8 +88,9 @@ impl PageRequest {
         }
         let after = self.token.as_ref().map_or("", |token| &token.after);
         let seq = self.token.as_ref().map_or(seq, |token| token.seq);
-        let mut matching =
-            entries.filter(|(key, entry)| key.as_str() > after && selector.matches(entry.pod())).peekable();
+        let selected =
+            |entry: &Entry| selector.is_empty() || selector.matches(entry.pod(), overlay.status(entry.pod()));
+        let mut matching = entries.filter(|(key, entry)| key.as_str() > after && selected(entry)).peekable();
         let limit = self.limit.unwrap_or(usize::MAX);
         let pods: Vec<Entry> = matching.by_ref().take(limit).map(|(_, entry)| entry.clone()).collect();
         let (mut next, mut remaining) = (None, None);

@@ -18,6 +18,7 @@ use super::{
 use crate::server::{
     body::{BodyFormat, chunked, items, pieces},
     context::{Context, Params, json_text},
+    overlay::{Edits, Overlay},
     status::ApiError,
 };
 use crate::{
@@ -41,7 +42,7 @@ const MANY_PODS: usize = 500;
 /// The end of a list: of its items and of the list itself.
 const LIST_END: Bytes = Bytes::from_static(b"]}\n");
 
-/// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it.
+/// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it but for its observed status.
 ///
 /// Its resourceVersion is the number in `/updates` at which it was read; a later page has that
 /// of the first page.
@@ -73,7 +74,7 @@ async fn list_with(
     }
     let page = PageRequest::new(params)?;
     let selector = Selector::new(params.option("labelSelector"), params.option("fieldSelector"))?;
-    let snapshot = server.snapshot().await?;
+    let (snapshot, overlay) = (server.snapshot().await?, server.overlay());
     check_version(params, page.is_continued(), snapshot.seq)?;
     let namespace = params.part("namespace").map(str::to_owned);
     let is_long = !selector.is_empty() || (!page.is_limited() && snapshot.merged.len() > MANY_PODS);
@@ -82,8 +83,8 @@ async fn list_with(
         let in_namespace =
             |key: &PodKey| namespace.as_ref().is_none_or(|namespace| key.namespace() == namespace);
         let entries = snapshot.merged.iter().filter(|(key, _)| in_namespace(key));
-        let page = page.cut(entries, &selector, snapshot.seq)?;
-        Ok(pod_list(page, |entry| version(&snapshot, entry)))
+        let page = page.cut(entries, &selector, &overlay, snapshot.seq)?;
+        Ok(pod_list(page, |entry| overlay.edits(entry.pod(), version(&snapshot, entry))))
     };
     let list = if is_long { server.blocking(list).await?? } else { list()? };
     Ok((warnings, list).into_response())
@@ -137,26 +138,22 @@ fn check_version(params: &Params, is_continued: bool, seq: u64) -> Result<(), Ap
     Ok(())
 }
 
-fn pod_list(page: Page, version: impl Fn(&Entry) -> Option<u64>) -> Response {
+fn pod_list(page: Page, edits: impl Fn(&Entry) -> Edits) -> Response {
     let Page { pods, seq, next, remaining } = page;
     // The token is base64 and needs no quoting.
     let next = next.map(|next| format!(r#","continue":"{next}""#)).unwrap_or_default();
     let remaining = remaining.map(|count| format!(r#","remainingItemCount":{count}"#)).unwrap_or_default();
     let metadata = format!(r#"{{"resourceVersion":"{seq}"{next}{remaining}}}"#);
     let head = format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{metadata},"items":["#);
-    let pods: Vec<_> = pods.iter().map(|entry| (entry.pod().clone(), version(entry))).collect();
+    let pods: Vec<_> = pods.iter().map(|entry| (entry.pod().clone(), edits(entry))).collect();
     let pieces = iter::once(Bytes::from(head)).chain(items(pods.into_iter())).chain(iter::once(LIST_END));
     json_text(StatusCode::OK, chunked(pieces)).into_response()
 }
 
-/// A response with a posted pod.
-fn pod_response(code: StatusCode, pod: &Pod, warnings: HeaderMap) -> Response {
-    (warnings, pod_text(code, pod, None)).into_response()
-}
-
-/// The text of a pod; with this resourceVersion, if there is one.
-fn pod_text(code: StatusCode, pod: &Pod, version: Option<u64>) -> Response {
-    let text = pieces(pod, version).into_iter().chain([Bytes::from_static(b"\n")]);
+/// A response with a pod and its observed status; with this resourceVersion, if there is one.
+fn pod_response(server: &Context, code: StatusCode, pod: &Pod, version: Option<u64>) -> Response {
+    let edits = server.overlay().edits(pod, version);
+    let text = pieces(pod, edits).into_iter().chain([Bytes::from_static(b"\n")]);
     json_text(code, chunked(text)).into_response()
 }
 
@@ -170,11 +167,11 @@ pub(crate) async fn read(State(server): Server, params: Params) -> Answer {
     let entry = entry.ok_or_else(|| ApiError::no_such_pod(key.name()))?;
     if entry.source() == SourceName::Http {
         // It has its version, so that it is read also while the history waits for a disk.
-        return Ok(pod_text(StatusCode::OK, entry.pod(), None));
+        return Ok(pod_response(&server, StatusCode::OK, entry.pod(), None));
     }
     let snapshot = server.snapshot().await?;
     let entry = snapshot.merged.get(&key).ok_or_else(|| ApiError::no_such_pod(key.name()))?;
-    Ok(pod_text(StatusCode::OK, entry.pod(), version(&snapshot, entry)))
+    Ok(pod_response(&server, StatusCode::OK, entry.pod(), version(&snapshot, entry)))
 }
 
 fn key(params: &Params) -> PodKey {
@@ -222,20 +219,25 @@ async fn write_set(
     let seq = server.snapshot().await.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
     let created = written.iter().any(|written| written.outcome == Outcome::Created);
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((warnings, json_text(code, write_list(&seq, written))).into_response())
+    Ok((warnings, json_text(code, write_list(&seq, written, &server.overlay()))).into_response())
 }
 
 /// The result for each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",
 /// "metadata":{"resourceVersion":"7"},"items":[{"result":"created","pod":{…}}]}`.
 /// Lists of this resourceVersion and later ones show the written pods.
-fn write_list(seq: &str, written: Vec<Written>) -> impl IntoResponse {
+fn write_list(seq: &str, written: Vec<Written>, overlay: &Overlay) -> impl IntoResponse + use<> {
     let head = format!(
         r#"{{"kind":"PodWriteList","apiVersion":"podmux/v1","metadata":{{"resourceVersion":"{seq}"}},"items":["#
     );
-    let items = written.into_iter().enumerate().flat_map(|(index, Written { outcome, pod })| {
+    let items = written.into_iter().map(|Written { outcome, pod }| {
+        let edits = overlay.edits(&pod, None);
+        (outcome, pod, edits)
+    });
+    let items: Vec<_> = items.collect();
+    let items = items.into_iter().enumerate().flat_map(|(index, (outcome, pod, edits))| {
         let comma = if index == 0 { "" } else { "," };
         let begin = format!(r#"{comma}{{"result":"{}","pod":"#, outcome.as_str());
-        [begin.into(), Bytes::from_owner(pod.text().clone()), Bytes::from_static(b"}")]
+        iter::once(begin.into()).chain(pieces(&pod, edits)).chain([Bytes::from_static(b"}")])
     });
     chunked(iter::once(Bytes::from(head)).chain(items).chain(iter::once(LIST_END)))
 }
@@ -263,7 +265,7 @@ async fn write_body(
     let key = pod.key().clone();
     check_owner(server, iter::once(&key))?;
     let pod = write_one(server, write(pod), &key, dry).await?;
-    Ok(pod_response(code, &pod, warnings))
+    Ok((warnings, pod_response(server, code, &pod, None)).into_response())
 }
 
 /// The single pod of a body on Kubernetes' paths. Its namespace must be that of the path; so
@@ -339,7 +341,7 @@ pub(crate) async fn delete(State(server): Server, params: Params, body: Bytes) -
     let preconditions = options.preconditions.unwrap_or_default();
     let write = Write::Delete { key: key.clone(), grace, preconditions };
     let pod = write_one(&server, write, &key, dry).await?;
-    Ok(pod_response(StatusCode::OK, &pod, HeaderMap::new()))
+    Ok(pod_response(&server, StatusCode::OK, &pod, None))
 }
 
 /// The body of a DELETE.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     pod::{Pod, names},
@@ -33,10 +33,13 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether it selects this pod.
-    pub fn matches(&self, pod: &Pod) -> bool {
+    /// Whether it selects this pod, whose status has the observed fields if there are any.
+    pub fn matches(&self, pod: &Pod, observed: Option<&Map<String, Value>>) -> bool {
         self.labels.iter().all(|requirement| requirement.matches(pod))
-            && self.fields.chunk_by(|a, b| a.name == b.name).all(|terms| match_one_field(terms, pod))
+            && self
+                .fields
+                .chunk_by(|a, b| a.name == b.name)
+                .all(|terms| match_one_field(terms, pod, observed))
     }
 }
 
@@ -227,16 +230,22 @@ const FIELDS: [&str; 10] = [
 ];
 
 /// Whether all terms for one field match. The pod's text is parsed once for them.
-fn match_one_field(terms: &[FieldTerm], pod: &Pod) -> bool {
+fn match_one_field(terms: &[FieldTerm], pod: &Pod, observed: Option<&Map<String, Value>>) -> bool {
     let value = match terms.first().map_or("", |term| term.name) {
         "metadata.name" => pod.key().name().to_owned(),
         "metadata.namespace" => pod.key().namespace().to_owned(),
-        name => field(pod, name).unwrap_or_else(|| match name {
+        name => observed_field(observed, name).or_else(|| field(pod, name)).unwrap_or_else(|| match name {
             "spec.hostNetwork" => "false".to_owned(),
             _ => String::new(),
         }),
     };
     terms.iter().all(|term| (value == term.value) == term.equal)
+}
+
+/// A field such as `status.podIP` of an observed status.
+fn observed_field(observed: Option<&Map<String, Value>>, name: &str) -> Option<String> {
+    let value = observed?.get(name.strip_prefix("status.")?)?;
+    Some(value.as_str().unwrap_or_default().to_owned())
 }
 
 /// A field such as `spec.nodeName` of a pod's text.

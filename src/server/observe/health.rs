@@ -68,10 +68,11 @@ pub(crate) fn readiness(view: &View, now: Timestamp) -> Vec<Check> {
         };
         (format!("source-{name}"), outcome)
     });
-    let sinks = view.sinks.iter().map(|status| {
-        let status = status.borrow().clone();
-        (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err))
-    });
+    let sinks = view.sinks.iter().map(|status| status.borrow().clone());
+    let runtime = view.runtime.iter().map(|runtime| runtime.as_sink(&runtime.status.borrow()));
+    let sinks = sinks
+        .chain(runtime)
+        .map(|status| (format!("sink-{}", status.name), stuck(&status, now).map_or(Ok(None), Err)));
     let stopping =
         if view.stopping.is_cancelled() { Err("the agent is shutting down".to_owned()) } else { Ok(None) };
     sources.chain(sinks).chain([("shutdown".to_owned(), stopping)]).collect()

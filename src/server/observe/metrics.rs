@@ -3,6 +3,7 @@
 use std::{
     fmt, fs, io,
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 
 use axum::{
@@ -12,8 +13,8 @@ use axum::{
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use jiff::Timestamp;
 use prometheus_client::{
-    encoding::text,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
+    encoding::{EncodeMetric, MetricEncoder, NoLabelSet, text},
+    metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::{Registry, Unit},
 };
 use rustix::{
@@ -22,14 +23,22 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{health, sinks, sources};
+use super::{
+    health,
+    sinks::{self, Consumer},
+    sources,
+};
 use crate::server::{
     context::Context,
     stats::{ConnectionStats, RejectReason},
     status::ApiError,
     view::View,
 };
-use crate::{source::api::ReflectorMetrics, storage::SourceState};
+use crate::{
+    runtime::{Histogram, QueueMetrics},
+    source::api::ReflectorMetrics,
+    storage::SourceState,
+};
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -60,18 +69,20 @@ pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Respons
     let help = "How long requests took until the head of the response, in seconds";
     registry.register_with_unit("http_request_duration", help, Unit::Seconds, requests.duration);
     connections(&mut registry, view);
-    let body = encode(&registry, &process(view.started)).map_err(|error| {
+    let mut registries = vec![registry, process(view.started)];
+    registries.extend(view.runtime.as_ref().map(|runtime| work_queue(&runtime.queue.metrics())));
+    let body = encode(&registries).map_err(|error| {
         let message = format!("the metrics cannot be encoded: {error}: this is a bug in podmux");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     })?;
     Ok(([(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE))], body).into_response())
 }
 
-/// Encodes two registries, whose names have different prefixes.
-fn encode(agent: &Registry, process: &Registry) -> Result<String, fmt::Error> {
+/// Encodes registries, whose names have different prefixes.
+fn encode(registries: &[Registry]) -> Result<String, fmt::Error> {
     let mut body = String::new();
-    text::encode_registry(&mut body, agent)?;
-    text::encode(&mut body, process)?;
+    registries.iter().try_for_each(|registry| text::encode_registry(&mut body, registry))?;
+    text::encode_eof(&mut body)?;
     Ok(body)
 }
 
@@ -172,7 +183,11 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
     let (acknowledged, attempts) = (IntGauges::<1>::default(), IntGauges::<1>::default());
     let (busy, failing) = (FloatGauges::<1>::default(), FloatGauges::<1>::default());
     let differing = IntGauges::<1>::default();
-    for (status, behind) in sinks::all(view) {
+    for Consumer { status, behind, failing: pods } in sinks::all(view) {
+        if view.runtime.as_ref().is_some_and(|runtime| *runtime.name == *status.name) {
+            let help = "How many pods the runtime could not start or stop at its last attempt";
+            set(registry, "runtime_failing_pods", help, pods.len() as u64);
+        }
         let own = [("sink", status.name)];
         if let Some(seq) = status.acknowledged {
             acknowledged.get_or_create(&own).set(seq);
@@ -192,6 +207,58 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
     registry.register_with_unit("sink_failing", help, Unit::Seconds, failing);
     let help = "How many attempts to deliver the current update to a sink have failed";
     registry.register("sink_failed_attempts", help, attempts);
+}
+
+/// The metrics of the pod workers' queue, `workqueue_…`, under the names of client-go.
+fn work_queue(queue: &QueueMetrics) -> Registry {
+    let mut all = Registry::with_prefix("workqueue");
+    let registry = all.sub_registry_with_label(("name".into(), "pods".into()));
+    set(registry, "depth", "How many pods wait for a pod worker", queue.depth as u64);
+    let counters = [
+        ("adds", "How many times a pod was queued", queue.adds),
+        ("retries", "How many times a pod was queued with a delay", queue.retries),
+    ];
+    for (name, help, value) in counters {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    }
+    let histograms = [
+        ("queue_duration", "How long pods waited for a pod worker, in seconds", &queue.queue_duration),
+        ("work_duration", "How long pod workers took for one pod, in seconds", &queue.work_duration),
+    ];
+    for (name, help, durations) in histograms {
+        registry.register_with_unit(name, help, Unit::Seconds, Durations(durations.clone()));
+    }
+    let gauges = [
+        ("unfinished_work", "How long pods have been worked on, in seconds, as a sum", queue.unfinished_work),
+        ("longest_running_processor", "The longest of these times, in seconds", queue.longest_running),
+    ];
+    for (name, help, duration) in gauges {
+        let gauge = FloatGauge::default();
+        gauge.set(duration.as_secs_f64());
+        registry.register_with_unit(name, help, Unit::Seconds, gauge);
+    }
+    all
+}
+
+/// Durations as a histogram.
+#[derive(Debug)]
+struct Durations(Histogram);
+
+impl EncodeMetric for Durations {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        let Self(Histogram { buckets, count, sum }) = self;
+        let bounds = Histogram::BOUNDS.iter().map(Duration::as_secs_f64);
+        let mut buckets: Vec<(f64, u64)> = bounds.zip(buckets.iter().copied()).collect();
+        let beyond = count - buckets.iter().map(|(_, count)| count).sum::<u64>();
+        buckets.push((f64::MAX, beyond));
+        encoder.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), *count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
 }
 
 fn connections(registry: &mut Registry, view: &View) {

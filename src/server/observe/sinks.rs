@@ -1,63 +1,112 @@
-//! `GET /sinks`: the status of each sink, and how far it is behind.
+//! `GET /sinks`: the status of each sink and of the runtime, and how far it is behind.
 
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::sources::present;
 use crate::{
+    pod::PodKey,
+    runtime::Failing,
     server::{
         context::{Context, json_response},
-        view::View,
+        view::{RuntimeView, View},
     },
     sink::SinkStatus,
 };
 
-/// Every sink, in the order of the settings.
+/// Every sink, in the order of the settings, and the runtime.
 pub(crate) async fn list(State(server): State<Arc<Context>>) -> Response {
     let now = server.view.host.clock.now();
-    let items: Vec<Value> =
-        all(&server.view).iter().map(|(status, behind)| sink(status, *behind, now)).collect();
+    let items: Vec<Value> = all(&server.view).iter().map(|consumer| item(consumer, now)).collect();
     json_response(&json!({"kind": "SinkList", "apiVersion": "podmux/v1", "items": items}))
 }
 
-/// The status of each sink, and how many pods differ between what it has acknowledged and what is
-/// wanted. O(differences × log n).
-pub(crate) fn all(view: &View) -> Vec<(SinkStatus, usize)> {
+/// A sink or a runtime at one moment.
+pub(crate) struct Consumer {
+    pub(crate) status: SinkStatus,
+    /// How many pods differ between what it has acknowledged and what is wanted. Of a runtime: how many
+    /// are worked on, wait or fail.
+    pub(crate) behind: usize,
+    /// The pods that a runtime cannot start or stop now, the one that has failed longest first.
+    pub(crate) failing: Vec<(PodKey, Failing)>,
+}
+
+/// Every sink, in the order of the settings, and the runtime. O(differences × log n).
+pub(crate) fn all(view: &View) -> Vec<Consumer> {
     let merged = view.merged.borrow().clone();
     let acknowledged = view.acknowledged.borrow().clone();
     let behind = |index: usize| acknowledged.get(index).map_or(0, |held| held.differences(&merged));
-    view.sinks.iter().enumerate().map(|(index, sink)| (sink.borrow().clone(), behind(index))).collect()
+    let sink = |(index, sink): (usize, &watch::Receiver<SinkStatus>)| Consumer {
+        status: sink.borrow().clone(),
+        behind: behind(index),
+        failing: Vec::new(),
+    };
+    let runtime = |of: &RuntimeView| runtime(of, merged.len());
+    view.sinks.iter().enumerate().map(sink).chain(view.runtime.iter().map(runtime)).collect()
+}
+
+/// A runtime, of which so many pods are wanted.
+fn runtime(runtime: &RuntimeView, wanted: usize) -> Consumer {
+    let status = runtime.status.borrow().clone();
+    let failing = status.pods.iter().filter_map(|(key, pod)| Some((key.clone(), pod.failing.clone()?)));
+    let mut failing: Vec<_> = failing.collect();
+    failing.sort_by_key(|(_, failing)| failing.since);
+    // What runs is not known before the first list.
+    let behind = if status.is_listed { status.pods.len() + runtime.queue.len() } else { wanted };
+    Consumer { status: runtime.as_sink(&status), behind, failing }
 }
 
 /// The state of a sink: `failing`, `waiting` (for a number), `stuck`, `behind` or `current`.
-fn state(status: &SinkStatus, behind: usize, now: Timestamp) -> &'static str {
+fn state(consumer: &Consumer, now: Timestamp) -> &'static str {
+    let status = &consumer.status;
     match status.failing {
         _ if status.lacks_number && (status.failing.is_some() || status.stuck(now).is_some()) => "waiting",
         Some(_) => "failing",
+        None if !consumer.failing.is_empty() => "failing",
         None if status.stuck(now).is_some() => "stuck",
-        None if behind > 0 || status.busy_since.is_some() => "behind",
+        None if consumer.behind > 0 || status.busy_since.is_some() => "behind",
         None => "current",
     }
 }
 
-fn sink(status: &SinkStatus, behind: usize, now: Timestamp) -> Value {
-    let failing = status.failing.as_ref();
-    let since = failing.map(|failing| failing.since).or(status.busy_since);
-    present(json!({
-        "name": status.name,
-        "state": state(status, behind, now),
-        "since": since.map(|since| since.to_string()),
-        "podsBehind": behind,
-        "acknowledged": status.acknowledged,
-        "failing": failing.map(|failing| present(json!({
+fn item(consumer: &Consumer, now: Timestamp) -> Value {
+    let status = &consumer.status;
+    let own = status.failing.as_ref().map(|failing| {
+        json!({
             "seq": failing.seq,
             "since": failing.since.to_string(),
             "attempts": failing.attempts,
             "nextAttempt": failing.next_attempt.to_string(),
             "error": &*failing.error,
-        }))),
+        })
+    });
+    let pods: Vec<Value> = consumer.failing.iter().map(|(key, failing)| pod(key, failing)).collect();
+    // The sink itself comes before its pods.
+    let failing = own.or_else(|| pods.first().cloned()).map(present);
+    let since = failing.as_ref().map(|failing| failing["since"].clone());
+    let since = since.or_else(|| Some(status.busy_since?.to_string().into()));
+    present(json!({
+        "name": status.name,
+        "state": state(consumer, now),
+        "since": since,
+        "podsBehind": consumer.behind,
+        "acknowledged": status.acknowledged,
+        "failing": failing,
+        "failingPods": (!pods.is_empty()).then_some(pods),
     }))
+}
+
+fn pod(key: &PodKey, failing: &Failing) -> Value {
+    json!({
+        "pod": key.as_str(),
+        "since": failing.since.to_string(),
+        "attempts": failing.attempts,
+        "nextAttempt": failing.next_attempt.to_string(),
+        "reason": failing.reason,
+        "error": format!("{}: {}", key.as_str(), failing.error),
+    })
 }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::server::{
     body::{Chunks, Endless, items},
     context::{Context, Params, from_history},
+    overlay::Edits,
     slots::{MAX_WATCHERS, Watchers},
     status::ApiError,
 };
@@ -72,7 +73,7 @@ impl StreamFormat {
         Chunks::new(
             [Bytes::from(before), Bytes::from(head)]
                 .into_iter()
-                .chain(items((0..count).map(move |index| (pods[index].clone(), None))))
+                .chain(items((0..count).map(move |index| (pods[index].clone(), Edits::default()))))
                 .chain([Bytes::from_static(b"]}\n"), Bytes::from_static(after.as_bytes())]),
         )
     }

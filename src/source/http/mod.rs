@@ -32,8 +32,8 @@ use crate::{
     host::Host,
     mux::SourceChannel,
     outage::Outage,
-    pod::{ListingBuilder, Origin, Pod, PodKey, SourceName},
-    storage::Delivered,
+    pod::{Entry, ListingBuilder, Origin, Pod, PodKey, SourceName, Uid},
+    storage::{Delivered, Merged},
 };
 
 /// The most writes that wait during a commit. A further one waits for a free place.
@@ -125,8 +125,7 @@ pub struct HttpSource {
     sequence: Sequence,
     /// When the grace periods of pods end, on the monotonic clock.
     deadlines: HashMap<PodKey, Instant>,
-    /// What each sink has acknowledged.
-    sinks: watch::Receiver<Vec<Delivered>>,
+    release: Release,
     outage: Outage,
     /// Why clients cannot reach some address.
     listeners: watch::Receiver<Option<SourceFailing>>,
@@ -136,18 +135,67 @@ pub struct HttpSource {
     quota: watch::Receiver<Config>,
 }
 
+/// Who decides when a pod that is being deleted is gone.
+#[derive(Debug)]
+pub enum Release {
+    /// What each sink has acknowledged. A pod is gone when all of them have acknowledged its DELETE, and at
+    /// the end of its grace period at the latest.
+    Sinks(watch::Receiver<Vec<Delivered>>),
+    /// A runtime: a pod is gone when the runtime no longer has it, however long that takes.
+    Runtime {
+        /// The deleted pods that the runtime does not have, by key, with their UIDs.
+        gone: watch::Receiver<OrdMap<PodKey, Uid>>,
+        /// The merged view. A pod whose name another source's pod has does not run.
+        merged: watch::Receiver<Merged>,
+    },
+}
+
+impl Release {
+    /// Waits for a change. Cancel-safe.
+    async fn changed(&mut self) {
+        let changed = match self {
+            Self::Sinks(sinks) => sinks.changed().await,
+            Self::Runtime { gone, merged } => tokio::select! {
+                changed = gone.changed() => changed,
+                changed = merged.changed() => changed,
+            },
+        };
+        if changed.is_err() {
+            pending::<()>().await;
+        }
+    }
+
+    /// Whether a pod that is being deleted is gone. `is_late` says that its grace period is over.
+    fn is_released(&self, pod: &Pod, is_late: bool) -> bool {
+        let of_another_source = |entry: &Entry| entry.source() != SourceName::Http;
+        match self {
+            Self::Sinks(sinks) => {
+                let knows = |delivered: &Delivered| {
+                    delivered.get(pod.key()).is_some_and(|entry| {
+                        let is_deleted = entry.pod().deletion_timestamp().is_some();
+                        of_another_source(entry) || (entry.pod().uid() == pod.uid() && is_deleted)
+                    })
+                };
+                is_late || sinks.borrow().iter().all(knows)
+            }
+            Self::Runtime { gone, merged } => {
+                gone.borrow().get(pod.key()) == Some(pod.uid())
+                    || (is_late && merged.borrow().get(pod.key()).is_some_and(of_another_source))
+            }
+        }
+    }
+}
+
 impl HttpSource {
     /// A source that publishes the pods of earlier runs when the state is open. Until then its
     /// pods are unknown, and writes fail with [`WriteError::Unknown`]. Without a state the posted
     /// pods live as long as the process. The quota is the default one until [`Posts::retune`].
     ///
-    /// `sinks` is what each sink has acknowledged: a pod that is being deleted is removed when
-    /// all sinks have acknowledged its DELETE.
     pub fn new(
         state: Option<StateWatch>,
         sequence: Sequence,
         channel: SourceChannel,
-        sinks: watch::Receiver<Vec<Delivered>>,
+        release: Release,
     ) -> (Self, Posts) {
         let (request, requests) = mpsc::channel(MAX_WAITING);
         let (posted, all) = watch::channel(Set::default());
@@ -164,7 +212,7 @@ impl HttpSource {
             set: Set::default(),
             sequence,
             deadlines: HashMap::new(),
-            sinks,
+            release,
             outage: Outage::default(),
             listeners: watch::channel(None).1,
             requests,
@@ -215,13 +263,12 @@ impl HttpSource {
         }
         let (mut waiting, mut open) = (Vec::new(), true);
         loop {
-            let due = self.deadlines.values().min().copied();
-            let wake = due.unwrap_or_else(|| Instant::now() + RECHECK);
+            let wake = self.next_check();
             let deleting = !self.set.terminating.is_empty();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                Ok(()) = self.sinks.changed(), if deleting => self.remove_released().await,
+                () = self.release.changed(), if deleting => self.remove_released().await,
                 () = sleep_until(wake), if deleting => self.remove_released().await,
                 Ok(()) = self.listeners.changed() => self.note_failing(None),
                 count = self.requests.recv_many(&mut waiting, MAX_WAITING), if open => {
@@ -370,15 +417,21 @@ impl HttpSource {
         *known = until.min(*known);
     }
 
-    /// Removes the pods whose grace period is over, and those that every sink has released.
+    /// When the pods that are being deleted are looked at again, if nothing else happens.
+    fn next_check(&self) -> Instant {
+        let now = Instant::now();
+        // A runtime may take longer than the grace period.
+        let counts = |due: &&Instant| matches!(self.release, Release::Sinks(_)) || **due > now;
+        self.deadlines.values().filter(counts).min().copied().unwrap_or(now + RECHECK)
+    }
+
+    /// Removes the pods that are deleted.
     async fn remove_released(&mut self) {
         let now = Instant::now();
-        let sinks = self.sinks.borrow_and_update().clone();
-        let released = |key: &&PodKey| {
-            self.deadlines.get(*key).is_none_or(|deadline| *deadline <= now)
-                || sinks.iter().all(|delivered| self.is_released(delivered, key))
-        };
-        let released: Vec<PodKey> = self.set.terminating.iter().filter(released).cloned().collect();
+        let pods = self.set.terminating.iter().filter_map(|key| self.set.pods.get(key));
+        let is_late = |pod: &Pod| self.deadlines.get(pod.key()).is_none_or(|deadline| *deadline <= now);
+        let released = pods.filter(|pod| self.release.is_released(pod, is_late(pod)));
+        let released: Vec<PodKey> = released.map(|pod| pod.key().clone()).collect();
         if released.is_empty() {
             return;
         }
@@ -391,17 +444,6 @@ impl HttpSource {
             return;
         }
         self.publish(next, &steps);
-    }
-
-    /// Whether a sink has acknowledged the DELETE of a pod, or has another source's pod with
-    /// its name.
-    fn is_released(&self, delivered: &Delivered, key: &PodKey) -> bool {
-        let uid = self.set.pods.get(key).map(|pod| pod.uid());
-        delivered.get(key).is_some_and(|entry| {
-            let pod = entry.pod();
-            entry.source() != SourceName::Http
-                || (Some(pod.uid()) == uid && pod.deletion_timestamp().is_some())
-        })
     }
 }
 

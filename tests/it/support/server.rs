@@ -24,14 +24,17 @@ use podmux::{
     host::{Clock, Host},
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SecurityLevel, SourceName},
-    server::{ConnectionStats, LastReload, Limits, MAX_WATCHERS, View, Watchers, read_bodies, router},
+    runtime::Observed,
+    server::{
+        ConnectionStats, LastReload, Limits, MAX_WATCHERS, RuntimeView, View, Watchers, read_bodies, router,
+    },
     sink::SinkStatus,
     source::{
         SourceStatus,
         api::ReflectorMetrics,
-        http::{HttpSource, Posts},
+        http::{HttpSource, Posts, Release},
     },
-    storage::Delivered,
+    storage::{Delivered, Merged},
 };
 use serde_json::Value;
 use tokio::{
@@ -63,7 +66,13 @@ pub struct Setup {
     pub pod_security: SecurityLevel,
     /// The metrics of the reflector; with them there is an api source.
     pub reflector: Option<ReflectorMetrics>,
+    /// What is observed of the pods; without it there is no runtime.
+    pub observed: Option<watch::Receiver<Observed>>,
+    /// Makes the runtime from the merged view; without it there is none.
+    pub runtime: Option<StartRuntime>,
 }
+
+type StartRuntime = Box<dyn FnOnce(watch::Receiver<Merged>) -> RuntimeView + Send>;
 
 impl Default for Setup {
     fn default() -> Self {
@@ -75,6 +84,8 @@ impl Default for Setup {
             history: true,
             pod_security: SecurityLevel::default(),
             reflector: None,
+            observed: None,
+            runtime: None,
         }
     }
 }
@@ -82,6 +93,11 @@ impl Default for Setup {
 /// With an api source, whose reflector has counted nothing.
 pub fn with_api() -> Setup {
     Setup { reflector: Some(ReflectorMetrics::default()), ..Setup::default() }
+}
+
+/// With a runtime that observes nothing, so that pods are read as their sources have them.
+pub fn with_idle_runtime() -> Setup {
+    Setup { observed: Some(watch::channel(Observed::default()).1), ..Setup::default() }
 }
 
 /// A running server with a posted set and a file source that the test controls.
@@ -123,7 +139,7 @@ impl TestServer {
         let mut state = setup.disk.as_ref().map(|disk| State::open_on(disk).unwrap());
         let opened = state.as_mut().map(|state| state.watch(&node));
         let sequence = Sequence::after("run", 0);
-        let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, seen);
+        let (source, posts) = HttpSource::new(opened, sequence.clone(), channel, Release::Sinks(seen));
         let updates = mux.updates(Notify::Incremental);
         let (history, reader) = History::new(updates, sequence, setup.bounds);
         let stop = CancellationToken::new();
@@ -152,12 +168,14 @@ impl TestServer {
             reflector: setup.reflector,
             node,
             merged: mux.merged(),
+            observed: setup.observed,
             pod_security: watch::channel(setup.pod_security).1,
             posts: posts.clone(),
             history: reader.clone(),
             sources: sources.into(),
             sinks: Arc::new([sink_status.subscribe()]),
             acknowledged: acknowledged.subscribe(),
+            runtime: setup.runtime.map(|start| start(mux.merged())),
             turns: Arc::new(move || {
                 let turning = turning.clone();
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })

@@ -91,7 +91,7 @@ pub fn apply(tables: &mut Tables, changes: &[Change]) {
 
 /// No rows in any table.
 pub fn no_rows() -> Tables {
-    [Table::Posted, Table::LastGood, Table::Streams].map(|table| (table, BTreeMap::new())).into()
+    [Table::Posted, Table::LastGood, Table::Streams, Table::Runs].map(|table| (table, BTreeMap::new())).into()
 }
 
 /// Random numbers with a fixed seed (`SplitMix64`).

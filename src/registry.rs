@@ -1,24 +1,49 @@
-//! The built-in sinks: how each is written in the settings, checked and opened.
+//! The built-in sinks and runtimes: how each is written in the settings, checked and opened.
 
 use std::{fmt, path::Path, sync::Arc, sync::LazyLock};
 
 use serde_json::{Map, Value};
 
-use super::{
-    delivery::Acknowledged,
-    jsonl,
-    kind::{Given, Kind, OpenError, OpenSink, Opening},
-    webhook,
+use crate::{
+    camel_case::camel_case,
+    db::Sequence,
+    host::Host,
+    kind::{Given, Kind},
+    mux::Updates,
+    runtime::{self, OpenRuntime, RuntimeKind},
+    sink::{self, Acknowledged, OpenError, OpenSink, SinkKind},
 };
-use crate::{camel_case::camel_case, db::Sequence, host::Host, mux::Updates};
 
-/// The built-in sinks. A new one gets its own file and one row here.
-const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
+/// A kind, and what it opens.
+#[derive(Clone, Copy)]
+enum Role {
+    Sink(&'static SinkKind),
+    Runtime(&'static RuntimeKind),
+}
 
-/// A built-in sink, its target and its options, as `--sink` names them.
+impl Role {
+    fn kind(self) -> &'static Kind {
+        match self {
+            Self::Sink(sink) => &sink.kind,
+            Self::Runtime(runtime) => &runtime.kind,
+        }
+    }
+}
+
+/// All kinds. A new one gets its own file, and one row in its module.
+fn roles() -> impl Iterator<Item = Role> {
+    let runtimes = runtime::KINDS.iter().copied().map(Role::Runtime);
+    sink::KINDS.iter().copied().map(Role::Sink).chain(runtimes)
+}
+
+fn kinds() -> impl Iterator<Item = &'static Kind> {
+    roles().map(Role::kind)
+}
+
+/// A built-in sink or runtime, its target and its options, as `--sink` names them.
 #[derive(Clone)]
 pub struct Config {
-    kind: &'static Kind,
+    role: Role,
     given: Given,
 }
 
@@ -36,15 +61,15 @@ impl Config {
             return Self::from_object(text);
         }
         let (name, mut rest) = text.split_at(text.find(['=', ',']).unwrap_or(text.len()));
-        let mut sink = Self { kind: find(name)?, given: Given::default() };
+        let mut sink = Self { role: find(name)?, given: Given::default() };
         if let Some(target) = rest.strip_prefix('=') {
-            let end = if sink.kind.options.is_empty() { first_option(target) } else { target.find(',') };
+            let end = if sink.kind().options.is_empty() { first_option(target) } else { target.find(',') };
             let (target, options) = target.split_at(end.unwrap_or(target.len()));
             sink.given.target = Some(target.to_owned());
             rest = options;
         }
         for option in rest.split(',').skip(1) {
-            let is_known = sink.kind.options.iter().any(|known| known.name == option);
+            let is_known = sink.kind().options.iter().any(|known| known.name == option);
             // It may be a part of the target, which is not repeated.
             let none = || "a comma begins an option, NAME=VALUE; in a URL it is written %2C".to_owned();
             let alone = || if is_known { Ok((option, "")) } else { Err(none()) };
@@ -58,7 +83,7 @@ impl Config {
         let fields: Map<String, Value> =
             serde_json::from_str(text).map_err(|_| "this is not a JSON object".to_owned())?;
         let name = fields.get("kind").and_then(Value::as_str).unwrap_or_default();
-        let mut sink = Self { kind: find(name)?, given: Given::default() };
+        let mut sink = Self { role: find(name)?, given: Given::default() };
         for (field, value) in &fields {
             let value = match value {
                 Value::String(text) => text.clone(),
@@ -76,7 +101,7 @@ impl Config {
 
     /// Sets an option, whose name is spelled in this way.
     fn set(&mut self, spell: fn(&str) -> String, name: &str, value: String) -> Result<(), String> {
-        let (kind, shown) = (self.kind, named(name));
+        let (kind, shown) = (self.kind(), named(name));
         let Some(option) = kind.options.iter().find(|option| spell(option.name) == name) else {
             let known: Vec<_> = kind.options.iter().map(|option| spell(option.name)).collect();
             return Err(if known.is_empty() {
@@ -97,7 +122,7 @@ impl Config {
     }
 
     fn accepted(self) -> Result<Self, String> {
-        (self.kind.accepts)(&self.given)?;
+        (self.kind().accepts)(&self.given)?;
         Ok(self)
     }
 
@@ -106,7 +131,7 @@ impl Config {
     pub fn split(text: &str) -> Vec<String> {
         let is_option = |part: &str| {
             let name = part.split_once('=').map_or("", |(name, _)| name).trim();
-            KINDS.iter().flat_map(|kind| kind.options).any(|option| option.name == name)
+            kinds().flat_map(|kind| kind.options).any(|option| option.name == name)
         };
         let mut sinks: Vec<String> = Vec::new();
         for part in text.split(',') {
@@ -118,17 +143,26 @@ impl Config {
         sinks
     }
 
-    /// The same sink with its relative paths below a directory, as text. A text that is invalid
-    /// stays as it is.
-    pub fn anchored(text: &str, directory: &Path) -> String {
-        let Ok(Self { kind, mut given }) = Self::parse(text) else { return text.to_owned() };
+    /// The same with its relative paths below a directory.
+    #[must_use]
+    pub fn below(mut self, directory: &Path) -> Self {
+        let (kind, given) = (self.role.kind(), &mut self.given);
         let anchor = |path: &mut String| *path = directory.join(&*path).to_string_lossy().into_owned();
-        if kind.syntax.ends_with("PATH") {
+        if kind.syntax.ends_with("PATH") || kind.syntax.ends_with("PROGRAM") {
             given.target.iter_mut().for_each(anchor);
         }
         for option in kind.options.iter().filter(|option| option.value == "FILE") {
             given.options.get_mut(option.name).into_iter().for_each(anchor);
         }
+        self
+    }
+
+    /// The same sink with its relative paths below a directory, as text. A text that is invalid
+    /// stays as it is.
+    pub fn anchored(text: &str, directory: &Path) -> String {
+        let Ok(sink) = Self::parse(text) else { return text.to_owned() };
+        let Self { role, given } = sink.below(directory);
+        let kind = role.kind();
         let target = given.target.map(|target| ("target".to_owned(), target));
         let options = given.options.into_iter().map(|(name, value)| (camel_case(name), value));
         let fields = [("kind".to_owned(), kind.name.to_owned())].into_iter().chain(target).chain(options);
@@ -139,8 +173,7 @@ impl Config {
     pub fn syntax() -> &'static str {
         static SYNTAX: LazyLock<String> = LazyLock::new(|| {
             let options = |kind: &Kind| if kind.options.is_empty() { "" } else { "[,OPTION=VALUE…]" };
-            let forms: Vec<_> =
-                KINDS.iter().map(|kind| format!("{}{}", kind.syntax, options(kind))).collect();
+            let forms: Vec<_> = kinds().map(|kind| format!("{}{}", kind.syntax, options(kind))).collect();
             forms.join("|")
         });
         &SYNTAX
@@ -149,7 +182,7 @@ impl Config {
     /// The options of all sinks: the sink, the name, the field in a config file, the value's syntax,
     /// and what it does.
     pub fn options() -> impl Iterator<Item = [String; 5]> {
-        let all = KINDS.iter().flat_map(|kind| kind.options.iter().map(move |option| (kind.name, option)));
+        let all = kinds().flat_map(|kind| kind.options.iter().map(move |option| (kind.name, option)));
         all.map(|(kind, option)| {
             let field = camel_case(option.name);
             [kind.to_owned(), option.name.to_owned(), field, option.value.to_owned(), option.help.to_owned()]
@@ -161,33 +194,53 @@ impl Config {
     /// # Errors
     /// Why it could not be opened.
     pub fn check(&self) -> Result<(), OpenError> {
-        (self.kind.check)(&self.given, &Host::default())
+        (self.kind().check)(&self.given, &Host::default())
     }
 
-    /// Opens the sink and makes its delivery. The numbers of a stream that continues the one of an
-    /// earlier run are from `sequence`, and `instance` tells its agent from others.
+    /// Whether it is a runtime. Otherwise it is a sink.
+    pub fn is_runtime(&self) -> bool {
+        matches!(self.role, Role::Runtime(_))
+    }
+
+    /// Opens the sink and makes its delivery; `None` if it is a runtime. The numbers of a stream that
+    /// continues the one of an earlier run are from `sequence`, and `instance` tells its agent from others.
+    /// It blocks.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub fn open(
+    pub fn open_sink(
         &self,
         updates: Updates,
         sequence: Sequence,
         instance: &Arc<str>,
         acknowledged: &Acknowledged,
         host: Host,
-    ) -> Result<OpenSink, OpenError> {
+    ) -> Option<Result<OpenSink, OpenError>> {
+        let Role::Sink(sink) = self.role else { return None };
         let (name, acknowledged, instance) = (self.to_string(), acknowledged.clone(), instance.clone());
-        (self.kind.open)(&self.given, Opening { name, instance, updates, sequence, acknowledged, host })
+        Some((sink.open)(
+            &self.given,
+            sink::Opening { name, instance, updates, sequence, acknowledged, host },
+        ))
+    }
+
+    /// Makes the runtime and its pod workers; `None` if it is a sink.
+    pub fn open_runtime(&self, opening: runtime::Opening) -> Option<OpenRuntime> {
+        let Role::Runtime(runtime) = self.role else { return None };
+        Some((runtime.open)(&self.given, opening))
+    }
+
+    fn kind(&self) -> &'static Kind {
+        self.role.kind()
     }
 }
 
-fn find(name: &str) -> Result<&'static Kind, String> {
-    KINDS.iter().copied().find(|kind| kind.name == name).ok_or_else(|| {
-        let known: Vec<_> = KINDS.iter().map(|kind| kind.syntax.replace('|', ", ")).collect();
+fn find(name: &str) -> Result<Role, String> {
+    roles().find(|role| role.kind().name == name).ok_or_else(|| {
+        let known: Vec<_> = kinds().map(|kind| kind.syntax.replace('|', ", ")).collect();
         format!("unknown sink {}; the sinks are {}", named(name), known.join(", "))
     })
 }
@@ -209,8 +262,8 @@ fn first_option(text: &str) -> Option<usize> {
 impl fmt::Display for Config {
     /// Its name: the kind, and the target without what may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.name)?;
-        self.given.target.iter().try_for_each(|target| write!(f, "={}", (self.kind.shown)(target)))
+        f.write_str(self.kind().name)?;
+        self.given.target.iter().try_for_each(|target| write!(f, "={}", (self.kind().shown)(target)))
     }
 }
 
@@ -222,7 +275,7 @@ impl fmt::Debug for Config {
 
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
-        (self.kind.name, &self.given) == (other.kind.name, &other.given)
+        (self.kind().name, &self.given) == (other.kind().name, &other.given)
     }
 }
 

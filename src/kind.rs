@@ -1,0 +1,76 @@
+//! How a kind of sink or of runtime is written in the settings.
+
+use std::{collections::BTreeMap, error::Error, io, path::PathBuf};
+
+use crate::host::Host;
+
+/// Why a sink or a runtime cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file cannot be opened for appending.
+    #[error("cannot write updates to {} (choose a file that can be created or appended to)", .0.display())]
+    File(PathBuf, #[source] io::Error),
+    /// The path is a named pipe without a reader.
+    #[error("the named pipe {} has no reader (start its reader)", .0.display())]
+    NoReader(PathBuf),
+    /// Stdout cannot be used.
+    #[error("cannot write updates to stdout")]
+    Stdout(#[source] io::Error),
+    /// A file of the sink's options cannot be used.
+    #[error("cannot open the sink {0}")]
+    Options(String, #[source] Box<dyn Error + Send + Sync>),
+}
+
+impl OpenError {
+    /// Whether it may pass without a change of the settings: a reader that starts later, or a disk that
+    /// is full, read-only or broken.
+    pub(crate) fn may_pass(&self) -> bool {
+        use rustix::io::Errno;
+        let disk = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO].map(Errno::raw_os_error);
+        match self {
+            Self::NoReader(_) => true,
+            Self::File(_, error) => error.raw_os_error().is_some_and(|code| disk.contains(&code)),
+            Self::Stdout(_) | Self::Options(..) => false,
+        }
+    }
+}
+
+/// An option of a kind: `,NAME=VALUE` behind its target, or a field of its object.
+pub(crate) struct KindOption {
+    /// `token-file`; the field is `tokenFile`.
+    pub(crate) name: &'static str,
+    /// The syntax of its value. A `FILE` in a config file is relative to that file.
+    pub(crate) value: &'static str,
+    /// What it does, in one line.
+    pub(crate) help: &'static str,
+}
+
+/// The target and the options, as the settings give them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) target: Option<String>,
+    pub(crate) options: BTreeMap<&'static str, String>,
+}
+
+impl Given {
+    /// The path of an option.
+    pub(crate) fn path(&self, option: &str) -> Option<PathBuf> {
+        self.options.get(option).map(PathBuf::from)
+    }
+}
+
+/// How a kind of sink or of runtime is written in the settings, and checked.
+pub(crate) struct Kind {
+    /// The first part of its settings: `jsonl`.
+    pub(crate) name: &'static str,
+    /// How it is written without options, the forms separated by `|`: `jsonl|jsonl=PATH`. A `PATH`
+    /// or `PROGRAM` in a config file is relative to that file.
+    pub(crate) syntax: &'static str,
+    pub(crate) options: &'static [KindOption],
+    /// Its target for people: without what may be secret.
+    pub(crate) shown: fn(target: &str) -> String,
+    /// Whether these can be its target and its options. The error repeats nothing that may be secret.
+    pub(crate) accepts: fn(&Given) -> Result<(), String>,
+    /// Whether it could be opened, as far as that can be known without opening it. It blocks.
+    pub(crate) check: fn(&Given, &Host) -> Result<(), OpenError>,
+}

@@ -1,0 +1,621 @@
+//! The pod workers: what runs becomes what is wanted, one worker a pod.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    future::poll_fn,
+    mem,
+    pin::Pin,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::Poll,
+    time::Duration,
+};
+
+use imbl::ordmap::DiffItem;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
+    decide::{Decision, decide},
+    hash::runtime_hash,
+    observed::observe,
+    status::{Activity, Failing, Gone, Observed, PodProgress, WorkersStatus},
+    work_queue::WorkQueue,
+};
+use crate::{
+    backoff::Backoff,
+    error_chain::chain,
+    host::Host,
+    outage::Outage,
+    pod::{Entry, Op, PodKey, SourceName, Uid, classify},
+    storage::Merged,
+};
+
+/// The delay after the first failure of a pod, or of listing; it doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// The longest delay.
+const LONGEST_DELAY: Duration = Duration::from_mins(5);
+/// The longest delay after a failure to list, and the time between two lists.
+const RELIST: Duration = Duration::from_mins(1);
+/// The shortest time between two lists, however much changes in the runtime.
+const RELIST_PAUSE: Duration = Duration::from_secs(1);
+/// How long a pod must have been good until its failures are forgotten.
+const GOOD: Duration = Duration::from_mins(10);
+
+/// The importance of a pod: the lowest comes first. Higher priority, then the older one.
+pub type Rank = (Reverse<i32>, Option<Box<str>>);
+
+/// Drives a runtime: what runs becomes what is wanted, as the kubelet's pod workers do it.
+///
+/// What is wanted is the merged view, what runs is what the runtime lists; nothing else is
+/// remembered, so a crash at any moment orphans nothing.
+///
+/// * A pod that is wanted and does not run as wanted is synced. One that runs under our instance and is
+///   not wanted is killed, if the source that it was started for has synced or is not configured.
+/// * A source that was only restored creates what is absent. It changes nothing and kills nothing.
+/// * A pod with a deletionTimestamp is killed within its grace and never started again.
+/// * One worker a key at a time: a new UID waits for the end of the old one. Several keys are
+///   worked on at once. The newest state counts when the work begins.
+/// * A failed pod is tried again alone, after a second at first and five minutes at most, and at once
+///   when its manifest changes. The delays begin again after ten good minutes. A pod that
+///   vanishes from the runtime has failed too.
+/// * More important pods come first: by priority, then by age. A pod that is no longer in the view
+///   comes first among those of priority 0.
+#[derive(Debug)]
+pub struct PodWorkers<R> {
+    runtime: R,
+    merged: watch::Receiver<Merged>,
+    concurrency: usize,
+    host: Host,
+    queue: WorkQueue<PodKey, Rank>,
+    world: Mutex<World>,
+    status: watch::Sender<WorkersStatus>,
+    gone: watch::Sender<Gone>,
+    observed: watch::Sender<Observed>,
+}
+
+/// What is wanted and what runs.
+#[derive(Debug)]
+struct World {
+    view: Merged,
+    actual: HashMap<PodKey, Vec<ActualPod>>,
+    is_listed: bool,
+    working: HashSet<PodKey>,
+    /// The keys that were worked on since the list in progress began: it may not show them as they are.
+    worked: HashSet<PodKey>,
+    /// The changes that the runtime has not received, if it follows updates.
+    changed: HashMap<PodKey, Op>,
+    records: HashMap<PodKey, Record>,
+}
+
+/// How a pod has failed.
+#[derive(Debug, Default)]
+struct Record {
+    outage: Outage,
+    next_attempt: Option<Instant>,
+    good_since: Option<Instant>,
+}
+
+/// A call of the runtime.
+enum Call {
+    Sync(SyncPod),
+    Kill(KillPod),
+}
+
+impl<R: PodRuntime> PodWorkers<R> {
+    /// Workers for this runtime, with [`Mux::merged`](crate::mux::Mux::merged) as what is wanted.
+    pub fn new(runtime: R, merged: watch::Receiver<Merged>) -> Self {
+        let host = Host::default();
+        let world = World {
+            view: merged.borrow().clone(),
+            actual: HashMap::new(),
+            is_listed: false,
+            working: HashSet::new(),
+            worked: HashSet::new(),
+            changed: HashMap::new(),
+            records: HashMap::new(),
+        };
+        Self {
+            runtime,
+            merged,
+            concurrency: 4,
+            queue: WorkQueue::new(FIRST_DELAY, LONGEST_DELAY, host.random.clone()),
+            host,
+            world: Mutex::new(world),
+            status: watch::Sender::default(),
+            gone: watch::Sender::default(),
+            observed: watch::Sender::default(),
+        }
+    }
+
+    /// Uses this clock and these random numbers.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        let queue = WorkQueue::new(FIRST_DELAY, LONGEST_DELAY, host.random.clone());
+        Self { host, queue, ..self }
+    }
+
+    /// Works on so many pods at once; 4 by default, and one at least.
+    #[must_use]
+    pub fn concurrency(self, concurrency: usize) -> Self {
+        Self { concurrency: concurrency.max(1), ..self }
+    }
+
+    /// What the workers do now, and what fails.
+    pub fn status(&self) -> watch::Receiver<WorkersStatus> {
+        self.status.subscribe()
+    }
+
+    /// The graceful deletions that are complete.
+    pub fn gone(&self) -> watch::Receiver<Gone> {
+        self.gone.subscribe()
+    }
+
+    /// What is observed of the wanted pods. It changes only if the status of a pod does.
+    pub fn observed(&self) -> watch::Receiver<Observed> {
+        self.observed.subscribe()
+    }
+
+    /// The work queue, for its metrics.
+    pub fn queue(&self) -> WorkQueue<PodKey, Rank> {
+        self.queue.clone()
+    }
+
+    /// Works until `stop` is cancelled or the mux has ended. Then nothing new begins, and what has begun
+    /// is finished. No pod is killed because of it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the calls of the runtime are cut off.
+    pub async fn run(self, stop: CancellationToken) {
+        // What ends the workers must not stop what belongs to the caller.
+        let stop = stop.child_token();
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> =
+            vec![Box::pin(self.follow(&stop)), Box::pin(self.relist(&stop))];
+        for _ in 0..self.concurrency {
+            tasks.push(Box::pin(self.work(&stop)));
+        }
+        poll_fn(|context| {
+            tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());
+            if tasks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Queues the keys of the view that change.
+    async fn follow(&self, stop: &CancellationToken) {
+        let mut merged = self.merged.clone();
+        merged.mark_changed();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                changed = merged.changed() => {
+                    if changed.is_err() {
+                        return stop.cancel();
+                    }
+                    let view = merged.borrow_and_update().clone();
+                    self.viewed(&view);
+                }
+            }
+        }
+    }
+
+    /// Takes over a new view.
+    fn viewed(&self, view: &Merged) {
+        let mut world = self.world();
+        let old = mem::replace(&mut world.view, view.clone());
+        let has_new_source = SourceName::ALL.iter().any(|source| old.state(*source) != view.state(*source));
+        let (mut changed, mut seen) = (Vec::new(), Vec::new());
+        for change in old.diff(view) {
+            let (key, op) = match change {
+                DiffItem::Add(key, _) | DiffItem::Remove(key, _) => (key, Some(Op::Update)),
+                DiffItem::Update { old: (key, old), new: (_, new) } => (key, kind(old, new)),
+            };
+            seen.push(key);
+            let op = op.filter(|op| *op != Op::Reconcile || self.runtime.follows_updates());
+            let Some(op) = op else { continue };
+            if self.runtime.follows_updates() {
+                let before = world.changed.get(key).copied();
+                world.changed.insert(key.clone(), before.map_or(op, |before| before.min(op)));
+            }
+            if op != Op::Reconcile
+                && let Some(record) = world.records.get_mut(key)
+            {
+                record.next_attempt = None;
+            }
+            changed.push((world.rank(key), key.clone()));
+        }
+        self.observe(&world, seen);
+        if !world.is_listed {
+            return;
+        }
+        self.enqueue(changed);
+        if has_new_source {
+            self.sweep(&mut world);
+        }
+    }
+
+    /// Queues every key that is not as wanted.
+    fn sweep(&self, world: &mut World) {
+        world.records.retain(|key, record| {
+            let is_over = record.is_good();
+            if is_over {
+                self.queue.forget(key);
+            }
+            !is_over
+        });
+        let keys: HashSet<&PodKey> = world.view.keys().chain(world.actual.keys()).collect();
+        let mut queued: Vec<(Rank, PodKey)> = Vec::new();
+        for key in keys {
+            if world.decide(key) == Decision::Nothing {
+                self.note_deletion(world, key);
+            } else {
+                queued.push((world.rank(key), key.clone()));
+            }
+        }
+        self.enqueue(queued);
+    }
+
+    fn enqueue(&self, mut keys: Vec<(Rank, PodKey)>) {
+        // Keys of equal rank become ready in a fixed order.
+        keys.sort();
+        for (rank, key) in keys {
+            self.queue.add(key, rank);
+        }
+    }
+
+    /// Lists the runtime at the start, each minute, and when something has changed in it.
+    async fn relist(&self, stop: &CancellationToken) {
+        let mut backoff = Backoff::new(FIRST_DELAY, RELIST);
+        let mut outage = Outage::default();
+        loop {
+            {
+                let mut world = self.world();
+                let world = &mut *world;
+                world.worked.clone_from(&world.working);
+            }
+            let listed = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                listed = self.runtime.list() => listed,
+            };
+            let next = async {
+                match listed {
+                    Ok(pods) => {
+                        self.listed(pods);
+                        backoff.reset();
+                        if let Some(attempts) = outage.recovered() {
+                            info!(attempts, "runtime listed again");
+                        }
+                        self.status.send_if_modified(|status| {
+                            let is_news = !status.is_listed || status.list_failing.is_some();
+                            (status.is_listed, status.list_failing) = (true, None);
+                            is_news
+                        });
+                        let in_a_minute = Instant::now() + RELIST;
+                        sleep(RELIST_PAUSE).await;
+                        tokio::select! {
+                            () = self.runtime.changed() => {}
+                            () = sleep_until(in_a_minute) => {}
+                        }
+                    }
+                    Err(error) => {
+                        let delay = backoff.next(self.host.random.fraction());
+                        let (failing, is_new) = self.failing(&mut outage, &error, delay);
+                        if is_new {
+                            warn!(error = &*failing.error, "runtime cannot be listed");
+                        }
+                        self.status.send_modify(|status| status.list_failing = Some(failing));
+                        sleep(delay).await;
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = next => {}
+            }
+        }
+    }
+
+    /// Takes over what the runtime has listed.
+    fn listed(&self, pods: Vec<ActualPod>) {
+        let mut world = self.world();
+        let mut listed: HashMap<PodKey, Vec<ActualPod>> = HashMap::new();
+        for pod in pods {
+            listed.entry(pod.key.clone()).or_default().push(pod);
+        }
+        let world = &mut *world;
+        for key in &world.worked {
+            match world.actual.get(key) {
+                Some(pods) => drop(listed.insert(key.clone(), pods.clone())),
+                None => drop(listed.remove(key)),
+            }
+        }
+        for pod in listed.values_mut().flatten().filter(|pod| pod.is_complete && pod.started.is_none()) {
+            let mut old = world.actual.get(&pod.key).into_iter().flatten();
+            let old = old.find(|old| old.uid == pod.uid && old.hash == pod.hash && old.is_complete);
+            pod.started = old.and_then(|old| old.started);
+        }
+        let old = mem::replace(&mut world.actual, listed);
+        world.is_listed = true;
+        for (key, pods) in &old {
+            let now = world.actual.get(key).map_or(&[][..], Vec::as_slice);
+            let runs = |pod: &ActualPod| now.iter().any(|now| now.uid == pod.uid && now.is_complete);
+            let is_lost = pods.iter().any(|pod| pod.is_ours && pod.is_complete && !runs(pod));
+            if is_lost && matches!(world.decide(key), Decision::Sync(..)) {
+                // Otherwise a pod that vanishes at once would be started without a pause.
+                let Some(uid) = world.view.get(key).map(|entry| entry.pod().uid().clone()) else { continue };
+                let error = RuntimeError::new("Vanished", "the runtime no longer has all of the pod");
+                self.fail(world, key, uid, &error);
+            }
+        }
+        let keys = old.keys().chain(world.actual.keys());
+        self.observe(world, keys.filter(|key| old.get(*key) != world.actual.get(*key)));
+        self.sweep(world);
+    }
+
+    /// Works on one key after the other.
+    async fn work(&self, stop: &CancellationToken) {
+        loop {
+            let key = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                key = self.queue.get() => key,
+            };
+            let Some(key) = key else { return };
+            let Some(call) = self.begin(&key) else { continue };
+            let result = match &call {
+                Call::Sync(pod) => self.runtime.sync(pod).await,
+                Call::Kill(pod) => self.runtime.kill(pod).await,
+            };
+            self.end(&key, call, result);
+        }
+    }
+
+    /// The call that a key needs now, if it needs one.
+    fn begin(&self, key: &PodKey) -> Option<Call> {
+        let mut world = self.world();
+        let world = &mut *world;
+        if let Some(next) = world.records.get(key).and_then(|record| record.next_attempt) {
+            let delay = next.saturating_duration_since(Instant::now());
+            if !delay.is_zero() {
+                self.queue.add_after(key.clone(), world.rank(key), delay);
+                return None;
+            }
+        }
+        self.note_deletion(world, key);
+        let call = self.decide_call(world, key);
+        self.observe(world, [key]);
+        call
+    }
+
+    /// Decides on the call, and publishes what is done.
+    fn decide_call(&self, world: &mut World, key: &PodKey) -> Option<Call> {
+        let (call, uid, activity) = match world.decide(key) {
+            Decision::Nothing => {
+                self.settle(world, key);
+                return None;
+            }
+            Decision::Wait(wait) => {
+                let uid = world.view.get(key)?.pod().uid().clone();
+                self.note(key, Some((uid, Activity::Waiting(wait))));
+                return None;
+            }
+            Decision::Sync(entry, op) => {
+                let (pod, source) = (entry.pod().clone(), entry.source());
+                let (hash, uid) = (runtime_hash(&pod).into(), pod.uid().clone());
+                (Call::Sync(SyncPod { pod, source, hash, op }), uid, Activity::Syncing)
+            }
+            Decision::Kill(actual) => {
+                let deleted = world.view.get(key).filter(|entry| *entry.pod().uid() == actual.uid);
+                let grace = deleted.and_then(|entry| entry.pod().deletion_grace_period_seconds());
+                let grace = grace.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
+                let pod = deleted.map(|entry| entry.pod().clone());
+                let uid = actual.uid.clone();
+                (Call::Kill(KillPod { actual: actual.clone(), grace, pod }), uid, Activity::Killing)
+            }
+        };
+        world.changed.remove(key);
+        world.working.insert(key.clone());
+        world.worked.insert(key.clone());
+        self.note(key, Some((uid, activity)));
+        Some(call)
+    }
+
+    /// Records the result of a call, and queues the key again.
+    fn end(&self, key: &PodKey, call: Call, result: Result<(), RuntimeError>) {
+        let mut world = self.world();
+        let world = &mut *world;
+        world.working.remove(key);
+        let (mut after, is_gone) = match call {
+            Call::Kill(KillPod { actual, .. }) => (actual, result.is_ok()),
+            Call::Sync(SyncPod { pod, source, hash, .. }) => {
+                let pods = world.actual.get(key).into_iter().flatten();
+                let mut same = pods.filter(|actual| actual.uid == *pod.uid() && actual.hash == hash);
+                // What runs with this hash was not restarted.
+                let running = same.find(|actual| actual.is_ours && actual.is_complete).cloned();
+                let after = running.unwrap_or_else(|| ActualPod {
+                    key: key.clone(),
+                    uid: pod.uid().clone(),
+                    hash,
+                    source,
+                    is_ours: true,
+                    is_complete: true,
+                    started: Some(self.host.clock.now()),
+                    status: None,
+                });
+                (ActualPod { source, ..after }, false)
+            }
+        };
+        // After a failure it may be there in part.
+        after.is_complete &= result.is_ok();
+        let uid = after.uid.clone();
+        let pods = world.actual.entry(key.clone()).or_default();
+        pods.retain(|pod| !(pod.is_ours && pod.uid == uid));
+        if !is_gone {
+            pods.push(after);
+        }
+        if pods.is_empty() {
+            world.actual.remove(key);
+        }
+        match result {
+            Ok(()) => {
+                self.status.send_if_modified(|status| {
+                    status.pods.get_mut(key).is_some_and(|progress| progress.failing.take().is_some())
+                });
+                self.queue.add(key.clone(), world.rank(key));
+            }
+            Err(error) => self.fail(world, key, uid, &error),
+        }
+        self.observe(world, [key]);
+    }
+
+    /// Records that there is nothing to do about a key.
+    fn settle(&self, world: &mut World, key: &PodKey) {
+        world.changed.remove(key);
+        self.note(key, None);
+        if !world.view.contains_key(key) && !world.actual.contains_key(key) {
+            world.records.remove(key);
+            self.queue.forget(key);
+        } else if let Some(record) = world.records.get_mut(key) {
+            record.next_attempt = None;
+            record.good_since.get_or_insert_with(Instant::now);
+            if let Some(attempts) = record.outage.recovered() {
+                info!(pod = key.as_str(), attempts, "pod recovered");
+            }
+        }
+    }
+
+    /// Records a failure of a pod, and queues its key for the next attempt.
+    fn fail(&self, world: &mut World, key: &PodKey, uid: Uid, error: &RuntimeError) {
+        let rank = world.rank(key);
+        let record = world.records.entry(key.clone()).or_default();
+        if record.is_good() {
+            self.queue.forget(key);
+        }
+        record.good_since = None;
+        let delay = self.queue.add_rate_limited(key.clone(), rank);
+        record.next_attempt = Some(Instant::now() + delay);
+        let (failing, is_new) = self.failing(&mut record.outage, error, delay);
+        let (pod, error) = (key.as_str(), &*failing.error);
+        if is_new {
+            warn!(pod, error, "pod failed; it is retried until it succeeds");
+        } else {
+            debug!(pod, error, "pod failed; next retry in {delay:.1?}");
+        }
+        let (since, activity) = (self.host.clock.now(), Activity::BackingOff);
+        let progress = PodProgress { uid, activity, since, failing: Some(failing) };
+        self.status.send_modify(|status| drop(status.pods.insert(key.clone(), progress)));
+    }
+
+    /// Notes a failure in its outage. Returns it, and whether its error is new.
+    fn failing(&self, outage: &mut Outage, error: &RuntimeError, delay: Duration) -> (Failing, bool) {
+        let (now, text) = (self.host.clock.now(), chain(error));
+        let is_new = outage.failed(&text, now);
+        let failing = Failing {
+            since: outage.since().unwrap_or(now),
+            attempts: outage.attempts(),
+            next_attempt: now.checked_add(delay).unwrap_or(now),
+            reason: error.reason,
+            error: text.into(),
+        };
+        (failing, is_new)
+    }
+
+    /// Publishes what is done about a pod.
+    fn note(&self, key: &PodKey, doing: Option<(Uid, Activity)>) {
+        let now = self.host.clock.now();
+        self.status.send_if_modified(|status| {
+            let before = status.pods.get(key);
+            let Some((uid, activity)) = doing else { return status.pods.remove(key).is_some() };
+            let before = before.filter(|before| before.uid == uid);
+            let since =
+                before.filter(|before| before.activity == activity).map_or(now, |before| before.since);
+            let failing = before.and_then(|before| before.failing.clone());
+            let progress = PodProgress { uid, activity, since, failing };
+            let is_news = status.pods.get(key) != Some(&progress);
+            status.pods.insert(key.clone(), progress);
+            is_news
+        });
+    }
+
+    /// Publishes what is observed of these pods.
+    fn observe<'k>(&self, world: &World, keys: impl IntoIterator<Item = &'k PodKey>) {
+        let (now, status) = (self.host.clock.now(), self.status.borrow());
+        self.observed.send_if_modified(|all| {
+            let mut is_news = false;
+            for key in keys {
+                let before = all.get(key);
+                let after = world.view.get(key).and_then(|entry| {
+                    let mut pods = world.actual.get(key).into_iter().flatten();
+                    let actual = pods.find(|pod| pod.is_ours && pod.uid == *entry.pod().uid());
+                    observe(entry, actual, status.pods.get(key), before, now)
+                });
+                if before == after.as_ref() {
+                    continue;
+                }
+                is_news = true;
+                match after {
+                    Some(after) => drop(all.insert(key.clone(), after)),
+                    None => drop(all.remove(key)),
+                }
+            }
+            is_news
+        });
+    }
+
+    /// Publishes whether a graceful deletion is complete.
+    fn note_deletion(&self, world: &World, key: &PodKey) {
+        let deleted = world.view.get(key).map(Entry::pod).filter(|pod| pod.deletion_timestamp().is_some());
+        let runs = |uid: &Uid| {
+            let mut pods = world.actual.get(key).into_iter().flatten();
+            world.working.contains(key) || pods.any(|pod| pod.is_ours && pod.uid == *uid)
+        };
+        let gone = deleted.map(|pod| pod.uid()).filter(|uid| !runs(uid));
+        self.gone.send_if_modified(|all| match gone {
+            Some(uid) => all.insert(key.clone(), uid.clone()).as_ref() != Some(uid),
+            None => all.remove(key).is_some(),
+        });
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        // A panic ends the workers, so what it leaves is not used.
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World {
+    fn decide(&self, key: &PodKey) -> Decision<'_> {
+        let actual = self.actual.get(key).map_or(&[][..], Vec::as_slice);
+        decide(key, &self.view, actual, self.changed.get(key).copied())
+    }
+
+    fn rank(&self, key: &PodKey) -> Rank {
+        let pod = self.view.get(key).map(Entry::pod);
+        (
+            Reverse(pod.map_or(0, |pod| pod.priority())),
+            pod.and_then(|pod| Some(pod.creation_timestamp()?.into())),
+        )
+    }
+}
+
+impl Record {
+    /// Whether the pod has been good so long that its failures are forgotten.
+    fn is_good(&self) -> bool {
+        self.good_since.is_some_and(|since| since.elapsed() >= GOOD)
+    }
+}
+
+/// The kind of a change of a pod in the view, for a runtime: the whole pod, only its status, or nothing.
+fn kind(old: &Entry, new: &Entry) -> Option<Op> {
+    if old.source() != new.source() || old.incarnation() != new.incarnation() {
+        return Some(Op::Update);
+    }
+    classify(old.pod(), new.pod()).map(|op| if op == Op::Reconcile { op } else { Op::Update })
+}

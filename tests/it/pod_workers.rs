@@ -1,0 +1,921 @@
+//! The pod workers with a runtime in memory that is slow, fails and hangs, and a clock that is paused.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use podmux::{
+    host::{Host, Random as Randomness},
+    mux::{Mux, SourceChannel},
+    pod::{Listing, ListingBuilder, Op, Origin, Pod, PodKey, SourceName, Uid},
+    runtime::{
+        Activity, ActualPod, Decision, Gone, KillPod, Observed, ObservedPod, PodRuntime, PodWorkers,
+        RuntimeError, SyncPod, Wait, WorkersStatus, decide, observe, runtime_hash,
+    },
+    storage::{Merged, PodStorage, SourceState},
+};
+use proptest::{collection::vec, prelude::*};
+use serde_json::{Value, json};
+use tokio::{
+    runtime::Builder,
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{random::Random, script::pod};
+
+/// A runtime in memory. It checks the protocol of each call.
+#[derive(Clone)]
+struct Machine(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+    /// Counts what happens.
+    events: watch::Sender<u64>,
+    follows_updates: bool,
+}
+
+struct State {
+    pods: BTreeMap<(PodKey, Uid), ActualPod>,
+    busy: BTreeSet<PodKey>,
+    most_busy: usize,
+    /// `SYNC name#uid=hash`, `KILL name#uid`, with the time.
+    calls: Vec<(Instant, String)>,
+    lists: usize,
+    view: watch::Receiver<Merged>,
+    /// The names of the pods whose sync fails.
+    failing: BTreeSet<String>,
+    /// The names of the pods whose calls last for two hours.
+    hanging: BTreeSet<String>,
+    lists_fail: bool,
+    kills: Vec<KillPod>,
+    delay: Duration,
+    /// If it is there, calls last for a random time and fail at random.
+    chaos: Option<Random>,
+}
+
+/// A call on a key that ends or is cut off.
+struct Busy<'a>(&'a Machine, PodKey);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.state().busy.remove(&self.1);
+    }
+}
+
+impl Machine {
+    fn new(view: watch::Receiver<Merged>) -> Self {
+        Self::with(view, false)
+    }
+
+    fn with(view: watch::Receiver<Merged>, follows_updates: bool) -> Self {
+        let state = State {
+            pods: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            most_busy: 0,
+            calls: Vec::new(),
+            lists: 0,
+            view,
+            failing: BTreeSet::new(),
+            hanging: BTreeSet::new(),
+            lists_fail: false,
+            kills: Vec::new(),
+            delay: Duration::ZERO,
+            chaos: None,
+        };
+        let (changed, events) = (Notify::new(), watch::Sender::new(0));
+        Self(Arc::new(Shared { state: Mutex::new(state), changed, events, follows_updates }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A failed assertion of the protocol is seen in the end of the workers.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pod that runs already: `name#uid`.
+    fn runs(&self, text: &str, source: SourceName) {
+        let pod = published(text);
+        let actual = actual(&pod, source);
+        self.state().pods.insert((pod.key().clone(), pod.uid().clone()), actual);
+    }
+
+    /// `name#uid` of what runs, in order; `?` if it is partial.
+    fn running(&self) -> String {
+        let text = |pod: &ActualPod| {
+            format!("{}#{}{}", pod.key.name(), pod.uid, if pod.is_complete { "" } else { "?" })
+        };
+        self.state().pods.values().map(text).collect::<Vec<_>>().join(" ")
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.state().calls.drain(..).map(|call| call.1).collect()
+    }
+
+    fn vanish(&self, name: &str) {
+        self.state().pods.retain(|(key, _), _| key.name() != name);
+        self.0.changed.notify_one();
+    }
+
+    /// Waits until something that has happened or happens fits, for a day of paused time at most.
+    async fn until(&self, fits: impl Fn(&Self) -> bool) {
+        let mut events = self.0.events.subscribe();
+        let waiting = events.wait_for(|_| fits(self));
+        timeout(Duration::from_hours(24), waiting).await.expect("it does not happen").unwrap();
+    }
+
+    fn begin(&self, key: &PodKey, call: String) -> (Busy<'_>, Duration, bool) {
+        let mut state = self.state();
+        assert!(state.busy.insert(key.clone()), "two calls at once: {call}");
+        state.most_busy = state.most_busy.max(state.busy.len());
+        state.calls.push((Instant::now(), call));
+        let mut delay = state.delay;
+        if state.hanging.contains(key.name()) {
+            delay = Duration::from_hours(2);
+        }
+        let mut fails = state.failing.contains(key.name());
+        if let Some(random) = &mut state.chaos {
+            delay = Duration::from_millis(*random.pick(&[0, 0, 1, 10, 500, 40_000, 200_000]));
+            fails |= random.once_in(4);
+        }
+        drop(state);
+        self.0.events.send_modify(|events| *events += 1);
+        (Busy(self, key.clone()), delay, fails)
+    }
+}
+
+impl PodRuntime for Machine {
+    async fn list(&self) -> Result<Vec<ActualPod>, RuntimeError> {
+        let (early, is_late, delay, fails) = {
+            let mut state = self.state();
+            state.lists += 1;
+            let early: Vec<ActualPod> = state.pods.values().cloned().collect();
+            let fails = state.lists_fail;
+            match &mut state.chaos {
+                Some(random) => (
+                    early,
+                    random.once_in(2),
+                    *random.pick(&[0, 1, 700, 100_000]),
+                    fails || random.once_in(4),
+                ),
+                None => (early, true, 0, fails),
+            }
+        };
+        sleep(Duration::from_millis(delay)).await;
+        if fails {
+            return Err(RuntimeError::new("Unavailable", "no route to host"));
+        }
+        Ok(if is_late { self.state().pods.values().cloned().collect() } else { early })
+    }
+
+    async fn sync(&self, sync: &SyncPod) -> Result<(), RuntimeError> {
+        let (key, uid) = (sync.pod.key(), sync.pod.uid());
+        let (_busy, delay, fails) = self.begin(key, format!("{} {}#{uid}", sync.op, key.name()));
+        assert_eq!(sync.pod.deletion_timestamp(), None);
+        {
+            let state = &mut *self.state();
+            let is_known = is_known(&state.view.borrow(), sync.source);
+            let pods = &mut state.pods;
+            let others = pods.iter().any(|(at, pod)| at.0 == *key && (at.1 != *uid || !pod.is_ours));
+            assert!(!others, "two pods of the name {key}");
+            let actual = ActualPod { is_complete: false, ..actual(&sync.pod, sync.source) };
+            assert_eq!(actual.hash, sync.hash);
+            let absent = pods
+                .get(&(key.clone(), uid.clone()))
+                .is_none_or(|pod| !pod.is_complete && (&pod.hash, pod.source) == (&sync.hash, sync.source));
+            assert!(absent || is_known, "changed for a source that is not known: {sync:?}");
+            pods.insert((key.clone(), uid.clone()), actual);
+        }
+        sleep(delay).await;
+        if fails {
+            return Err(RuntimeError::new("ErrImagePull", "no such image"));
+        }
+        // It may have vanished meanwhile.
+        if let Some(pod) = self.state().pods.get_mut(&(key.clone(), uid.clone())) {
+            pod.is_complete = true;
+        }
+        self.0.events.send_modify(|events| *events += 1);
+        Ok(())
+    }
+
+    async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
+        let (key, uid) = (&kill.actual.key, &kill.actual.uid);
+        let (_busy, delay, fails) = self.begin(key, format!("KILL {}#{uid}", key.name()));
+        {
+            let mut state = self.state();
+            state.kills.push(kill.clone());
+            let view = state.view.borrow().clone();
+            let is_known = is_known(&view, kill.actual.source);
+            assert!(is_known, "killed, although its source is not known: {kill:?}");
+            let entry = view.get(key).filter(|entry| entry.pod().uid() == uid);
+            assert!(entry.is_none_or(|entry| entry.pod().deletion_timestamp().is_some()), "it is wanted");
+            assert!(kill.actual.is_ours);
+        }
+        sleep(delay).await;
+        if fails {
+            return Err(RuntimeError::new("FailedKillPod", "device is busy"));
+        }
+        self.state().pods.remove(&(key.clone(), uid.clone()));
+        self.0.events.send_modify(|events| *events += 1);
+        Ok(())
+    }
+
+    async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn follows_updates(&self) -> bool {
+        self.0.follows_updates
+    }
+}
+
+fn is_known(view: &Merged, source: SourceName) -> bool {
+    view.state(source).is_none_or(|state| state == SourceState::Synced)
+}
+
+fn published(text: &str) -> Pod {
+    pod(text).published_by(SourceName::File, jiff::Timestamp::UNIX_EPOCH)
+}
+
+fn actual(pod: &Pod, source: SourceName) -> ActualPod {
+    let (key, uid, hash) = (pod.key().clone(), pod.uid().clone(), runtime_hash(pod).into());
+    ActualPod { key, uid, hash, source, is_ours: true, is_complete: true, started: None, status: None }
+}
+
+/// The sources, and the workers of one run of the agent.
+struct Agent {
+    mux: Mux,
+    channels: BTreeMap<SourceName, SourceChannel>,
+    stop: CancellationToken,
+    workers: JoinHandle<()>,
+    status: watch::Receiver<WorkersStatus>,
+    gone: watch::Receiver<Gone>,
+    observed: watch::Receiver<Observed>,
+}
+
+use SourceName::{Api, File};
+
+impl Agent {
+    /// An agent with the file and the api source, whose workers have listed the runtime.
+    async fn start() -> (Self, Machine) {
+        Self::start_with(|workers| workers, |_| ()).await
+    }
+
+    async fn start_with(
+        tune: impl FnOnce(PodWorkers<Machine>) -> PodWorkers<Machine>,
+        prepare: impl FnOnce(&Machine),
+    ) -> (Self, Machine) {
+        let (mux, merging) = Mux::new(&[File, Api]);
+        tokio::spawn(merging.run());
+        let machine = Machine::new(mux.merged());
+        prepare(&machine);
+        let mut agent = Self::run(mux, &machine, tune);
+        agent.status.wait_for(|status| status.is_listed || status.list_failing.is_some()).await.unwrap();
+        (agent, machine)
+    }
+
+    fn run(
+        mux: Mux,
+        machine: &Machine,
+        tune: impl FnOnce(PodWorkers<Machine>) -> PodWorkers<Machine>,
+    ) -> Self {
+        let host = Host { random: Randomness::seeded(1), ..Host::default() };
+        let workers = tune(PodWorkers::new(machine.clone(), mux.merged()).on(host));
+        let (status, gone, observed) = (workers.status(), workers.gone(), workers.observed());
+        let stop = CancellationToken::new();
+        let workers = tokio::spawn(workers.run(stop.clone()));
+        let channels = [File, Api].map(|source| (source, mux.channel(source).unwrap())).into();
+        Self { mux, channels, stop, workers, status, gone, observed }
+    }
+
+    /// Publishes the listing of a source.
+    async fn publish(&self, listing: Listing) {
+        let channel = &self.channels[&listing.source()];
+        channel.publish(listing);
+        assert!(channel.merged().await);
+    }
+
+    async fn want(&self, source: SourceName, pods: &str) {
+        self.publish(listing(source, pods).listing()).await;
+    }
+
+    /// Waits until this is observed, for a day of paused time at most.
+    async fn shows(&mut self, fits: impl Fn(&str) -> bool) {
+        let waiting = self.observed.wait_for(|all| fits(&shown(all)));
+        let is_observed = timeout(Duration::from_hours(24), waiting).await.is_ok();
+        assert!(is_observed, "not observed:\n{}", shown(&self.observed.borrow()));
+    }
+
+    async fn restore(&self, source: SourceName, pods: &str) {
+        self.publish(listing(source, pods).restored_listing()).await;
+    }
+}
+
+fn listing(source: SourceName, pods: &str) -> ListingBuilder {
+    let mut builder = ListingBuilder::new(source);
+    let pods = pods.split_whitespace().map(pod).collect();
+    builder.put(&Origin::from("test"), pods, jiff::Timestamp::UNIX_EPOCH);
+    builder
+}
+
+/// Lets everything that can happen within an hour happen.
+async fn quiet() {
+    sleep(Duration::from_hours(1)).await;
+}
+
+/// What is decided about the pod `p`: the view after these listings, and what runs.
+fn decided(listings: &[(&str, SourceName, &str)], running: &[ActualPod], changed: Option<Op>) -> String {
+    let mut storage = PodStorage::new(&[File, SourceName::Http, Api]);
+    for (kind, source, pods) in listings {
+        let mut builder = listing(*source, pods);
+        let _ =
+            storage.apply(&if *kind == "restored" { builder.restored_listing() } else { builder.listing() });
+    }
+    match decide(&PodKey::new("default", "p"), storage.merged(), running, changed) {
+        Decision::Sync(entry, op) => format!("{op} {}", entry.pod().uid()),
+        Decision::Kill(pod) => format!("KILL {}", pod.uid),
+        Decision::Wait(wait) => format!("{wait:?}"),
+        Decision::Nothing => String::new(),
+    }
+}
+
+#[test]
+fn decisions() {
+    let runs = |text: &str, source| actual(&published(text), source);
+    let part = |text: &str, source| ActualPod { is_complete: false, ..runs(text, source) };
+    let foreign = |text: &str| ActualPod { is_ours: false, ..runs(text, File) };
+    let synced = |source, pods| ("synced", source, pods);
+    let restored = |source, pods| ("restored", source, pods);
+    for (listings, running, expected) in [
+        (vec![], vec![], ""),
+        (vec![synced(File, "p#1")], vec![], "ADD 1"),
+        (vec![synced(File, "p#1")], vec![runs("p#1", File)], ""),
+        (vec![synced(File, "p#1=i:2")], vec![runs("p#1", File)], "UPDATE 1"),
+        (vec![synced(File, "p#1")], vec![part("p#1", File)], "UPDATE 1"),
+        // A source that is not known keeps its pods; http has not published, url is not configured.
+        (vec![synced(File, "")], vec![runs("p#1", File)], "KILL 1"),
+        (vec![synced(File, "")], vec![runs("p#1", SourceName::Http)], ""),
+        (vec![synced(File, "")], vec![runs("p#1", SourceName::Url)], "KILL 1"),
+        (vec![restored(File, "")], vec![runs("p#1", File)], ""),
+        // A restored source only creates what is absent.
+        (vec![restored(File, "p#1")], vec![], "ADD 1"),
+        (vec![restored(File, "p#1=i:2")], vec![runs("p#1", File)], ""),
+        (vec![restored(File, "p#1=i:2")], vec![part("p#1", File)], ""),
+        (vec![restored(File, "p#1")], vec![part("p#1", File)], "UPDATE 1"),
+        (vec![restored(File, "p#2")], vec![runs("p#1", File)], "Source(File)"),
+        (vec![restored(File, "p#1!")], vec![runs("p#1", File)], ""),
+        (vec![restored(File, "p#1!")], vec![], ""),
+        // A restored source takes no name from a pod that its own source still wants.
+        (vec![restored(File, "p#2"), synced(Api, "p#1")], vec![runs("p#1", Api)], "Source(Api)"),
+        (vec![restored(File, "p#2"), synced(Api, "")], vec![runs("p#1", Api)], "KILL 1"),
+        // A new UID, and a name that another source takes over.
+        (vec![synced(File, "p#2")], vec![runs("p#1", File)], "KILL 1"),
+        (vec![synced(File, "p#2")], vec![runs("p#1", File), runs("p#2", File)], "KILL 1"),
+        (vec![synced(File, "p#2")], vec![runs("p#1", Api)], "Source(Api)"),
+        (vec![synced(File, "p#2"), restored(Api, "")], vec![runs("p#1", Api)], "Source(Api)"),
+        (vec![synced(File, "p#2"), synced(Api, "p#1")], vec![runs("p#1", Api)], "KILL 1"),
+        // The same UID of another source.
+        (vec![synced(File, "p#1")], vec![runs("p#1", Api)], "Source(Api)"),
+        (vec![synced(File, "p#1"), synced(Api, "")], vec![runs("p#1", Api)], "UPDATE 1"),
+        // Being deleted.
+        (vec![synced(File, "p#1!")], vec![], ""),
+        (vec![synced(File, "p#1!")], vec![runs("p#1", File)], "KILL 1"),
+        (vec![synced(File, "p#2!")], vec![runs("p#1", File)], "KILL 1"),
+        (vec![synced(File, "p#1!")], vec![runs("p#1", Api)], ""),
+        // Another instance.
+        (vec![synced(File, "")], vec![foreign("p#1")], ""),
+        (vec![synced(File, "p#1")], vec![foreign("p#1")], "OtherInstance"),
+        (vec![synced(File, "p#2")], vec![foreign("p#1"), runs("p#1", File)], "KILL 1"),
+    ] {
+        assert_eq!(decided(&listings, &running, None), expected, "{listings:?} {running:?}");
+    }
+    let changed = |listing, op| decided(&[listing], &[runs("p#1", File)], Some(op));
+    assert_eq!(changed(synced(File, "p#1+a:b"), Op::Update), "UPDATE 1");
+    assert_eq!(changed(synced(File, "p#1%Running"), Op::Reconcile), "RECONCILE 1");
+    assert_eq!(changed(synced(File, "p#1=i:2"), Op::Reconcile), "UPDATE 1");
+    assert_eq!(changed(restored(File, "p#1+a:b"), Op::Update), "");
+    assert_eq!(changed(synced(File, "p#1!"), Op::Update), "KILL 1");
+}
+
+#[test]
+fn the_runtime_hash_covers_what_a_runtime_uses() {
+    let hash = |spec: &str, metadata: &str| {
+        let text = format!(
+            r#"{{"metadata": {{"name": "p", "uid": "1"{metadata}}}, "spec": {{"containers": [{{"name": "c"}}]{spec}}}}}"#
+        );
+        let prepared = podmux::pod::Prepared::from_json(text.as_bytes()).unwrap();
+        runtime_hash(&prepared.published_by(Api, jiff::Timestamp::UNIX_EPOCH))
+    };
+    let plain = hash("", "");
+    // A release that changes this value restarts every pod.
+    expect_test::expect!["a5e025df8997b7ebca8439bc4ad061b8"].assert_eq(&plain);
+    for metadata in [
+        r#", "labels": {"a": "b"}"#,
+        r#", "annotations": {"a": "b"}"#,
+        r#", "resourceVersion": "7""#,
+        r#", "deletionTimestamp": "2026-01-01T00:00:00Z""#,
+    ] {
+        assert_eq!(hash("", metadata), plain, "{metadata}");
+    }
+    for spec in
+        [r#", "tolerations": [{"key": "a"}]"#, r#", "priority": 7"#, r#", "nodeSelector": {"a": "b"}"#]
+    {
+        assert_eq!(hash(spec, ""), plain, "{spec}");
+    }
+    for spec in [r#", "hostNetwork": true"#, r#", "\"\\é": 1"#, r#", "\"\\é": 2"#, r#", "nodeName": "n""#] {
+        assert_ne!(hash(spec, ""), plain, "{spec}");
+    }
+    assert_ne!(hash(r#", "\"\\é": 1"#, ""), hash(r#", "\"\\é": 2"#, ""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wanted_is_started_changed_and_killed() {
+    let (agent, machine) = Agent::start().await;
+    agent.want(File, "a b#1").await;
+    agent.want(Api, "c").await;
+    machine.until(|machine| machine.running() == "a#a-uid b#1 c#c-uid").await;
+    machine.calls();
+    agent.want(File, "a=i:2 b#1+label:x@annotation:x").await;
+    quiet().await;
+    assert_eq!(machine.calls(), ["UPDATE a#a-uid"]);
+    agent.want(File, "b#2").await;
+    quiet().await;
+    assert_eq!(machine.calls(), ["KILL a#a-uid", "KILL b#1", "ADD b#2"]);
+    assert_eq!(machine.running(), "b#2 c#c-uid");
+    assert!(agent.status.borrow().pods.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_killed_before_its_source_has_synced() {
+    let (agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("old", File);
+            machine.runs("same", Api);
+            machine.runs("orphan", Api);
+            machine.runs("url", SourceName::Url);
+        },
+    )
+    .await;
+    quiet().await;
+    assert_eq!(machine.calls(), ["KILL url#url-uid"], "only the url source is not configured");
+    agent.restore(Api, "same=i:2 new").await;
+    agent.want(File, "new2").await;
+    quiet().await;
+    assert_eq!(machine.running(), "new#new-uid new2#new2-uid orphan#orphan-uid same#same-uid");
+    agent.want(Api, "same new").await;
+    quiet().await;
+    assert_eq!(machine.running(), "new#new-uid new2#new2-uid same#same-uid");
+    assert_eq!(machine.calls().iter().filter(|call| call.contains("same")).count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_is_taken_over_when_its_first_source_has_synced() {
+    let (agent, machine) = Agent::start_with(|workers| workers, |machine| machine.runs("a#1", Api)).await;
+    agent.want(File, "a#2").await;
+    quiet().await;
+    let progress = agent.status.borrow().pods[&PodKey::new("default", "a")].clone();
+    assert_eq!((&*progress.uid, progress.activity), ("2", Activity::Waiting(Wait::Source(Api))));
+    assert_eq!(machine.running(), "a#1");
+    agent.want(Api, "a#1").await;
+    machine.until(|machine| machine.running() == "a#2").await;
+    assert_eq!(machine.calls(), ["KILL a#1", "ADD a#2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_being_deleted_is_killed_within_its_grace_and_never_started() {
+    let (mut agent, machine) = Agent::start().await;
+    agent.want(Api, "a b!!").await;
+    machine.until(|machine| machine.running() == "a#a-uid").await;
+    let key = PodKey::new("default", "a");
+    machine.state().delay = Duration::from_secs(20);
+    agent.want(Api, "a! b!!").await;
+    machine.until(|machine| !machine.state().kills.is_empty()).await;
+    assert!(!agent.gone.borrow().contains_key(&key));
+    let gone = agent.gone.wait_for(|gone| gone.contains_key(&key)).await.unwrap().clone();
+    assert_eq!(
+        gone.iter().map(|(key, uid)| format!("{key} {uid}")).collect::<Vec<_>>().join(" "),
+        "default/a a-uid default/b b-uid"
+    );
+    assert_eq!(machine.running(), "");
+    let kill = machine.state().kills[0].clone();
+    assert_eq!(kill.grace, Some(Duration::from_secs(30)));
+    assert!(kill.pod.unwrap().deletion_timestamp().is_some());
+    quiet().await;
+    assert_eq!(machine.calls(), ["ADD a#a-uid", "KILL a#a-uid"]);
+    agent.want(Api, "").await;
+    agent.gone.wait_for(Gone::is_empty).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_pod_is_retried_alone_with_growing_delays() {
+    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(1), |_| ()).await;
+    machine.state().failing.insert("bad".to_owned());
+    agent.want(File, "bad").await;
+    machine.until(|machine| machine.state().calls.len() == 12).await;
+    let times: Vec<Instant> = machine.state().calls.iter().map(|call| call.0).collect();
+    for (pair, nominal) in times.windows(2).zip([1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]) {
+        let (delay, nominal) = (pair[1] - pair[0], Duration::from_secs(nominal));
+        assert!(delay >= nominal / 2 && delay <= nominal + Duration::from_millis(1), "{delay:?} {nominal:?}");
+    }
+    let key = PodKey::new("default", "bad");
+    let progress = agent
+        .status
+        .clone()
+        .wait_for(|status| status.pods.get(&key).is_some_and(|pod| pod.activity == Activity::BackingOff))
+        .await
+        .unwrap()
+        .pods[&key]
+        .clone();
+    let failing = progress.failing.unwrap();
+    assert_eq!((failing.reason, &*failing.error), ("ErrImagePull", "ErrImagePull: no such image"));
+    assert_eq!(failing.attempts, 12);
+    assert!(failing.next_attempt > failing.since);
+
+    // Another pod does not wait, and neither does a new manifest of the failed one.
+    machine.calls();
+    agent.want(File, "bad good").await;
+    machine.until(|machine| machine.running() == "bad#bad-uid? good#good-uid").await;
+    let before = Instant::now();
+    machine.state().failing.clear();
+    agent.want(File, "bad=i:2 good").await;
+    machine.until(|machine| machine.running() == "bad#bad-uid good#good-uid").await;
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    agent.status.clone().wait_for(|status| status.pods.is_empty()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_vanishes_is_started_again_less_and_less_often_until_it_has_been_good_for_ten_minutes() {
+    let (agent, machine) = Agent::start().await;
+    agent.want(File, "a").await;
+    machine.until(|machine| machine.running() == "a#a-uid").await;
+    sleep(Duration::from_secs(70)).await;
+    let vanish = async || {
+        let begin = Instant::now();
+        machine.vanish("a");
+        machine.until(|machine| machine.running() == "a#a-uid").await;
+        let pause = begin.elapsed();
+        sleep(Duration::from_secs(100)).await;
+        pause
+    };
+    let mut pauses = Vec::new();
+    for _ in 0..5 {
+        pauses.push(vanish().await);
+    }
+    assert!(pauses[4] >= Duration::from_secs(8), "{pauses:?}");
+    sleep(Duration::from_mins(10)).await;
+    let pause = vanish().await;
+    assert!(pause <= Duration::from_millis(1_100), "{pause:?} after ten good minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_important_pods_come_first_and_so_many_at_once() {
+    let pods = "d c<2 b<1 f^-1 a^9 e";
+    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(1), |_| ()).await;
+    machine.state().delay = Duration::from_secs(1);
+    agent.want(File, pods).await;
+    machine.until(|machine| machine.state().calls.len() == 6).await;
+    let names: String =
+        machine.calls().iter().map(|call| call["ADD ".len()..].chars().next().unwrap()).collect();
+    assert_eq!(names, "adebcf");
+    assert_eq!(machine.state().most_busy, 1);
+
+    let (agent, machine) = Agent::start().await;
+    machine.state().delay = Duration::from_secs(1);
+    agent.want(File, pods).await;
+    quiet().await;
+    assert_eq!(machine.calls().len(), 6);
+    assert_eq!(machine.state().most_busy, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_hangs_delays_no_other_and_the_newest_state_wins_then() {
+    let (agent, machine) = Agent::start_with(|workers| workers.concurrency(2), |_| ()).await;
+    machine.state().hanging.insert("slow".to_owned());
+    agent.want(File, "slow#1").await;
+    machine.until(|machine| machine.running() == "slow#1?").await;
+    for round in 0..50 {
+        agent.want(File, &format!("slow#{round} other#x=i:{round}")).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    machine.state().hanging.clear();
+    machine.until(|machine| machine.running() == "other#x slow#49").await;
+    let slow: Vec<String> = machine.calls().into_iter().filter(|call| call.contains("slow")).collect();
+    assert_eq!(slow, ["ADD slow#1", "KILL slow#1", "ADD slow#49"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_happens_before_the_runtime_is_listed() {
+    let (agent, machine) =
+        Agent::start_with(|workers| workers, |machine| machine.state().lists_fail = true).await;
+    agent.want(File, "a").await;
+    quiet().await;
+    let status = agent.status.borrow().clone();
+    assert!(!status.is_listed);
+    assert_eq!(&*status.list_failing.unwrap().error, "Unavailable: no route to host");
+    assert_eq!(machine.calls(), [""; 0]);
+    machine.state().lists_fail = false;
+    machine.until(|machine| machine.running() == "a#a-uid").await;
+    assert_eq!(agent.status.clone().wait_for(|status| status.is_listed).await.unwrap().list_failing, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_another_instance_are_left_alone() {
+    let (agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("a#1", File);
+            machine.state().pods.values_mut().for_each(|pod| pod.is_ours = false);
+        },
+    )
+    .await;
+    agent.want(File, "a#1").await;
+    quiet().await;
+    assert_eq!(machine.calls(), [""; 0]);
+    machine.vanish("a");
+    machine.until(|machine| machine.calls() == ["ADD a#1"]).await;
+    drop(agent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_may_follow_each_update() {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let machine = Machine::with(mux.merged(), true);
+    let agent = Agent::run(mux, &machine, |workers| workers);
+    for pods in ["a", "a+b:c", "a+b:c%Running", "a+b:c%Running=i:2", "a!"] {
+        agent.want(Api, pods).await;
+        quiet().await;
+    }
+    assert_eq!(
+        machine.calls(),
+        ["ADD a#a-uid", "UPDATE a#a-uid", "RECONCILE a#a-uid", "UPDATE a#a-uid", "KILL a#a-uid"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_begun_is_finished_at_the_stop_and_nothing_else_begins() {
+    let (agent, machine) = Agent::start().await;
+    machine.state().delay = Duration::from_secs(30);
+    agent.want(File, "a b c d e f").await;
+    machine.until(|machine| machine.state().busy.len() == 4).await;
+    agent.stop.cancel();
+    agent.workers.await.unwrap();
+    assert_eq!(machine.running(), "a#a-uid b#b-uid c#c-uid d#d-uid");
+
+    // The end of the mux is a stop too, and no pod is killed.
+    let machine = Machine::new(agent.mux.merged());
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let agent = Agent::run(mux, &machine, |workers| workers);
+    agent.want(File, "a").await;
+    machine.until(|machine| machine.running() == "a#a-uid").await;
+    drop(agent.channels);
+    agent.workers.await.unwrap();
+    assert_eq!(machine.calls(), ["ADD a#a-uid"]);
+}
+
+/// `NAME PHASE READY STATUS MESSAGE` of each observed pod: of its container, or of the pod if that waits for nothing.
+fn shown(observed: &Observed) -> String {
+    let line = |(key, pod): (&PodKey, &ObservedPod)| {
+        let container = &pod.status["containerStatuses"][0];
+        let waiting = &container["state"]["waiting"];
+        let text = |field: &str| {
+            let texts = [&waiting[field], &pod.status[field]];
+            texts.into_iter().find_map(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let ready = if container["ready"] == true { "1/1" } else { "0/1" };
+        let words =
+            [key.name(), pod.status["phase"].as_str().unwrap(), ready, &text("reason"), &text("message")];
+        words.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
+    };
+    observed.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_observed_of_a_pod_is_published_from_its_first_attempt_to_its_end() {
+    let (mut agent, machine) = Agent::start().await;
+    assert!(agent.observed.borrow_and_update().is_empty());
+    machine.state().failing.insert("bad".to_owned());
+    machine.state().delay = Duration::from_secs(10);
+    agent.want(Api, "bad good").await;
+    machine.until(|machine| machine.state().busy.len() == 2).await;
+    let creating = "bad Pending 0/1 ContainerCreating\ngood Pending 0/1 ContainerCreating";
+    assert_eq!(shown(&agent.observed.borrow_and_update()), creating);
+    let failing = "bad Pending 0/1 ErrImagePull ErrImagePull: no such image";
+    agent.observed.wait_for(|all| shown(all) == format!("{failing}\ngood Running 1/1")).await.unwrap();
+
+    // Attempts that fail alike, and lists that show the same, are no news.
+    agent.observed.mark_unchanged();
+    let attempts = machine.state().calls.len();
+    machine.until(|machine| machine.state().calls.len() > attempts + 3).await;
+    assert!(!agent.observed.has_changed().unwrap());
+
+    // The entry stays until the deletion is complete and the pod is gone from the view.
+    agent.want(Api, "bad! good!").await;
+    agent.gone.wait_for(|gone| gone.len() == 1).await.unwrap();
+    assert_eq!(agent.observed.borrow().len(), 2);
+    agent.want(Api, "").await;
+    agent.shows(str::is_empty).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_of_the_runtime_is_published_when_it_is_listed_and_kept_through_an_update_that_restarts_nothing()
+ {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let machine = Machine::with(mux.merged(), true);
+    let mut agent = Agent::run(mux, &machine, |workers| workers);
+    agent.want(Api, "a").await;
+    agent.shows(|all| all == "a Running 1/1").await;
+    let crashed = json!({
+        "podIP": "10.0.0.1",
+        "containerStatuses": [{"name": "c", "ready": false, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
+    });
+    let started = "2026-01-01T00:00:00.7Z".parse().unwrap();
+    for pod in machine.state().pods.values_mut() {
+        (pod.status, pod.started) = (Some(Arc::new(crashed.clone())), Some(started));
+    }
+    machine.0.changed.notify_one();
+    let is_crashed = |all: &str| all == "a Running 0/1 CrashLoopBackOff";
+    agent.shows(is_crashed).await;
+    machine.state().delay = Duration::from_secs(1);
+    agent.want(Api, "a+b:c").await;
+    machine.until(|machine| machine.state().calls.len() == 2 && machine.running() == "a#a-uid").await;
+    sleep(Duration::from_millis(1)).await;
+    let observed = agent.observed.borrow().clone();
+    assert!(is_crashed(&shown(&observed)), "{observed:?}");
+    assert_eq!(observed[&PodKey::new("default", "a")].status["podIP"], "10.0.0.1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_says_for_what() {
+    let (mut agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("foreign#1", File);
+            machine.state().pods.values_mut().for_each(|pod| pod.is_ours = false);
+            machine.runs("moved#3", Api);
+            machine.runs("replaced#5", File);
+            machine.state().hanging.insert("replaced".to_owned());
+        },
+    )
+    .await;
+    agent.want(File, "foreign#2 moved#4 replaced#6").await;
+    let expected = "\
+foreign Pending 0/1 WaitingForOtherInstance another agent runs a pod of this name
+moved Pending 0/1 WaitingForSource source api has not synced, and a pod of it runs under this name
+replaced Pending 0/1 WaitingForPreviousPod the previous pod of this name (UID 5) is not gone yet";
+    agent.shows(|all| all == expected).await;
+    machine.state().hanging.clear();
+    agent.want(Api, "").await;
+    agent.shows(|all| all.ends_with("replaced Running 1/1")).await;
+}
+
+/// What is published is what is observed of the state that is published.
+fn assert_observed(agent: &Agent, machine: &Machine) {
+    let (view, status) = (agent.mux.merged().borrow().clone(), agent.status.borrow().clone());
+    let observed = agent.observed.borrow().clone();
+    assert!(observed.keys().all(|key| view.contains_key(key)), "{observed:?}");
+    for (key, entry) in &*view {
+        let before = observed.get(key);
+        let actual = machine.state().pods.get(&(key.clone(), entry.pod().uid().clone())).cloned();
+        let after = observe(entry, actual.as_ref(), status.pods.get(key), before, jiff::Timestamp::MAX);
+        assert_eq!(before.map(untimed), after.as_ref().map(untimed), "{key}");
+    }
+}
+
+/// A status without the start of its containers: what runs was listed at other times than it was started.
+fn untimed(pod: &ObservedPod) -> Value {
+    let mut status = (*pod.status).clone();
+    for container in status["containerStatuses"].as_array_mut().into_iter().flatten() {
+        container["state"]["running"].take();
+    }
+    status
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_changes_is_a_bounded_number_of_calls() {
+    const PODS: usize = 100;
+    let (agent, machine) = Agent::start().await;
+    machine.state().delay = Duration::from_millis(1);
+    let mut builder = ListingBuilder::new(File);
+    let mut random = Random::new(1);
+    let begin = Instant::now();
+    for change in 0..10_000 {
+        let name = random.below(PODS);
+        let new = pod(&format!("p{name}#{}=i:{change}", random.below(2)));
+        builder.put(&Origin::from(&*format!("{name}")), vec![new], jiff::Timestamp::UNIX_EPOCH);
+        agent.channels[&File].publish(builder.listing());
+        if change % 10 == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+    assert_eq!(begin.elapsed(), Duration::from_secs(1), "the source does not wait");
+    quiet().await;
+    // Four workers, a thousand milliseconds; then each pod once or twice more.
+    let calls = machine.calls().len();
+    assert!(calls <= 4 * 1_100 + 3 * PODS, "{calls} calls");
+    assert_wanted(&agent, &machine);
+}
+
+/// What runs is exactly what is wanted.
+fn assert_wanted(agent: &Agent, machine: &Machine) {
+    let view = agent.mux.merged().borrow().clone();
+    let wanted = view.values().filter(|entry| entry.pod().deletion_timestamp().is_none());
+    let wanted: Vec<ActualPod> = wanted.map(|entry| actual(entry.pod(), entry.source())).collect();
+    let running: Vec<ActualPod> = machine.state().pods.values().cloned().collect();
+    assert_eq!(running, wanted);
+    let deleted = view.values().filter(|entry| entry.pod().deletion_timestamp().is_some());
+    let deleted: Gone = deleted.map(|entry| (entry.pod().key().clone(), entry.pod().uid().clone())).collect();
+    assert_eq!(*agent.gone.borrow(), deleted);
+    assert!(agent.status.borrow().pods.is_empty(), "{:?}", agent.status.borrow());
+    assert_observed(agent, machine);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A source publishes, as synced or as restored if it has not synced.
+    Publish(SourceName, bool, Vec<String>),
+    /// The agent dies at this moment, and starts again.
+    Restart,
+    Vanish(u8),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let one = (0_u8..4, 0_u8..2, 0_u8..2, prop_oneof![4 => Just(""), 1 => Just("!"), 1 => Just("+a:b")]);
+    let one = one.prop_map(|(name, uid, image, mark)| format!("p{name}#p{name}-{uid}=i:{image}{mark}"));
+    let source = prop_oneof![Just(File), Just(Api)];
+    prop_oneof![
+        6 => (source, any::<bool>(), vec(one, 0..4)).prop_map(|(source, restored, pods)| Step::Publish(source, restored, pods)),
+        1 => Just(Step::Restart),
+        1 => (0_u8..4).prop_map(Step::Vanish),
+        5 => prop_oneof![Just(0), Just(1), Just(900), Just(30_000), Just(400_000)].prop_map(Step::Pass),
+    ]
+}
+
+fn start_again(machine: &Machine, seed: u64) -> Agent {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    machine.state().view = mux.merged();
+    let workers = if seed.is_multiple_of(2) { 4 } else { 1 };
+    Agent::run(mux, machine, |workers_of| workers_of.concurrency(workers))
+}
+
+async fn run_history(seed: u64, steps: Vec<Step>) {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let machine = Machine::with(mux.merged(), seed.is_multiple_of(3));
+    machine.state().chaos = Some(Random::new(seed));
+    let mut agent = Agent::run(mux, &machine, |workers| workers);
+    let mut last = BTreeMap::from([(File, String::new()), (Api, String::new())]);
+    for step in steps {
+        match step {
+            Step::Publish(source, restored, pods) => {
+                let pods = pods.join(" ");
+                let is_synced = agent.mux.merged().borrow().state(source) == Some(SourceState::Synced);
+                if restored && !is_synced {
+                    agent.restore(source, &pods).await;
+                } else {
+                    agent.want(source, &pods).await;
+                }
+                last.insert(source, pods);
+            }
+            Step::Restart => {
+                agent.workers.abort();
+                assert!(agent.workers.await.unwrap_err().is_cancelled());
+                agent = start_again(&machine, seed);
+            }
+            Step::Vanish(name) => machine.vanish(&format!("p{name}")),
+            Step::Pass(time) => sleep(Duration::from_millis(time)).await,
+        }
+    }
+    // At the end every source syncs and nothing fails any more.
+    for (source, pods) in &last {
+        agent.want(*source, pods).await;
+    }
+    machine.state().chaos = None;
+    for _ in 0..3 {
+        quiet().await;
+    }
+    assert!(!agent.workers.is_finished());
+    assert_wanted(&agent, &machine);
+    let settled = machine.state().calls.len();
+    quiet().await;
+    assert_eq!(machine.state().calls.len(), settled, "nothing happens when all is as wanted");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_any_history_what_runs_is_what_is_wanted(seed in any::<u64>(), steps in vec(step(), 0..40)) {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(run_history(seed, steps));
+    }
+}
