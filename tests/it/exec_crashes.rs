@@ -223,7 +223,7 @@ ADD | UPDATE | RECONCILE)
     for other in "$running/$PODMUX_POD_NAME#"*; do
         [ "$other" = "$pod" ] || [ ! -e "$other" ] || echo "$PODMUX_OP $pod beside $other" >> "$HERE/violations"
     done
-    sleep 0.$(($$ % 4))
+    if [ $(($$ % 6)) = 0 ]; then sleep 0.3; fi
     echo "$PODMUX_HASH" > "$pod"
     sleep 0.00$(($$ % 9))
     ;;
@@ -317,10 +317,17 @@ async fn round(seed: u64) {
                 sleep(Duration::from_millis(random.below(40) as u64)).await;
                 now.change(random);
             }
+            mux.turns().await;
             if !is_last {
+                // Some lives last until all is as wanted.
+                let is_quiet = || effects(&rig) == expected(&mux.merged().borrow());
+                let patience = Duration::from_millis(if random.once_in(2) { 0 } else { 500 });
+                let begun = Instant::now();
+                while !is_quiet() && begun.elapsed() < patience {
+                    sleep(Duration::from_millis(5)).await;
+                }
                 return sleep(Duration::from_millis(random.below(60) as u64)).await;
             }
-            mux.turns().await;
             let begun = Instant::now();
             while effects(&rig) != expected(&mux.merged().borrow()) || !status.borrow().pods.is_empty() {
                 assert!(
