@@ -289,6 +289,13 @@ fn calls_end(directory: &Path) -> bool {
     files.all(|file| flock(File::open(file).unwrap(), FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
+/// Ends when what runs is what is wanted.
+async fn quiet(rig: &Rig, mux: &Mux) {
+    while effects(rig) != expected(&mux.merged().borrow()) {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// One round: an agent that crashes and reboots at any moment, while what is wanted changes.
 async fn round(seed: u64) {
     let random = &mut Random::new(seed);
@@ -320,11 +327,8 @@ async fn round(seed: u64) {
             mux.turns().await;
             if !is_last {
                 // Some lives last until all is as wanted.
-                let is_quiet = || effects(&rig) == expected(&mux.merged().borrow());
-                let patience = Duration::from_millis(if random.once_in(2) { 0 } else { 500 });
-                let begun = Instant::now();
-                while !is_quiet() && begun.elapsed() < patience {
-                    sleep(Duration::from_millis(5)).await;
+                if random.once_in(2) {
+                    drop(timeout(Duration::from_millis(500), quiet(&rig, &mux)).await);
                 }
                 return sleep(Duration::from_millis(random.below(60) as u64)).await;
             }
