@@ -110,7 +110,7 @@ async fn change_alone(pods: usize, rounds: u32) -> Duration {
     let (merged, seen) = (mux.merged(), Semaphore::new(0));
     let follow = async {
         let mut merged = merged;
-        let mut old = Merged::default();
+        let mut old = Merged::new(&[SourceName::File]);
         while merged.changed().await.is_ok() {
             let new = merged.borrow_and_update().clone();
             if old.diff(&new).count() > 0 {

@@ -111,8 +111,8 @@ impl Processes {
             let Some((pid, environment)) = pid.zip(fs::read(entry.path().join("environ")).ok()) else {
                 continue;
             };
-            let texts = environment.split(|byte| *byte == 0).filter_map(|text| str::from_utf8(text).ok());
-            let mark = texts.filter_map(|text| text.strip_prefix(MARK)?.strip_prefix('=')).next();
+            let mut texts = environment.split(|byte| *byte == 0).filter_map(|text| str::from_utf8(text).ok());
+            let mark = texts.find_map(|text| text.strip_prefix(MARK)?.strip_prefix('='));
             found.extend(mark.and_then(|mark| self.marked(mark)).map(|pod| (pid, pod)));
         }
         Ok(found)

@@ -14,7 +14,8 @@ use crate::age::age;
 pub struct PodColumns {
     /// How many of the containers are ready: `1/2`. Init containers count if they stay.
     pub ready: String,
-    /// What happens to the pod: `Running`, `Init:0/1`, `CrashLoopBackOff`, `Terminating`. Empty if nothing says so.
+    /// What happens to the pod: `Running`, `Init:0/1`, `CrashLoopBackOff`, `Terminating`. Empty if nothing
+    /// says so.
     pub status: String,
     /// How often containers were restarted, and when last: `3 (5m ago)`.
     pub restarts: String,
@@ -32,6 +33,13 @@ impl Restarts {
         self.count += container["restartCount"].as_i64().unwrap_or(0);
         let ended = text(&container["lastState"]["terminated"]["finishedAt"]).parse().ok();
         self.last = self.last.max(ended);
+    }
+
+    fn shown(self, now: Timestamp) -> String {
+        match self {
+            Self { count, last: Some(_) } if count != 0 => format!("{count} ({} ago)", age(self.last, now)),
+            Self { count, .. } => count.to_string(),
+        }
     }
 }
 
@@ -78,12 +86,8 @@ impl PodColumns {
                 "Terminating".clone_into(&mut shown);
             }
         }
-        let mut restarts_shown = restarts.count.to_string();
-        if restarts.count != 0 && restarts.last.is_some() {
-            restarts_shown += &format!(" ({} ago)", age(restarts.last, now));
-        }
         let total = items(&spec["containers"]).len() + sidecars.len();
-        Self { ready: format!("{ready}/{total}"), status: shown, restarts: restarts_shown }
+        Self { ready: format!("{ready}/{total}"), status: shown, restarts: restarts.shown(now) }
     }
 }
 

@@ -102,7 +102,7 @@ pub(super) async fn wire(
     }
     let Wiring { mux, sources, sinks, runtime, handles, .. } = wiring;
     let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
-    Ok(Wired { state, handles, mux })
+    Ok(Wired { handles, state, mux })
 }
 
 /// A task that cannot fail.

@@ -72,15 +72,16 @@ type Truth = (bool, &'static str, String);
 
 const TRUE: Truth = (true, "", String::new());
 
-/// What is observed of a wanted pod: its status as a kubelet writes it. None if the workers have not taken up the
-/// pod.
+/// What is observed of a wanted pod: its status as a kubelet writes it.
+///
+/// None if the workers have not taken up the pod.
 ///
 /// `actual` is what runs with the pod's UID under our instance, `progress` is what is done about its name,
 /// and `before` is what was observed last: a condition keeps its `lastTransitionTime` until its status
 /// changes, and the pod its `startTime`.
 ///
-/// The status that the runtime gives counts, completed by the phase, the start time and the conditions that it
-/// lacks. Without one a complete pod counts as running and ready, and any other one waits.
+/// The status that the runtime gives counts, completed by the phase, the start time and the conditions that
+/// it lacks. Without one a complete pod counts as running and ready, and any other one waits.
 ///
 /// O(length of the pod's text).
 pub fn observe(
@@ -243,7 +244,8 @@ fn find<'c>(conditions: &'c [Value], name: &Value) -> Option<&'c Value> {
     conditions.iter().find(|condition| condition["type"] == *name)
 }
 
-/// The containers of a pod with their statuses. The rules are the kubelet's (`pkg/kubelet/status/generate.go`).
+/// The containers of a pod with their statuses. The rules are those of the kubelet
+/// (`pkg/kubelet/status/generate.go`).
 struct Containers<'a> {
     spec: &'a Spec,
     phase: &'a Value,

@@ -544,7 +544,7 @@ fn an_invalid_configuration_is_an_error() {
     );
     fs::write(&config, "podManifestPaths: /etc\n").unwrap();
     node.refused(&args, &expect![[r#"
-        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose
+        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, sinkConcurrency, notify, stateDir, shutdownGrace, logFormat, verbose
     "#]]);
     node.is_whole();
 }

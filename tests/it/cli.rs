@@ -170,6 +170,20 @@ fn invalid_settings_are_one_line() {
         "#]],
     );
     check(
+        &["run", "--sink", "exec=/p", "--state-dir", "none"],
+        &expect![[r#"
+            ! podmux: --state-dir: exec=/p needs a state directory, which holds what it has started
+            exit 2
+        "#]],
+    );
+    check(
+        &["run", "--sink", "jsonl", "--sink-concurrency", "0"],
+        &expect![[r#"
+            ! podmux: --sink-concurrency: 0 is not in 1..=1000
+            exit 2
+        "#]],
+    );
+    check(
         &["run", "--pod-manifest-path", "a", "--config", "missing.yaml"],
         &expect![[r#"
         ! podmux: --config missing.yaml: cannot be read; does it exist, and may this process read it?: No such file or directory (os error 2)

@@ -215,7 +215,7 @@ fn a_watch_reads_the_observed_status_of_what_the_stream_brings() {
                 let listed = with("listed", "1", pending.clone());
                 let others = [("new", "2"), ("replaced", "3"), ("gone", "5")];
                 let others = others.map(|(name, uid)| with(name, uid, pending.clone()));
-                let set = update(8, "SET", "file", &[listed.clone()]);
+                let set = update(8, "SET", "file", std::slice::from_ref(&listed));
                 lines(&[set, update(9, "ADD", "file", &others), update(10, "RECONCILE", "file", &[listed])])
             }
             None => Reply::json(200, &list(&[with("listed", "1", running)], 7)),

@@ -223,7 +223,7 @@ ADD | UPDATE | RECONCILE)
     for other in "$running/$PODMUX_POD_NAME#"*; do
         [ "$other" = "$pod" ] || [ ! -e "$other" ] || echo "$PODMUX_OP $pod beside $other" >> "$HERE/violations"
     done
-    sleep 0.$(($$ % 4))
+    if [ $(($$ % 6)) = 0 ]; then sleep 0.3; fi
     echo "$PODMUX_HASH" > "$pod"
     sleep 0.00$(($$ % 9))
     ;;
@@ -289,6 +289,13 @@ fn calls_end(directory: &Path) -> bool {
     files.all(|file| flock(File::open(file).unwrap(), FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
+/// Ends when what runs is what is wanted.
+async fn quiet(rig: &Rig, mux: &Mux) {
+    while effects(rig) != expected(&mux.merged().borrow()) {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// One round: an agent that crashes and reboots at any moment, while what is wanted changes.
 async fn round(seed: u64) {
     let random = &mut Random::new(seed);
@@ -317,10 +324,14 @@ async fn round(seed: u64) {
                 sleep(Duration::from_millis(random.below(40) as u64)).await;
                 now.change(random);
             }
+            mux.turns().await;
             if !is_last {
+                // Some lives last until all is as wanted.
+                if random.once_in(2) {
+                    drop(timeout(Duration::from_millis(500), quiet(&rig, &mux)).await);
+                }
                 return sleep(Duration::from_millis(random.below(60) as u64)).await;
             }
-            mux.turns().await;
             let begun = Instant::now();
             while effects(&rig) != expected(&mux.merged().borrow()) || !status.borrow().pods.is_empty() {
                 assert!(

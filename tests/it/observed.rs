@@ -1,6 +1,7 @@
 //! What is observed of a pod, as a kubelet writes it.
+#![allow(clippy::too_many_lines, reason = "expected output is long")]
 
-use std::sync::Arc;
+use std::{fmt::Write as _, sync::Arc};
 
 use expect_test::{Expect, expect};
 use jiff::Timestamp;
@@ -88,23 +89,18 @@ fn short(status: &Value) -> String {
     };
     let line = |parts: &[String]| format!("{}\n", parts.join(" ").trim_end());
     let mut out = line(&["phase", "reason", "message"].map(|field| text(&status[field])));
-    out += &format!("started {}\n", minute(&status["startTime"]));
+    writeln!(out, "started {}", minute(&status["startTime"])).unwrap();
     for list in ["initContainerStatuses", "containerStatuses"] {
         for container in status[list].as_array().into_iter().flatten() {
             let is = |field: &str| if container[field] == true { format!("{field} ") } else { String::new() };
-            out += &format!(
-                "- {} {}{}{}\n",
-                text(&container["name"]),
-                is("ready"),
-                is("started"),
-                container["state"]
-            );
+            let name = text(&container["name"]);
+            writeln!(out, "- {name} {}{}{}", is("ready"), is("started"), container["state"]).unwrap();
         }
     }
     for condition in status["conditions"].as_array().unwrap() {
         let since = minute(&condition["lastTransitionTime"]);
         let fields = ["type", "status", "reason", "message"].map(|field| text(&condition[field]));
-        out += &format!("{since} {}", line(&fields));
+        write!(out, "{since} {}", line(&fields)).unwrap();
     }
     out
 }
@@ -461,11 +457,11 @@ fn a_condition_keeps_its_time_until_its_status_changes() {
     ] {
         let observed = observe(&entry, actual, progress, before.as_ref(), at(minute)).unwrap();
         let conditions = observed.status["conditions"].as_array().unwrap();
-        out += &format!("{minute}: started {}", &observed.status["startTime"].as_str().unwrap()[14..16]);
+        write!(out, "{minute}: started {}", &observed.status["startTime"].as_str().unwrap()[14..16]).unwrap();
         for name in ["PodScheduled", "ContainersReady"] {
             let condition = conditions.iter().find(|condition| condition["type"] == name).unwrap();
             let since = &condition["lastTransitionTime"].as_str().unwrap()[14..16];
-            out += &format!(", {name} {} since {since}", condition["status"].as_str().unwrap());
+            write!(out, ", {name} {} since {since}", condition["status"].as_str().unwrap()).unwrap();
         }
         out.push('\n');
         before = Some(observed);

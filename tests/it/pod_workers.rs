@@ -306,9 +306,8 @@ impl Agent {
     /// Waits until this is observed, for a day of paused time at most.
     async fn shows(&mut self, fits: impl Fn(&str) -> bool) {
         let waiting = self.observed.wait_for(|all| fits(&shown(all)));
-        if timeout(Duration::from_hours(24), waiting).await.is_err() {
-            panic!("not observed:\n{}", shown(&self.observed.borrow()));
-        }
+        let is_observed = timeout(Duration::from_hours(24), waiting).await.is_ok();
+        assert!(is_observed, "not observed:\n{}", shown(&self.observed.borrow()));
     }
 
     async fn restore(&self, source: SourceName, pods: &str) {

@@ -130,6 +130,10 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
     assert_eq!(read["metadata"]["uid"], created["metadata"]["uid"]);
     let (code, refused) = node.ask("POST", "/api/v1/namespaces/default/pods", &web());
     assert_eq!((code, &refused["reason"]), (409, &"AlreadyExists".into()), "{refused}");
+    for path in [WEB, "/pods"] {
+        let (code, refused) = node.ask("PUT", path, &web());
+        assert_eq!((code, &refused["reason"]), (409, &"Conflict".into()), "{path}: {refused}");
+    }
     // The sinks beside it have acknowledged the DELETE meanwhile, and the pod stays.
     let (written, posted) = (
         || fs::read_to_string(node.at("updates")).unwrap(),
@@ -157,8 +161,8 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
         assert!(replica.pods.is_empty());
     }
     let (_, list) = node.ask("GET", "/sinks", &Value::Null);
-    let states: Vec<_> = list["items"].as_array().unwrap().iter().map(|sink| &sink["state"]).collect();
-    assert_eq!(states, ["current"; 3], "{list}");
+    let shown: Vec<_> = list["items"].as_array().unwrap().iter().map(|sink| &sink["state"]).collect();
+    assert_eq!(shown, ["current"; 3], "{list}");
     ends(agent);
 }
 

@@ -1227,8 +1227,8 @@ fn what_does_not_fit_a_runtime_is_an_error() {
     ] {
         let flags = flags(given).with("node-name", "node").with("state-dir", state);
         shown += &match load(&flags, &environment(&[RUNTIME_DIR])) {
-            Ok(settings) => format!("accepted: {}\n", value(&settings, "sink")),
-            Err(error) => format!("{error}\n"),
+            Ok(settings) => ["accepted: ", &value(&settings, "sink"), "\n"].concat(),
+            Err(error) => error.to_string() + "\n",
         };
     }
     for text in

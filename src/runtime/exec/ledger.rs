@@ -54,7 +54,7 @@ pub(super) struct Run {
 /// A row as it is stored.
 #[derive(Deserialize)]
 struct Row<'a> {
-    row: Option<String>,
+    id: Option<String>,
     boot: String,
     hash: String,
     source: String,
@@ -72,7 +72,7 @@ impl Run {
 
     fn value(&self, id: &RunId, boot: &str) -> Value {
         let head = json!({
-            "row": id.row(),
+            "id": id.row(),
             "boot": boot,
             "hash": &*self.hash,
             "source": self.source.as_str(),
@@ -91,7 +91,7 @@ impl Run {
     fn parse_file(value: &[u8], boot: &str) -> Option<(RunId, Self)> {
         let row: Row = serde_json::from_slice(value).ok()?;
         let (run, of) = Self::parse(value)?;
-        Some((RunId::parse(&row.row?)?, run)).filter(|_| of == boot)
+        Some((RunId::parse(&row.id?)?, run)).filter(|_| of == boot)
     }
 
     /// The run of a row, and the boot that it is of.

@@ -146,9 +146,12 @@ impl Exec {
 
     /// Nothing runs any more.
     pub fn wipe(&self) {
-        for part in [RUNNING, BUSY] {
-            fs::remove_dir_all(self.directory.join(part)).unwrap();
-            fs::create_dir(self.directory.join(part)).unwrap();
+        for part in [RUNNING, BUSY].map(|part| self.directory.join(part)) {
+            // One that began while the others were killed may have written meanwhile.
+            while fs::remove_dir_all(&part).is_err() {
+                self.kill_all();
+            }
+            fs::create_dir(part).unwrap();
         }
     }
 }

@@ -180,13 +180,11 @@ impl Call {
     /// Nothing else acts on this name.
     fn lock(&self) -> Option<File> {
         let busy = File::create(self.directory.join(BUSY).join(&self.key)).unwrap();
-        match flock(&busy, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Some(busy),
-            Err(_) => {
-                self.violation("it begins while another call for this name runs");
-                None
-            }
+        let is_free = flock(&busy, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if !is_free {
+            self.violation("it begins while another call for this name runs");
         }
+        is_free.then_some(busy)
     }
 
     /// The image of the pod on the standard input, which must be that of the environment.

@@ -227,7 +227,7 @@ impl Drop for World {
             self.stdout = None;
             agent.ends();
         }
-        self.exec.iter().for_each(|exec| exec.kill_all());
+        self.exec.iter().for_each(Exec::kill_all);
         let unmounted = Command::new("umount").arg(self.at("disk")).status();
         assert!(unmounted.is_ok_and(|status| status.success()) || thread::panicking());
     }
@@ -361,7 +361,9 @@ impl World {
         self.mark("k");
         self.heal_sources();
         self.wait_for("the wanted pods", |world| world.is_synced().then_some(()));
-        ["a", "b"].into_iter().for_each(|half| self.mark(half));
+        for half in ["a", "b"] {
+            self.mark(half);
+        }
         self.compare();
         self.tail.iter_mut().for_each(Tail::is_whole);
         let wanted = self.model.wanted(&self.settings).into_iter();
