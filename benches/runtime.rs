@@ -48,6 +48,7 @@ use support::{
 use tokio::{
     runtime::Builder,
     sync::{Semaphore, watch},
+    task::yield_now,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -119,7 +120,7 @@ async fn change_alone(pods: usize, rounds: u32) -> Duration {
             old = new;
         }
     };
-    let changes = changes(channel, pods, rounds, 1, &seen);
+    let changes = changes(channel, pods, rounds, 1, &seen, || true);
     let (time, (), ()) = tokio::join!(changes, merging.run(), follow);
     time
 }
@@ -129,23 +130,29 @@ async fn change_with_workers(pods: usize, rounds: u32) -> Duration {
     let (mux, merging) = Mux::new(&[SourceName::File]);
     let channel = mux.channel(SourceName::File).unwrap();
     let nothing = Nothing { synced: Semaphore::new(0) };
-    let workers = PodWorkers::new(&nothing, mux.merged()).run(CancellationToken::new());
-    let changes = changes(channel, pods, rounds, pods, &nothing.synced);
-    let (time, (), ()) = tokio::join!(changes, merging.run(), workers);
+    let workers = PodWorkers::new(&nothing, mux.merged());
+    let queue = workers.queue();
+    let changes = changes(channel, pods, rounds, pods, &nothing.synced, || queue.is_empty());
+    let (time, (), ()) = tokio::join!(changes, merging.run(), workers.run(CancellationToken::new()));
     time
 }
 
-/// Publishes the first listing, which is seen so many times, and then one change after the other. Waits for each.
+/// Publishes the first listing, which is seen so many times. Then, when all is settled, publishes one change
+/// after the other, and waits for each.
 async fn changes(
     channel: SourceChannel,
     pods: usize,
     rounds: u32,
     first: usize,
     seen: &Semaphore,
+    is_settled: impl Fn() -> bool,
 ) -> Duration {
     let [one, other] = listings(pods);
     channel.publish(one.clone());
     seen.acquire_many(u32::try_from(first).unwrap()).await.unwrap().forget();
+    while !is_settled() {
+        yield_now().await;
+    }
     let begin = Instant::now();
     for round in 0..rounds {
         channel.publish(if round % 2 == 0 { other.clone() } else { one.clone() });

@@ -114,6 +114,19 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
     let (jsonl, webhook) =
         (format!("jsonl={}", node.at("updates").display()), format!("webhook={}", receiver.url));
     let agent = node.start(&[&jsonl, &webhook]);
+    let written = || {
+        let text = fs::read_to_string(node.at("updates")).unwrap_or_default();
+        // The last line may be in writing.
+        text.rsplit_once('\n').map(|(whole, _)| whole.to_owned()).unwrap_or_default()
+    };
+    let posted = || {
+        let bodies = receiver.seen().into_iter().map(|seen| String::from_utf8(seen.body.to_vec()).unwrap());
+        bodies.collect::<String>()
+    };
+    for read in [&written as &dyn Fn() -> String, &posted] {
+        // Otherwise the pod may be in the SET of its source, with which each of these streams begins.
+        wait_for(|| read().contains(r#""op":"SET","source":"http""#).then_some(()));
+    }
     let (code, created) = node.ask("POST", "/api/v1/namespaces/default/pods", &web());
     assert_eq!(code, 201, "{created}");
     node.called(&["ADD web"]);
@@ -135,16 +148,6 @@ async fn a_posted_pod_runs_and_its_deletion_ends_when_the_runtime_no_longer_has_
         assert_eq!((code, &refused["reason"]), (409, &"Conflict".into()), "{path}: {refused}");
     }
     // The sinks beside it have acknowledged the DELETE meanwhile, and the pod stays.
-    let (written, posted) = (
-        || fs::read_to_string(node.at("updates")).unwrap(),
-        || {
-            receiver
-                .seen()
-                .iter()
-                .map(|seen| String::from_utf8(seen.body.to_vec()).unwrap())
-                .collect::<String>()
-        },
-    );
     for read in [&written as &dyn Fn() -> String, &posted] {
         wait_for(|| ops(read().lines()).contains(&"DELETE".to_owned()).then_some(()));
     }
