@@ -19,7 +19,10 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 use super::run_id::RunId;
-use crate::{host::Disk, pod::Digest};
+use crate::{
+    host::{Cancelled, Disk, Host},
+    pod::Digest,
+};
 
 /// The longest name or UID that is a part of a file's name as it is. A file's name has 255 bytes at most, and
 /// two of these parts.
@@ -77,6 +80,12 @@ impl PodFiles {
         // Not truncated first: on a full disk a pod of the same size can still be removed.
         file.write_all_at(pod, 0)?;
         file.set_len(pod.len() as u64)
+    }
+
+    /// Whether the row of the ledger is in a file.
+    pub(super) async fn has_run(&self, host: &Host) -> Result<bool, Cancelled> {
+        let run = self.run.clone();
+        host.threads.blocking(move || run.exists()).await
     }
 
     /// Writes the row of the ledger. A crash leaves it as it was or as it is. It blocks.
