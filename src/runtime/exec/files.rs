@@ -19,10 +19,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 use super::run_id::RunId;
-use crate::{
-    host::{Cancelled, Disk, Host},
-    pod::Digest,
-};
+use crate::{host::Disk, pod::Digest};
 
 /// The longest name or UID that is a part of a file's name as it is. A file's name has 255 bytes at most, and
 /// two of these parts.
@@ -82,10 +79,9 @@ impl PodFiles {
         file.set_len(pod.len() as u64)
     }
 
-    /// Whether the row of the ledger is in a file.
-    pub(super) async fn has_run(&self, host: &Host) -> Result<bool, Cancelled> {
-        let run = self.run.clone();
-        host.threads.blocking(move || run.exists()).await
+    /// Whether the row of the ledger is in a file. It blocks.
+    pub(super) fn has_run(&self) -> bool {
+        self.run.exists()
     }
 
     /// Writes the row of the ledger. A crash leaves it as it was or as it is. It blocks.
