@@ -105,6 +105,31 @@ async fn a_state_that_is_lost_or_put_back_orphans_and_forgets_no_pod() {
     run.end().await;
 }
 
+/// Found by the consumers' oracle: the row of the older state was as the new one, so no file was written.
+#[tokio::test]
+async fn a_pod_that_is_started_because_of_an_older_state_is_known_when_that_is_lost() {
+    let rig = Rig::new("");
+    let run = rig.start().await;
+    assert_eq!(run.add("db#1").await, "ok");
+    run.end().await;
+    let (state, copy) = (rig.at("state"), rig.at("copy"));
+    fs::rename(&state, &copy).unwrap();
+    let run = rig.start().await;
+    assert_eq!(run.kill("db#1").await, "ok");
+    run.end().await;
+
+    fs::remove_dir_all(&state).unwrap();
+    fs::rename(&copy, &state).unwrap();
+    let run = rig.start().await;
+    rig.script("exit 1");
+    assert_ne!(run.add("db#1").await, "ok");
+    run.end().await;
+    fs::remove_dir_all(&state).unwrap();
+    let run = rig.start().await;
+    assert_eq!(run.list().await, "db#1?");
+    run.end().await;
+}
+
 #[tokio::test]
 async fn until_the_state_is_open_nothing_is_known_and_then_it_works_at_once() {
     let rig = Rig::new("");

@@ -79,6 +79,11 @@ impl PodFiles {
         file.set_len(pod.len() as u64)
     }
 
+    /// Whether the row of the ledger is in a file. It blocks.
+    pub(super) fn has_run(&self) -> bool {
+        self.run.exists()
+    }
+
     /// Writes the row of the ledger. A crash leaves it as it was or as it is. It blocks.
     pub(super) fn write_run(&self, disk: &Disk, row: &[u8]) -> io::Result<()> {
         disk.create_dir(&self.directory)?;

@@ -64,8 +64,9 @@ impl Exec {
             let line = line.trim_end();
             if let Some(call) = line.strip_prefix("begin ") {
                 let mut words = call.split(' ');
-                let (op, key) = (words.next().unwrap(), words.next().unwrap().replacen('_', "/", 1));
-                self.law.called(op, &key, call);
+                let mut word = || words.next().unwrap();
+                let (op, key, uid) = (word(), word().replacen('_', "/", 1), word());
+                self.law.called(op, &key, uid, call);
             } else if let Some(call) = line.strip_prefix("absent ") {
                 self.law.called_in_vain(call);
             }

@@ -44,7 +44,7 @@ use self::{
     follower::Follower,
     model::Settings,
     receiver::Receiver,
-    replay::{Numbering, Reader},
+    replay::{Law, Numbering, Reader, Upheaval},
 };
 use crate::support::{
     kubernetes::not_tested, namespace::inside, plain::Connection, process::wait_for, random::Random,
@@ -332,6 +332,38 @@ fn the_receiver_notices_what_breaks_the_contract() {
     assert!(out_of_order.contains("after number Some(5) came Some(4)"), "{out_of_order}");
     let taken = heard("two", &[line(1, "SET", "http", &[])]);
     assert!(taken.contains("takes away [\"default/a\"], still wanted"), "{taken}");
+}
+
+#[test]
+fn the_law_notices_calls_of_the_program_without_a_cause() {
+    let (kept, gone) = ("default/kept", "default/gone");
+    let broken = |upheaval, op: &str, key: &str, uid: &str| {
+        let law = Law::default();
+        law.wanted([(kept.to_owned(), "file".to_owned())].into_iter());
+        law.runs([(kept.to_owned(), "1".to_owned())].into_iter());
+        law.happened(upheaval);
+        law.called(op, key, uid, "the call");
+        law.touched(key);
+        law.called(op, key, uid, "its source has changed it");
+        assert!(law.faults().len() < 2, "{:?}", law.faults());
+        !law.faults().is_empty()
+    };
+    for (upheaval, expected) in [
+        // Of the pod that runs: ADD, UPDATE, REMOVE; REMOVE of another UID; and of a pod that is not wanted: ADD, REMOVE.
+        (Upheaval::None, [true, true, true, true, true, true]),
+        (Upheaval::Reboot, [false, true, true, true, true, true]),
+        (Upheaval::State, [false, false, true, false, false, false]),
+    ] {
+        let calls = [
+            ("ADD", kept, "1"),
+            ("UPDATE", kept, "1"),
+            ("REMOVE", kept, "1"),
+            ("REMOVE", kept, "0"),
+            ("ADD", gone, "1"),
+            ("REMOVE", gone, "1"),
+        ];
+        assert_eq!(calls.map(|(op, key, uid)| broken(upheaval, op, key, uid)), expected, "{upheaval:?}");
+    }
 }
 
 #[test]

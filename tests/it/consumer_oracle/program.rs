@@ -83,8 +83,11 @@ enum Fault {
     SlowAfter,
 }
 
-/// Half of the calls succeed, so that the delays between attempts stay short.
-const FAULTS: [Fault; 14] = [
+/// Most calls succeed, so that the delays between attempts stay short.
+const FAULTS: [Fault; 17] = [
+    Fault::None,
+    Fault::None,
+    Fault::None,
     Fault::None,
     Fault::None,
     Fault::None,
@@ -247,7 +250,11 @@ impl Call {
     }
 
     fn pause(&mut self, is_long: bool) {
-        let most = if self.is_faulty { 60 } else { 5 };
+        let most = match self.is_faulty {
+            true if self.random.once_in(3) => 500,
+            true => 60,
+            false => 5,
+        };
         let millis = if is_long { LONG } else { self.random.below(most) as u64 };
         thread::sleep(Duration::from_millis(millis));
     }

@@ -182,6 +182,8 @@ pub enum Upheaval {
 struct Rules {
     /// The pods that their sources have wanted without a break since the last rest, and these sources.
     wanted: BTreeMap<String, String>,
+    /// The UID of each pod that has run then, if there is a runtime.
+    running: BTreeMap<String, String>,
     /// The pods that a source has changed since then.
     touched: BTreeSet<String>,
     /// What has happened since then to what the agent and its runtime remember.
@@ -215,13 +217,18 @@ impl Law {
         self.rules().touched.insert(key.to_owned());
     }
 
+    /// These pods run now that all is at rest.
+    pub fn runs(&self, uids: impl Iterator<Item = (String, String)>) {
+        self.rules().running = uids.collect();
+    }
+
     pub fn happened(&self, upheaval: Upheaval) {
         let mut rules = self.rules();
         rules.upheaval = rules.upheaval.max(upheaval);
     }
 
     /// The program of the runtime was called.
-    pub fn called(&self, op: &str, key: &str, call: &str) {
+    pub fn called(&self, op: &str, key: &str, uid: &str, call: &str) {
         let mut rules = self.rules();
         if rules.touched.contains(key) {
             return;
@@ -230,7 +237,8 @@ impl Law {
         let may = match (rules.wanted.contains_key(key), rules.upheaval) {
             (true, Upheaval::None) => false,
             (true, Upheaval::Reboot) => op == "ADD",
-            (true, Upheaval::State) => !is_stop,
+            // An older state may know a UID that is gone.
+            (true, Upheaval::State) => !is_stop || rules.running.get(key).is_none_or(|runs| runs != uid),
             // Nothing of this name has run since the last rest.
             (false, upheaval) => upheaval == Upheaval::State,
         };

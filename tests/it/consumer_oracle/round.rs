@@ -30,6 +30,9 @@ pub struct Round {
 /// Does a round, without the rest at its end.
 pub fn play(world: &mut World, random: &mut Random) {
     let round = Round { conflicts: random.once_in(4), calm: [2, 4, 8][random.below(3)] };
+    if world.exec.is_some() && random.once_in(2) && world.may("program") {
+        fail_at_random(world);
+    }
     for _ in 0..=random.below(STEPS) {
         if world.exec.is_some() {
             // A program needs some time to get somewhere.
@@ -96,7 +99,7 @@ fn posts(world: &mut World, random: &mut Random, round: Round) {
 
 fn fault(world: &mut World, random: &mut Random, round: Round) {
     let faults = ["disk", "disk", "stdout", "rotation", "cut", "receiver", "source", "restart", "restart"];
-    let at_a_runtime = ["program", "program", "program", "kill", "kill", "reboot", "restart", "restart"];
+    let at_a_runtime = ["program", "kill", "kill", "reboot", "restart", "restart", "restart", "restart"];
     let of_runtime = world.exec.is_some() && random.once_in(2);
     let fault = *random.pick(if of_runtime { &at_a_runtime[..] } else { &faults[..] });
     if !world.may(fault) {
@@ -128,10 +131,7 @@ fn fault(world: &mut World, random: &mut Random, round: Round) {
             world.receiver.iter().for_each(|receiver| receiver.set_faulty(true));
         }
         "source" => source_fault(world, random),
-        "program" => {
-            world.note("the program fails at random");
-            world.exec.iter().for_each(|exec| exec.set_faulty(true));
-        }
+        "program" => fail_at_random(world),
         "kill" => {
             let agent = world.agent.as_ref().map(Process::pid);
             let killed = world.exec.as_ref().is_some_and(|exec| exec.kill_one(agent, random));
@@ -147,6 +147,11 @@ fn fault(world: &mut World, random: &mut Random, round: Round) {
             restart(world, random, round, signal);
         }
     }
+}
+
+fn fail_at_random(world: &mut World) {
+    world.note("the program fails at random");
+    world.exec.iter().for_each(|exec| exec.set_faulty(true));
 }
 
 fn source_fault(world: &mut World, random: &mut Random) {
@@ -193,6 +198,8 @@ fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal)
             world.copy_state();
         }
         3 if world.put_back() => world.note("the state is put back"),
+        // The ledger of the runtime is in it.
+        4 | 5 if world.exec.is_some() && world.put_back() => world.note("the state is put back"),
         _ => {}
     }
     let mut settings = configured(&world.settings, random);

@@ -368,6 +368,7 @@ impl World {
         self.tail.iter_mut().for_each(Tail::is_whole);
         let wanted = self.model.wanted(&self.settings).into_iter();
         self.exec.iter_mut().for_each(Exec::read);
+        self.law.runs(self.exec.iter().flat_map(Exec::running).map(|(pod, _)| pod));
         self.law.wanted(wanted.map(|(key, (source, _))| (key, source)));
     }
 
