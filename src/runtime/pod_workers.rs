@@ -571,13 +571,14 @@ impl<R: PodRuntime> PodWorkers<R> {
                     is_news |= all.remove(key).is_some();
                     continue;
                 };
-                let (progress, before) = (status.pods.get(key), all.get(key));
+                let (uid, progress, before) = (entry.pod().uid(), status.pods.get(key), all.get(key));
                 let mut pods = actual.get(key).into_iter().flatten();
-                let actual = pods.find(|pod| pod.is_ours && pod.uid == *entry.pod().uid());
+                let actual = pods.find(|pod| pod.is_ours && pod.uid == *uid);
+                let was_taken_up = before.is_some_and(|before| before.uid == *uid);
                 let now_seen = Seen {
                     entry: entry.clone(),
                     actual: actual.cloned(),
-                    is_taken_up: actual.is_some() || progress.is_some() || before.is_some(),
+                    is_taken_up: actual.is_some() || progress.is_some() || was_taken_up,
                     obstacle: progress.and_then(|progress| obstacle(entry.pod(), progress)),
                 };
                 if seen.get(key) == Some(&now_seen) {

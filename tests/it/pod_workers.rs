@@ -789,6 +789,28 @@ fn assert_observed(agent: &Agent, machine: &Machine) {
     }
 }
 
+/// What is published at any moment agrees with the view and with what is done: only pods of the view are
+/// observed, every pod that is worked on is, and one that fails or waits says why.
+fn assert_published(agent: &Agent) {
+    let (view, status) = (agent.mux.merged().borrow().clone(), agent.status.borrow().clone());
+    let observed = agent.observed.borrow().clone();
+    for (key, pod) in &observed {
+        assert_eq!(view.get(key).map(|entry| entry.pod().uid()), Some(&pod.uid), "{key}");
+    }
+    for (key, progress) in &status.pods {
+        let Some(entry) = view.get(key) else { continue };
+        let status = &observed.get(key).unwrap_or_else(|| panic!("{key} is not observed")).status;
+        let reason = match (&progress.failing, progress.activity) {
+            _ if progress.uid != *entry.pod().uid() => "WaitingForPreviousPod",
+            (_, Activity::Waiting(_)) => "WaitingForSource",
+            (Some(failing), _) => failing.reason,
+            (None, _) => continue,
+        };
+        let shown = [&status["containerStatuses"][0]["state"]["waiting"]["reason"], &status["reason"]];
+        assert!(shown.contains(&&reason.into()), "{key}: {progress:?} {status}");
+    }
+}
+
 /// A status without the start of its containers: what runs was listed at other times than it was started.
 fn untimed(pod: &ObservedPod) -> Value {
     let mut status = (*pod.status).clone();
@@ -894,6 +916,9 @@ async fn run_history(seed: u64, steps: Vec<Step>) {
             Step::Vanish(name) => machine.vanish(&format!("p{name}")),
             Step::Pass(time) => sleep(Duration::from_millis(time)).await,
         }
+        // Everything that is ready runs before the paused time passes.
+        sleep(Duration::from_millis(1)).await;
+        assert_published(&agent);
     }
     // At the end every source syncs and nothing fails any more.
     for (source, pods) in &last {
