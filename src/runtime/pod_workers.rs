@@ -252,7 +252,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
     }
 
-    /// Queues every key that is not as wanted.
+    /// Queues every key that is not as wanted, or that something is still said to be done about.
     fn sweep(&self, world: &mut World) {
         world.records.retain(|key, record| {
             let is_over = record.is_good();
@@ -261,10 +261,12 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
             !is_over
         });
-        let keys: HashSet<&PodKey> = world.view.keys().chain(world.actual.keys()).collect();
+        let noted = self.status.borrow().pods.clone();
+        let keys = world.view.keys().chain(world.actual.keys()).chain(noted.keys());
+        let keys: HashSet<&PodKey> = keys.collect();
         let mut queued: Vec<(Rank, PodKey)> = Vec::new();
         for key in keys {
-            if world.decide(key) == Decision::Nothing {
+            if world.decide(key) == Decision::Nothing && !noted.contains_key(key) {
                 self.note_deletion(world, key);
             } else {
                 queued.push((world.rank(key), key.clone()));

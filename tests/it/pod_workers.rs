@@ -776,6 +776,25 @@ replaced Pending 0/1 WaitingForPreviousPod the previous pod of this name (UID 5)
     agent.shows(|all| all.ends_with("replaced Running 1/1")).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_as_wanted_without_a_call_waits_no_more() {
+    let (mut agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("a#1", File);
+            machine.state().pods.values_mut().for_each(|pod| pod.is_ours = false);
+        },
+    )
+    .await;
+    agent.want(File, "a#1").await;
+    agent.shows(|all| all.starts_with("a Pending 0/1 WaitingForOtherInstance")).await;
+    machine.state().pods.values_mut().for_each(|pod| pod.is_ours = true);
+    machine.0.changed.notify_one();
+    agent.shows(|all| all == "a Running 1/1").await;
+    assert!(agent.status.borrow().pods.is_empty());
+    assert_eq!(machine.calls(), [""; 0]);
+}
+
 /// What is published is what is observed of the state that is published.
 fn assert_observed(agent: &Agent, machine: &Machine) {
     let (view, status) = (agent.mux.merged().borrow().clone(), agent.status.borrow().clone());
