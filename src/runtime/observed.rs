@@ -60,7 +60,8 @@ impl Container {
 }
 
 /// Why a pod does not run as wanted: a word and a sentence.
-struct Obstacle {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
     reason: &'static str,
     message: String,
     /// Whether the runtime was not even asked to start the pod.
@@ -110,7 +111,8 @@ pub fn observe(
     Some(ObservedPod { uid: pod.uid().clone(), status: Arc::new(status.into()) })
 }
 
-fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
+/// Why a pod does not run as wanted, if what is done about its name says so.
+pub(super) fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
     let failing = progress.failing.as_ref();
     let waits = |reason, message| Some(Obstacle { reason, message, waits: true });
     if progress.uid != *pod.uid() {

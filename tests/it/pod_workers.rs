@@ -776,6 +776,25 @@ replaced Pending 0/1 WaitingForPreviousPod the previous pod of this name (UID 5)
     agent.shows(|all| all.ends_with("replaced Running 1/1")).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_as_wanted_without_a_call_waits_no_more() {
+    let (mut agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("a#1", File);
+            machine.state().pods.values_mut().for_each(|pod| pod.is_ours = false);
+        },
+    )
+    .await;
+    agent.want(File, "a#1").await;
+    agent.shows(|all| all.starts_with("a Pending 0/1 WaitingForOtherInstance")).await;
+    machine.state().pods.values_mut().for_each(|pod| pod.is_ours = true);
+    machine.0.changed.notify_one();
+    agent.shows(|all| all == "a Running 1/1").await;
+    assert!(agent.status.borrow().pods.is_empty());
+    assert_eq!(machine.calls(), [""; 0]);
+}
+
 /// What is published is what is observed of the state that is published.
 fn assert_observed(agent: &Agent, machine: &Machine) {
     let (view, status) = (agent.mux.merged().borrow().clone(), agent.status.borrow().clone());
@@ -786,6 +805,28 @@ fn assert_observed(agent: &Agent, machine: &Machine) {
         let actual = machine.state().pods.get(&(key.clone(), entry.pod().uid().clone())).cloned();
         let after = observe(entry, actual.as_ref(), status.pods.get(key), before, jiff::Timestamp::MAX);
         assert_eq!(before.map(untimed), after.as_ref().map(untimed), "{key}");
+    }
+}
+
+/// What is published at any moment agrees with the view and with what is done: only pods of the view are
+/// observed, every pod that is worked on is, and one that fails or waits says why.
+fn assert_published(agent: &Agent) {
+    let (view, status) = (agent.mux.merged().borrow().clone(), agent.status.borrow().clone());
+    let observed = agent.observed.borrow().clone();
+    for (key, pod) in &observed {
+        assert_eq!(view.get(key).map(|entry| entry.pod().uid()), Some(&pod.uid), "{key}");
+    }
+    for (key, progress) in &status.pods {
+        let Some(entry) = view.get(key) else { continue };
+        let status = &observed.get(key).unwrap_or_else(|| panic!("{key} is not observed")).status;
+        let reason = match (&progress.failing, progress.activity) {
+            _ if progress.uid != *entry.pod().uid() => "WaitingForPreviousPod",
+            (_, Activity::Waiting(_)) => "WaitingForSource",
+            (Some(failing), _) => failing.reason,
+            (None, _) => continue,
+        };
+        let shown = [&status["containerStatuses"][0]["state"]["waiting"]["reason"], &status["reason"]];
+        assert!(shown.contains(&&reason.into()), "{key}: {progress:?} {status}");
     }
 }
 
@@ -894,6 +935,9 @@ async fn run_history(seed: u64, steps: Vec<Step>) {
             Step::Vanish(name) => machine.vanish(&format!("p{name}")),
             Step::Pass(time) => sleep(Duration::from_millis(time)).await,
         }
+        // Everything that is ready runs before the paused time passes.
+        sleep(Duration::from_millis(1)).await;
+        assert_published(&agent);
     }
     // At the end every source syncs and nothing fails any more.
     for (source, pods) in &last {
