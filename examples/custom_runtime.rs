@@ -56,10 +56,9 @@ struct Processes {
 impl PodRuntime for &Processes {
     /// Reading `/proc` does not block: it is in memory.
     async fn list(&self) -> Result<Vec<ActualPod>, RuntimeError> {
-        // A pod may have several processes.
-        let by_uid: BTreeMap<Uid, ActualPod> =
-            self.processes()?.into_iter().map(|(_, pod)| (pod.uid.clone(), pod)).collect();
-        Ok(by_uid.into_values().collect())
+        // A pod may have several processes, and another agent may run a pod of the same UID.
+        let pods = self.processes()?.into_iter().map(|(_, pod)| ((pod.uid.clone(), pod.is_ours), pod));
+        Ok(pods.collect::<BTreeMap<(Uid, bool), ActualPod>>().into_values().collect())
     }
 
     async fn sync(&self, sync: &SyncPod) -> Result<(), RuntimeError> {

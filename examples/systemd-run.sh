@@ -16,15 +16,16 @@ ADD | UPDATE | RECONCILE)
     # One word for each argument. systemd replaces variables in commands, and Kubernetes does not.
     eval "set -- $(jq -r '.spec as $pod | $pod.containers[0] as $container | [
         "--property=Restart=\({"Never": "no", "OnFailure": "on-failure"}[$pod.restartPolicy // ""] // "always")",
+        "--property=RemainAfterExit=\(if $pod.restartPolicy == "Never" or $pod.restartPolicy == "OnFailure" then "yes" else "no" end)",
         "--property=TimeoutStopSec=\($pod.terminationGracePeriodSeconds // 30)",
         ($container.env[]? | select(.value) | "--setenv=\(.name)=\(.value)"), "--",
         ($container.command[]?, $container.args[]? | gsub("[$]"; "$$"))] | @sh')"
     exec systemd-run --quiet --collect --unit="$unit" --description="$description" --property=Type=exec \
-        --property=RemainAfterExit=yes --property=RestartSec=1 --property=StartLimitIntervalSec=0 "$@"
+        --property=RestartSec=1 --property=StartLimitIntervalSec=0 "$@"
     ;;
 DELETE)
     # Within the grace of the deletion, which may be shorter than the pod's.
-    timeout --foreground "$(jq .metadata.deletionGracePeriodSeconds)" systemctl stop "$unit" ||
+    timeout --foreground "$(jq '[.metadata.deletionGracePeriodSeconds, 1] | max')" systemctl stop "$unit" ||
         systemctl kill --signal=KILL "$unit" || true
     stop
     ;;

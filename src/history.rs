@@ -6,6 +6,8 @@
 
 use std::{
     collections::VecDeque,
+    future::pending,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    db::Sequence,
+    db::{DbError, Sequence},
     error_chain::chain,
     host::Host,
     mux::Updates,
@@ -135,9 +137,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The number of the last update of a pod. It is that of the view if the update has no number yet.
-    pub fn version(&self, key: &PodKey) -> u64 {
-        self.versions.get(key).copied().unwrap_or(self.seq)
+    /// The number of the last update of a pod; none while it has no number yet, because none can be reserved.
+    pub fn version(&self, key: &PodKey) -> Option<u64> {
+        self.versions.get(key).copied()
     }
 }
 
@@ -220,13 +222,17 @@ impl History {
     /// of the SETs with which the next run starts.
     pub async fn run(mut self) {
         let (mut failed, mut due) = (false, None);
-        let sequence = self.sequence.clone();
+        let mut reserving: Option<Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>> = None;
         loop {
             let ready = self.sequence.is_ready();
             if ready {
                 // Another task may have reserved the numbers.
                 self.recovered();
                 (failed, due) = (false, None);
+            } else if !failed && reserving.is_none() {
+                let sequence = self.sequence.clone();
+                // It goes on over requests and delays: a reservation that is not awaited is lost.
+                reserving = Some(Box::pin(async move { sequence.reserve().await }));
             }
             let is_waiting = self.outage.since().is_some();
             let at = if ready {
@@ -244,16 +250,22 @@ impl History {
                     }
                     (failed, due) = (false, None);
                 }
-                reserved = sequence.reserve(), if !ready && !failed => if let Err(error) = reserved {
-                    failed = true;
-                    self.waits(&chain(&error));
-                },
+                reserved = async {
+                    match &mut reserving {
+                        Some(reserving) => reserving.await,
+                        None => pending().await,
+                    }
+                } => {
+                    reserving = None;
+                    if let Err(error) = reserved {
+                        failed = true;
+                        self.waits(&chain(&error));
+                    }
+                }
                 () = self.updates.mux_ended(), if is_waiting => return,
                 update = self.updates.next(), if ready => match update {
-                    Some(update) => {
-                        self.unnumbered = Some(update);
-                        self.record_all();
-                    }
+                    Some(update) if self.sequence.is_ready() => self.record(update),
+                    Some(update) => self.unnumbered = Some(update),
                     None => return,
                 },
             }
@@ -270,7 +282,10 @@ impl History {
         if let Some(attempts) = self.outage.recovered() {
             tracing::info!(attempts, "history recovered: /updates continues");
         }
-        self.record_all();
+        // The others come one by one, so that requests are answered in between.
+        if let Some(update) = self.unnumbered.take() {
+            self.record(update);
+        }
         for request in std::mem::take(&mut self.waiting) {
             self.answer(Request::Beginning(request));
         }
@@ -331,7 +346,10 @@ impl History {
         match request {
             Request::Snapshot(request) => {
                 let (seq, mut versions) = (self.position(&merged), self.versions.clone());
-                // What has changed since has no number yet.
+                // What has changed since has no number yet, nor has what waits for one.
+                for pod in self.unnumbered.iter().flat_map(|update| update.pods.iter()) {
+                    versions.remove(pod.key());
+                }
                 for change in self.updates.delivered().diff(&merged) {
                     if let DiffItem::Update { new: (key, _), .. } = change {
                         versions.remove(key);

@@ -16,6 +16,9 @@ pub enum OpenError {
     /// Stdout cannot be used.
     #[error("cannot write updates to stdout")]
     Stdout(#[source] io::Error),
+    /// What a runtime needs cannot be used.
+    #[error("cannot run pods with {0}")]
+    Program(String, #[source] io::Error),
     /// A file of the sink's options cannot be used.
     #[error("cannot open the sink {0}")]
     Options(String, #[source] Box<dyn Error + Send + Sync>),
@@ -25,14 +28,19 @@ impl OpenError {
     /// Whether it may pass without a change of the settings: a reader that starts later, or a disk that
     /// is full, read-only or broken.
     pub(crate) fn may_pass(&self) -> bool {
-        use rustix::io::Errno;
-        let disk = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO].map(Errno::raw_os_error);
         match self {
             Self::NoReader(_) => true,
-            Self::File(_, error) => error.raw_os_error().is_some_and(|code| disk.contains(&code)),
-            Self::Stdout(_) | Self::Options(..) => false,
+            Self::File(_, error) => is_of_disk(error),
+            Self::Stdout(_) | Self::Options(..) | Self::Program(..) => false,
         }
     }
+}
+
+/// Whether a disk is full, read-only or broken, which may pass without a change of the settings.
+pub(crate) fn is_of_disk(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let disk = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|code| disk.contains(&code))
 }
 
 /// An option of a kind: `,NAME=VALUE` behind its target, or a field of its object.

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     hex::hex,
     host::{Disk, Host, Open, OpenFile},
+    kind::is_of_disk,
     pod::NodeName,
 };
 
@@ -17,6 +18,10 @@ use crate::{
 const MACHINE_ID: &str = "/etc/machine-id";
 /// The longest machine id that is read, in bytes: it has 33.
 const MAX_MACHINE_ID: u64 = 4096;
+/// The most symbolic links that are followed, as in the kernel.
+const MAX_LINKS: usize = 40;
+/// The kernel's id of this boot, by which a marker is noticed that no reboot has removed.
+const KERNEL_BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// The number of bytes of the digest that are enough.
 const DIGEST: usize = 8;
 
@@ -29,8 +34,7 @@ pub(super) fn instance(disk: &Disk, state_dir: Option<&Path>, node: &NodeName) -
     let machine = disk.read(Path::new(MACHINE_ID), MAX_MACHINE_ID).ok();
     let machine = machine.filter(|id| state_dir.is_some() && !id.trim_ascii().is_empty());
     let machine = machine.unwrap_or_else(|| node.as_str().as_bytes().to_vec());
-    // A directory that does not exist yet has only the path that was given.
-    let path = state_dir.map(|path| disk.canonical(path).unwrap_or_else(|_| path.to_owned()));
+    let path = state_dir.map(|path| resolved(disk, path, MAX_LINKS));
     let mut digest = Sha256::new();
     digest.update(machine.trim_ascii());
     digest.update([0]);
@@ -38,12 +42,26 @@ pub(super) fn instance(disk: &Disk, state_dir: Option<&Path>, node: &NodeName) -
     hex(&digest.finalize()[..DIGEST])
 }
 
+/// The path without symbolic links, also if what they lead to is not there now: it may be mounted later.
+fn resolved(disk: &Disk, path: &Path, links: usize) -> PathBuf {
+    if let Ok(canonical) = disk.canonical(path) {
+        return canonical;
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    match disk.read_link(path) {
+        Ok(target) if links > 0 => resolved(disk, &parent.join(target), links - 1),
+        _ => resolved(disk, parent, links).join(name),
+    }
+}
+
 /// Locked by the agent of an instance.
 const LOCK: &str = "lock";
-/// The boot marker: a random id, which is lost when the machine stops.
+/// The boot marker: a random id, which is lost when the machine stops, and the kernel's id of the boot.
 const BOOT: &str = "boot";
-/// The length of a boot marker, in bytes: a UUID.
-const BOOT_LENGTH: u64 = 36;
+/// The longest boot marker, in bytes: two UUIDs and a line end.
+const BOOT_LENGTH: u64 = 73;
+
 /// Why an instance cannot be claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
@@ -51,8 +69,15 @@ pub enum ClaimError {
     #[error("another podmux runs the pods of this instance: it has locked {}; stop it", .0.display())]
     InUse(PathBuf),
     /// Its files cannot be used.
-    #[error("cannot use {}; give it to the user that podmux runs as, or set RUNTIME_DIRECTORY to another directory", .0.display())]
+    #[error("cannot use {}; give it to the user that podmux runs as, or set RUNTIME_DIRECTORY to another directory that a reboot empties", .0.display())]
     Io(PathBuf, #[source] io::Error),
+}
+
+impl ClaimError {
+    /// Whether it may pass without a change of the settings.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Io(_, error) if is_of_disk(error))
+    }
 }
 
 /// An instance that this process has to itself, until this is dropped.
@@ -81,14 +106,20 @@ impl Instance {
             io::ErrorKind::WouldBlock => ClaimError::InUse(lock_path),
             _ => failed(error),
         })?;
+        // Where it cannot be read the directory alone says it.
+        let kernel = host.disk.read(Path::new(KERNEL_BOOT), BOOT_LENGTH).unwrap_or_default();
+        let kernel = String::from_utf8_lossy(kernel.trim_ascii());
         let kept = host.disk.read(&path, BOOT_LENGTH).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         // An agent that was killed before it had written all of it has run no pod.
-        if let Some(boot) = kept.filter(|boot| boot.len() as u64 == BOOT_LENGTH) {
-            return Ok(Self { boot, directory, _lock: lock });
+        let kept = kept.as_deref().and_then(|kept| kept.split_once('\n'));
+        let is_same = |of: &str| of.is_empty() || kernel.is_empty() || of == kernel;
+        if let Some((boot, _)) = kept.filter(|(_, of)| is_same(of)) {
+            return Ok(Self { boot: boot.to_owned(), directory, _lock: lock });
         }
         let boot = host.random.uuid().to_string();
         let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
-        marker.set_len(0).and_then(|()| marker.write_at(0, boot.as_bytes())).map_err(failed)?;
+        let text = format!("{boot}\n{kernel}");
+        marker.set_len(0).and_then(|()| marker.write_at(0, text.as_bytes())).map_err(failed)?;
         Ok(Self { boot, directory, _lock: lock })
     }
 }

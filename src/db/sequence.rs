@@ -68,7 +68,7 @@ impl Sequence {
     }
 
     /// Continues after the numbers of earlier runs, which end at `last` or where this state says.
-    /// From now on numbers are reserved in the state. Only the first call has an effect.
+    /// From now on numbers are reserved in the state. A further call only raises the numbers.
     pub fn attach(&self, db: Db, stored: &Stored, last: u64) {
         let none = BTreeMap::new();
         let rows = stored.tables.get(&Table::Streams).unwrap_or(&none).values();

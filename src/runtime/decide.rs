@@ -1,8 +1,8 @@
 //! What to do about one pod, from what is wanted, what runs and what is known of the sources. Pure.
 
-use super::{contract::ActualPod, hash::runtime_hash};
+use super::contract::ActualPod;
 use crate::{
-    pod::{Entry, Op, PodKey, SourceName},
+    pod::{Entry, Op, SourceName},
     storage::{Merged, SourceState},
 };
 
@@ -28,18 +28,18 @@ pub enum Wait {
     OtherInstance,
 }
 
-/// Decides what to do next about a key, by the rules of [`PodWorkers`](super::PodWorkers). `actual` is
-/// what runs under this key.
+/// Decides what to do next about a key, by the rules of [`PodWorkers`](super::PodWorkers). `entry` is what the
+/// view has under this key, with its [hash](super::runtime_hash), and `actual` is what runs.
 ///
 /// `changed` is [`Update`](Op::Update) or [`Reconcile`](Op::Reconcile) if the wanted pod has changed since
 /// it was synced and the runtime wants to receive each change.
 pub fn decide<'a>(
-    key: &PodKey,
+    entry: Option<(&'a Entry, &str)>,
     view: &'a Merged,
     actual: &'a [ActualPod],
     changed: Option<Op>,
 ) -> Decision<'a> {
-    let entry = view.get(key);
+    let (entry, hash) = entry.unzip();
     let wanted = entry.filter(|entry| entry.pod().deletion_timestamp().is_none());
     let is_wanted =
         |pod: &&ActualPod| pod.is_ours && wanted.is_some_and(|wanted| *wanted.pod().uid() == pod.uid);
@@ -55,7 +55,7 @@ pub fn decide<'a>(
         return Decision::Wait(wait);
     }
     let Some(pod) = actual.iter().find(is_wanted) else { return Decision::Sync(wanted, Op::Add) };
-    let is_same = pod.source == wanted.source() && *runtime_hash(wanted.pod()) == *pod.hash;
+    let is_same = pod.source == wanted.source() && hash == Some(&*pod.hash);
     match changed {
         None if is_same && pod.is_complete => Decision::Nothing,
         // What a restored source has begun to create is completed; nothing else is changed for it.

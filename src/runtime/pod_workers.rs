@@ -6,7 +6,7 @@ use std::{
     future::poll_fn,
     mem,
     pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Poll,
     time::Duration,
 };
@@ -83,6 +83,8 @@ pub struct PodWorkers<R> {
 #[derive(Debug)]
 struct World {
     view: Merged,
+    /// The hash of each pod of the view.
+    hashes: HashMap<PodKey, Arc<str>>,
     actual: HashMap<PodKey, Vec<ActualPod>>,
     is_listed: bool,
     working: HashSet<PodKey>,
@@ -122,13 +124,17 @@ impl<R: PodRuntime> PodWorkers<R> {
     /// Workers for this runtime, with [`Mux::merged`](crate::mux::Mux::merged) as what is wanted.
     pub fn new(runtime: R, merged: watch::Receiver<Merged>) -> Self {
         let host = Host::default();
+        let view = merged.borrow().clone();
+        let is_followed = runtime.follows_updates();
+        let followed = view.keys().filter(|_| is_followed).map(|key| (key.clone(), Op::Update));
         let world = World {
-            view: merged.borrow().clone(),
+            changed: followed.collect(),
+            hashes: view.iter().map(|(key, entry)| (key.clone(), runtime_hash(entry.pod()).into())).collect(),
+            view,
             actual: HashMap::new(),
             is_listed: false,
             working: HashSet::new(),
             worked: HashSet::new(),
-            changed: HashMap::new(),
             records: HashMap::new(),
             seen: HashMap::new(),
         };
@@ -229,9 +235,17 @@ impl<R: PodRuntime> PodWorkers<R> {
                 DiffItem::Update { old: (key, old), new: (_, new) } => (key, kind(old, new)),
             };
             seen.push(key);
+            match view.get(key) {
+                Some(entry) => drop(world.hashes.insert(key.clone(), runtime_hash(entry.pod()).into())),
+                None => {
+                    world.hashes.remove(key);
+                    // It is killed if it runs: no change of it is given.
+                    world.changed.remove(key);
+                }
+            }
             let op = op.filter(|op| *op != Op::Reconcile || self.runtime.follows_updates());
             let Some(op) = op else { continue };
-            if self.runtime.follows_updates() {
+            if self.runtime.follows_updates() && view.contains_key(key) {
                 let before = world.changed.get(key).copied();
                 world.changed.insert(key.clone(), before.map_or(op, |before| before.min(op)));
             }
@@ -425,7 +439,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
             Decision::Sync(entry, op) => {
                 let (pod, source) = (entry.pod().clone(), entry.source());
-                let (hash, uid) = (runtime_hash(&pod).into(), pod.uid().clone());
+                let (hash, uid) = (world.hashes.get(key).cloned()?, pod.uid().clone());
                 (Call::Sync(SyncPod { pod, source, hash, op }), uid, Activity::Syncing)
             }
             Decision::Kill(actual) => {
@@ -437,7 +451,9 @@ impl<R: PodRuntime> PodWorkers<R> {
                 (Call::Kill(KillPod { actual: actual.clone(), grace, pod }), uid, Activity::Killing)
             }
         };
-        world.changed.remove(key);
+        if matches!(call, Call::Sync(_)) {
+            world.changed.remove(key);
+        }
         world.working.insert(key.clone());
         world.worked.insert(key.clone());
         self.note(key, Some((uid, activity)));
@@ -494,7 +510,6 @@ impl<R: PodRuntime> PodWorkers<R> {
 
     /// Records that there is nothing to do about a key.
     fn settle(&self, world: &mut World, key: &PodKey) {
-        world.changed.remove(key);
         self.note(key, None);
         if !world.view.contains_key(key) && !world.actual.contains_key(key) {
             world.records.remove(key);
@@ -564,7 +579,7 @@ impl<R: PodRuntime> PodWorkers<R> {
     /// Publishes what is observed of these pods.
     fn observe<'k>(&self, world: &mut World, keys: impl IntoIterator<Item = &'k PodKey>) {
         let (now, status) = (self.host.clock.now(), self.status.borrow());
-        let World { view, actual, seen, .. } = world;
+        let World { view, hashes, actual, seen, .. } = world;
         self.observed.send_if_modified(|all| {
             let mut is_news = false;
             for key in keys {
@@ -577,11 +592,18 @@ impl<R: PodRuntime> PodWorkers<R> {
                 let mut pods = actual.get(key).into_iter().flatten();
                 let actual = pods.find(|pod| pod.is_ours && pod.uid == *uid);
                 let was_taken_up = before.is_some_and(|before| before.uid == *uid);
+                let obstacle = progress.and_then(|progress| obstacle(entry.pod(), progress));
+                let is_outdated = |pod: &ActualPod| pod.is_complete && Some(&pod.hash) != hashes.get(key);
+                let runs_as_before = actual.is_some_and(|pod| pod.status.is_none() && is_outdated(pod));
+                if was_taken_up && runs_as_before && obstacle.is_none() {
+                    // What is wanted now says nothing of what runs until the change is made.
+                    continue;
+                }
                 let now_seen = Seen {
                     entry: entry.clone(),
                     actual: actual.cloned(),
                     is_taken_up: actual.is_some() || progress.is_some() || was_taken_up,
-                    obstacle: progress.and_then(|progress| obstacle(entry.pod(), progress)),
+                    obstacle,
                 };
                 if seen.get(key) == Some(&now_seen) {
                     continue;
@@ -624,7 +646,8 @@ impl<R: PodRuntime> PodWorkers<R> {
 impl World {
     fn decide(&self, key: &PodKey) -> Decision<'_> {
         let actual = self.actual.get(key).map_or(&[][..], Vec::as_slice);
-        decide(key, &self.view, actual, self.changed.get(key).copied())
+        let wanted = self.view.get(key).zip(self.hashes.get(key).map(|hash| &**hash));
+        decide(wanted, &self.view, actual, self.changed.get(key).copied())
     }
 
     fn rank(&self, key: &PodKey) -> Rank {

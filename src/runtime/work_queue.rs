@@ -5,6 +5,7 @@ use std::{
     future::pending,
     hash::Hash,
     ops::Deref,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -235,8 +236,9 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> WorkQueue<K, R> {
     /// Cancel-safe: a key is either returned or stays in the queue.
     pub async fn get(&self) -> Option<Working<K, R>> {
         loop {
-            // A wake-up after this line is not lost, also before the first poll.
-            let woken = self.0.wake.notified();
+            let mut woken = pin!(self.0.wake.notified());
+            // Two wake-ups before the first poll would leave one permit for two waiters.
+            woken.as_mut().enable();
             let due = {
                 let mut state = self.lock();
                 if let Some(key) = state.pop() {
@@ -287,6 +289,11 @@ impl<K: Clone + Eq + Hash, R: Clone + Ord> WorkQueue<K, R> {
     /// How many keys are to be worked on, delayed ones not included.
     pub fn len(&self) -> usize {
         self.lock().queued.len()
+    }
+
+    /// How many of the keys that are to be worked on are such. O(keys).
+    pub fn count(&self, is_such: impl Fn(&K) -> bool) -> usize {
+        self.lock().queued.keys().filter(|key| is_such(key)).count()
     }
 
     /// Whether no key is to be worked on now.

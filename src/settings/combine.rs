@@ -26,7 +26,8 @@ pub struct Runtime {
     pub kind: registry::Config,
     /// How many pods are worked on at once.
     pub concurrency: usize,
-    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
+    /// Where the lock of the instance, the marker of the boot and the files of the pods are: a directory that a
+    /// reboot empties.
     pub directory: PathBuf,
 }
 

@@ -1,9 +1,12 @@
 //! The delivery of one stream of updates to one sink, with retries.
 
-use std::{error::Error, mem, pin::pin, sync::Arc, time::Duration};
+use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -114,8 +117,8 @@ pub struct Delivery<S, N = Counter> {
     last: u64,
     /// For the next update, if the stream begins with it.
     run: Option<Arc<str>>,
-    /// Whether the stream began again and nothing was acknowledged since.
-    restarted: bool,
+    /// When the sink made the stream begin again last.
+    restarted: Option<Instant>,
     host: Host,
     outage: Outage,
     status: watch::Sender<SinkStatus>,
@@ -134,7 +137,7 @@ impl<S: Sink> Delivery<S> {
             numbers: Counter::default(),
             last: 0,
             run: None,
-            restarted: false,
+            restarted: None,
             host: Host::default(),
             outage: Outage::default(),
             status,
@@ -188,7 +191,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
     /// If the sink returns [`SinkError::Fatal`].
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), DeliveryError> {
         if !self.sink.is_fresh() {
-            self.restart();
+            self.begin_again();
         }
         loop {
             let update = tokio::select! {
@@ -196,7 +199,7 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                 update = self.updates.next() => update,
                 reason = self.sink.interrupted(), if !stop.is_cancelled() => {
                     match reason {
-                        SinkError::Restart => self.restart(),
+                        SinkError::Restart => self.restart().await,
                         _ if stop.is_cancelled() => {}
                         reason => return Err(self.error(self.last + 1, reason)),
                     }
@@ -204,21 +207,39 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
                 }
             };
             let Some(update) = update else { return Ok(()) };
-            if let Err(error) = self.deliver_parts(update, &stop).await {
-                if !stop.is_cancelled() {
-                    return Err(error);
+            match self.deliver_parts(update, &stop).await {
+                Ok(true) => {}
+                // The next run starts with everything.
+                Ok(false) => return Ok(()),
+                Err(error) if !stop.is_cancelled() => return Err(error),
+                Err(_) => {
+                    // The consumer may go away during the shutdown.
+                    self.updates.mux_ended().await;
+                    return Ok(());
                 }
-                // The consumer may go away during the shutdown.
-                self.updates.mux_ended().await;
-                return Ok(());
             }
         }
     }
 
-    /// Begins the stream again.
-    fn restart(&mut self) {
+    fn begin_again(&mut self) {
         self.updates.restart();
         self.run = self.numbers.run();
+    }
+
+    /// Begins the stream again because the consumer has lost it, not more often than each [`FIRST_DELAY`].
+    async fn restart(&mut self) {
+        self.begin_again();
+        if let Some(next) = self.restarted.map(|last| last + FIRST_DELAY)
+            && next > Instant::now()
+        {
+            let (error, now) = (SinkError::Restart.to_string(), self.host.clock.now());
+            if self.outage.failed(&error, now) {
+                warn!(sink = self.name, error, "sink begins again and again");
+            }
+            self.note_failure(Some(self.last), &self.outage, &error, FIRST_DELAY);
+            sleep_until(next).await;
+        }
+        self.restarted = Some(Instant::now());
     }
 
     /// Reserves a number for the next update, with retries. Returns false if the mux ends
@@ -267,16 +288,17 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
         true
     }
 
-    /// Delivers an update, in parts if the sink's limit demands it.
+    /// Delivers an update, in parts if the sink's limit demands it. Returns false if the mux has ended before it
+    /// had a number.
     async fn deliver_parts(
         &mut self,
         update: PodUpdate,
         stop: &CancellationToken,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<bool, DeliveryError> {
         let mut parts = divide(update, self.sink.max_bytes()).into_iter().peekable();
         while let Some(update) = parts.next() {
             if !self.reserve().await {
-                return Ok(());
+                return Ok(false);
             }
             let is_last = parts.peek().is_none();
             let more = !is_last && update.op == Op::Set;
@@ -284,19 +306,14 @@ impl<S: Sink, N: Numbers> Delivery<S, N> {
             self.last = seq;
             let update = SequencedUpdate { seq, run, time, update, more };
             if !self.deliver(&update, stop).await? {
-                self.restart();
-                if mem::replace(&mut self.restarted, true) {
-                    // Nothing was acknowledged since the last time.
-                    sleep(FIRST_DELAY).await;
-                }
-                return Ok(());
+                self.restart().await;
+                return Ok(true);
             }
-            self.restarted = false;
             if is_last {
                 self.report();
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Publishes what the sink has acknowledged.

@@ -320,6 +320,21 @@ async fn numbers_that_are_just_ahead_of_the_clock_wait_for_it() {
 }
 
 #[tokio::test]
+async fn numbers_of_earlier_runs_are_not_of_this_one_if_the_state_opens_late() {
+    let disk = Disk::default();
+    let state = State::open_on(&disk).unwrap();
+    let sequence = Sequence::after("run", 100);
+    assert_eq!(sequence.take(), 101);
+    sequence.attach(state.db.clone(), &state.stored, 200);
+    assert_eq!([101, 102, 199, 201].map(|number| sequence.has_given(number)), [true, false, false, false]);
+    soon(sequence.reserve()).await.unwrap();
+    assert_eq!(sequence.take(), 201);
+    assert!(sequence.has_given(201));
+    drop(sequence);
+    state.close().await;
+}
+
+#[tokio::test]
 async fn a_number_is_below_the_durable_ceiling_before_it_is_used() {
     let disk = Disk::default();
     let state = State::open_on(&disk).unwrap();

@@ -223,13 +223,22 @@ async fn after_a_stop_a_reader_that_goes_away_during_an_update_is_no_error() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_loses_everything_again_and_again_is_not_called_without_a_pause() {
-    let mut upstream = Upstream::start();
-    let mut sink = upstream.deliver_to(Behaviour::AlwaysRestarts);
-    upstream.want("a b c").await;
-    sink.received(|received| received.attempts.len() >= 20).await;
-    let attempts = sink.received.borrow().attempts.clone();
-    let lasted = attempts[19].0 - attempts[0].0;
-    assert!(lasted >= Duration::from_secs(5), "20 attempts in {lasted:?}");
+    let behaviours = [
+        Behaviour::AlwaysRestarts,
+        Behaviour::RestartsAtSource(SourceName::File),
+        Behaviour::RestartsWhenIdle,
+    ];
+    for behaviour in behaviours {
+        let mut upstream = Upstream::start();
+        let mut sink = upstream.deliver_to(behaviour);
+        upstream.want("a b c").await;
+        // A beginning has a SET for each source.
+        sink.received(|received| received.attempts.len() >= 60).await;
+        let attempts = sink.received.borrow().attempts.clone();
+        let lasted = attempts[59].0 - attempts[0].0;
+        assert!(lasted >= Duration::from_secs(5), "60 attempts in {lasted:?}");
+        sink.status(|status| status.failing.is_some()).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

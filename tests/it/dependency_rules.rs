@@ -61,9 +61,9 @@ const RULES: &[(&str, &[&str])] = &[
     ("sink/jsonl", &["std::fs"]),
     // It signs bodies.
     ("sink/webhook", &["ring sha2"]),
-    ("runtime", &[ASYNC, "imbl", "crate::pod crate::db crate::client crate::host",
+    ("runtime", &[ASYNC, "imbl", "crate::pod crate::db crate::host",
         "crate::backoff crate::duration crate::error_chain crate::kind crate::outage",
-        "crate::mux::Updates crate::storage::Merged crate::storage::SourceState"]),
+        "crate::storage::Merged crate::storage::SourceState"]),
     // It starts processes, whose standard input is a file that they keep locked.
     ("runtime/exec", &["std::fs std::process::ExitStatus"]),
     ("server", &[ASYNC, "axum base64 futures_util http_body_util hyper hyper_util prometheus_client rcgen rustls sha2 subtle",

@@ -99,6 +99,39 @@ fn the_tour_of_the_readme_runs() {
 }
 
 #[test]
+fn the_operators_guide_saves_the_posted_pods_and_no_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("manifests")).unwrap();
+    fs::create_dir(at("bin")).unwrap();
+    fs::copy(repository("manifests/web.yaml"), at("manifests/web.yaml")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_podmux"), at("bin/podmux")).unwrap();
+    let socket = format!("unix:{}", at("socket").display());
+    let mut command = podmux(&["run", "--listen", &socket, "--state-dir"]);
+    command.arg(at("state")).arg("--pod-manifest-path").arg(at("manifests"));
+    let agent = Process::start(&mut command);
+    agent.logs("started");
+    let client = |args: &[&str]| {
+        let output = podmux(args).env("PODMUX_SERVER", &socket).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    client(&["apply", "-f", repository("manifests/registry-mirror.json").to_str().unwrap()]);
+    wait_for(|| client(&["get", "pods", "-A"]).contains(" file").then_some(()));
+    let page = read("systemd/README.md");
+    let mut blocks = blocks(section(&page, "Back up and restore")).into_iter();
+    let block = blocks.find(|block| block.text.contains("/root/pods.yaml")).unwrap();
+    let script = block.text.replace("/root/pods.yaml", at("pods.yaml").to_str().unwrap());
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).env("PATH", path_with(&at("bin"))).env("PODMUX_SERVER", &socket);
+    assert!(bash.status().unwrap().success());
+    let saved = fs::read_to_string(at("pods.yaml")).unwrap();
+    assert!(saved.contains("name: registry-mirror") && !saved.contains("name: web"), "{saved}");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ends().0, 0);
+}
+
+#[test]
 fn the_long_tour_runs() {
     run_tour(&read("docs/tour.md"));
 }

@@ -3,15 +3,17 @@
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
+    sync::Arc,
     time::Duration,
 };
 
 use expect_test::expect;
+use jiff::Timestamp;
 use podmux::{
     db::Table,
     mux::Mux,
-    pod::{ListingBuilder, Op, Origin, SourceName},
-    runtime::PodWorkers,
+    pod::{ListingBuilder, Op, Origin, Prepared, SourceName},
+    runtime::{PodRuntime as _, PodWorkers, SyncPod, runtime_hash},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -257,6 +259,35 @@ async fn a_grace_is_added_to_the_time_limit() {
     }
     // Removed otherwise: within its terminationGracePeriodSeconds, 30 s by default.
     assert_eq!(run.kill("db#2").await, "ok");
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_remove_has_the_grace_that_the_pod_asks_for() {
+    let mut rig = Rig::new("if [ $PODMUX_OP = REMOVE ]; then sleep 1000; fi");
+    rig.config.timeout = Duration::from_secs(2);
+    let run = rig.start().await;
+    let text = br#"{"metadata": {"name": "web", "uid": "1"}, "spec": {"terminationGracePeriodSeconds": 1}}"#;
+    let pod =
+        Arc::new(Prepared::from_json(text).unwrap().published_by(SourceName::File, Timestamp::UNIX_EPOCH));
+    let hash = runtime_hash(&pod).into();
+    run.exec.sync(&SyncPod { hash, source: SourceName::File, op: Op::Add, pod }).await.unwrap();
+    let error = run.kill("web#1").await;
+    assert!(error.contains("it did not end within 3s"), "{error}");
+    run.end().await;
+}
+
+#[tokio::test]
+async fn a_restart_that_failed_at_first_counts_as_a_new_start() {
+    let rig = Rig::new("");
+    let run = rig.start().await;
+    assert_eq!(run.add("web#1").await, "ok");
+    let started = run.exec.list().await.unwrap()[0].started;
+    rig.script("exit 1");
+    assert_ne!(run.sync(Op::Update, "web#1=i:2").await, "ok");
+    rig.script("");
+    assert_eq!(run.sync(Op::Update, "web#1=i:2").await, "ok");
+    assert_ne!(run.exec.list().await.unwrap()[0].started, started);
     run.end().await;
 }
 

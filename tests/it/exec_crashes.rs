@@ -177,11 +177,41 @@ async fn a_row_that_cannot_be_read_stops_everything() {
     for _ in 0..2 {
         assert_eq!(
             error(&exec).await,
-            "the row default/web/1 of the table runs in the state cannot be read; nothing is run until a copy of the state is restored"
+            "the row default/web/1 of the table runs in the state cannot be read; nothing is run until a copy of it is restored, or the podmux that wrote it is back"
         );
     }
     drop(exec);
     state.close().await;
+}
+
+#[tokio::test]
+async fn a_row_in_a_file_that_cannot_be_read_stops_everything_and_stays() {
+    let rig = Rig::new("");
+    let file = rig.at("run/exec/default_web/1.run");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "{\"future\": true}").unwrap();
+    let mut state = rig.state().await;
+    let watch = watch::channel(Ok(exec::State::new(state.db.clone(), &mut state.stored))).1;
+    let exec = rig.exec(watch, "boot-1");
+    for _ in 0..2 {
+        let error = error(&exec).await;
+        assert!(error.starts_with("the row in "), "{error}");
+        assert!(error.contains("default_web/1.run"), "{error}");
+    }
+    assert!(file.exists());
+    drop(exec);
+    state.close().await;
+}
+
+#[tokio::test]
+async fn a_row_that_was_cut_off_is_removed_at_the_next_start() {
+    let rig = Rig::new("");
+    fs::create_dir_all(rig.at("run/exec/default_web")).unwrap();
+    fs::write(rig.at("run/exec/default_web/1.new"), "{\"id\":").unwrap();
+    let run = rig.start().await;
+    assert_eq!(run.exec.list().await.unwrap().len(), 0);
+    assert_eq!(rig.files(), "");
+    run.end().await;
 }
 
 /// A runtime whose state is on a disk that can fail.
@@ -205,6 +235,9 @@ async fn without_a_durable_row_the_program_is_not_run() {
     let web = to_sync(podmux::pod::Op::Add, "web#1");
     assert_eq!(soon(exec.sync(&web)).await.unwrap_err().reason, "StateUnavailable");
     assert_eq!((rig.calls(), soon(exec.list()).await.unwrap().len()), (String::new(), 0));
+    // A pod that was never given leaves no file.
+    soon(exec.kill(&to_kill("web#1"))).await.unwrap();
+    assert_eq!((rig.calls(), rig.files()), (String::new(), String::new()));
     disk.platter().fault = None;
     soon(exec.sync(&web)).await.unwrap();
     // The program has acted, and its end cannot be written: it is removed again.

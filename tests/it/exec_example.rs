@@ -97,10 +97,10 @@ async fn the_example_runs_a_service_for_each_pod() {
         --unit=podmux-1.service
         --description=pod default/web e238cee441e9b59bcb4d6902103625df
         --property=Type=exec
-        --property=RemainAfterExit=yes
         --property=RestartSec=1
         --property=StartLimitIntervalSec=0
         --property=Restart=on-failure
+        --property=RemainAfterExit=yes
         --property=TimeoutStopSec=30
         --setenv=A=1 2
         --
@@ -129,8 +129,16 @@ async fn the_example_runs_a_service_for_each_pod() {
     let container = json!({"containers": [{"name": "c", "command": ["a"]}]});
     services.sync(pod(Op::Add, "2", &container, &label)).await;
     assert!(services.arguments("2").contains("--property=Restart=always\n"));
+    assert!(services.arguments("2").contains("--property=RemainAfterExit=no\n"));
     fs::remove_dir_all(services.rig.at("units/podmux-2.service")).unwrap();
     services.kill(None).await;
     assert_eq!(services.log(), "start podmux-2.service,");
+
+    // A deletion without a grace, of a service that does not stop.
+    services.sync(pod(Op::Add, "3", &container, &label)).await;
+    fs::write(services.rig.at("units/podmux-3.service/hangs"), "").unwrap();
+    let deletion = json!({"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 0});
+    services.kill(Some(pod(Op::Delete, "3", &container, &deletion))).await;
+    assert_eq!(services.log(), "start podmux-3.service,kill podmux-3.service,stop podmux-3.service,");
     services.run.end().await;
 }

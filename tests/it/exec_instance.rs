@@ -35,6 +35,11 @@ fn one_agent_at_a_time_has_an_instance() {
     let again = claim("0123").unwrap().boot;
     assert_ne!(again, boot);
     assert_eq!(claim("0123").unwrap().boot, again);
+    // A reboot that has not emptied it.
+    fs::write(directory.join("0123/boot"), format!("{again}\nanother-boot")).unwrap();
+    let again = claim("0123").unwrap().boot;
+    assert!(!boot.contains(&again));
+    assert_eq!(claim("0123").unwrap().boot, again);
     // A reboot empties the file system.
     fs::remove_dir_all(root.path().join("deep")).unwrap();
     assert_ne!(claim("0123").unwrap().boot, again);

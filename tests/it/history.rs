@@ -1,6 +1,6 @@
 //! The history of updates: where a watcher starts, what it receives, and slow watchers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use podmux::{
     db::Sequence,
@@ -221,6 +221,41 @@ async fn readers_are_answered_while_no_number_can_be_reserved() {
     assert_eq!(stream.reader.snapshot().await.unwrap().merged.len(), 1, "the snapshot has the merged view");
     let waits = timeout(PATIENCE, stream.reader.watch_all()).await;
     assert!(waits.is_err(), "a beginning needs numbers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_are_reserved_once_however_long_it_takes_and_whoever_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, _idle_writer, stored) =
+        podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+    let sequence = Sequence::after("run", 0);
+    sequence.attach(db.clone(), &stored, 0);
+    let mut stream = Stream::numbered(Bounds::default(), sequence);
+    for round in 0..10 {
+        stream.want(&format!("a=i:{round}")).await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(db.waiting(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_changes_while_there_are_no_numbers_does_not_keep_its_old_one() {
+    // Its update waits for a number, and is behind another one that does.
+    for others in ["", "b"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, _idle_writer, stored) =
+            podmux::db::open(&podmux::host::Host::default(), &dir.path().join("state")).unwrap();
+        let sequence = Sequence::after("run", 0);
+        let mut stream = Stream::numbered(Bounds::default(), sequence.clone());
+        stream.want("a=i:1").await;
+        let key = podmux::pod::PodKey::new("default", "a");
+        assert!(stream.reader.snapshot().await.unwrap().version(&key).is_some());
+        // From now on none can be reserved.
+        sequence.attach(db, &stored, 0);
+        stream.want(&format!("a=i:1 {others}")).await;
+        stream.want(&format!("a=i:2 {others}")).await;
+        assert_eq!(stream.reader.snapshot().await.unwrap().version(&key), None);
+    }
 }
 
 #[tokio::test]

@@ -57,6 +57,8 @@ struct State {
     delay: Duration,
     /// If it is there, calls last for a random time and fail at random.
     chaos: Option<Random>,
+    /// The digest of each pod as it was given last, by a sync that succeeded.
+    given: BTreeMap<(PodKey, Uid), String>,
 }
 
 /// A call on a key that ends or is cut off.
@@ -87,6 +89,7 @@ impl Machine {
             kills: Vec::new(),
             delay: Duration::ZERO,
             chaos: None,
+            given: BTreeMap::new(),
         };
         let (changed, events) = (Notify::new(), watch::Sender::new(0));
         Self(Arc::new(Shared { state: Mutex::new(state), changed, events, follows_updates }))
@@ -198,6 +201,7 @@ impl PodRuntime for Machine {
         if let Some(pod) = self.state().pods.get_mut(&(key.clone(), uid.clone())) {
             pod.is_complete = true;
         }
+        self.state().given.insert((key.clone(), uid.clone()), sync.pod.digest().to_string());
         self.0.events.send_modify(|events| *events += 1);
         Ok(())
     }
@@ -335,7 +339,9 @@ fn decided(listings: &[(&str, SourceName, &str)], running: &[ActualPod], changed
         let _ =
             storage.apply(&if *kind == "restored" { builder.restored_listing() } else { builder.listing() });
     }
-    match decide(&PodKey::new("default", "p"), storage.merged(), running, changed) {
+    let entry = storage.merged().get(&PodKey::new("default", "p"));
+    let hash = entry.map(|entry| runtime_hash(entry.pod()));
+    match decide(entry.zip(hash.as_deref()), storage.merged(), running, changed) {
         Decision::Sync(entry, op) => format!("{op} {}", entry.pod().uid()),
         Decision::Kill(pod) => format!("KILL {}", pod.uid),
         Decision::Wait(wait) => format!("{wait:?}"),
@@ -876,6 +882,41 @@ fn assert_wanted(agent: &Agent, machine: &Machine) {
     assert_eq!(*agent.gone.borrow(), deleted);
     assert!(agent.status.borrow().pods.is_empty(), "{:?}", agent.status.borrow());
     assert_observed(agent, machine);
+    if machine.0.follows_updates {
+        for entry in view.values().filter(|entry| entry.pod().deletion_timestamp().is_none()) {
+            let at = (entry.pod().key().clone(), entry.pod().uid().clone());
+            assert_eq!(machine.state().given.get(&at), Some(&entry.pod().digest().to_string()), "{at:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_a_restored_source_is_given_when_it_has_synced() {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let machine = Machine::with(mux.merged(), true);
+    machine.runs("a", Api);
+    let mut agent = Agent::run(mux, &machine, |workers| workers);
+    agent.status.wait_for(|status| status.is_listed).await.unwrap();
+    agent.restore(Api, "a+b:c").await;
+    quiet().await;
+    assert_eq!(machine.calls(), [""; 0]);
+    agent.want(Api, "a+b:c").await;
+    quiet().await;
+    assert_eq!(machine.calls(), ["UPDATE a#a-uid"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_given_also_if_another_uid_is_killed_first() {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let machine = Machine::with(mux.merged(), true);
+    machine.runs("p#1", File);
+    machine.runs("p#2", File);
+    let agent = Agent::run(mux, &machine, |workers| workers);
+    agent.want(File, "p#2+a:b").await;
+    quiet().await;
+    assert_eq!(machine.calls(), ["KILL p#1", "UPDATE p#2"]);
 }
 
 #[derive(Clone, Debug)]

@@ -210,13 +210,13 @@ fn the_program_of_a_runtime_must_be_executable() {
     };
     assert_eq!(with(0o755), "Some(0)");
     expect![[r#"
-        podmux: cannot open the sink exec=@/program: Permission denied (os error 13)
+        podmux: cannot run pods with exec=@/program: Permission denied (os error 13)
         Some(2)"#]]
     .assert_eq(&with(0o644));
     fs::remove_file(&program).unwrap();
     fs::create_dir(&program).unwrap();
     expect![[r#"
-        podmux: cannot open the sink exec=@/program: it is not a file
+        podmux: cannot run pods with exec=@/program: it is not a file
         Some(2)"#]]
     .assert_eq(&with(0o755));
     assert!(!place.at("run").exists(), "it only reads");

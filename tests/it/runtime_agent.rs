@@ -223,3 +223,22 @@ fn a_pod_that_fails_is_in_the_status_for_the_service_manager() {
 fn the_example_of_a_custom_runtime_runs() {
     crate::custom_runtime::main().unwrap();
 }
+
+#[test]
+fn a_state_directory_that_is_not_mounted_yet_is_the_same_instance() {
+    let node = Node::new();
+    fs::create_dir_all(node.at("disk/state")).unwrap();
+    std::os::unix::fs::symlink(node.at("disk/state"), node.at("state")).unwrap();
+    fs::write(node.at("manifests/db.yaml"), pod("db", "i:1")).unwrap();
+    let agent = node.start(&[]);
+    wait_for(|| (node.calls().len() == 1).then_some(()));
+    ends(agent);
+    fs::rename(node.at("disk"), node.at("unmounted")).unwrap();
+    let agent = Process::start(&mut node.command(&[]));
+    agent.logs("started");
+    fs::rename(node.at("unmounted"), node.at("disk")).unwrap();
+    fs::write(node.at("manifests/new.yaml"), pod("new", "i:1")).unwrap();
+    wait_for(|| (node.calls().len() > 1).then_some(()));
+    assert_eq!(node.calls()[1..], ["ADD new-node1"]);
+    ends(agent);
+}

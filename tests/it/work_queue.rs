@@ -413,3 +413,22 @@ proptest! {
         });
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn two_keys_that_are_added_at_once_wake_two_waiters() {
+    let (queue, both) = (WorkQueue::<u8>::default(), Arc::new(tokio::sync::Barrier::new(3)));
+    for _ in 0..2 {
+        let (queue, both) = (queue.clone(), both.clone());
+        tokio::spawn(async move {
+            while let Some(_key) = queue.get().await {
+                both.wait().await;
+            }
+        });
+    }
+    for _ in 0..20_000 {
+        queue.add(0, ());
+        queue.add(1, ());
+        timeout(Duration::from_mins(1), both.wait()).await.expect("a waiter sleeps beside a ready key");
+    }
+    queue.shut_down();
+}

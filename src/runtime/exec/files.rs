@@ -3,7 +3,7 @@
 //! They are in a directory that a reboot empties, so they are of this boot, also if the state directory is
 //! lost or is replaced by a copy: then they say what may run.
 //!
-//! A directory for each `namespace/name` has three files for each UID. The lock is a `flock` of the open
+//! A directory for each `namespace/name` has these files for each UID. The lock is a `flock` of the open
 //! file that the program has as its standard input. The processes that the program starts inherit it, so
 //! it is free when the last of them has ended or closed its standard input, whether the agent still runs
 //! or not.
@@ -27,6 +27,8 @@ const LONGEST: usize = 120;
 const STDIN: &str = "stdin";
 /// The row of the ledger.
 const RUN: &str = "run";
+/// A row that is being written.
+const NEW: &str = "new";
 const OUTPUT: &str = "output";
 
 /// The files of one pod.
@@ -87,11 +89,12 @@ impl PodFiles {
     /// Writes the row of the ledger. A crash leaves it as it was or as it is. It blocks.
     pub(super) fn write_run(&self, disk: &Disk, row: &[u8]) -> io::Result<()> {
         disk.create_dir(&self.directory)?;
-        let new = self.run.with_extension("new");
+        let new = self.run.with_extension(NEW);
         let file = open_private(&new)?;
-        file.set_len(0)?;
-        file.write_all_at(row, 0)?;
-        fs::rename(new, &self.run)
+        let written = file.set_len(0).and_then(|()| file.write_all_at(row, 0));
+        let written = written.and_then(|()| fs::rename(&new, &self.run));
+        // On a full disk it would keep the room that is missing.
+        written.inspect_err(|_| drop(fs::remove_file(&new)))
     }
 
     /// An empty file for what the program prints. It blocks.
@@ -115,12 +118,12 @@ impl PodFiles {
     }
 }
 
-/// The rows of the ledger that are in files. It blocks.
-pub(super) fn rows(directory: &Path) -> io::Result<Vec<Vec<u8>>> {
+/// The rows of the ledger that are in files, with their paths. It blocks.
+pub(super) fn rows(directory: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut rows = Vec::new();
     for key in keys(directory)? {
         for path in paths(&key, RUN)? {
-            rows.push(fs::read(path)?);
+            rows.push((path.clone(), fs::read(path)?));
         }
     }
     Ok(rows)
@@ -148,6 +151,10 @@ pub(super) fn sweep(directory: &Path, kept: &[RunId]) -> io::Result<()> {
             if !kept.contains(&path.with_extension(STDIN)) {
                 fs::remove_file(path)?;
             }
+        }
+        // Those that a crash cut off.
+        for path in paths(&key, NEW)? {
+            fs::remove_file(path)?;
         }
         // It may have files that are kept.
         let _ = fs::remove_dir(key);

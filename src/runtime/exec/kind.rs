@@ -46,7 +46,7 @@ fn config(given: &Given) -> Result<Config, String> {
 
 /// Whether the program is there. It may be installed later, so a start does not fail without it.
 fn check(given: &Given, host: &Host) -> Result<(), OpenError> {
-    let failed = |error: io::Error| OpenError::Options(format!("exec={}", program(given)), error.into());
+    let failed = |error: io::Error| OpenError::Program(format!("exec={}", program(given)), error);
     if !host.disk.is_file(Path::new(program(given))).map_err(failed)? {
         return Err(failed(io::Error::other("it is not a file")));
     }

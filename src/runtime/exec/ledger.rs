@@ -33,6 +33,11 @@ impl State {
         let rows = stored.tables.remove(&Table::Runs).unwrap_or_default();
         Self { db, rows: Arc::new(Mutex::new(rows)) }
     }
+
+    /// Frees the rows: the ledger has them.
+    pub(super) fn release(&self) {
+        mem::take(&mut *lock(&self.rows));
+    }
 }
 
 /// A row: what the program was given last.
@@ -87,11 +92,11 @@ impl Run {
         vec![head.into_bytes().into(), self.pod.clone(), Arc::from(*b"}")].into()
     }
 
-    /// A run of this boot that was in a file, and its key.
-    fn parse_file(value: &[u8], boot: &str) -> Option<(RunId, Self)> {
+    /// The run of a row in a file, its key, and the boot that it is of.
+    fn parse_file(value: &[u8]) -> Option<(RunId, Self, String)> {
         let row: Row = serde_json::from_slice(value).ok()?;
         let (run, of) = Self::parse(value)?;
-        Some((RunId::parse(&row.id?)?, run)).filter(|_| of == boot)
+        Some((RunId::parse(&row.id?)?, run, of))
     }
 
     /// The run of a row, and the boot that it is of.
@@ -112,7 +117,7 @@ impl Run {
 /// A row that this version cannot read.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the row {0} of the table runs in the state cannot be read; nothing is run until a copy of the state is restored"
+    "the row {0} cannot be read; nothing is run until a copy of it is restored, or the podmux that wrote it is back"
 )]
 pub(super) struct UnreadableRow(String);
 
@@ -134,21 +139,26 @@ impl Ledger {
     pub(super) fn open(
         state: &State,
         boot: &Arc<str>,
-        files: &[Vec<u8>],
+        files: &[(PathBuf, Vec<u8>)],
     ) -> Result<(Self, Vec<Change>), UnreadableRow> {
         let (mut runs, mut ended) = (BTreeMap::new(), Vec::new());
         for (row, value) in &*lock(&state.rows) {
             let read = RunId::parse(row).zip(Run::parse(value));
-            let (id, (run, of)) = read.ok_or_else(|| UnreadableRow(row.clone()))?;
+            let (id, (run, of)) =
+                read.ok_or_else(|| UnreadableRow(format!("{row} of the table runs in the state")))?;
             if of == **boot {
                 runs.insert(id, Run { started: None, is_complete: false, ..run });
             } else {
                 ended.push(Change { table: Table::Runs, key: row.clone(), value: None });
             }
         }
-        mem::take(&mut *lock(&state.rows));
-        // One of an unknown form was written by a later version.
-        runs.extend(files.iter().filter_map(|row| Run::parse_file(row, boot)));
+        for (path, row) in files {
+            let unreadable = || UnreadableRow(format!("in {}", path.display()));
+            let (id, run, of) = Run::parse_file(row).ok_or_else(unreadable)?;
+            if of == **boot {
+                runs.insert(id, run);
+            }
+        }
         Ok((Self { db: state.db.clone(), boot: boot.clone(), runs: Mutex::new(runs) }, ended))
     }
 

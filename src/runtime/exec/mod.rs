@@ -2,8 +2,8 @@
 //!
 //! `docs/exec.md` describes the protocol for those who write such a program.
 //!
-//! A program cannot be asked what runs, so [`Exec`] keeps a ledger in the database, with a row for each
-//! `namespace/name` and UID:
+//! A program cannot be asked what runs, so [`Exec`] keeps a ledger in the database, and in files that a reboot
+//! removes, with a row for each `namespace/name` and UID:
 //!
 //! | when | the row |
 //! |---|---|
@@ -55,6 +55,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How often the files of a pod that is gone are tried to be removed.
 const DISCARD_ATTEMPTS: usize = 10;
+/// How long a write of the ledger may take.
+const DISK_PATIENCE: Duration = Duration::from_secs(30);
 /// How long `list` waits for the state before it fails again.
 const STATE_PATIENCE: Duration = Duration::from_mins(1);
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
@@ -130,7 +132,7 @@ impl Exec {
             let files = files.map_err(unavailable)?.map_err(unavailable)?;
             let (ledger, ended) = Ledger::open(&open, &self.boot, &files).map_err(unavailable)?;
             // They are not in the ledger, also if they cannot be erased yet.
-            if let Err(error) = ledger.commit(ended).await {
+            if let Err(error) = in_time(ledger.commit(ended)).await {
                 debug!(error = chain(&error), "rows of earlier boots not erased");
             }
             let (directory, kept) = (self.directory.clone(), ledger.ids());
@@ -140,6 +142,7 @@ impl Exec {
             }
             // It is set once: this is under the lock.
             let _ = self.ledger.set(ledger);
+            open.release();
             *state = None;
         }
         self.ledger()
@@ -184,12 +187,17 @@ impl Exec {
         CallError::Files { directory: self.directory.clone(), source }
     }
 
+    /// Makes a row durable.
+    async fn put(&self, id: &RunId, run: &Run, files: &PodFiles) -> Result<(), RuntimeError> {
+        in_time(self.ledger()?.put(id, run, files, &self.host)).await
+    }
+
     /// Makes it durable that the pod may run, and calls the program.
     async fn call(&self, op: Op, id: &RunId, run: &Run, grace: Duration) -> Result<(), RuntimeError> {
         let failed = |error: CallError| RuntimeError::new(error.reason(), error);
         let files = PodFiles::new(&self.directory, id);
         let stdin = self.lock(&files).await.map_err(failed)?;
-        self.ledger()?.put(id, run, &files, &self.host).await.map_err(unavailable)?;
+        self.put(id, run, &files).await?;
         let (written, pod) = (files.clone(), run.pod.clone());
         let written = self.host.threads.blocking(move || written.write_stdin(&pod)).await;
         let written = written.map_err(CallError::from).map_err(failed)?;
@@ -235,7 +243,11 @@ impl PodRuntime for Exec {
         let ledger = self.ledger()?;
         let id = RunId { key: sync.pod.key().clone(), uid: sync.pod.uid().clone() };
         let before = ledger.get(&id);
-        let started = before.as_ref().and_then(|before| before.started);
+        // What is restarted for a new hash runs since then, also if the call is cut off and repeated.
+        let now = self.host.clock.now();
+        let started = before.as_ref().and_then(|before| {
+            before.started.map(|started| if before.hash == sync.hash { started } else { now })
+        });
         let mut run = Run {
             hash: sync.hash.clone(),
             source: sync.source,
@@ -253,17 +265,16 @@ impl PodRuntime for Exec {
         // Until an ADD is acknowledged, each attempt is one.
         let op = if started.is_some() { sync.op } else { Op::Add };
         self.call(op, &id, &run, Duration::ZERO).await?;
-        let same_hash = before.is_some_and(|before| before.hash == run.hash);
-        run.started = started.filter(|_| same_hash).or_else(|| Some(self.host.clock.now()));
+        run.started = started.or_else(|| Some(self.host.clock.now()));
         run.is_complete = true;
-        let files = PodFiles::new(&self.directory, &id);
-        ledger.put(&id, &run, &files, &self.host).await.map_err(unavailable)
+        self.put(&id, &run, &PodFiles::new(&self.directory, &id)).await
     }
 
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
         let ledger = self.ledger()?;
         let id = RunId { key: kill.actual.key.clone(), uid: kill.actual.uid.clone() };
-        let Some(mut run) = ledger.get(&id) else { return Ok(()) };
+        // A row that never became durable may have left its file.
+        let Some(mut run) = ledger.get(&id) else { return self.discard(&id).await };
         (run.started, run.is_complete) = (None, false);
         if let Some(pod) = &kill.pod {
             (run.pod, run.digest) = (pod.text().clone(), Run::digest_of(pod));
@@ -274,7 +285,7 @@ impl PodRuntime for Exec {
         }
         let grace = if kill.pod.is_some() { Duration::ZERO } else { grace };
         self.call(Op::Remove, &id, &run, grace).await?;
-        ledger.erase(&id).await.map_err(unavailable)?;
+        in_time(ledger.erase(&id)).await?;
         self.discard(&id).await
     }
 
@@ -297,6 +308,17 @@ fn grace_of(pod: &[u8]) -> Duration {
     let parts = serde_json::from_slice::<Parts>(pod).ok();
     let seconds = parts.and_then(|parts| parts.spec?.termination_grace_period_seconds);
     Duration::from_secs(seconds.unwrap_or(DEFAULT_GRACE))
+}
+
+/// A write of the ledger, which a disk that hangs must not keep. One that takes longer is repeated: it may
+/// become durable meanwhile.
+async fn in_time<E: std::error::Error + Send + Sync + 'static>(
+    write: impl Future<Output = Result<(), E>>,
+) -> Result<(), RuntimeError> {
+    match timeout(DISK_PATIENCE, write).await {
+        Ok(written) => written.map_err(unavailable),
+        Err(_) => Err(unavailable(std::io::Error::from(std::io::ErrorKind::TimedOut))),
+    }
 }
 
 fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> RuntimeError {

@@ -60,9 +60,9 @@ impl PageRequest {
         Ok(Self { limit, token })
     }
 
-    /// Whether the number of pods is limited.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.limit.is_some()
+    /// The most pods on it.
+    pub(crate) fn most(&self) -> usize {
+        self.limit.unwrap_or(usize::MAX)
     }
 
     /// Whether this is not the first page.

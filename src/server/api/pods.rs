@@ -58,7 +58,7 @@ pub(crate) async fn list(State(server): Server, params: Params) -> Answer {
 
 /// The number of the last change of a pod, unless its text has it already: that of a posted pod does.
 fn version(snapshot: &Snapshot, entry: &Entry) -> Option<u64> {
-    (entry.source() != SourceName::Http).then(|| snapshot.version(entry.pod().key()))
+    if entry.source() == SourceName::Http { None } else { snapshot.version(entry.pod().key()) }
 }
 
 async fn list_with(
@@ -77,7 +77,7 @@ async fn list_with(
     let (snapshot, overlay) = (server.snapshot().await?, server.overlay());
     check_version(params, page.is_continued(), snapshot.seq)?;
     let namespace = params.part("namespace").map(str::to_owned);
-    let is_long = !selector.is_empty() || (!page.is_limited() && snapshot.merged.len() > MANY_PODS);
+    let is_long = !selector.is_empty() || page.most().min(snapshot.merged.len()) > MANY_PODS;
     let warnings = unknown_sources(&snapshot.merged);
     let list = move || -> Answer {
         let in_namespace =
@@ -219,7 +219,9 @@ async fn write_set(
     let seq = server.snapshot().await.map(|snapshot| snapshot.seq.to_string()).unwrap_or_default();
     let created = written.iter().any(|written| written.outcome == Outcome::Created);
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((warnings, json_text(code, write_list(&seq, written, &server.overlay()))).into_response())
+    let (overlay, is_long) = (server.overlay(), written.len() > MANY_PODS);
+    let list = move || json_text(code, write_list(&seq, written, &overlay)).into_response();
+    Ok((warnings, if is_long { server.blocking(list).await? } else { list() }).into_response())
 }
 
 /// The result for each pod: `{"kind":"PodWriteList","apiVersion":"podmux/v1",

@@ -60,7 +60,12 @@ pub(crate) async fn scrape(State(server): State<Arc<Context>>) -> Result<Respons
     sink(&mut registry, view, now);
     // The other metrics do not depend on the history, which may wait for a disk.
     if let Ok(snapshot) = server.snapshot().await {
-        set(&mut registry, "updates_seq", "The number of the last update of /updates", snapshot.seq);
+        set(
+            &mut registry,
+            "updates_seq",
+            "The number at which a list is true now: of the last update, or of a later write",
+            snapshot.seq,
+        );
     }
     let watchers = view.connections.watchers.clone();
     registry.register("updates_watchers", "How many clients watch /updates", watchers);
@@ -199,7 +204,7 @@ fn sink(registry: &mut Registry, view: &View, now: Timestamp) {
     }
     let help = "The number of the last update that a sink has acknowledged";
     registry.register("sink_acknowledged_seq", help, acknowledged);
-    let help = "How many pods differ between what a sink has acknowledged and the merged view";
+    let help = "How many pods differ between what a sink has acknowledged and the merged view; of a runtime: how many are worked on, wait or fail";
     registry.register("sink_pods_behind", help, differing);
     let help = "How long a sink has been processing one update or waiting for its number, in seconds; 0 if it is idle";
     registry.register_with_unit("sink_busy", help, Unit::Seconds, busy);

@@ -56,7 +56,8 @@ fn runtime(runtime: &RuntimeView, wanted: usize) -> Consumer {
     let mut failing: Vec<_> = failing.collect();
     failing.sort_by_key(|(_, failing)| failing.since);
     // What runs is not known before the first list.
-    let behind = if status.is_listed { status.pods.len() + runtime.queue.len() } else { wanted };
+    let queued = || runtime.queue.count(|key| !status.pods.contains_key(key));
+    let behind = if status.is_listed { status.pods.len() + queued() } else { wanted };
     Consumer { status: runtime.as_sink(&status), behind, failing }
 }
 

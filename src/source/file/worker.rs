@@ -144,12 +144,9 @@ impl Worker {
         }
         let origins: Vec<Origin> = self.builder.origins().cloned().collect();
         for origin in origins {
-            let Some(rejection) = self.builder.rejection(&origin) else { continue };
-            let reason = rejection.reason.clone();
-            if matches!(reason, RejectionReason::Invalid(_)) {
-                self.builder.remove(&origin);
-                self.note_changed(self.name_at(&origin).to_owned().as_os_str());
-                self.builder.reject(&origin, reason);
+            let reason = self.builder.rejection(&origin).map(|rejection| rejection.reason.clone());
+            if let Some(reason) = reason {
+                self.reject(self.name_at(&origin).to_owned().as_os_str(), reason);
             }
         }
     }

@@ -189,8 +189,8 @@ impl Release {
 impl HttpSource {
     /// A source that publishes the pods of earlier runs when the state is open. Until then its
     /// pods are unknown, and writes fail with [`WriteError::Unknown`]. Without a state the posted
-    /// pods live as long as the process. The quota is the default one until [`Posts::retune`].
-    ///
+    /// pods live as long as the process. The quota is the default one until [`Posts::retune`]. `release` decides
+    /// when a pod that is being deleted is gone.
     pub fn new(
         state: Option<StateWatch>,
         sequence: Sequence,

@@ -8,8 +8,6 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::stream::own_status;
-
 /// How many lines a report shows.
 const SHOWN: usize = 40;
 
@@ -101,7 +99,7 @@ pub fn compared(pod: &Value) -> Value {
     if let Some(annotations) = annotations.as_object_mut() {
         annotations.remove(podmux::pod::SEEN);
     }
-    json!({"metadata": metadata, "annotations": annotations, "spec": pod["spec"], "status": own_status(pod)})
+    json!({"metadata": metadata, "annotations": annotations, "spec": pod["spec"], "status": pod["status"]})
 }
 
 /// What a consumer of a stream holds.

@@ -29,6 +29,10 @@ pub enum Behaviour {
     Restarts(u64),
     /// Has lost everything at each update.
     AlwaysRestarts,
+    /// Has lost everything at each update of this source.
+    RestartsAtSource(SourceName),
+    /// Has lost everything whenever it is idle.
+    RestartsWhenIdle,
     /// Accepts everything; its consumer goes away when the gate is opened.
     Leaves(watch::Receiver<bool>),
 }
@@ -77,6 +81,10 @@ impl Sink for SinkDouble {
             }
             Behaviour::Restarts(_) => {}
             Behaviour::AlwaysRestarts => return Err(SinkError::Restart),
+            Behaviour::RestartsAtSource(source) if update.update.source == UpdateSource::One(*source) => {
+                return Err(SinkError::Restart);
+            }
+            Behaviour::RestartsAtSource(_) | Behaviour::RestartsWhenIdle => {}
             Behaviour::Fatal => return Err(SinkError::fatal("the pipe is closed")),
         }
         self.received.send_modify(|received| received.replica.take(update));
@@ -87,6 +95,9 @@ impl Sink for SinkDouble {
         if let Behaviour::Leaves(gate) = &mut self.behaviour {
             drop(gate.wait_for(|open| *open).await);
             return SinkError::fatal("the reader has gone");
+        }
+        if let Behaviour::RestartsWhenIdle = self.behaviour {
+            return SinkError::Restart;
         }
         std::future::pending().await
     }

@@ -62,7 +62,12 @@ fn pods_run_as_services_and_survive_the_agent() {
     let mut labelled = sleeper("web");
     labelled["metadata"]["labels"] = json!({"a": "b"});
     machine.write("/etc/podmux/manifests/web.yaml", labelled.to_string());
-    machine.wait_for_status("has all pods", |status| status == "3 pods");
+    machine.wait_for("the label was given to the program", || {
+        let labelled = machine.ok("podmux get pods -l a=b --no-headers --ignore-not-found");
+        let sinks = machine.ok("podmux get sinks --no-headers");
+        let is_current = sinks.lines().any(|line| line.starts_with("exec=") && line.contains(" current "));
+        if labelled.contains("web-node1") && is_current { Ok(()) } else { Err(format!("{labelled}{sinks}")) }
+    });
     assert_eq!(run(&machine, &pods), all);
 
     // A manifest that goes while the agent is down ends its pod at the next start.
@@ -73,5 +78,18 @@ fn pods_run_as_services_and_survive_the_agent() {
     assert_eq!(run(&machine, &pods[..2]), all[..2]);
     machine.ok("podmux delete pod posted");
     assert_eq!(run(&machine, &pods[..1]), all[..1]);
+    // A container that ends by itself is started again.
+    let mut ends = sleeper("ends");
+    ends["spec"]["containers"][0]["command"] = json!(["sleep", "1"]);
+    machine.write("/etc/podmux/manifests/ends.yaml", ends.to_string());
+    machine.wait_for("the container is started again", || {
+        let units = machine.ok("systemctl list-units --all --plain --no-legend 'podmux-*.service'");
+        let unit = units.lines().find(|line| line.contains("default/ends-node1 ")).ok_or(units.clone())?;
+        let unit = unit.split_whitespace().next().unwrap();
+        match machine.ok(&format!("systemctl show -p NRestarts --value {unit}")).trim() {
+            "0" => Err(units),
+            _ => Ok(()),
+        }
+    });
     assert_eq!(machine.ok("systemctl list-units --failed --plain --no-legend"), "");
 }
