@@ -146,6 +146,8 @@ impl Snapshot {
 /// The first updates of a watcher, and the number after which it continues.
 type Beginning = (VecDeque<Arc<SequencedUpdate>>, u64);
 
+type Reserving = Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>;
+
 /// A request of a reader.
 #[derive(Debug)]
 enum Request {
@@ -222,7 +224,7 @@ impl History {
     /// of the SETs with which the next run starts.
     pub async fn run(mut self) {
         let (mut failed, mut due) = (false, None);
-        let mut reserving: Option<Pin<Box<dyn Future<Output = Result<(), DbError>> + Send>>> = None;
+        let mut reserving: Option<Reserving> = None;
         loop {
             let ready = self.sequence.is_ready();
             if ready {

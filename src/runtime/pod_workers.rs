@@ -235,13 +235,12 @@ impl<R: PodRuntime> PodWorkers<R> {
                 DiffItem::Update { old: (key, old), new: (_, new) } => (key, kind(old, new)),
             };
             seen.push(key);
-            match view.get(key) {
-                Some(entry) => drop(world.hashes.insert(key.clone(), runtime_hash(entry.pod()).into())),
-                None => {
-                    world.hashes.remove(key);
-                    // It is killed if it runs: no change of it is given.
-                    world.changed.remove(key);
-                }
+            if let Some(entry) = view.get(key) {
+                world.hashes.insert(key.clone(), runtime_hash(entry.pod()).into());
+            } else {
+                world.hashes.remove(key);
+                // It is killed if it runs: no change of it is given.
+                world.changed.remove(key);
             }
             let op = op.filter(|op| *op != Op::Reconcile || self.runtime.follows_updates());
             let Some(op) = op else { continue };

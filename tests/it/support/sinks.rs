@@ -79,12 +79,11 @@ impl Sink for SinkDouble {
                 self.received.send_modify(|received| received.replica = Replica::default());
                 return Err(SinkError::Restart);
             }
-            Behaviour::Restarts(_) => {}
             Behaviour::AlwaysRestarts => return Err(SinkError::Restart),
             Behaviour::RestartsAtSource(source) if update.update.source == UpdateSource::One(*source) => {
                 return Err(SinkError::Restart);
             }
-            Behaviour::RestartsAtSource(_) | Behaviour::RestartsWhenIdle => {}
+            Behaviour::Restarts(_) | Behaviour::RestartsAtSource(_) | Behaviour::RestartsWhenIdle => {}
             Behaviour::Fatal => return Err(SinkError::fatal("the pipe is closed")),
         }
         self.received.send_modify(|received| received.replica.take(update));
