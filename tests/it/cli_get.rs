@@ -209,11 +209,12 @@ fn a_watch_reads_the_observed_status_of_what_the_stream_brings() {
             Some(name @ "listed") => Reply::json(200, &with(name, "1", running)),
             Some(name @ "new") => Reply::json(200, &with(name, "2", running)),
             Some(name @ "replaced") => Reply::json(200, &with(name, "4", running)),
+            Some("busy") => Reply::json(503, &json!({})),
             Some(_) => Reply::golden("404-get").with("web", "gone"),
             None if asked.line.starts_with("GET /updates") => {
                 let pending = json!({ "phase": "Pending" });
                 let listed = with("listed", "1", pending.clone());
-                let others = [("new", "2"), ("replaced", "3"), ("gone", "5")];
+                let others = [("new", "2"), ("replaced", "3"), ("gone", "5"), ("busy", "6")];
                 let others = others.map(|(name, uid)| with(name, uid, pending.clone()));
                 let set = update(8, "SET", "file", std::slice::from_ref(&listed));
                 lines(&[set, update(9, "ADD", "file", &others), update(10, "RECONCILE", "file", &[listed])])
@@ -230,6 +231,7 @@ fn a_watch_reads_the_observed_status_of_what_the_stream_brings() {
             new        0/0     Running       0          5d     file
             replaced   0/0     Pending       0          5d     file
             gone       0/0     Pending       0          5d     file
+            busy       0/0     Unknown       0          5d     file
             listed     0/0     Running       0          5d     file
             ! connection lost: the agent has ended the stream; reconnecting
             ! Error from server (Forbidden): no more
@@ -240,6 +242,7 @@ fn a_watch_reads_the_observed_status_of_what_the_stream_brings() {
             GET /api/v1/namespaces/default/pods/new
             GET /api/v1/namespaces/default/pods/replaced
             GET /api/v1/namespaces/default/pods/gone
+            GET /api/v1/namespaces/default/pods/busy
             GET /api/v1/namespaces/default/pods/listed
             GET /updates
         "#]],

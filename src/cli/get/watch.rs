@@ -106,7 +106,12 @@ impl Watch<'_> {
             let in_scope = pods.into_iter().filter(|pod| self.is_in_scope(pod));
             let pods: Vec<Value> = in_scope.map(complete).collect();
             let op = update["op"].as_str().unwrap_or_default();
-            self.apply(op, update["source"].as_str().unwrap_or_default(), pods).await?;
+            let source = update["source"].as_str().unwrap_or_default();
+            tokio::select! {
+                biased;
+                () = &mut closed => break,
+                applied = self.apply(op, source, pods) => applied?,
+            }
         }
         Ok(0)
     }
@@ -139,11 +144,22 @@ impl Watch<'_> {
     }
 
     /// Gives each pod its observed status of now: the stream has that of the source.
-    async fn read_status(&self, pods: &mut [Value]) {
+    async fn read_status(&mut self, pods: &mut [Value]) {
         for pod in pods {
             let path = pod_path(text(&pod["metadata"]["namespace"]), name(pod));
-            // A pod that cannot be read is gone, and its removal comes next.
-            let Ok(mut read) = self.pods.connection.get(&path).await else { continue };
+            let mut read = match self.pods.connection.get(&path).await {
+                Ok(read) => read,
+                // It is gone, and its removal comes next.
+                Err(failure) if failure.is_not_found() => continue,
+                // It is unknown, and read again when the stream has the pod again.
+                Err(_) => {
+                    pod["status"] = Value::Null;
+                    if let Some(printed) = self.printed.get_mut(&key(pod)) {
+                        printed.text = pod.to_string();
+                    }
+                    continue;
+                }
+            };
             if read["metadata"]["uid"] == pod["metadata"]["uid"] && read["status"].is_object() {
                 pod["status"] = read["status"].take();
             }
