@@ -213,7 +213,8 @@ impl<'a> Wiring<'a> {
 
     /// Starts the pod workers of the runtime, if there is one. Returns which deletions are complete.
     async fn runtime(&mut self) -> anyhow::Result<Option<watch::Receiver<Gone>>> {
-        let Some(settings::Runtime { kind, concurrency, directory }) = &self.settings.runtime else {
+        let Some(settings::Runtime { kind, concurrency, directory, user_dir }) = &self.settings.runtime
+        else {
             return Ok(None);
         };
         let (host, directory, name) = (self.host.clone(), directory.clone(), self.instance.clone());
@@ -225,6 +226,8 @@ impl<'a> Wiring<'a> {
             state_dir: self.settings.state_dir.clone().context("a runtime needs a state directory")?,
             state: self.ledger.take().context("a runtime needs a state")?,
             boot: instance.boot.clone(),
+            instance: self.instance.clone(),
+            user_dir: user_dir.clone(),
             host: self.host.clone(),
         };
         let open = kind.open_runtime(opening).context("a sink is not a runtime")?;

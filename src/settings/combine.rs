@@ -292,7 +292,9 @@ pub(super) fn consumers(
         layers.invalid("sink", format!("{kind} {none}"))
     })?;
     let concurrency = flags.sink_concurrency.into();
-    Ok((sinks, Some(Runtime { kind, concurrency, directory })))
+    let user_dir = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let user_dir = user_dir.filter(|path| path.is_absolute() && !rustix::process::geteuid().is_root());
+    Ok((sinks, Some(Runtime { kind, concurrency, directory, user_dir })))
 }
 
 /// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or

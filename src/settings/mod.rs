@@ -77,6 +77,8 @@ pub struct Runtime {
     pub concurrency: usize,
     /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
     pub directory: PathBuf,
+    /// Where the sockets of the user's own services are, if the agent is not root's.
+    pub user_dir: Option<PathBuf>,
 }
 
 impl Settings {
