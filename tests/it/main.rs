@@ -71,6 +71,7 @@ mod packaged;
 mod pod_security;
 mod pod_server;
 mod pod_workers;
+mod podman;
 mod posted;
 mod reload;
 #[path = "../../examples/replay.rs"]

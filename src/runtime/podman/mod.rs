@@ -383,7 +383,7 @@ impl Podman {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
         if event.kind == "image" {
             for pod in lock(&self.pods).values() {
-                pod.image_changed();
+                pod.images_changed();
             }
         } else if let Some(uid) = event.actor.attributes.get("podmux.uid") {
             match self.get(&uid.as_str().into()) {

@@ -78,6 +78,8 @@ pub(super) struct Memory {
     held: BTreeMap<String, Held>,
     /// What is done about a container, by name.
     progress: BTreeMap<String, String>,
+    /// Some image has changed since those that could not be had were looked for.
+    has_new_images: bool,
     /// The pod's namespaces are gone, although containers need them.
     is_lost: bool,
     status: Option<Arc<Value>>,
@@ -154,12 +156,11 @@ impl Supervised {
         lock(&self.memory).steps
     }
 
-    /// Tries those containers again at once whose images could not be had.
-    pub(super) fn image_changed(&self) {
+    /// Has the images looked for that could not be had.
+    pub(super) fn images_changed(&self) {
         let mut memory = lock(&self.memory);
-        let before = memory.held.len();
-        memory.held.retain(|_, held| !held.failure.is_of_image());
-        if memory.held.len() < before {
+        if memory.held.values().any(|held| held.failure.is_of_image()) {
+            memory.has_new_images = true;
             self.wake.notify_one();
         }
     }
@@ -217,6 +218,9 @@ impl Podman {
 
     /// Looks at a pod and does what it needs. Returns whether something was done.
     async fn step(&self, api: &Api, pod: &Supervised) -> Result<bool, ApiError> {
+        if std::mem::take(&mut lock(&pod.memory).has_new_images) {
+            self.find_images(api, pod).await?;
+        }
         self.look(api, pod).await?;
         let (actions, is_up) = {
             let memory = lock(&pod.memory);
@@ -246,6 +250,22 @@ impl Podman {
             self.publish(pod);
         }
         Ok(!actions.is_empty())
+    }
+
+    /// Tries those containers again at once whose images have appeared. An attempt to pull is an event too, so
+    /// an event alone says nothing.
+    async fn find_images(&self, api: &Api, pod: &Supervised) -> Result<(), ApiError> {
+        for container in
+            pod.translation.containers.iter().filter(|container| container.pull != PullPolicy::Always)
+        {
+            let is_held = |held: &Held| held.failure.is_of_image();
+            if lock(&pod.memory).held.get(&container.name).is_some_and(is_held)
+                && api.image(container.image()).await?.is_some()
+            {
+                lock(&pod.memory).held.remove(&container.name);
+            }
+        }
+        Ok(())
     }
 
     /// How long nothing is due.
@@ -495,7 +515,7 @@ impl Podman {
 
     /// The image of a container, pulled if its policy says so.
     async fn image(&self, api: &Api, pod: &Supervised, container: &Container) -> Result<Value, Failure> {
-        let name = container.body["image"].as_str().unwrap_or_default();
+        let name = container.image();
         if !is_image_name(name) {
             let message =
                 format!("{name:?} is not the name of an image; images are not built or loaded from paths");
@@ -569,6 +589,10 @@ impl Memory {
 }
 
 impl Container {
+    fn image(&self) -> &str {
+        self.body["image"].as_str().unwrap_or_default()
+    }
+
     /// The user that its image runs as, if that is root and it must not be.
     fn root_user(&self, image: &Value) -> Option<String> {
         if !self.non_root {
