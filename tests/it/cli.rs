@@ -163,9 +163,9 @@ fn invalid_settings_are_one_line() {
         "#]],
     );
     check(
-        &["run", "--pod-manifest-path", "a", "--sink", "podman"],
+        &["run", "--pod-manifest-path", "a", "--sink", "docker"],
         &expect![[r#"
-            ! podmux: --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH, webhook=URL
+            ! podmux: --sink: unknown sink "docker"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
             exit 2
         "#]],
     );

@@ -72,6 +72,7 @@ mod pod_security;
 mod pod_server;
 mod pod_workers;
 mod podman;
+mod podman_spec;
 mod posted;
 mod reload;
 #[path = "../../examples/replay.rs"]

@@ -160,7 +160,7 @@ fn a_container_gets_what_its_pod_says() {
     let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file; touch /data/x /memory/x; \
         touch /rootfs || echo read-only; grep -c /memory /proc/mounts; grep CapEff /proc/self/status; \
         cat /etc/hosts; echo done > /dev/termination-log; exit 3"#;
-    let web = json!({
+    let mut web = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {
             "restartPolicy": "Never", "hostname": "me",
@@ -187,7 +187,6 @@ fn a_container_gets_what_its_pod_says() {
             ],
         },
     });
-    let mut web = web;
     web["spec"]["initContainers"][0]["volumeMounts"] =
         json!([{"name": "host", "mountPath": "/host"}, {"name": "memory", "mountPath": "/memory"}]);
     web["spec"]["initContainers"][0]["securityContext"] = json!({"runAsUser": 0});

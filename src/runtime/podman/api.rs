@@ -76,6 +76,12 @@ pub(super) struct Api {
     permits: Semaphore,
 }
 
+/// podman's words about a request that it refuses.
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
 type Labels = BTreeMap<String, String>;
 
 /// A pod, as podman lists it.
@@ -240,10 +246,6 @@ impl Api {
             return Ok(response);
         }
         let body = response.into_body().whole(LONGEST).await.map_err(ApiError::Client)?;
-        #[derive(Deserialize)]
-        struct Refusal {
-            message: String,
-        }
         let words = serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.message);
         Err(ApiError::Refused(status, words.unwrap_or_else(|_| status.to_string())))
     }

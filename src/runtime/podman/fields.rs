@@ -149,14 +149,14 @@ pub(super) fn unsupported(spec: &Value) -> Vec<String> {
 
 /// `pattern` is the path in the table, `path` that of the pod.
 fn walk(value: &Value, pattern: &str, path: &str, found: &mut Vec<String>) {
-    let is_empty = match value {
+    let is_absent = match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
+        // A source of a volume counts without fields too.
+        Value::Object(fields) => fields.is_empty() && !pattern.starts_with("spec.volumes[]."),
         _ => false,
     };
-    // An empty emptyDir is one; anything else that is empty is absent.
-    if is_empty && !path.contains("].") {
+    if is_absent {
         return;
     }
     let has_rows_below =
@@ -166,7 +166,10 @@ fn walk(value: &Value, pattern: &str, path: &str, found: &mut Vec<String>) {
         Some(No) => return found.push(path.to_owned()),
         Some(Only(values)) => {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            return if values.contains(&&*text) { () } else { found.push(path.to_owned()) };
+            if !values.contains(&&*text) {
+                found.push(path.to_owned());
+            }
+            return;
         }
         None if !has_rows_below => return found.push(path.to_owned()),
         Some(Yes | Inert) if !has_rows_below => return,

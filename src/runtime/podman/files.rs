@@ -19,13 +19,10 @@ pub(super) fn message_file(directory: &Path, uid: &str, container: &str, restart
 /// The directory of a pod's files. A UID may be any text.
 pub(super) fn pod_directory(directory: &Path, uid: &str) -> PathBuf {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let mut name = String::new();
-    for byte in uid.bytes() {
-        match byte {
-            byte if is_plain(byte) => name.push(byte.into()),
-            byte => name.push_str(&format!("_{byte:02x}")),
-        }
-    }
+    let part = |byte: u8| {
+        if is_plain(byte) { char::from(byte).to_string() } else { format!("_{byte:02x}") }
+    };
+    let mut name: String = uid.bytes().map(part).collect();
     // No file name is longer than 255 bytes; the UIDs of Kubernetes have 36.
     name.truncate(200);
     directory.join(format!("uid-{name}"))

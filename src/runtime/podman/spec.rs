@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::fields::unsupported;
@@ -15,7 +16,7 @@ const LONGEST_HOST_NAME: usize = 63;
 const CPU_PERIOD: i64 = 100_000;
 
 /// A pod, translated for podman.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Translation {
     /// The body of `POST pods/create`, without labels.
     pub pod: Value,
@@ -36,7 +37,7 @@ pub struct Translation {
 }
 
 /// A container, translated for podman.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Container {
     /// Its name in the pod.
     pub name: String,
@@ -59,7 +60,7 @@ pub struct Container {
 }
 
 /// What a container does for its pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Role {
     /// It runs to its end before the next one starts.
     Init,
@@ -81,7 +82,7 @@ impl Role {
 }
 
 /// A pod's `spec.restartPolicy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum RestartPolicy {
     /// After each end.
     Always,
@@ -92,7 +93,7 @@ pub enum RestartPolicy {
 }
 
 /// A container's `imagePullPolicy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PullPolicy {
     /// At each start.
     Always,

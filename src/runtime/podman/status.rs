@@ -73,8 +73,8 @@ impl Known<'_> {
             .map(|container| seen.current(&container.name))
             .collect();
         let has_run =
-            |seen: &Option<&Seen>| seen.is_some_and(|seen| seen.state != State::Created || seen.restarts > 0);
-        if !main.iter().all(has_run) {
+            |seen: Option<&Seen>| seen.is_some_and(|seen| seen.state != State::Created || seen.restarts > 0);
+        if !main.iter().copied().all(has_run) {
             return "Pending";
         }
         if !is_over(pod, seen) {
@@ -154,7 +154,8 @@ fn state(seen: &Seen) -> Value {
     match &seen.state {
         State::Created => json!({"waiting": {"reason": "ContainerCreating"}}),
         State::Running => {
-            json!({"running": seen.started.map(|started| json!({"startedAt": time(started)})).unwrap_or_else(|| json!({}))})
+            let started = seen.started.map(|started| json!({"startedAt": time(started)}));
+            json!({"running": started.unwrap_or_else(|| json!({}))})
         }
         State::Exited(exit) => json!({"terminated": terminated(seen, exit)}),
     }

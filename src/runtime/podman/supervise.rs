@@ -385,7 +385,7 @@ impl Podman {
             while !output.is_char_boundary(begin) {
                 begin += 1;
             }
-            message = output[begin..].to_owned();
+            output[begin..].clone_into(&mut message);
         }
         if message.is_empty() {
             message = inspected.error;
