@@ -472,6 +472,28 @@ fn a_partial_pod_is_completed_after_a_crash() {
 }
 
 #[test]
+fn a_pod_is_made_again_when_podman_has_lost_it_or_its_namespaces() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    node.write("web.json", &pod("web", RUNS));
+    node.ready("web");
+    let before = podman.pids("default", "web-node1");
+    let infra = podman.json(&["pod", "inspect", "podmux_default_web-node1"])["InfraContainerID"].clone();
+    podman.run(&["kill", infra.as_str().unwrap()]);
+    let is_new = |before: &[(String, i64)]| {
+        let now = podman.pids("default", "web-node1");
+        (!now.is_empty() && now != before).then_some(now)
+    };
+    let second = wait_for(|| is_new(&before));
+    node.ready("web");
+    podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
+    wait_for(|| is_new(&second));
+    node.ready("web");
+    end(agent);
+}
+
+#[test]
 fn probes_decide_on_ready_started_and_restarts() {
     let Some(podman) = Podman::start() else { return };
     let node = Node::new(&podman);
@@ -522,8 +544,10 @@ async fn refused(reply: Reply) -> String {
 
 #[tokio::test]
 async fn what_is_not_podman_is_said() {
-    expect![[r#""#]].assert_eq(&refused(Reply::mute()).await);
-    expect![[r#""#]].assert_eq(&refused(Reply::new(404, "").header("server", "Docker/27")).await);
-    expect![[r#""#]].assert_eq(&refused(Reply::ok("OK")).await);
-    expect![[r#""#]].assert_eq(&refused(Reply::ok("OK").header("libpod-api-version", "4.2.9")).await);
+    expect!["PodmanUnavailable: podman does not answer: DIR/s sent no complete response within 1s"]
+        .assert_eq(&refused(Reply::mute()).await);
+    expect!["NotPodman: DIR/s is not a socket of podman: GET /libpod/_ping is answered with 404 Not Found by Docker/27 (start podman.socket, or set --sink podman=SOCKET)"].assert_eq(&refused(Reply::new(404, "").header("server", "Docker/27")).await);
+    expect!["NotPodman: DIR/s is not a socket of podman: GET /libpod/_ping is answered with 200 OK by an unknown server (start podman.socket, or set --sink podman=SOCKET)"].assert_eq(&refused(Reply::ok("OK")).await);
+    expect!["PodmanTooOld: podman at DIR/s has version 4.2.9, but 4.3 or later is needed: upgrade podman"]
+        .assert_eq(&refused(Reply::ok("OK").header("libpod-api-version", "4.2.9")).await);
 }

@@ -113,7 +113,27 @@ fn what_podman_cannot_do_is_named() {
         ],
         "volumes": [{"name": "config", "configMap": {"name": "c"}}, {"name": "disk", "emptyDir": {"sizeLimit": "1Gi"}}],
     }));
-    expect![[r#""#]].assert_eq(&(translation.unsupported.join("\n") + "\n"));
+    expect![[r#"
+        spec.activeDeadlineSeconds
+        spec.containers[0].securityContext.runAsGroup
+        spec.containers[1].envFrom
+        spec.containers[1].env[0].valueFrom.secretKeyRef
+        spec.containers[1].env[1].valueFrom.fieldRef
+        spec.containers[1].lifecycle
+        spec.containers[1].livenessProbe.grpc
+        spec.containers[1].readinessProbe.httpGet.port
+        spec.containers[1].readinessProbe.httpGet.scheme
+        spec.containers[1].resources.limits.ephemeral-storage
+        spec.containers[1].securityContext.procMount
+        spec.containers[1].securityContext.runAsGroup
+        spec.containers[1].volumeMounts[1].subPath
+        spec.runtimeClassName
+        spec.securityContext.sysctls
+        spec.someField
+        spec.volumes[0].configMap
+        spec.volumes[1].emptyDir.sizeLimit
+    "#]]
+    .assert_eq(&(translation.unsupported.join("\n") + "\n"));
     // A part of a volume is not replaced by the whole.
     assert_eq!(translation.containers[1].body.get("volumes"), None);
 }

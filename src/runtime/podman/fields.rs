@@ -143,12 +143,12 @@ pub const TABLE: &[(&str, Support, &str)] = &[
 /// The paths of the fields of a spec that podman cannot do. O(size of the spec × rows).
 pub(super) fn unsupported(spec: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    walk(spec, "spec", "spec", &mut found);
+    walk(spec, "spec", "spec", false, &mut found);
     found
 }
 
-/// `pattern` is the path in the table, `path` that of the pod.
-fn walk(value: &Value, pattern: &str, path: &str, found: &mut Vec<String>) {
+/// `pattern` is the path in the table, `path` that of the pod. `is_done` tells whether a row above says that it is done.
+fn walk(value: &Value, pattern: &str, path: &str, is_done: bool, found: &mut Vec<String>) {
     let is_absent = match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),
@@ -171,25 +171,21 @@ fn walk(value: &Value, pattern: &str, path: &str, found: &mut Vec<String>) {
             }
             return;
         }
-        None if !has_rows_below => return found.push(path.to_owned()),
-        Some(Yes | Inert) if !has_rows_below => return,
+        None if !has_rows_below && !is_done => return found.push(path.to_owned()),
+        Some(Yes | Inert) | None if !has_rows_below => return,
         _ => {}
     }
-    let is_row = row.is_some();
+    let is_done = is_done || row.is_some();
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                let pattern =
-                    format!("{pattern}.{}", if name == "initContainers" { "containers" } else { name });
-                let is_below = TABLE.iter().any(|row| row.0.starts_with(&pattern));
-                if !is_row || is_below {
-                    walk(value, &pattern, &format!("{path}.{name}"), found);
-                }
+                let row = if name == "initContainers" { "containers" } else { name };
+                walk(value, &format!("{pattern}.{row}"), &format!("{path}.{name}"), is_done, found);
             }
         }
         Value::Array(items) => {
             for (index, value) in items.iter().enumerate() {
-                walk(value, &format!("{pattern}[]"), &format!("{path}[{index}]"), found);
+                walk(value, &format!("{pattern}[]"), &format!("{path}[{index}]"), is_done, found);
             }
         }
         _ => {}

@@ -269,7 +269,11 @@ impl Podman {
         if let Some(listed) = usable {
             let pod = Arc::new(Supervised::new(sync, translation.clone(), listed));
             self.look(api, &pod).await?;
-            if pod.is_usable() || api.start(&listed.infra_id).await.is_ok() {
+            if pod.is_usable() {
+                return Ok(pod);
+            }
+            // A crash came before its namespaces were made.
+            if pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
                 self.look(api, &pod).await?;
                 return Ok(pod);
             }

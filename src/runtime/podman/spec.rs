@@ -403,7 +403,7 @@ impl Reader<'_> {
 
     fn resources(&self, body: &mut Value) {
         let of = |kind: &str, name: &str| Quantity::parse(self.container["resources"][kind][name].as_str()?);
-        let milli = |kind: &str| of(kind, "cpu").map(|cpu| cpu.to_milli().to_i64_up());
+        let milli = |kind: &str| of(kind, "cpu").map(|cpu| cpu.to_milli_i64_up());
         let mut limits = Map::new();
         if let Some(bytes) =
             of("limits", "memory").map(|memory| memory.to_i64_up()).filter(|bytes| *bytes > 0)

@@ -20,7 +20,7 @@ use super::{
     Podman,
     api::{Api, ApiError, ListedContainer, ListedPod},
     files, lock,
-    plan::{Action, Exit, Observation, Plan, Seen, State, delay, plan},
+    plan::{Action, Exit, Observation, Plan, Seen, State, delay, is_over, plan},
     probe::Probing,
     spec::{Container, PullPolicy, Translation, pod_name},
     status::Known,
@@ -80,7 +80,7 @@ pub(super) struct Memory {
     progress: BTreeMap<String, String>,
     /// Some image has changed since those that could not be had were looked for.
     has_new_images: bool,
-    /// The pod's namespaces are gone, although containers need them.
+    /// The pod's namespaces are gone, although it is not over.
     is_lost: bool,
     status: Option<Arc<Value>>,
 }
@@ -148,8 +148,13 @@ impl Supervised {
 
     /// Whether its namespaces are there, or not needed any more.
     pub(super) fn is_usable(&self) -> bool {
-        let memory = lock(&self.memory);
-        memory.seen.is_up || !memory.plan.needs_namespaces()
+        let seen = &lock(&self.memory).seen;
+        seen.is_up || is_over(&self.translation, seen)
+    }
+
+    /// Whether it has no container yet.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.memory).seen.containers.is_empty()
     }
 
     pub(super) fn steps(&self) -> u64 {
@@ -168,12 +173,6 @@ impl Supervised {
     fn make_plan(&self, memory: &Memory, now: Timestamp) -> Plan {
         let held = |name: &str| memory.held.get(name).is_some_and(|held| held.until > now);
         plan(&self.translation, &memory.seen, now, |seen| self.probing.result(seen).0, held)
-    }
-}
-
-impl Plan {
-    fn needs_namespaces(&self) -> bool {
-        self.actions.iter().any(|action| matches!(action, Action::Create { .. } | Action::Start { .. }))
     }
 }
 
@@ -222,11 +221,8 @@ impl Podman {
             self.find_images(api, pod).await?;
         }
         self.look(api, pod).await?;
-        let (actions, is_up) = {
-            let memory = lock(&pod.memory);
-            (memory.plan.actions.clone(), memory.seen.is_up)
-        };
-        if !is_up && lock(&pod.memory).plan.needs_namespaces() {
+        let actions = lock(&pod.memory).plan.actions.clone();
+        if !pod.is_usable() {
             // The workers find it incomplete and sync it: then it is made again.
             lock(&pod.memory).is_lost = true;
             self.changed.notify_one();
