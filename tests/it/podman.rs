@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     podman::{IMAGE, Node, Podman, RUNS, condition, container, pod},
-    process::{Process, wait_for},
+    process::{Process, podmux, wait_for},
     web::{Reply, Web},
 };
 
@@ -125,7 +125,9 @@ fn pods_of_others_are_left_alone() {
     barrier(&node, &podman);
     assert_eq!(podman.pids("default", "theirs-node1"), theirs);
     assert_eq!(pid(), stranger);
-    agents.into_iter().for_each(end);
+    for agent in agents {
+        end(agent);
+    }
 }
 
 #[test]
@@ -151,22 +153,18 @@ fn namespaces_keep_pods_of_one_name_apart() {
     end(agent);
 }
 
-#[test]
-fn a_container_gets_what_its_pod_says() {
-    let Some(podman) = Podman::start() else { return };
-    let node = Node::new(&podman);
-    let host = node.path("host");
-    let agent = node.start();
-    let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file; touch /data/x /memory/x; \
-        touch /rootfs || echo read-only; grep -c /memory /proc/mounts; grep CapEff /proc/self/status; \
-        cat /etc/hosts; echo done > /dev/termination-log; exit 3"#;
+/// A pod that ends with 3 after it has shown what it was given.
+fn curious(host: &Path) -> Value {
+    let script = r#"echo "$1 $A $B $N"; id; hostname; cat /host/file /memory/kept; \
+        touch /data/x /memory/x && echo written; grep CapEff /proc/self/status; cat /etc/hosts; \
+        echo done > /dev/termination-log; exit 3"#;
     let mut web = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {
             "restartPolicy": "Never", "hostname": "me",
             "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["far"]}],
             "securityContext": {"runAsUser": 1000, "runAsGroup": 2000, "supplementalGroups": [3000]},
-            "initContainers": [container("make", "echo made > /host/file; echo made > /memory/kept")],
+            "initContainers": [container("make", "echo made > /host/file; echo kept > /memory/kept")],
             "containers": [{
                 "name": "c", "image": IMAGE, "command": ["sh", "-c", script, "sh"], "args": ["$(A)-$$(A)-$(C)"],
                 "env": [
@@ -190,7 +188,16 @@ fn a_container_gets_what_its_pod_says() {
     web["spec"]["initContainers"][0]["volumeMounts"] =
         json!([{"name": "host", "mountPath": "/host"}, {"name": "memory", "mountPath": "/memory"}]);
     web["spec"]["initContainers"][0]["securityContext"] = json!({"runAsUser": 0});
-    node.write("web.json", &web);
+    web
+}
+
+#[test]
+fn a_container_gets_what_its_pod_says() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let host = node.path("host");
+    let agent = node.start();
+    node.write("web.json", &curious(&host));
     let status = node.until("web", "failed", |status| status["phase"] == "Failed");
     let ended = &state(&status)["terminated"];
     assert_eq!(
@@ -208,7 +215,8 @@ fn a_container_gets_what_its_pod_says() {
         "uid=1000(1000) gid=2000(2000) groups=2000(2000),3000",
         "me",
         "made",
-        "read-only",
+        "kept",
+        "written",
         "CapEff:\t0000000000000000",
         "1.2.3.4\tfar",
     ] {
@@ -217,8 +225,9 @@ fn a_container_gets_what_its_pod_says() {
     let inspected = podman.json(&["inspect", "podmux_default_web-node1_c_0"]);
     assert_eq!(inspected[0]["HostConfig"]["Memory"], 32 << 20);
     assert_eq!(inspected[0]["HostConfig"]["CpuQuota"], 50_000);
+    assert_eq!(inspected[0]["HostConfig"]["ReadonlyRootfs"], true);
     assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "podmux_default_web-node1_memory"]);
-    assert!(Path::new(&host).join("file").exists());
+    assert!(host.join("file").exists());
     node.remove("web.json");
     wait_for(|| (podman.pods().is_empty() && podman.volumes().is_empty()).then_some(()));
     let files = || fs::read_dir(node.path("state/podman")).map_or(0, Iterator::count);
@@ -491,6 +500,54 @@ fn a_pod_is_made_again_when_podman_has_lost_it_or_its_namespaces() {
     wait_for(|| is_new(&second));
     node.ready("web");
     end(agent);
+}
+
+#[test]
+fn what_a_removed_pod_has_left_is_removed() {
+    let Some(podman) = Podman::start() else { return };
+    let node = Node::new(&podman);
+    let agent = node.start();
+    let mut web = pod("web", RUNS);
+    web["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    web["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    node.write("web.json", &web);
+    node.ready("web");
+    agent.signal(Signal::KILL);
+    agent.ends();
+    // As after a crash between the removal of the pod and that of its volumes.
+    node.remove("web.json");
+    podman.run(&["pod", "rm", "--force", "--time", "0", "podmux_default_web-node1"]);
+    podman.run(&[
+        "volume",
+        "create",
+        "--label",
+        "podmux.uid=x",
+        "--label",
+        "podmux.instance=other",
+        "theirs",
+    ]);
+    assert_eq!(podman.volumes(), ["podmux_default_web-node1_data", "theirs"]);
+    let agent = node.start();
+    wait_for(|| (podman.volumes() == ["theirs"]).then_some(()));
+    end(agent);
+}
+
+#[test]
+fn a_socket_is_an_absolute_path() {
+    let refused = |sink: &str| {
+        let mut run = podmux(&["run", "--pod-manifest-path", "a", "--sink", sink]);
+        let output = run.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    expect![[r#"
+        podmux: --sink: podman=SOCKET needs an absolute path: podman=/run/podman/podman.sock
+    "#]]
+    .assert_eq(&refused("podman=podman.sock"));
+    expect![[r#"
+        podmux: --sink: podman=SOCKET needs an absolute path: podman=/run/podman/podman.sock
+    "#]]
+    .assert_eq(&refused("podman=unix:"));
 }
 
 #[test]

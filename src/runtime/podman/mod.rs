@@ -26,6 +26,7 @@
 //! once after a start of the agent, whatever state a crash has left it in, and a pod that is complete stays as it is.
 
 mod api;
+mod context;
 mod fields;
 mod files;
 pub(super) mod kind;
@@ -39,9 +40,8 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     io,
     net::{IpAddr, UdpSocket},
-    path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -62,11 +62,13 @@ use tracing::debug;
 
 pub use self::{
     api::ApiError,
+    context::Config,
     fields::{Support, TABLE},
     spec::{Container, PullPolicy, RestartPolicy, Role, Translation, translate},
 };
 use self::{
     api::{Api, Event, ListedContainer, ListedPod},
+    context::{Context, lock},
     supervise::Supervised,
 };
 use super::contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod};
@@ -74,7 +76,6 @@ use crate::{
     backoff::Backoff,
     client::ClientError,
     error_chain::chain,
-    host::Host,
     outage::Outage,
     pod::{PodKey, Uid},
 };
@@ -85,48 +86,18 @@ const LONGEST_DELAY: Duration = Duration::from_secs(30);
 /// The longest grace that a stop waits for.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
-/// Where podman is, and whose pods are run.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// podman's socket.
-    pub socket: PathBuf,
-    /// The directory for the files of termination messages.
-    pub directory: PathBuf,
-    /// What tells our pods from those of other agents, over restarts.
-    pub instance: Arc<str>,
-    /// How long podman has to answer a query; four times as long for a change.
-    pub timeout: Duration,
-    /// The machine.
-    pub host: Host,
-}
-
-impl Config {
-    /// podman at a socket with a time limit of 30 s.
-    pub fn new(socket: PathBuf, directory: PathBuf, instance: Arc<str>) -> Self {
-        Self { socket, directory, instance, timeout: Duration::from_secs(30), host: Host::default() }
-    }
-}
-
 /// The podman runtime. See the [module](self).
 #[derive(Debug)]
 pub struct Podman {
-    config: Config,
+    context: Context,
     /// Making it reads no files, so it fails only if that changes.
     api: Result<Api, Arc<ClientError>>,
     pods: Mutex<HashMap<Uid, Arc<Supervised>>>,
     /// The pods whose supervision has not begun.
     new: Mutex<Vec<Arc<Supervised>>>,
     has_new: Notify,
-    changed: Notify,
     /// Whether what crashes have left was removed.
     is_swept: AtomicBool,
-    /// The node's address.
-    address: Mutex<Option<Arc<str>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic ends the workers, so what it leaves is not used.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Podman {
@@ -134,14 +105,12 @@ impl Podman {
     pub fn new(config: Config) -> Self {
         let api = Api::new(&config.socket, config.timeout, &config.host).map_err(Arc::new);
         Self {
-            config,
+            context: Context { config, changed: Notify::new(), address: Mutex::default() },
             api,
             pods: Mutex::default(),
             new: Mutex::default(),
             has_new: Notify::new(),
-            changed: Notify::new(),
             is_swept: AtomicBool::new(false),
-            address: Mutex::default(),
         }
     }
 
@@ -154,7 +123,7 @@ impl Podman {
     }
 
     fn is_ours(&self, labels: &BTreeMap<String, String>) -> bool {
-        labels.get("podmux.instance").is_some_and(|instance| **instance == *self.config.instance)
+        labels.get("podmux.instance").is_some_and(|instance| **instance == *self.context.config.instance)
     }
 
     /// Ends the supervision of a pod, and waits for its end. Its status stays.
@@ -185,8 +154,10 @@ impl Podman {
                 api.remove("volumes", &volume).await?;
             }
         }
-        let directory = files::pod_directory(&self.config.directory, uid);
-        if let Ok(Err(error)) = self.config.host.threads.blocking(move || files::discard(&directory)).await {
+        let directory = files::pod_directory(&self.context.config.directory, uid);
+        if let Ok(Err(error)) =
+            self.context.config.host.threads.blocking(move || files::discard(&directory)).await
+        {
             debug!(%error, "files of a pod not removed");
         }
         Ok(())
@@ -248,7 +219,7 @@ impl Podman {
             ("podmux.uid", &**uid),
             ("podmux.namespace", key.namespace()),
             ("podmux.name", key.name()),
-            ("podmux.instance", &*self.config.instance),
+            ("podmux.instance", &*self.context.config.instance),
         ];
         labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
@@ -263,25 +234,25 @@ impl Podman {
                 |name: &str, value: &str| labels.get(&name.to_owned()).is_some_and(|label| *label == value);
             has("podmux.hash", &sync.hash)
                 && has("podmux.source", sync.source.as_str())
-                && has("podmux.instance", &self.config.instance)
+                && has("podmux.instance", &self.context.config.instance)
         };
         let usable = found.iter().find(is_same).filter(|_| found.len() == 1);
         if let Some(listed) = usable {
             let pod = Arc::new(Supervised::new(sync, translation.clone(), listed));
-            self.look(api, &pod).await?;
+            self.context.look(api, &pod).await?;
             if pod.is_usable() {
                 return Ok(pod);
             }
             // A crash came before its namespaces were made.
             if pod.is_empty() && api.start(&listed.infra_id).await.is_ok() {
-                self.look(api, &pod).await?;
+                self.context.look(api, &pod).await?;
                 return Ok(pod);
             }
         }
         self.tear_down(sync.pod.uid(), None).await?;
         let listed = self.create(api, sync, &translation).await?;
         let pod = Arc::new(Supervised::new(sync, translation, &listed));
-        self.look(api, &pod).await?;
+        self.context.look(api, &pod).await?;
         Ok(pod)
     }
 
@@ -294,9 +265,9 @@ impl Podman {
                 api.remove("volumes", &volume).await?;
             }
         }
-        let directory = self.config.directory.clone();
+        let directory = self.context.config.directory.clone();
         let kept = uids.iter().map(|uid| files::pod_directory(&directory, uid)).collect();
-        let swept = self.config.host.threads.blocking(move || files::sweep(&directory, &kept)).await;
+        let swept = self.context.config.host.threads.blocking(move || files::sweep(&directory, &kept)).await;
         if let Ok(Err(error)) = swept {
             debug!(%error, "files of removed pods not removed");
         }
@@ -304,7 +275,7 @@ impl Podman {
     }
 
     async fn list_all(&self, api: &Api) -> Result<Vec<ActualPod>, ApiError> {
-        *lock(&self.address) = node_address().ok().map(|address| address.to_string().into());
+        *lock(&self.context.address) = node_address().ok().map(|address| address.to_string().into());
         let steps: HashMap<Uid, u64> =
             lock(&self.pods).iter().map(|(uid, pod)| (uid.clone(), pod.steps())).collect();
         let (pods, containers) =
@@ -324,12 +295,13 @@ impl Podman {
             if let Some(pod) = supervised {
                 let containers = by_pod.remove(&listed.id).unwrap_or_default();
                 // What the supervision has seen since is newer.
-                if steps.get(&actual.uid) == Some(&pod.steps()) && self.observe(api, &pod, containers).await?
+                if steps.get(&actual.uid) == Some(&pod.steps())
+                    && self.context.observe(api, &pod, containers).await?
                 {
                     pod.wake.notify_one();
                 }
                 actual.is_complete = pod.is_complete();
-                actual.status = Some(self.publish(&pod));
+                actual.status = Some(self.context.publish(&pod));
             }
             all.push(actual);
         }
@@ -357,7 +329,7 @@ impl Podman {
         loop {
             let error = match api.events().await {
                 Ok(mut lines) => {
-                    outage.log("podman", "event stream", None, self.config.host.clock.now());
+                    outage.log("podman", "event stream", None, self.context.config.host.clock.now());
                     backoff.reset();
                     // What has happened before is not in the stream.
                     self.wake_all();
@@ -371,8 +343,8 @@ impl Podman {
                 }
                 Err(error) => chain(&error),
             };
-            outage.log("podman", "event stream", Some(&error), self.config.host.clock.now());
-            sleep(backoff.next(self.config.host.random.fraction())).await;
+            outage.log("podman", "event stream", Some(&error), self.context.config.host.clock.now());
+            sleep(backoff.next(self.context.config.host.random.fraction())).await;
         }
     }
 
@@ -380,7 +352,7 @@ impl Podman {
         for pod in lock(&self.pods).values() {
             pod.wake.notify_one();
         }
-        self.changed.notify_one();
+        self.context.changed.notify_one();
     }
 
     fn event(&self, line: &[u8]) {
@@ -392,10 +364,10 @@ impl Podman {
         } else if let Some(uid) = event.actor.attributes.get("podmux.uid") {
             match self.get(&uid.as_str().into()) {
                 Some(pod) => pod.wake.notify_one(),
-                None => self.changed.notify_one(),
+                None => self.context.changed.notify_one(),
             }
         } else if event.kind == "pod" {
-            self.changed.notify_one();
+            self.context.changed.notify_one();
         }
     }
 }
@@ -413,7 +385,7 @@ impl PodRuntime for Podman {
         }
         self.release(uid).await;
         let pod = self.adopt(api, sync).await.map_err(failed("CreatePodSandboxError"))?;
-        self.publish(&pod);
+        self.context.publish(&pod);
         lock(&self.pods).insert(uid.clone(), pod.clone());
         lock(&self.new).push(pod);
         self.has_new.notify_one();
@@ -430,11 +402,11 @@ impl PodRuntime for Podman {
     }
 
     async fn changed(&self) {
-        self.changed.notified().await;
+        self.context.changed.notified().await;
     }
 
     fn status(&self, uid: &Uid) -> Option<Arc<Value>> {
-        self.get(uid).map(|pod| self.publish(&pod))
+        self.get(uid).map(|pod| self.context.publish(&pod))
     }
 
     async fn run(&self, stop: &CancellationToken) {
@@ -442,7 +414,7 @@ impl PodRuntime for Podman {
         let mut pods = FuturesUnordered::new();
         let mut events = std::pin::pin!(self.follow_events(api));
         loop {
-            pods.extend(lock(&self.new).drain(..).map(|pod| self.supervise(api, pod)));
+            pods.extend(lock(&self.new).drain(..).map(|pod| self.context.supervise(api, pod)));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,

@@ -11,17 +11,17 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::{
     sync::{self, Notify},
-    time::{sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::{
-    Podman,
     api::{Api, ApiError, ListedContainer, ListedPod},
-    files, lock,
+    context::{Context, lock},
+    files,
     plan::{Action, Exit, Observation, Plan, Seen, State, delay, is_over, plan},
-    probe::Probing,
+    probe::{Kind, Probing},
     spec::{Container, PullPolicy, Translation, pod_name},
     status::Known,
 };
@@ -176,7 +176,7 @@ impl Supervised {
     }
 }
 
-impl Podman {
+impl Context {
     /// Supervises a pod until it is killed.
     pub(super) async fn supervise(&self, api: &Api, pod: Arc<Supervised>) {
         let _alive = pod.alive.lock().await;
@@ -186,6 +186,50 @@ impl Podman {
             () = self.control(api, &pod) => {}
             () = self.probe(api, &pod) => {}
         }
+    }
+
+    /// Probes the running containers of a pod.
+    pub(super) async fn probe(&self, api: &Api, pod: &Supervised) {
+        let probing = &pod.probing;
+        loop {
+            let due = self.next_probe(pod);
+            let Some((at, index, seen)) = due else {
+                probing.changed().await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                () = probing.changed() => continue,
+                () = sleep_until(at) => {}
+            }
+            let (probe, address) = (&probing.probes[index], self.address_of(pod));
+            let passed = probe.run(api, &self.config.host, &seen, address.as_deref()).await;
+            let Some((has_passed, is_news)) = probing.note(index, &seen, passed) else { continue };
+            if is_news && !has_passed && probe.kind != Kind::Readiness {
+                let kind = if probe.kind == Kind::Startup { "startup" } else { "liveness" };
+                info!(container = probe.container, kind, "probe failed; container stopped");
+                // Its end is an event, and the container is started again by the pod's restartPolicy.
+                let _ = api.stop(&seen.id, probe.grace).await;
+            }
+            if is_news {
+                self.publish(pod);
+                pod.wake.notify_one();
+            }
+        }
+    }
+
+    fn next_probe(&self, pod: &Supervised) -> Option<(Instant, usize, Seen)> {
+        let (memory, now) = (lock(&pod.memory), self.config.host.clock.now());
+        let running = memory.seen.containers.iter().filter(|seen| seen.state == State::Running);
+        pod.probing.due(&running.collect::<Vec<_>>(), now)
+    }
+
+    /// The address that a pod's probes go to. A pod of a user without root has none that the node reaches.
+    fn address_of(&self, pod: &Supervised) -> Option<String> {
+        if pod.translation.host_network {
+            return Some(lock(&self.address).as_deref().unwrap_or("127.0.0.1").to_owned());
+        }
+        lock(&pod.memory).seen.addresses.first().cloned()
     }
 
     async fn control(&self, api: &Api, pod: &Supervised) {

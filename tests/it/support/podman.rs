@@ -57,10 +57,9 @@ impl Podman {
         let image = image()?;
         let dir = tempfile::Builder::new().prefix("pm").tempdir().unwrap();
         // A container cannot have higher limits than the test where it may not raise them.
-        let config = format!(
-            "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
-             [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\nlog_driver = \"k8s-file\"\n",
-        );
+        let config = "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
+                      [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
+                      log_driver = \"k8s-file\"\n";
         fs::write(dir.path().join("containers.conf"), config).unwrap();
         let mut podman = Self { dir, service: None };
         podman.run(&["import", "--quiet", image.to_str().unwrap(), IMAGE]);
