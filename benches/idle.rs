@@ -24,8 +24,6 @@ mod plain;
 mod support;
 
 use std::{
-    collections::BTreeMap,
-    fs,
     io::{BufRead as _, BufReader, Write as _},
     net::TcpListener,
     thread,
@@ -33,8 +31,9 @@ use std::{
 };
 
 use cluster::Cluster;
-use rustix::param::clock_ticks_per_second;
-use support::{Agent, Form, Manifests, field, number_argument, status, wants_figures};
+use support::{
+    Agent, Form, Manifests, cpu_seconds, new_wakeups, number_argument, status, wakeups, wants_figures,
+};
 
 /// How long to wait after the start: tokio keeps idle threads for blocking work for ten seconds.
 const SETTLE: Duration = Duration::from_secs(15);
@@ -91,30 +90,4 @@ fn polled() -> String {
         }
     });
     url
-}
-
-/// The processor time of a process, ended threads included, in steps of 10 ms.
-fn cpu_seconds(id: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-    // The program's name may contain spaces, so fields are counted from its end.
-    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    let ticks = |field: usize| fields[field - 3].parse::<u64>().unwrap();
-    let (user, system) = (ticks(14), ticks(15));
-    (user + system) as f64 / clock_ticks_per_second() as f64
-}
-
-/// The number of voluntary sleeps of each thread; each one ends with a wake-up.
-fn wakeups(id: u32) -> BTreeMap<String, u64> {
-    let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
-    let counts = threads.filter_map(|thread| {
-        let thread = thread.unwrap();
-        // The thread may have ended.
-        let status = fs::read_to_string(thread.path().join("status")).ok()?;
-        Some((thread.file_name().into_string().unwrap(), field(&status, "voluntary_ctxt_switches")))
-    });
-    counts.collect()
-}
-
-fn new_wakeups(id: u32, before: &BTreeMap<String, u64>) -> u64 {
-    wakeups(id).iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum()
 }

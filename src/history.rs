@@ -229,9 +229,10 @@ impl History {
                 (failed, due) = (false, None);
             }
             let is_waiting = self.outage.since().is_some();
-            let at = match ready {
-                true => Instant::now(),
-                false => *due.get_or_insert_with(|| Instant::now() + RESERVE_DELAY),
+            let at = if ready {
+                Instant::now()
+            } else {
+                *due.get_or_insert_with(|| Instant::now() + RESERVE_DELAY)
             };
             tokio::select! {
                 biased;

@@ -26,11 +26,13 @@
 //!
 //! * `source`: the file, http, url and api sources.
 //! * `sink::Jsonl`: the updates as JSON lines.
+//! * `runtime::exec`: pods that a program starts and stops.
+//! * `registry`: how the built-in sinks and runtimes are written in the settings.
 //! * `history`: the newest updates, for those who watch them over HTTP.
 //! * `db`: the database with what outlives the process.
 //! * `server` and `client`: the HTTP server and the one HTTP client.
 //! * `supervise`: named tasks with one stop token and one deadline.
-//! * `age`, `agent`, `cli`, `settings`, `systemd` and `telemetry`: the rest of the program,
+//! * `age`, `agent`, `cli`, `pod_columns`, `settings`, `systemd` and `telemetry`: the rest of the program,
 //!   not part of the crate's stable interface.
 //!
 //! # Features
@@ -49,12 +51,13 @@
 //! | task | input | output | ends when |
 //! |---|---|---|---|
 //! | `source file` | the file system | listings into its [`SourceChannel`](mux::SourceChannel) | it is stopped |
-//! | `source http` | writes, what the sinks have acknowledged | commits, listings, answers | it is stopped |
+//! | `source http` | writes, what the sinks have acknowledged or the runtime no longer has | commits, listings, answers | it is stopped |
 //! | `source url` | a URL | listings into its channel | it is stopped |
 //! | `source api` | an API server's list and watch | listings into its channel | it is stopped |
 //! | `db` | commits | the database file | every writer has ended |
 //! | `mux` | the sources' listings | the merged view | every source has dropped its channel |
 //! | `sink …`, one for each | the merged view, as its own [`Updates`](mux::Updates) | calls of its [`Sink`](sink::Sink) | the mux has ended and every update is acknowledged |
+//! | `sink exec…`, if pods run here | the merged view, what its [`PodRuntime`](runtime::PodRuntime) lists | calls of the runtime, the statuses of pods | it is stopped and the calls that have begun are finished |
 //! | `history` | the merged view, as its own [`Updates`](mux::Updates) | numbered updates to watchers | the mux has ended |
 //! | `server` | requests | answers, and writes to `source http` | the sinks, `history` and `source http` have ended |
 //! | `reload` | SIGHUP | new settings, and a rescan | it is stopped |
@@ -166,6 +169,9 @@ mod outage;
 #[cfg(feature = "agent")]
 mod pem;
 pub mod pod;
+#[cfg(feature = "agent")]
+#[doc(hidden)]
+pub mod pod_columns;
 #[cfg(feature = "agent")]
 pub mod registry;
 pub mod runtime;

@@ -143,11 +143,10 @@ impl Config {
         sinks
     }
 
-    /// The same sink with its relative paths below a directory, as text. A text that is invalid
-    /// stays as it is.
-    pub fn anchored(text: &str, directory: &Path) -> String {
-        let Ok(Self { role, mut given }) = Self::parse(text) else { return text.to_owned() };
-        let kind = role.kind();
+    /// The same with its relative paths below a directory.
+    #[must_use]
+    pub fn below(mut self, directory: &Path) -> Self {
+        let (kind, given) = (self.role.kind(), &mut self.given);
         let anchor = |path: &mut String| *path = directory.join(&*path).to_string_lossy().into_owned();
         if kind.syntax.ends_with("PATH") || kind.syntax.ends_with("PROGRAM") {
             given.target.iter_mut().for_each(anchor);
@@ -155,6 +154,15 @@ impl Config {
         for option in kind.options.iter().filter(|option| option.value == "FILE") {
             given.options.get_mut(option.name).into_iter().for_each(anchor);
         }
+        self
+    }
+
+    /// The same sink with its relative paths below a directory, as text. A text that is invalid
+    /// stays as it is.
+    pub fn anchored(text: &str, directory: &Path) -> String {
+        let Ok(sink) = Self::parse(text) else { return text.to_owned() };
+        let Self { role, given } = sink.below(directory);
+        let kind = role.kind();
         let target = given.target.map(|target| ("target".to_owned(), target));
         let options = given.options.into_iter().map(|(name, value)| (camel_case(name), value));
         let fields = [("kind".to_owned(), kind.name.to_owned())].into_iter().chain(target).chain(options);

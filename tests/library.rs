@@ -17,6 +17,8 @@
 mod decode;
 #[path = "it/delivery.rs"]
 mod delivery;
+#[path = "it/observed.rs"]
+mod observed;
 #[path = "it/pod_workers.rs"]
 mod pod_workers;
 #[path = "it/validation.rs"]

@@ -1,6 +1,7 @@
 //! Shared parts of the benchmarks of the real binary: manifests, the process, figures.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
@@ -10,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    param::clock_ticks_per_second,
+    process::{Pid, Signal, kill_process},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -169,6 +173,7 @@ impl Agent {
             .args(["run", "--node-name", "bench", "--sink", "jsonl", "--max-posted-pods", "10000000"])
             .args(flags)
             .env_clear()
+            .env("RUNTIME_DIRECTORY", directory.join("run"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap());
@@ -297,4 +302,33 @@ pub fn beside(name: &str, mut ours: Vec<Duration>, theirs: &Value) {
             theirs / ours
         );
     }
+}
+
+/// The processor time of a process, ended threads included, in steps of 10 ms.
+pub fn cpu_seconds(id: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    // The program's name may contain spaces, so fields are counted from its end.
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks = |field: usize| fields[field - 3].parse::<u64>().unwrap();
+    let (user, system) = (ticks(14), ticks(15));
+    #[allow(clippy::cast_precision_loss, reason = "these are some ticks")]
+    let seconds = (user + system) as f64 / clock_ticks_per_second() as f64;
+    seconds
+}
+
+/// The number of voluntary sleeps of each thread; each one ends with a wake-up.
+pub fn wakeups(id: u32) -> BTreeMap<String, u64> {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    let counts = threads.filter_map(|thread| {
+        let thread = thread.unwrap();
+        // The thread may have ended.
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        Some((thread.file_name().into_string().unwrap(), field(&status, "voluntary_ctxt_switches")))
+    });
+    counts.collect()
+}
+
+/// The wake-ups since then.
+pub fn new_wakeups(id: u32, before: &BTreeMap<String, u64>) -> u64 {
+    wakeups(id).iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum()
 }

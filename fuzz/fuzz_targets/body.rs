@@ -19,7 +19,7 @@ use podmux::{
     mux::{Mux, Notify},
     pod::{NodeName, SecurityLevel, SourceName},
     server::{ConnectionStats, LastReload, Limits, View, read_bodies, router},
-    source::http::HttpSource,
+    source::http::{HttpSource, Release},
     storage::Delivered,
 };
 use podmux_fuzz::bounded;
@@ -77,7 +77,7 @@ fn server() -> (Runtime, Router) {
         let (_acknowledged, seen) = watch::channel(vec![Delivered::default()]);
         let channel = mux.channel(SourceName::Http).unwrap();
         let sequence = Sequence::after("run", 0);
-        let (source, posts) = HttpSource::new(None, sequence.clone(), channel, seen);
+        let (source, posts) = HttpSource::new(None, sequence.clone(), channel, Release::Sinks(seen));
         let (history, reader) = History::new(mux.updates(Notify::Incremental), sequence, Bounds::default());
         let stop = CancellationToken::new();
         tokio::spawn(turning.run());
@@ -87,6 +87,7 @@ fn server() -> (Runtime, Router) {
             node,
             merged: mux.merged(),
             observed: None,
+            runtime: None,
             posts: posts.clone(),
             history: reader,
             sources: Arc::new([(SourceName::Http, posts.status())]),

@@ -6,13 +6,11 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
-use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::{
     hex::hex,
     host::{Disk, Host, Open, OpenFile},
     pod::NodeName,
-    settings::Environment,
 };
 
 /// The id of the machine, which systemd makes at the first boot.
@@ -44,18 +42,11 @@ pub(super) fn instance(disk: &Disk, state_dir: Option<&Path>, node: &NodeName) -
 const LOCK: &str = "lock";
 /// The boot marker: a random id, which is lost when the machine stops.
 const BOOT: &str = "boot";
-/// The directory of root's agents. It is not that of the socket, which is readable for others.
-const ROOT_DIRECTORY: &str = "/run/podmux-agent";
-
+/// The length of a boot marker, in bytes: a UUID.
+const BOOT_LENGTH: u64 = 36;
 /// Why an instance cannot be claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// There is no place for it.
-    #[error(
-        "no directory that a reboot empties: set RUNTIME_DIRECTORY (RuntimeDirectory= in a unit) or XDG_RUNTIME_DIR \
-         to one that is on a tmpfs and that only this user can write"
-    )]
-    NoRuntimeDir,
     /// Another agent has it.
     #[error("another podmux runs the pods of this instance: it has locked {}; stop it", .0.display())]
     InUse(PathBuf),
@@ -64,30 +55,19 @@ pub enum ClaimError {
     Io(PathBuf, #[source] io::Error),
 }
 
-/// The directory for the locks and boot markers of instances: one that a reboot empties.
-///
-/// # Errors
-/// If the environment names none.
-pub fn runtime_dir(environment: &Environment, is_root: bool) -> Result<PathBuf, ClaimError> {
-    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-    // Several directories of RuntimeDirectory= are separated by colons, the unit's first one first.
-    let systemd = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));
-    let user = || Some(absolute(environment.get("XDG_RUNTIME_DIR")?)?.join("podmux-agent"));
-    let own = if is_root { Some(ROOT_DIRECTORY.into()) } else { user() };
-    systemd.or(own).ok_or(ClaimError::NoRuntimeDir)
-}
-
 /// An instance that this process has to itself, until this is dropped.
 #[derive(Debug)]
 pub struct Instance {
     /// The boot marker. Another one than before means that the machine was started again, so that none of the
     /// instance's processes is left.
     pub boot: String,
+    /// Where its files of this boot are.
+    pub directory: PathBuf,
     _lock: Box<dyn OpenFile>,
 }
 
 impl Instance {
-    /// Locks an instance in [`runtime_dir`], and reads its boot marker or makes one. It blocks.
+    /// Locks an instance in a directory that a reboot empties, and reads its boot marker or makes one. It blocks.
     ///
     /// # Errors
     /// If another agent has it, or the files cannot be used.
@@ -101,17 +81,14 @@ impl Instance {
             io::ErrorKind::WouldBlock => ClaimError::InUse(lock_path),
             _ => failed(error),
         })?;
-        let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
-        let mut boot = [0; Hyphenated::LENGTH];
+        let kept = host.disk.read(&path, BOOT_LENGTH).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         // An agent that was killed before it had written all of it has run no pod.
-        let read = marker.read_at(0, &mut boot).ok().and_then(|()| Uuid::try_parse_ascii(&boot).ok());
-        let boot = if let Some(boot) = read {
-            boot
-        } else {
-            let boot = host.random.uuid();
-            marker.write_at(0, boot.hyphenated().to_string().as_bytes()).map_err(failed)?;
-            boot
-        };
-        Ok(Self { boot: boot.hyphenated().to_string(), _lock: lock })
+        if let Some(boot) = kept.filter(|boot| boot.len() as u64 == BOOT_LENGTH) {
+            return Ok(Self { boot, directory, _lock: lock });
+        }
+        let boot = host.random.uuid().to_string();
+        let marker = host.disk.open(&path, Open::Create).map_err(failed)?;
+        marker.set_len(0).and_then(|()| marker.write_at(0, boot.as_bytes())).map_err(failed)?;
+        Ok(Self { boot, directory, _lock: lock })
     }
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::{
-    instance::{ClaimError, Instance, runtime_dir},
+    instance::{ClaimError, Instance},
     notifier::{extend, watchdog},
     reload::{Reload, check},
 };

@@ -92,7 +92,7 @@ impl Reloader {
 }
 
 /// `run --check`: all errors in the files that the settings name: token, certificates and keys, the
-/// kubeconfig and its files, the files of the sinks.
+/// kubeconfig and its files, the files of the sinks, the program of the runtime.
 ///
 /// It only reads. It listens on nothing, connects to nothing, locks, creates and writes
 /// nothing, so it can run beside an agent. Manifests and the state directory are not checked.
@@ -109,6 +109,7 @@ pub fn check(settings: &Settings) -> Vec<anyhow::Error> {
         let connector = Connector::new(api.kubeconfig).with_proxies(api.proxies);
         problems.extend(connector.check().err().map(anyhow::Error::from));
     }
-    problems.extend(settings.sinks.iter().filter_map(|sink| sink.check().err()).map(anyhow::Error::from));
+    let consumers = settings.sinks.iter().chain(settings.runtime.iter().map(|runtime| &runtime.kind));
+    problems.extend(consumers.filter_map(|consumer| consumer.check().err()).map(anyhow::Error::from));
     problems
 }

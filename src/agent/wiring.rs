@@ -102,7 +102,7 @@ pub(super) async fn wire(
     }
     let Wiring { mux, sources, sinks, runtime, handles, .. } = wiring;
     let state = AgentState::new(mux.merged(), &sources, &sinks, runtime.as_ref());
-    Ok(Wired { state, handles, mux })
+    Ok(Wired { handles, state, mux })
 }
 
 /// A task that cannot fail.
@@ -223,7 +223,7 @@ impl<'a> Wiring<'a> {
         let opening = Opening {
             merged: self.mux.merged(),
             concurrency: *concurrency,
-            state_dir: self.settings.state_dir.clone().context("a runtime needs a state directory")?,
+            directory: instance.directory.clone(),
             state: self.ledger.take().context("a runtime needs a state")?,
             boot: instance.boot.clone(),
             instance: self.instance.clone(),

@@ -117,7 +117,7 @@ pub struct ActualPod {
     /// Whether all of it was started. False if it may be there in part, for example after a crash during
     /// `sync`. A container that has exited does not make it false.
     pub is_complete: bool,
-    /// When it was started, if the runtime knows.
+    /// When it was started, if the runtime knows. If not, it is when `sync` returned.
     pub started: Option<Timestamp>,
     /// Its `v1.PodStatus`, as far as the runtime observes it. Without one, a complete pod counts as running and
     /// ready.

@@ -1,6 +1,7 @@
 //! Runtimes: consumers that run pods, and the pod workers that drive them.
 //!
-//! A [`PodRuntime`] says what it runs, syncs a pod and kills a pod. This one keeps its pods in memory:
+//! A [`PodRuntime`] says what it runs, syncs a pod and kills a pod. This one keeps its pods in memory;
+//! `examples/custom_runtime.rs` runs processes.
 //!
 //! ```
 //! use std::{collections::BTreeMap, sync::Mutex};

@@ -60,7 +60,8 @@ impl Container {
 }
 
 /// Why a pod does not run as wanted: a word and a sentence.
-struct Obstacle {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
     reason: &'static str,
     message: String,
     /// Whether the runtime was not even asked to start the pod.
@@ -72,15 +73,16 @@ type Truth = (bool, &'static str, String);
 
 const TRUE: Truth = (true, "", String::new());
 
-/// What is observed of a wanted pod: its status as a kubelet writes it. None if the workers have not taken up the
-/// pod.
+/// What is observed of a wanted pod: its status as a kubelet writes it.
+///
+/// None if the workers have not taken up the pod.
 ///
 /// `actual` is what runs with the pod's UID under our instance, `progress` is what is done about its name,
 /// and `before` is what was observed last: a condition keeps its `lastTransitionTime` until its status
 /// changes, and the pod its `startTime`.
 ///
-/// The status that the runtime gives counts, completed by the phase, the start time and the conditions that it
-/// lacks. Without one a complete pod counts as running and ready, and any other one waits.
+/// The status that the runtime gives counts, completed by the phase, the start time and the conditions that
+/// it lacks. Without one a complete pod counts as running and ready, and any other one waits.
 ///
 /// O(length of the pod's text).
 pub fn observe(
@@ -109,7 +111,8 @@ pub fn observe(
     Some(ObservedPod { uid: pod.uid().clone(), status: Arc::new(status.into()) })
 }
 
-fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
+/// Why a pod does not run as wanted, if what is done about its name says so.
+pub(super) fn obstacle(pod: &Pod, progress: &PodProgress) -> Option<Obstacle> {
     let failing = progress.failing.as_ref();
     let waits = |reason, message| Some(Obstacle { reason, message, waits: true });
     if progress.uid != *pod.uid() {
@@ -243,7 +246,8 @@ fn find<'c>(conditions: &'c [Value], name: &Value) -> Option<&'c Value> {
     conditions.iter().find(|condition| condition["type"] == *name)
 }
 
-/// The containers of a pod with their statuses. The rules are the kubelet's (`pkg/kubelet/status/generate.go`).
+/// The containers of a pod with their statuses. The rules are those of the kubelet
+/// (`pkg/kubelet/status/generate.go`).
 struct Containers<'a> {
     spec: &'a Spec,
     phase: &'a Value,

@@ -33,8 +33,8 @@ pub struct Opening {
     pub merged: watch::Receiver<Merged>,
     /// How many pods are worked on at once.
     pub concurrency: usize,
-    /// The state directory.
-    pub state_dir: PathBuf,
+    /// A directory of this instance that a reboot empties.
+    pub directory: PathBuf,
     /// The open state, or why it is not open.
     pub state: exec::StateWatch,
     /// The boot of the machine that the agent runs in.

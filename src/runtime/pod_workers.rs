@@ -23,7 +23,7 @@ use super::{
     contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod},
     decide::{Decision, decide},
     hash::runtime_hash,
-    observed::observe,
+    observed::{Obstacle, observe, obstacle},
     status::{Activity, Failing, Gone, Observed, PodProgress, WorkersStatus},
     work_queue::WorkQueue,
 };
@@ -91,6 +91,17 @@ struct World {
     /// The changes that the runtime has not received, if it follows updates.
     changed: HashMap<PodKey, Op>,
     records: HashMap<PodKey, Record>,
+    /// What the published statuses were made of.
+    seen: HashMap<PodKey, Seen>,
+}
+
+/// What a pod's status was made of. While it is the same, so is the status.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    entry: Entry,
+    actual: Option<ActualPod>,
+    is_taken_up: bool,
+    obstacle: Option<Obstacle>,
 }
 
 /// How a pod has failed.
@@ -119,6 +130,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             worked: HashSet::new(),
             changed: HashMap::new(),
             records: HashMap::new(),
+            seen: HashMap::new(),
         };
         Self {
             runtime,
@@ -233,7 +245,7 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
             changed.push((world.rank(key), key.clone()));
         }
-        self.observe(&world, seen);
+        self.observe(&mut world, seen);
         if !world.is_listed {
             return;
         }
@@ -243,7 +255,7 @@ impl<R: PodRuntime> PodWorkers<R> {
         }
     }
 
-    /// Queues every key that is not as wanted.
+    /// Queues every key that is not as wanted, or that something is still said to be done about.
     fn sweep(&self, world: &mut World) {
         world.records.retain(|key, record| {
             let is_over = record.is_good();
@@ -252,10 +264,12 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
             !is_over
         });
-        let keys: HashSet<&PodKey> = world.view.keys().chain(world.actual.keys()).collect();
+        let noted = self.status.borrow().pods.clone();
+        let keys = world.view.keys().chain(world.actual.keys()).chain(noted.keys());
+        let keys: HashSet<&PodKey> = keys.collect();
         let mut queued: Vec<(Rank, PodKey)> = Vec::new();
         for key in keys {
-            if world.decide(key) == Decision::Nothing {
+            if world.decide(key) == Decision::Nothing && !noted.contains_key(key) {
                 self.note_deletion(world, key);
             } else {
                 queued.push((world.rank(key), key.clone()));
@@ -340,6 +354,11 @@ impl<R: PodRuntime> PodWorkers<R> {
                 None => drop(listed.remove(key)),
             }
         }
+        for pod in listed.values_mut().flatten().filter(|pod| pod.is_complete && pod.started.is_none()) {
+            let mut old = world.actual.get(&pod.key).into_iter().flatten();
+            let old = old.find(|old| old.uid == pod.uid && old.hash == pod.hash && old.is_complete);
+            pod.started = old.and_then(|old| old.started);
+        }
         let old = mem::replace(&mut world.actual, listed);
         world.is_listed = true;
         for (key, pods) in &old {
@@ -354,7 +373,9 @@ impl<R: PodRuntime> PodWorkers<R> {
             }
         }
         let keys = old.keys().chain(world.actual.keys());
-        self.observe(world, keys.filter(|key| old.get(*key) != world.actual.get(*key)));
+        let changed = keys.filter(|key| old.get(*key) != world.actual.get(*key));
+        let changed: Vec<PodKey> = changed.cloned().collect();
+        self.observe(world, &changed);
         self.sweep(world);
     }
 
@@ -545,17 +566,32 @@ impl<R: PodRuntime> PodWorkers<R> {
     }
 
     /// Publishes what is observed of these pods.
-    fn observe<'k>(&self, world: &World, keys: impl IntoIterator<Item = &'k PodKey>) {
+    fn observe<'k>(&self, world: &mut World, keys: impl IntoIterator<Item = &'k PodKey>) {
         let (now, status) = (self.host.clock.now(), self.status.borrow());
+        let World { view, actual, seen, .. } = world;
         self.observed.send_if_modified(|all| {
             let mut is_news = false;
             for key in keys {
-                let before = all.get(key);
-                let after = world.view.get(key).and_then(|entry| {
-                    let mut pods = world.actual.get(key).into_iter().flatten();
-                    let actual = pods.find(|pod| pod.is_ours && pod.uid == *entry.pod().uid());
-                    observe(entry, actual, status.pods.get(key), before, now)
-                });
+                let Some(entry) = view.get(key) else {
+                    seen.remove(key);
+                    is_news |= all.remove(key).is_some();
+                    continue;
+                };
+                let (uid, progress, before) = (entry.pod().uid(), status.pods.get(key), all.get(key));
+                let mut pods = actual.get(key).into_iter().flatten();
+                let actual = pods.find(|pod| pod.is_ours && pod.uid == *uid);
+                let was_taken_up = before.is_some_and(|before| before.uid == *uid);
+                let now_seen = Seen {
+                    entry: entry.clone(),
+                    actual: actual.cloned(),
+                    is_taken_up: actual.is_some() || progress.is_some() || was_taken_up,
+                    obstacle: progress.and_then(|progress| obstacle(entry.pod(), progress)),
+                };
+                if seen.get(key) == Some(&now_seen) {
+                    continue;
+                }
+                seen.insert(key.clone(), now_seen);
+                let after = observe(entry, actual, progress, before, now);
                 if before == after.as_ref() {
                     continue;
                 }

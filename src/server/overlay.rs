@@ -61,20 +61,19 @@ impl Overlay {
 /// The edit that replaces the fields of a pod's status by observed ones.
 fn replaced(pod: &Pod, observed: &Map<String, Value>) -> (Range<usize>, Bytes) {
     let text = pod.text();
-    let status = |own: Map<String, Value>| Value::from_iter(own.into_iter().chain(observed.clone()));
-    match pod.status_range() {
-        Some(range) => {
-            let own = serde_json::from_slice(&text[range.clone()]).unwrap_or_default();
-            (range, status(own).to_string().into())
-        }
-        None => {
-            let end = text.len() - 1;
-            (end..end, format!(r#","status":{}"#, status(Map::new())).into())
-        }
+    let own = pod.status_range();
+    let status = own.clone().and_then(|own| serde_json::from_slice(&text[own]).ok());
+    let mut status: Map<String, Value> = status.unwrap_or_default();
+    status.extend(observed.clone());
+    let status = Value::from(status);
+    let end = text.len() - 1;
+    match own {
+        Some(own) => (own, status.to_string().into()),
+        None => (end..end, format!(r#","status":{status}"#).into()),
     }
 }
 
-/// The edit that shows that a pod waits for nothing of this agent.
+/// The edit that shows that a pod is wanted, if its source says nothing more than `Pending`.
 fn wanted(pod: &Pod) -> Option<(Range<usize>, Bytes)> {
     let end = SILENT.iter().find(|end| pod.text().ends_with(end.as_bytes()))?;
     let at = pod.text().len() - end.len() + STATUS;

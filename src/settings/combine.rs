@@ -1,13 +1,12 @@
 //! Settings that consist of several flags: which need each other, and which exclude each other.
 
 use std::{
-    mem,
+    env, mem,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use super::{
-    Runtime,
     error::SettingsError,
     flags::Flags,
     layers::{CommandLine, Environment, Layers},
@@ -19,6 +18,19 @@ use crate::{
     server::{self, Listen, Passed},
     source::{api, url},
 };
+
+/// What runs the pods, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The kind, its target and options.
+    pub kind: registry::Config,
+    /// How many pods are worked on at once.
+    pub concurrency: usize,
+    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
+    pub directory: PathBuf,
+    /// Where the sockets of the user's own services are, if the agent is not root's.
+    pub user_dir: Option<PathBuf>,
+}
 
 /// The Unix socket of an agent of the system.
 pub const SYSTEM_SOCKET: &str = "/run/podmux/podmux.sock";
@@ -291,6 +303,8 @@ pub(super) fn consumers(
         let none = "needs a directory that a reboot empties: set RUNTIME_DIRECTORY or XDG_RUNTIME_DIR";
         layers.invalid("sink", format!("{kind} {none}"))
     })?;
+    // A runtime's program is called in another directory.
+    let kind = env::current_dir().map_or(kind.clone(), |current| kind.below(&current));
     let concurrency = flags.sink_concurrency.into();
     let user_dir = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from);
     let user_dir = user_dir.filter(|path| path.is_absolute() && !rustix::process::geteuid().is_root());
@@ -299,7 +313,7 @@ pub(super) fn consumers(
 
 /// A directory that a reboot empties, and that only this agent's user writes to: systemd's, root's own, or
 /// the user's.
-fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
+pub fn runtime_dir(environment: &Environment, is_root: bool) -> Option<PathBuf> {
     let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     // systemd separates several directories by colons.
     let given = environment.get("RUNTIME_DIRECTORY").and_then(|all| absolute(all.split(':').next()?));

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 pub use self::{
-    combine::{SYSTEM_SOCKET, default_socket, user_socket},
+    combine::{Runtime, SYSTEM_SOCKET, default_socket, runtime_dir, user_socket},
     error::SettingsError,
     flags::{Setting, settings},
     layers::{CommandLine, Environment, SERVER_VARIABLE},
@@ -66,19 +66,6 @@ pub struct Settings {
     pub log: telemetry::Config,
     /// Warnings about the settings, a line each: ignored fields, unknown variables.
     pub warnings: Vec<String>,
-}
-
-/// What runs the pods, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtime {
-    /// The kind, its target and options.
-    pub kind: registry::Config,
-    /// How many pods are worked on at once.
-    pub concurrency: usize,
-    /// Where the lock of the instance and the marker of the boot are: a directory that a reboot empties.
-    pub directory: PathBuf,
-    /// Where the sockets of the user's own services are, if the agent is not root's.
-    pub user_dir: Option<PathBuf>,
 }
 
 impl Settings {

@@ -488,7 +488,7 @@ _podmux() {
             return 0
             ;;
         podmux__subcmd__run)
-            opts="-v -h --pod-manifest-path --file-check-frequency --on-invalid-manifest --manifest-url --manifest-url-header --manifest-url-ca-file --manifest-url-client-cert-file --manifest-url-client-key-file --manifest-url-sha256 --http-check-frequency --kubeconfig --pod-security --hostname-override --node-name --listen --max-posted-pods --max-posted-bytes --anonymous-auth --token-file --tls-cert-file --tls-private-key-file --client-ca-file --sink --notify --state-dir --shutdown-grace --log-format --verbose --config --check --help"
+            opts="-v -h --pod-manifest-path --file-check-frequency --on-invalid-manifest --manifest-url --manifest-url-header --manifest-url-ca-file --manifest-url-client-cert-file --manifest-url-client-key-file --manifest-url-sha256 --http-check-frequency --kubeconfig --pod-security --hostname-override --node-name --listen --max-posted-pods --max-posted-bytes --anonymous-auth --token-file --tls-cert-file --tls-private-key-file --client-ca-file --sink --sink-concurrency --notify --state-dir --shutdown-grace --log-format --verbose --config --check --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -671,6 +671,10 @@ _podmux() {
                     return 0
                     ;;
                 --sink)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sink-concurrency)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -216,14 +216,14 @@ fn mount(args: &[&str], at: &Path) {
 #[tokio::test]
 async fn a_state_of_a_newer_version_is_an_error() {
     let disk = Disk::default();
-    let state = State::open_with(&disk, &[|_| Vec::new()]).unwrap();
+    let state = State::open_with(&disk, &[|_| Vec::new(), |_| Vec::new()]).unwrap();
     state.put(Table::Posted, "a", "1").await;
     state.close().await;
     let node = Node::new();
     fs::create_dir(node.at("state")).unwrap();
     fs::write(node.state(), disk.bytes()).unwrap();
     node.refused(&[], &expect![[r#"
-        podmux: @/state/state.redb was written by a newer podmux: format 2, this one supports up to 1; run the newer one
+        podmux: @/state/state.redb was written by a newer podmux: format 3, this one supports up to 2; run the newer one
     "#]]);
 }
 
@@ -544,7 +544,7 @@ fn an_invalid_configuration_is_an_error() {
     );
     fs::write(&config, "podManifestPaths: /etc\n").unwrap();
     node.refused(&args, &expect![[r#"
-        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose
+        podmux: @/config.yaml:1:1: podManifestPaths: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, sinkConcurrency, notify, stateDir, shutdownGrace, logFormat, verbose
     "#]]);
     node.is_whole();
 }

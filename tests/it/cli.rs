@@ -163,9 +163,23 @@ fn invalid_settings_are_one_line() {
         "#]],
     );
     check(
-        &["run", "--pod-manifest-path", "a", "--sink", "docker"],
+        &["run", "--pod-manifest-path", "a", "--sink", "no-such"],
         &expect![[r#"
-            ! podmux: --sink: unknown sink "docker"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+            ! podmux: --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM, podman, podman=SOCKET
+            exit 2
+        "#]],
+    );
+    check(
+        &["run", "--sink", "exec=/p", "--state-dir", "none"],
+        &expect![[r#"
+            ! podmux: --state-dir: exec=/p needs a state directory, which holds what it has started
+            exit 2
+        "#]],
+    );
+    check(
+        &["run", "--sink", "jsonl", "--sink-concurrency", "0"],
+        &expect![[r#"
+            ! podmux: --sink-concurrency: 0 is not in 1..=1000
             exit 2
         "#]],
     );
@@ -230,6 +244,7 @@ fn every_flag_reaches_its_own_setting() {
             | "listen"
             | "anonymous-auth"
             | "sink"
+            | "sink-concurrency"
             | "notify"
             | "max-posted-pods"
             | "max-posted-bytes"

@@ -128,9 +128,9 @@ fn a_pod_is_applied_listed_and_deleted() {
         &["get", "pods", "-A"],
         "",
         expect![[r#"
-            NAMESPACE   NAME   SOURCE   STATUS   AGE
-            default   web   http   Pending   AGO
-            staging   web   http   Pending   AGO
+            NAMESPACE   NAME   READY   STATUS   RESTARTS   AGE   SOURCE
+            default   web   0/1   Wanted   0   AGO   http
+            staging   web   0/1   Wanted   0   AGO   http
             exit 0
         "#]],
     );
@@ -229,8 +229,8 @@ fn sources_show_the_owner_of_a_name_and_the_reason() {
         &["get", "pods"],
         "",
         expect![[r#"
-            NAME   SOURCE   STATUS   AGE
-            web-node1   file   Pending   AGO
+            NAME   READY   STATUS   RESTARTS   AGE   SOURCE
+            web-node1   0/1   Wanted   0   AGO   file
             exit 0
         "#]],
     );
@@ -312,7 +312,7 @@ fn a_watch_prints_every_change_and_outlives_the_agent() {
     real.output(&["apply", "-f", "-"], &pod("a", "i"));
     let pods = Process::start(&mut real.podmux(&["get", "pods", "-w", "--no-headers"]));
     let updates = Process::start(&mut real.podmux(&["get", "updates", "-o", "jsonl"]));
-    wait_for(|| pods.stdout.text().contains("Pending").then_some(()));
+    wait_for(|| pods.stdout.text().contains("Wanted").then_some(()));
     real.output(&["apply", "-f", "-"], &pod("b", "i"));
     real.output(&["apply", "-f", "-"], &pod("b", "i:2"));
     fs::write(real.dir.path().join("m/c.yaml"), pod("c", "i")).unwrap();
@@ -343,14 +343,14 @@ fn a_watch_prints_every_change_and_outlives_the_agent() {
     let latest = || -> BTreeMap<String, String> {
         let text = pods.stdout.text();
         let rows = text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        rows.map(|row| (row[0].clone(), format!("{} {}", row[1], row[2]))).collect()
+        rows.map(|row| (row[0].clone(), format!("{} {}", row[5], row[2]))).collect()
     };
     let wanted = [
-        ("a", "http Pending"),
+        ("a", "http Wanted"),
         ("b", "http Removed"),
         ("c-node1", "file Removed"),
         ("d-node1", "file Removed"),
-        ("e-node1", "file Pending"),
+        ("e-node1", "file Wanted"),
     ];
     let wanted = wanted.map(|(name, row)| (name.to_owned(), row.to_owned()));
     wait_for(|| latest().into_iter().eq(wanted.clone()).then_some(()));

@@ -91,49 +91,158 @@ fn pods_are_a_table() {
         &agent,
         &["get", "pods"],
         &expect![[r#"
-        NAME           SOURCE   STATUS        AGE
-        polled-node1   url      Pending       5d
-        web            http     Terminating   5d
-        exit 0
-        --
-        GET /api/v1/namespaces/default/pods?limit=500
-    "#]],
+            NAME           READY   STATUS        RESTARTS   AGE   SOURCE
+            polled-node1   0/0     Pending       0          5d    url
+            web            0/0     Terminating   0          5d    http
+            exit 0
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+        "#]],
     );
     check(
         &agent,
         &["get", "po", "-A"],
         &expect![[r#"
-        NAMESPACE     NAME           SOURCE   STATUS        AGE
-        default       polled-node1   url      Pending       5d
-        default       web            http     Terminating   5d
-        kube-system   dns-node1      file     Pending       10d
-        exit 0
-        --
-        GET /api/v1/pods?limit=500
-    "#]],
+            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE   SOURCE
+            default       polled-node1   0/0     Pending       0          5d    url
+            default       web            0/0     Terminating   0          5d    http
+            kube-system   dns-node1      0/0     Pending       0          10d   file
+            exit 0
+            --
+            GET /api/v1/pods?limit=500
+        "#]],
     );
     check(
         &agent,
         &["get", "pod", "-A", "-o", "wide", "--show-labels"],
         &expect![[r#"
-        NAMESPACE     NAME           SOURCE   STATUS        AGE   NODE    UID                                    PRIORITY     HASH   LABELS
-        default       polled-node1   url      Pending       5d    node1   fdcbe939-db1e-5d8b-a02a-354693b88324   <none>       0f1e   <none>
-        default       web            http     Terminating   5d    node1   uid-of-web                             <none>       0f1e   app=web,tier=front
-        kube-system   dns-node1      file     Pending       10d   node1   uid-of-dns-node1                       2000001000   0f1e   <none>
-        exit 0
-        --
-        GET /api/v1/pods?limit=500
-    "#]],
+            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE   SOURCE   IP       NODE    UID                                    PRIORITY     HASH   LABELS
+            default       polled-node1   0/0     Pending       0          5d    url      <none>   node1   fdcbe939-db1e-5d8b-a02a-354693b88324   <none>       0f1e   <none>
+            default       web            0/0     Terminating   0          5d    http     <none>   node1   uid-of-web                             <none>       0f1e   app=web,tier=front
+            kube-system   dns-node1      0/0     Pending       0          10d   file     <none>   node1   uid-of-dns-node1                       2000001000   0f1e   <none>
+            exit 0
+            --
+            GET /api/v1/pods?limit=500
+        "#]],
     );
     check(
         &agent,
         &["get", "pods", "-n", "kube-system", "--no-headers"],
         &expect![[r#"
-        dns-node1   file   Pending   10d
-        exit 0
-        --
-        GET /api/v1/namespaces/kube-system/pods?limit=500
-    "#]],
+            dns-node1   0/0   Pending   0     10d   file
+            exit 0
+            --
+            GET /api/v1/namespaces/kube-system/pods?limit=500
+        "#]],
+    );
+}
+
+#[test]
+fn pods_show_what_their_containers_do() {
+    let agent = Agent::start(|_, _| {
+        let with = |name: &str, containers: u8, status: Value| {
+            let mut pod = pod("default", name, "file");
+            pod["spec"]["containers"] = vec![json!({ "name": "c" }); containers.into()].into();
+            pod["status"] = status;
+            pod
+        };
+        let ended = json!({ "terminated": { "exitCode": 1, "finishedAt": ago(3) } });
+        let mut running = json!({ "name": "c", "ready": true, "state": { "running": {} } });
+        running["restartCount"] = 7.into();
+        running["lastState"] = ended;
+        let crashing = json!({ "name": "d", "state": { "waiting": { "reason": "CrashLoopBackOff" } } });
+        let pods = [
+            with(
+                "crashing",
+                2,
+                json!({
+                    "phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [running, crashing],
+                }),
+            ),
+            with("failed", 1, json!({ "phase": "Failed", "reason": "Evicted" })),
+            with("nothing", 1, json!({})),
+            with(
+                "waits",
+                1,
+                json!({
+                    "phase": "Pending", "podIPs": [{ "ip": "10.0.0.8" }, { "ip": "fd00::8" }],
+                    "initContainerStatuses": [{ "name": "i", "state": { "running": {} } }],
+                }),
+            ),
+            with("wanted", 1, json!({ "phase": "Pending", "reason": "Wanted" })),
+        ];
+        Reply::json(200, &list(&pods, 7))
+    });
+    check(
+        &agent,
+        &["get", "pods", "-o", "wide"],
+        &expect![[r#"
+            NAME       READY   STATUS             RESTARTS     AGE   SOURCE   IP         NODE    UID               PRIORITY   HASH
+            crashing   1/2     CrashLoopBackOff   7 (3d ago)   5d    file     10.0.0.7   node1   uid-of-crashing   <none>     0f1e
+            failed     0/1     Evicted            0            5d    file     <none>     node1   uid-of-failed     <none>     0f1e
+            nothing    0/1     Unknown            0            5d    file     <none>     node1   uid-of-nothing    <none>     0f1e
+            waits      0/1     Init:0/0           0            5d    file     10.0.0.8   node1   uid-of-waits      <none>     0f1e
+            wanted     0/1     Wanted             0            5d    file     <none>     node1   uid-of-wanted     <none>     0f1e
+            exit 0
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+        "#]],
+    );
+    let mut command = agent.podmux(&["get", "pods", "--no-headers"]);
+    command.env("TERM", "xterm");
+    let coloured = on_a_terminal(command);
+    assert!(coloured.contains("\u{1b}[31mEvicted\u{1b}[0m"), "{coloured:?}");
+}
+
+#[test]
+fn a_watch_reads_the_observed_status_of_what_the_stream_brings() {
+    let agent = Agent::start(stream_once(|asked| {
+        let with = |name: &str, uid: &str, status: Value| {
+            let mut pod = pod("default", name, "file");
+            pod["metadata"]["uid"] = uid.into();
+            pod["status"] = status;
+            pod
+        };
+        let running = json!({ "phase": "Running", "startTime": ago(1) });
+        match asked.line.split_once("/pods/").map(|(_, name)| name) {
+            // It was in the list already.
+            Some(name @ "listed") => Reply::json(200, &with(name, "1", running)),
+            Some(name @ "new") => Reply::json(200, &with(name, "2", running)),
+            Some(name @ "replaced") => Reply::json(200, &with(name, "4", running)),
+            Some(_) => Reply::golden("404-get").with("web", "gone"),
+            None if asked.line.starts_with("GET /updates") => {
+                let pending = json!({ "phase": "Pending" });
+                let listed = with("listed", "1", pending.clone());
+                let others = [("new", "2"), ("replaced", "3"), ("gone", "5")];
+                let others = others.map(|(name, uid)| with(name, uid, pending.clone()));
+                let set = update(8, "SET", "file", std::slice::from_ref(&listed));
+                lines(&[set, update(9, "ADD", "file", &others), update(10, "RECONCILE", "file", &[listed])])
+            }
+            None => Reply::json(200, &list(&[with("listed", "1", running)], 7)),
+        }
+    }));
+    check(
+        &agent,
+        &["get", "pods", "-w"],
+        &expect![[r#"
+            NAME     READY   STATUS        RESTARTS   AGE    SOURCE
+            listed   0/0     Running       0          5d     file
+            new        0/0     Running       0          5d     file
+            replaced   0/0     Pending       0          5d     file
+            gone       0/0     Pending       0          5d     file
+            listed     0/0     Running       0          5d     file
+            ! connection lost: the agent has ended the stream; reconnecting
+            ! Error from server (Forbidden): no more
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods?limit=500
+            GET /updates?from=8
+            GET /api/v1/namespaces/default/pods/new
+            GET /api/v1/namespaces/default/pods/replaced
+            GET /api/v1/namespaces/default/pods/gone
+            GET /api/v1/namespaces/default/pods/listed
+            GET /updates
+        "#]],
     );
 }
 
@@ -144,12 +253,12 @@ fn pods_are_named_as_kubectl_names_them() {
         &agent,
         &["get", "pod", "web"],
         &expect![[r#"
-        NAME   SOURCE   STATUS        AGE
-        web    http     Terminating   5d
-        exit 0
-        --
-        GET /api/v1/namespaces/default/pods/web
-    "#]],
+            NAME   READY   STATUS        RESTARTS   AGE   SOURCE
+            web    0/0     Terminating   0          5d    http
+            exit 0
+            --
+            GET /api/v1/namespaces/default/pods/web
+        "#]],
     );
     check(
         &agent,
@@ -201,14 +310,14 @@ fn a_missing_pod_does_not_hide_the_others() {
         &agent,
         &["get", "pods", "missing", "web"],
         &expect![[r#"
-        NAME   SOURCE   STATUS        AGE
-        web    http     Terminating   5d
-        ! Error from server (NotFound): pods "missing" not found
-        exit 1
-        --
-        GET /api/v1/namespaces/default/pods/missing
-        GET /api/v1/namespaces/default/pods/web
-    "#]],
+            NAME   READY   STATUS        RESTARTS   AGE   SOURCE
+            web    0/0     Terminating   0          5d    http
+            ! Error from server (NotFound): pods "missing" not found
+            exit 1
+            --
+            GET /api/v1/namespaces/default/pods/missing
+            GET /api/v1/namespaces/default/pods/web
+        "#]],
     );
     check(
         &agent,
@@ -364,8 +473,8 @@ fn the_server_evaluates_selectors() {
         &agent,
         &["get", "pods", "-l", "app=web,tier in (front)", "--field-selector", "spec.nodeName=node1"],
         &expect![[r#"
-            NAME   SOURCE   STATUS        AGE
-            web    http     Terminating   5d
+            NAME   READY   STATUS        RESTARTS   AGE   SOURCE
+            web    0/0     Terminating   0          5d    http
             exit 0
             --
             GET /api/v1/namespaces/default/pods?labelSelector=app%3Dweb%2Ctier%20in%20%28front%29&fieldSelector=spec.nodeName%3Dnode1&limit=500
@@ -484,18 +593,20 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-            NAME           SOURCE   STATUS        AGE
-            polled-node1   url      Pending       5d
-            web            http     Terminating   5d
-            db             url      Pending       5d
-            db             url      Running       5d
-            db             url      Removed       5d
+            NAME           READY   STATUS        RESTARTS   AGE    SOURCE
+            polled-node1   0/0     Pending       0          5d     url
+            web            0/0     Terminating   0          5d     http
+            db             0/0     Pending       0          5d     url
+            db             0/0     Running       0          5d     url
+            db             0/0     Removed       0          5d     url
             ! connection lost: the agent has ended the stream; reconnecting
             ! Error from server (Forbidden): no more
             exit 1
             --
             GET /api/v1/namespaces/default/pods?limit=500
             GET /updates?from=8
+            GET /api/v1/namespaces/default/pods/db
+            GET /api/v1/namespaces/default/pods/db
             GET /updates
         "#]],
     );
@@ -503,21 +614,24 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pods", "--watch", "-A"],
         &expect![[r#"
-            NAMESPACE     NAME           SOURCE   STATUS        AGE
-            default       polled-node1   url      Pending       5d
-            default       web            http     Terminating   5d
-            kube-system   dns-node1      file     Pending       10d
-            default       db             url      Pending       5d
-            other         x              url      Pending       5d
-            default       db             url      Running       5d
-            default       db             url      Removed       5d
-            other         x              url      Removed       5d
+            NAMESPACE     NAME           READY   STATUS        RESTARTS   AGE    SOURCE
+            default       polled-node1   0/0     Pending       0          5d     url
+            default       web            0/0     Terminating   0          5d     http
+            kube-system   dns-node1      0/0     Pending       0          10d    file
+            default       db             0/0     Pending       0          5d     url
+            other         x              0/0     Pending       0          5d     url
+            default       db             0/0     Running       0          5d     url
+            default       db             0/0     Removed       0          5d     url
+            other         x              0/0     Removed       0          5d     url
             ! connection lost: the agent has ended the stream; reconnecting
             ! Error from server (Forbidden): no more
             exit 1
             --
             GET /api/v1/pods?limit=500
             GET /updates?from=8
+            GET /api/v1/namespaces/default/pods/db
+            GET /api/v1/namespaces/other/pods/x
+            GET /api/v1/namespaces/default/pods/db
             GET /updates
         "#]],
     );
@@ -535,8 +649,8 @@ fn a_watch_prints_the_pods_and_then_each_change() {
         &agent,
         &["get", "pod", "web", "-w"],
         &expect![[r#"
-            NAME   SOURCE   STATUS        AGE
-            web    http     Terminating   5d
+            NAME   READY   STATUS        RESTARTS   AGE    SOURCE
+            web    0/0     Terminating   0          5d     http
             ! connection lost: the agent has ended the stream; reconnecting
             ! Error from server (Forbidden): no more
             exit 1
@@ -565,6 +679,7 @@ fn a_watch_prints_the_pods_and_then_each_change() {
             --
             GET /api/v1/namespaces/other/pods?limit=500
             GET /updates?from=8
+            GET /api/v1/namespaces/other/pods/x
             GET /updates
         "#]],
     );
@@ -574,32 +689,39 @@ fn a_watch_prints_the_pods_and_then_each_change() {
 fn a_watch_prints_what_changed_while_it_was_not_connected() {
     let all = pods();
     let with_run = |line: &str| line.replacen(",\"time\"", ",\"run\":\"r1\",\"time\"", 1);
-    let agent = Agent::start(move |asked, before| match (before, asked.line.starts_with("GET /updates")) {
-        (0, false) => Reply::json(200, &list(&all[..2], 7)),
-        // A pod of the list was removed before the stream began. One source has not synced.
-        (1, true) => lines(&[with_run(&update(8, "SET", "http", &[])), update(9, "SET", "file", &[])]),
-        (2, true) => Reply::golden("410-not-held"),
-        // The other run knows nothing of the url source yet, so its pod stays.
-        (3, true) => lines(&[
-            update(20, "SET", "http", &[pod("default", "new", "http")]),
-            update(21, "ADD", "url", &all[..1]),
-        ]),
-        (4, true) => Reply::text(503, "stopping"),
-        // No run was named, so it starts again.
-        (5, true) => lines(&[update(41, "SET", "*", &[]), update(42, "SET", "url", &[])]),
-        (6, true) => no_more(),
-        _ => panic!("{asked:?}"),
+    let requests = Cell::new(0);
+    let agent = Agent::start(move |asked, _| {
+        if asked.line.contains("/pods/") {
+            return Reply::json(200, &all[0]);
+        }
+        let before = requests.replace(requests.get() + 1);
+        match (before, asked.line.starts_with("GET /updates")) {
+            (0, false) => Reply::json(200, &list(&all[..2], 7)),
+            // A pod of the list was removed before the stream began. One source has not synced.
+            (1, true) => lines(&[with_run(&update(8, "SET", "http", &[])), update(9, "SET", "file", &[])]),
+            (2, true) => Reply::golden("410-not-held"),
+            // The other run knows nothing of the url source yet, so its pod stays.
+            (3, true) => lines(&[
+                update(20, "SET", "http", &[pod("default", "new", "http")]),
+                update(21, "ADD", "url", &all[..1]),
+            ]),
+            (4, true) => Reply::text(503, "stopping"),
+            // No run was named, so it starts again.
+            (5, true) => lines(&[update(41, "SET", "*", &[]), update(42, "SET", "url", &[])]),
+            (6, true) => no_more(),
+            _ => panic!("{asked:?}"),
+        }
     });
     check(
         &agent,
         &["get", "pods", "-w"],
         &expect![[r#"
-            NAME           SOURCE   STATUS        AGE
-            polled-node1   url      Pending       5d
-            web            http     Terminating   5d
-            web            http     Removed       5d
-            new            http     Pending       5d
-            polled-node1   url      Removed       5d
+            NAME           READY   STATUS        RESTARTS   AGE    SOURCE
+            polled-node1   0/0     Pending       0          5d     url
+            web            0/0     Terminating   0          5d     http
+            web            0/0     Removed       0          5d     http
+            new            0/0     Pending       0          5d     http
+            polled-node1   0/0     Removed       0          5d     url
             ! connection lost: the agent has ended the stream; reconnecting
             ! reconnected: the stream starts again, with all pods
             ! connection lost: the agent has ended the stream; reconnecting
@@ -612,6 +734,7 @@ fn a_watch_prints_what_changed_while_it_was_not_connected() {
             GET /updates?from=8
             GET /updates?from=r1-10
             GET /updates
+            GET /api/v1/namespaces/default/pods/new
             GET /updates
             GET /updates
             GET /updates

@@ -160,7 +160,7 @@ fn upper_case(tables: &Tables) -> Vec<Change> {
 #[tokio::test]
 async fn an_older_format_is_upgraded_step_by_step_and_once() {
     let disk = Disk::default();
-    let state = State::open_on(&disk).unwrap();
+    let state = State::open_with(&disk, &[]).unwrap();
     state.put(Table::Posted, "web", "abc").await;
     state.close().await;
 
@@ -179,7 +179,7 @@ async fn an_older_format_is_upgraded_step_by_step_and_once() {
 
     // Both steps at once.
     let disk = Disk::default();
-    let state = State::open_on(&disk).unwrap();
+    let state = State::open_with(&disk, &[]).unwrap();
     state.put(Table::Posted, "web", "abc").await;
     state.close().await;
     let state = State::open_with(&disk, &[rename, upper_case]).unwrap();
@@ -194,7 +194,7 @@ async fn a_newer_format_is_rejected_and_left_as_it_is() {
     let before = disk.bytes();
     assert_eq!(
         error_of(State::open_on(&disk)),
-        "disk was written by a newer podmux: format 3, this one supports up to 1; run the newer one"
+        "disk was written by a newer podmux: format 3, this one supports up to 2; run the newer one"
     );
     assert!(disk.bytes() == before);
     State::open_with(&disk, &[rename, upper_case]).unwrap().close().await;

@@ -212,6 +212,27 @@ async fn after_a_stop_a_reader_that_goes_away_is_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_stop_a_reader_that_goes_away_during_an_update_is_no_error() {
+    let mut upstream = Upstream::start();
+    upstream.stop.cancel();
+    let sink = upstream.deliver_to(Behaviour::Fatal);
+    upstream.want("a").await;
+    upstream.end();
+    soon(sink.task).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_loses_everything_again_and_again_is_not_called_without_a_pause() {
+    let mut upstream = Upstream::start();
+    let mut sink = upstream.deliver_to(Behaviour::AlwaysRestarts);
+    upstream.want("a b c").await;
+    sink.received(|received| received.attempts.len() >= 20).await;
+    let attempts = sink.received.borrow().attempts.clone();
+    let lasted = attempts[19].0 - attempts[0].0;
+    assert!(lasted >= Duration::from_secs(5), "20 attempts in {lasted:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pending_updates_are_delivered_before_the_end() {
     let mut upstream = Upstream::start();
     let mut sink = upstream.deliver_to(Behaviour::Slow(Duration::from_secs(5)));

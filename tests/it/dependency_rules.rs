@@ -77,7 +77,7 @@ const RULES: &[(&str, &[&str])] = &[
         "crate::db::DbError crate::storage::Delivered crate::storage::Merged crate::storage::SourceState",
         "crate::source::http crate::source::SourceStatus crate::source::SourceFailing",
         "crate::source::ReflectorStatus crate::source::api::ReflectorMetrics crate::sink::SinkStatus crate::sink::SinkFailing",
-        "crate::runtime::Failing crate::runtime::Histogram crate::runtime::QueueMetrics crate::runtime::Rank crate::runtime::WorkQueue crate::runtime::WorkersStatus"]),
+        "crate::runtime::Failing crate::runtime::Histogram crate::runtime::Observed crate::runtime::QueueMetrics crate::runtime::Rank crate::runtime::WorkQueue crate::runtime::WorkersStatus"]),
     // Files of sockets, certificates and tokens; /proc/self.
     ("server/transport", &["std::fs"]),
     ("server/observe/metrics", &["std::fs"]),
@@ -97,7 +97,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("host", &[ASYNC, "std::fs std::thread rand uuid"]),
     // The only place that knows every kind of sink and of runtime.
     ("registry", &["std serde_json crate::camel_case crate::db::Sequence crate::host crate::kind crate::mux::Updates crate::runtime crate::sink"]),
-    ("kind", &["std rustix crate::host"]),
+    ("kind", &["std rustix thiserror crate::host"]),
     ("backoff", &["std jiff tokio::time crate::host"]),
     ("outage", &["std jiff tracing crate::host"]),
     ("error_chain", &["std::error std::fmt"]),
@@ -107,6 +107,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("duration", &["std"]),
     ("pem", &["rustls::pki_types thiserror"]),
     ("age", &["std jiff"]),
+    ("pod_columns", &["std jiff serde_json crate::age"]),
     ("agent", &[ASYNC, PROGRAM, "futures_util rustls sha2 crate -crate::cli"]),
     ("cli", &[ASYNC, PROGRAM, "serde_saphyr crate"]),
     ("lib", &[ASYNC, "crate"]),

@@ -319,14 +319,15 @@ fn fits(line: &str, shown: &str) -> bool {
 
 /// The consumer calls podman for each change, with the pod on standard input.
 #[test]
-fn the_consumer_of_the_readme_follows_a_directory() {
+fn the_consumer_in_bash_follows_a_directory() {
     if Command::new("jq").arg("--version").output().is_err() {
-        return not_tested("the README's consumer: jq is not installed");
+        return not_tested("the consumer in bash: jq is not installed");
     }
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    let readme = read("README.md");
-    let block = blocks(&readme).into_iter().find(|block| block.language == "bash").unwrap();
+    let page = read("docs/stream.md");
+    let mut found = blocks(section(&page, "A consumer in bash")).into_iter();
+    let block = found.find(|block| block.language == "bash").unwrap();
     fs::write(at("consumer"), block.text).unwrap();
     fs::create_dir_all(at("bin")).unwrap();
     fs::create_dir_all(at("manifests")).unwrap();
@@ -479,17 +480,19 @@ fn subcommands() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Flags of other programs that the documents name.
-const OTHER_FLAGS: [&str; 19] = [
+const OTHER_FLAGS: [&str; 21] = [
     "--bench",
     "--bump-revision",
     "--cacert",
     "--data-binary",
     "--delay-updates",
     "--delete-after",
+    "--example",
     "--feature-gates",
     "--figures",
     "--locked",
     "--mark-compacted",
+    "--no-default-features",
     "--no-deps",
     "--open",
     "--path",

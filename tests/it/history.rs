@@ -107,6 +107,21 @@ async fn without_a_number_the_stream_starts_with_a_set_for_each_source_that_is_k
 }
 
 #[tokio::test]
+async fn a_watcher_that_begins_before_any_source_is_known_misses_no_set() {
+    let (mux, merging) = Mux::new(&SourceName::ALL);
+    tokio::spawn(merging.run());
+    let updates = mux.updates(Notify::Incremental);
+    let (history, reader) = History::new(updates, Sequence::after("run", 0), Bounds::default());
+    tokio::spawn(history.run());
+    let mut watcher = reader.watch_all().await.unwrap();
+    for source in SourceName::ALL {
+        mux.channel(source).unwrap().publish(ListingBuilder::new(source).listing());
+        let set = told(&mut watcher, 1).await.remove(0);
+        assert!(set.ends_with(&format!(" SET {source} 0")), "{set}");
+    }
+}
+
+#[tokio::test]
 async fn no_watcher_continues_from_the_middle_of_a_beginning() {
     let mut stream = Stream::start(Bounds::default());
     stream.want("a").await;

@@ -84,7 +84,10 @@ fn the_packaged_environment_has_all_settings_with_their_defaults() {
     for (setting, default) in defaults() {
         assert_eq!(variables[&setting.variable], default);
     }
-    let settings = Settings::load(&CommandLine::default(), &variables, &Disk::default()).unwrap();
+    // The default of --sink-concurrency needs a runtime.
+    let flags = CommandLine::default().with("sink", "jsonl").with("sink", "exec=/p");
+    let environment = variables.into_iter().chain(home()).collect();
+    let settings = Settings::load(&flags, &environment, &Disk::default()).unwrap();
     assert_eq!(settings.warnings, Vec::<String>::new());
     assert_eq!(settings.url.unwrap().headers.len(), 1);
 }
@@ -102,7 +105,8 @@ fn the_packaged_configuration_has_all_settings_with_their_defaults() {
         let value = value.as_array().map_or(value, |items| &items[0]);
         assert_eq!(value.as_str().map_or(value.to_string(), str::to_owned), default, "{field}");
     }
-    let settings = load(&text);
+    // The default of sinkConcurrency needs a runtime.
+    let settings = load(&text.replace("sink: [jsonl]", "sink: [jsonl, exec=/p]"));
     assert_eq!(settings.warnings, Vec::<String>::new());
     assert_eq!(settings.url.unwrap().headers.len(), 1);
 }
@@ -141,9 +145,9 @@ fn load(text: &str) -> Settings {
     Settings::load(&flags, &home(), &Disk::default()).unwrap()
 }
 
-/// The smallest environment that settings need.
+/// The smallest environment that settings need, those of a runtime included.
 fn home() -> Environment {
-    [("HOME".to_owned(), "/nonexistent".to_owned())].into()
+    ["HOME", "RUNTIME_DIRECTORY"].map(|name| (name.to_owned(), "/nonexistent".to_owned())).into()
 }
 
 /// The assets of the Debian package: a pattern of files, and where they go.
@@ -360,16 +364,14 @@ fn uses(module: &str, names: &[&str]) -> String {
 #[test]
 fn a_sink_touches_its_file_and_one_row_of_the_registry() {
     expect![[r#"
-        src/settings/flags.rs: #[arg(long, value_name = sink::Config::syntax(), value_parser = sink::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
+        src/settings/flags.rs: #[arg(long, value_name = registry::Config::syntax(), value_parser = registry::Config::parse, value_delimiter = ',', default_value = "jsonl", help_heading = "Sinks")]
         src/sink/mod.rs: jsonl::{Jsonl, Reopen},
         src/sink/mod.rs: mod jsonl;
-        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
-        src/sink/registry.rs: jsonl,
+        src/sink/mod.rs: pub(crate) const KINDS: [&SinkKind; 2] = [&jsonl::KIND, &webhook::KIND];
     "#]].assert_eq(&uses("src/sink/jsonl.rs", &["jsonl", "Jsonl"]));
     expect![[r#"
         src/sink/mod.rs: mod webhook;
-        src/sink/registry.rs: const KINDS: &[&Kind] = &[&jsonl::KIND, &webhook::KIND];
-        src/sink/registry.rs: webhook,
+        src/sink/mod.rs: pub(crate) const KINDS: [&SinkKind; 2] = [&jsonl::KIND, &webhook::KIND];
     "#]]
     .assert_eq(&uses("src/sink/webhook.rs", &["webhook", "Webhook"]));
 }
@@ -396,7 +398,7 @@ fn a_source_touches_its_module_its_name_its_settings_and_one_row_of_the_table() 
         src/settings/combine.rs: Ok(Some(url::Config {
         src/settings/combine.rs: pod_security: level(flags, SourceName::Url),
         src/settings/combine.rs: pub(super) fn url_config(flags: &mut Flags, layers: &Layers) -> Result<Option<url::Config>, SettingsError> {
-        src/settings/mod.rs: combine::{api_config, distinct, level, server_config, url_config},
+        src/settings/mod.rs: combine::{api_config, consumers, distinct, level, server_config, url_config},
         src/settings/mod.rs: pub url: Option<source::url::Config>,
         src/settings/mod.rs: url: url_config(&mut flags, &layers)?,
         src/source/mod.rs: pub mod url;

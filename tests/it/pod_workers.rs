@@ -11,12 +11,13 @@ use podmux::{
     mux::{Mux, SourceChannel},
     pod::{Listing, ListingBuilder, Op, Origin, Pod, PodKey, SourceName, Uid},
     runtime::{
-        Activity, ActualPod, Decision, Gone, KillPod, PodRuntime, PodWorkers, RuntimeError, SyncPod, Wait,
-        WorkersStatus, decide, runtime_hash,
+        Activity, ActualPod, Decision, Gone, KillPod, Observed, ObservedPod, PodRuntime, PodWorkers,
+        RuntimeError, SyncPod, Wait, WorkersStatus, decide, observe, runtime_hash,
     },
     storage::{Merged, PodStorage, SourceState},
 };
 use proptest::{collection::vec, prelude::*};
+use serde_json::{Value, json};
 use tokio::{
     runtime::Builder,
     sync::{Notify, watch},
@@ -253,6 +254,7 @@ struct Agent {
     workers: JoinHandle<()>,
     status: watch::Receiver<WorkersStatus>,
     gone: watch::Receiver<Gone>,
+    observed: watch::Receiver<Observed>,
 }
 
 use SourceName::{Api, File};
@@ -283,10 +285,11 @@ impl Agent {
     ) -> Self {
         let host = Host { random: Randomness::seeded(1), ..Host::default() };
         let workers = tune(PodWorkers::new(machine.clone(), mux.merged()).on(host));
-        let (status, gone, stop) = (workers.status(), workers.gone(), CancellationToken::new());
+        let (status, gone, observed) = (workers.status(), workers.gone(), workers.observed());
+        let stop = CancellationToken::new();
         let workers = tokio::spawn(workers.run(stop.clone()));
         let channels = [File, Api].map(|source| (source, mux.channel(source).unwrap())).into();
-        Self { mux, channels, stop, workers, status, gone }
+        Self { mux, channels, stop, workers, status, gone, observed }
     }
 
     /// Publishes the listing of a source.
@@ -298,6 +301,13 @@ impl Agent {
 
     async fn want(&self, source: SourceName, pods: &str) {
         self.publish(listing(source, pods).listing()).await;
+    }
+
+    /// Waits until this is observed, for a day of paused time at most.
+    async fn shows(&mut self, fits: impl Fn(&str) -> bool) {
+        let waiting = self.observed.wait_for(|all| fits(&shown(all)));
+        let is_observed = timeout(Duration::from_hours(24), waiting).await.is_ok();
+        assert!(is_observed, "not observed:\n{}", shown(&self.observed.borrow()));
     }
 
     async fn restore(&self, source: SourceName, pods: &str) {
@@ -669,6 +679,166 @@ async fn what_has_begun_is_finished_at_the_stop_and_nothing_else_begins() {
     assert_eq!(machine.calls(), ["ADD a#a-uid"]);
 }
 
+/// `NAME PHASE READY STATUS MESSAGE` of each observed pod: of its container, or of the pod if that waits for nothing.
+fn shown(observed: &Observed) -> String {
+    let line = |(key, pod): (&PodKey, &ObservedPod)| {
+        let container = &pod.status["containerStatuses"][0];
+        let waiting = &container["state"]["waiting"];
+        let text = |field: &str| {
+            let texts = [&waiting[field], &pod.status[field]];
+            texts.into_iter().find_map(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let ready = if container["ready"] == true { "1/1" } else { "0/1" };
+        let words =
+            [key.name(), pod.status["phase"].as_str().unwrap(), ready, &text("reason"), &text("message")];
+        words.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
+    };
+    observed.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_observed_of_a_pod_is_published_from_its_first_attempt_to_its_end() {
+    let (mut agent, machine) = Agent::start().await;
+    assert!(agent.observed.borrow_and_update().is_empty());
+    machine.state().failing.insert("bad".to_owned());
+    machine.state().delay = Duration::from_secs(10);
+    agent.want(Api, "bad good").await;
+    machine.until(|machine| machine.state().busy.len() == 2).await;
+    let creating = "bad Pending 0/1 ContainerCreating\ngood Pending 0/1 ContainerCreating";
+    assert_eq!(shown(&agent.observed.borrow_and_update()), creating);
+    let failing = "bad Pending 0/1 ErrImagePull ErrImagePull: no such image";
+    agent.observed.wait_for(|all| shown(all) == format!("{failing}\ngood Running 1/1")).await.unwrap();
+
+    // Attempts that fail alike, and lists that show the same, are no news.
+    agent.observed.mark_unchanged();
+    let attempts = machine.state().calls.len();
+    machine.until(|machine| machine.state().calls.len() > attempts + 3).await;
+    assert!(!agent.observed.has_changed().unwrap());
+
+    // The entry stays until the deletion is complete and the pod is gone from the view.
+    agent.want(Api, "bad! good!").await;
+    agent.gone.wait_for(|gone| gone.len() == 1).await.unwrap();
+    assert_eq!(agent.observed.borrow().len(), 2);
+    agent.want(Api, "").await;
+    agent.shows(str::is_empty).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_of_the_runtime_is_published_when_it_is_listed_and_kept_through_an_update_that_restarts_nothing()
+ {
+    let (mux, merging) = Mux::new(&[File, Api]);
+    tokio::spawn(merging.run());
+    let machine = Machine::with(mux.merged(), true);
+    let mut agent = Agent::run(mux, &machine, |workers| workers);
+    agent.want(Api, "a").await;
+    agent.shows(|all| all == "a Running 1/1").await;
+    let crashed = json!({
+        "podIP": "10.0.0.1",
+        "containerStatuses": [{"name": "c", "ready": false, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
+    });
+    let started = "2026-01-01T00:00:00.7Z".parse().unwrap();
+    for pod in machine.state().pods.values_mut() {
+        (pod.status, pod.started) = (Some(Arc::new(crashed.clone())), Some(started));
+    }
+    machine.0.changed.notify_one();
+    let is_crashed = |all: &str| all == "a Running 0/1 CrashLoopBackOff";
+    agent.shows(is_crashed).await;
+    machine.state().delay = Duration::from_secs(1);
+    agent.want(Api, "a+b:c").await;
+    machine.until(|machine| machine.state().calls.len() == 2 && machine.running() == "a#a-uid").await;
+    sleep(Duration::from_millis(1)).await;
+    let observed = agent.observed.borrow().clone();
+    assert!(is_crashed(&shown(&observed)), "{observed:?}");
+    assert_eq!(observed[&PodKey::new("default", "a")].status["podIP"], "10.0.0.1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_says_for_what() {
+    let (mut agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("foreign#1", File);
+            machine.state().pods.values_mut().for_each(|pod| pod.is_ours = false);
+            machine.runs("moved#3", Api);
+            machine.runs("replaced#5", File);
+            machine.state().hanging.insert("replaced".to_owned());
+        },
+    )
+    .await;
+    agent.want(File, "foreign#2 moved#4 replaced#6").await;
+    let expected = "\
+foreign Pending 0/1 WaitingForOtherInstance another agent runs a pod of this name
+moved Pending 0/1 WaitingForSource source api has not synced, and a pod of it runs under this name
+replaced Pending 0/1 WaitingForPreviousPod the previous pod of this name (UID 5) is not gone yet";
+    agent.shows(|all| all == expected).await;
+    machine.state().hanging.clear();
+    agent.want(Api, "").await;
+    agent.shows(|all| all.ends_with("replaced Running 1/1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_as_wanted_without_a_call_waits_no_more() {
+    let (mut agent, machine) = Agent::start_with(
+        |workers| workers,
+        |machine| {
+            machine.runs("a#1", File);
+            machine.state().pods.values_mut().for_each(|pod| pod.is_ours = false);
+        },
+    )
+    .await;
+    agent.want(File, "a#1").await;
+    agent.shows(|all| all.starts_with("a Pending 0/1 WaitingForOtherInstance")).await;
+    machine.state().pods.values_mut().for_each(|pod| pod.is_ours = true);
+    machine.0.changed.notify_one();
+    agent.shows(|all| all == "a Running 1/1").await;
+    assert!(agent.status.borrow().pods.is_empty());
+    assert_eq!(machine.calls(), [""; 0]);
+}
+
+/// What is published is what is observed of the state that is published.
+fn assert_observed(agent: &Agent, machine: &Machine) {
+    let (view, status) = (agent.mux.merged().borrow().clone(), agent.status.borrow().clone());
+    let observed = agent.observed.borrow().clone();
+    assert!(observed.keys().all(|key| view.contains_key(key)), "{observed:?}");
+    for (key, entry) in &*view {
+        let before = observed.get(key);
+        let actual = machine.state().pods.get(&(key.clone(), entry.pod().uid().clone())).cloned();
+        let after = observe(entry, actual.as_ref(), status.pods.get(key), before, jiff::Timestamp::MAX);
+        assert_eq!(before.map(untimed), after.as_ref().map(untimed), "{key}");
+    }
+}
+
+/// What is published at any moment agrees with the view and with what is done: only pods of the view are
+/// observed, every pod that is worked on is, and one that fails or waits says why.
+fn assert_published(agent: &Agent) {
+    let (view, status) = (agent.mux.merged().borrow().clone(), agent.status.borrow().clone());
+    let observed = agent.observed.borrow().clone();
+    for (key, pod) in &observed {
+        assert_eq!(view.get(key).map(|entry| entry.pod().uid()), Some(&pod.uid), "{key}");
+    }
+    for (key, progress) in &status.pods {
+        let Some(entry) = view.get(key) else { continue };
+        let status = &observed.get(key).unwrap_or_else(|| panic!("{key} is not observed")).status;
+        let reason = match (&progress.failing, progress.activity) {
+            _ if progress.uid != *entry.pod().uid() => "WaitingForPreviousPod",
+            (_, Activity::Waiting(_)) => "WaitingForSource",
+            (Some(failing), _) => failing.reason,
+            (None, _) => continue,
+        };
+        let shown = [&status["containerStatuses"][0]["state"]["waiting"]["reason"], &status["reason"]];
+        assert!(shown.contains(&&reason.into()), "{key}: {progress:?} {status}");
+    }
+}
+
+/// A status without the start of its containers: what runs was listed at other times than it was started.
+fn untimed(pod: &ObservedPod) -> Value {
+    let mut status = (*pod.status).clone();
+    for container in status["containerStatuses"].as_array_mut().into_iter().flatten() {
+        container["state"]["running"].take();
+    }
+    status
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_changes_is_a_bounded_number_of_calls() {
     const PODS: usize = 100;
@@ -705,6 +875,7 @@ fn assert_wanted(agent: &Agent, machine: &Machine) {
     let deleted: Gone = deleted.map(|entry| (entry.pod().key().clone(), entry.pod().uid().clone())).collect();
     assert_eq!(*agent.gone.borrow(), deleted);
     assert!(agent.status.borrow().pods.is_empty(), "{:?}", agent.status.borrow());
+    assert_observed(agent, machine);
 }
 
 #[derive(Clone, Debug)]
@@ -764,6 +935,9 @@ async fn run_history(seed: u64, steps: Vec<Step>) {
             Step::Vanish(name) => machine.vanish(&format!("p{name}")),
             Step::Pass(time) => sleep(Duration::from_millis(time)).await,
         }
+        // Everything that is ready runs before the paused time passes.
+        sleep(Duration::from_millis(1)).await;
+        assert_published(&agent);
     }
     // At the end every source syncs and nothing fails any more.
     for (source, pods) in &last {

@@ -6,21 +6,27 @@ use expect_test::{Expect, expect};
 use jiff::Timestamp;
 use podmux::{
     db::Sequence,
-    mux::{Mux, Notify},
-    pod::{PodKey, SourceName},
+    mux::{Mux, Notify, SourceChannel},
+    pod::{ListingBuilder, NodeName, Origin, PodKey, SourceName, Uid},
+    runtime::Gone,
     sink::{Acknowledged, Delivery},
     source::{
         SourceFailing,
         http::{Config, HttpSource, Posts, Preconditions, Release, Submitted, Write, WriteError, Written},
     },
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     process::PATIENCE,
     script::{self, update_line},
     sinks::{Behaviour, Received, SinkDouble},
+    state::{Disk, ENOSPC, Fault, Operation, State},
 };
 
 /// A running source with a mux and one sink.
@@ -478,4 +484,170 @@ async fn writes_that_wait_at_the_stop_are_rejected_whether_the_state_is_open_or_
         assert!(matches!(late, Err(WriteError::Stopping)), "{late:?}");
         assert!(posts.all().is_empty());
     }
+}
+
+/// A source whose pods a runtime runs, beside a file source.
+struct Node {
+    agent: Agent,
+    /// The deleted pods that the runtime no longer has.
+    gone: watch::Sender<Gone>,
+    file: (SourceChannel, ListingBuilder),
+    ended: JoinHandle<()>,
+}
+
+impl Node {
+    fn start(state: Option<&mut State>) -> Self {
+        let (mux, turning) = Mux::new(&[SourceName::File, SourceName::Http]);
+        let (channel, gone) = (mux.channel(SourceName::Http).unwrap(), watch::Sender::new(Gone::new()));
+        let release = Release::Runtime { gone: gone.subscribe(), merged: mux.merged() };
+        let state = state.map(|state| state.watch(&NodeName::new("node").unwrap()));
+        let (source, posts) = HttpSource::new(state, Sequence::after("", 0), channel, release);
+        let stop = CancellationToken::new();
+        let ended = tokio::spawn(source.run(stop.clone()));
+        tokio::spawn(turning.run());
+        let file = (mux.channel(SourceName::File).unwrap(), ListingBuilder::new(SourceName::File));
+        let received = watch::channel(Received::default()).1;
+        Self { agent: Agent { posts, received, mux, stop }, gone, file, ended }
+    }
+
+    /// Posts `default/a` and deletes it with this grace, in seconds. Returns its UID.
+    async fn deletes(&self, grace: i64) -> Uid {
+        self.agent.write(Write::Create(pod("a#"))).await.unwrap();
+        let terminating = self.agent.result(delete("default/a", Some(grace))).await;
+        assert!(terminating.starts_with("default/a terminating at "), "{terminating}");
+        self.posted().unwrap()
+    }
+
+    /// The UID of the posted `default/a`.
+    fn posted(&self) -> Option<Uid> {
+        Some(self.agent.posts.get(&PodKey::new("default", "a"))?.uid().clone())
+    }
+
+    fn is_gone(&self, uid: &Uid) {
+        self.gone.send_modify(|gone| drop(gone.insert(PodKey::new("default", "a"), uid.clone())));
+    }
+
+    /// Waits until the posted pod is erased.
+    async fn erases(&self) {
+        let erased = async {
+            while self.posted().is_some() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, erased).await.expect("it is erased");
+    }
+
+    /// Stops the source as the agent does.
+    async fn ends(self) {
+        self.agent.stop.cancel();
+        self.ended.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_pod_stays_until_the_runtime_no_longer_has_its_uid() {
+    let node = Node::start(None);
+    let uid = node.deletes(1).await;
+    // Long after its grace: the runtime may take longer.
+    sleep(Duration::from_hours(3)).await;
+    assert_eq!(node.posted(), Some(uid.clone()));
+    // Another pod of the name is gone.
+    node.is_gone(&"another".into());
+    sleep(Duration::from_hours(3)).await;
+    assert_eq!(node.posted(), Some(uid.clone()));
+    let mut shown = String::new();
+    for write in [Write::Create(pod("a#")), Write::Apply(vec![pod("a#")]), Write::Replace(pod("a#"))] {
+        shown += &(node.agent.result(write).await + "\n");
+    }
+    expect![[r#"
+        error: pods "a" already exists: it is being deleted; try again when it is gone
+        error: pods "a" is being deleted; try again when it is gone
+        error: pods "a" is being deleted; try again when it is gone
+    "#]]
+    .assert_eq(&shown);
+    let merged = node.agent.mux.merged().borrow().clone();
+    let (_, entry) = merged.iter().next().unwrap();
+    assert!(entry.pod().deletion_timestamp().is_some());
+
+    node.is_gone(&uid);
+    node.erases().await;
+    node.agent.mux.merged().wait_for(|merged| merged.is_empty()).await.unwrap();
+    let created = node.agent.result(Write::Create(pod("a#"))).await;
+    assert!(created.starts_with("default/a created at "), "{created}");
+    // What is known of the previous pod does not erase the new one when it is deleted.
+    assert!(node.agent.result(delete("default/a", None)).await.contains("terminating"));
+    sleep(Duration::from_hours(1)).await;
+    assert!(node.posted().is_some_and(|posted| posted != uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn grace_0_erases_at_once_also_if_a_runtime_has_the_pod() {
+    let node = Node::start(None);
+    node.agent.write(Write::Create(pod("a#"))).await.unwrap();
+    assert!(node.agent.result(delete("default/a", Some(0))).await.starts_with("default/a deleted"));
+    assert_eq!(node.posted(), None);
+    // The same for a pod that terminates already.
+    node.deletes(600).await;
+    assert!(node.agent.result(delete("default/a", Some(0))).await.starts_with("default/a deleted"));
+    assert_eq!(node.posted(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_pod_whose_name_another_source_has_ends_with_its_grace() {
+    let mut node = Node::start(None);
+    node.agent.write(Write::Create(pod("a#"))).await.unwrap();
+    let (channel, listing) = &mut node.file;
+    listing.put(&Origin::from("a.yaml"), vec![script::pod("a#file")], Timestamp::UNIX_EPOCH);
+    channel.publish(listing.listing());
+    assert!(channel.merged().await);
+    assert!(node.agent.result(delete("default/a", Some(7))).await.contains("terminating"));
+    // It does not run, so nothing will ever say that it is gone.
+    let begun = tokio::time::Instant::now();
+    node.erases().await;
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(5)..=Duration::from_secs(8)).contains(&took), "{took:?}");
+    let merged = node.agent.mux.merged().borrow().clone();
+    assert_eq!(merged.iter().map(|(_, entry)| entry.source()).collect::<Vec<_>>(), [SourceName::File]);
+}
+
+#[tokio::test]
+async fn the_removal_of_a_deleted_pod_is_retried_until_it_is_stored() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    let uid = node.deletes(600).await;
+    disk.platter().fault =
+        Some(Fault { operation: Operation::Any, from: 0, times: usize::MAX, errno: ENOSPC });
+    node.is_gone(&uid);
+    let mut status = node.agent.posts.status();
+    let failing = timeout(PATIENCE, status.wait_for(|status| status.failing.is_some())).await.unwrap();
+    let error = failing.unwrap().failing.clone().unwrap().error;
+    assert!(error.contains("No space left on device"), "{error}");
+    assert_eq!(node.posted(), Some(uid));
+    disk.platter().fault = None;
+    node.erases().await;
+    timeout(PATIENCE, status.wait_for(|status| status.failing.is_none())).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_deletion_goes_on_after_a_restart() {
+    let disk = Disk::default();
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    let uid = node.deletes(1).await;
+    node.ends().await;
+    state.close().await;
+
+    let mut state = State::open_on(&disk).unwrap();
+    let node = Node::start(Some(&mut state));
+    assert_eq!(node.posted(), Some(uid.clone()));
+    let refused = node.agent.result(Write::Create(pod("a#"))).await;
+    assert!(refused.contains("it is being deleted"), "{refused}");
+    node.is_gone(&uid);
+    node.erases().await;
+    node.ends().await;
+    state.close().await;
+
+    let mut state = State::open_on(&disk).unwrap();
+    assert_eq!(Node::start(Some(&mut state)).posted(), None);
 }

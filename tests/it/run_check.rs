@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Output,
 };
@@ -191,6 +192,34 @@ fn an_output_file_needs_a_writable_directory() {
     let (code, said) = with(&place.at("no/such.jsonl"));
     assert_eq!(code, 2);
     assert!(said.contains("no/such.jsonl") && said.contains("No such file or directory"), "{said}");
+}
+
+/// A start does not need it: it may be installed later.
+#[test]
+fn the_program_of_a_runtime_must_be_executable() {
+    let place = Place::new();
+    let program = place.at("program");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    let with = |mode: u32| {
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        let sink = format!("exec={}", program.display());
+        let args = ["run", "--check", "--config", place.config.to_str().unwrap(), "--sink", &sink];
+        let output = podmux(&args).env("RUNTIME_DIRECTORY", place.at("run")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        format!("{}{:?}", said.replace(place.directory.path().to_str().unwrap(), "@"), output.status.code())
+    };
+    assert_eq!(with(0o755), "Some(0)");
+    expect![[r#"
+        podmux: cannot open the sink exec=@/program: Permission denied (os error 13)
+        Some(2)"#]]
+    .assert_eq(&with(0o644));
+    fs::remove_file(&program).unwrap();
+    fs::create_dir(&program).unwrap();
+    expect![[r#"
+        podmux: cannot open the sink exec=@/program: it is not a file
+        Some(2)"#]]
+    .assert_eq(&with(0o755));
+    assert!(!place.at("run").exists(), "it only reads");
 }
 
 #[test]

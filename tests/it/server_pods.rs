@@ -17,7 +17,7 @@ use tokio::{
 use crate::support::{
     files::soon,
     script::pod,
-    server::{Reply, TestServer, manifest, with_api},
+    server::{Reply, TestServer, manifest, with_api, with_idle_runtime},
 };
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -270,7 +270,7 @@ async fn a_written_pod_is_in_the_next_list_and_in_the_updates_at_its_version() {
 
 #[tokio::test]
 async fn a_response_has_the_pods_text_unchanged() {
-    let server = TestServer::start().await;
+    let server = TestServer::with(with_idle_runtime()).await;
     server.ask("POST /pods", &[], manifest("a")).await;
     let reply = server.get(&format!("{PODS}/a")).await;
     let snapshot = server.history.snapshot().await.unwrap();

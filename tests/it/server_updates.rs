@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::support::{
     files::soon,
     script::pod,
-    server::{Setup, TestServer, manifest, with_api},
+    server::{Setup, TestServer, manifest, with_api, with_idle_runtime},
     state::Dice,
     stream::Replica,
 };
@@ -200,7 +200,7 @@ async fn from_a_number_the_stream_begins_with_the_missed_updates() {
 
 #[tokio::test]
 async fn replaying_the_lines_gives_the_merged_pods() {
-    let server = TestServer::start().await;
+    let server = TestServer::with(with_idle_runtime()).await;
     let mut reader = Reader::open(&server, "", &[]).await;
     for n in 0..20 {
         server.ask("POST /pods", &[], [manifest(&format!("p{n}")), manifest("same")].join("\n---\n")).await;
@@ -219,7 +219,7 @@ async fn replaying_the_lines_gives_the_merged_pods() {
 
 /// Lists up to 15 pods in pages while they change, and then follows the updates.
 async fn list_and_follow(dice: &mut Dice) {
-    let server = TestServer::start().await;
+    let server = TestServer::with(with_idle_runtime()).await;
     let write = async |dice: &mut Dice| {
         let name = format!("p{:02}", dice.roll(15));
         if dice.roll(3) == 0 {

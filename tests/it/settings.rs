@@ -21,7 +21,7 @@ use podmux::{
     server::{self, Listen},
     settings::{
         CommandLine, Environment, Setting, Settings, SettingsError, default_socket, default_state_dir,
-        settings,
+        runtime_dir, settings,
     },
     source::{
         api::{InCluster, Kubeconfig, Proxies},
@@ -206,6 +206,12 @@ fn row(key: &str) -> Row {
                 ("", "jsonl"),
             ],
         ),
+        "sink-concurrency" => (
+            "sink-concurrency",
+            "PODMUX_SINK_CONCURRENCY",
+            "sinkConcurrency",
+            [("1", "1"), ("7", "7"), ("1000", "1000"), ("", "4")],
+        ),
         "notify" => (
             "notify",
             "PODMUX_NOTIFY",
@@ -240,6 +246,9 @@ fn row(key: &str) -> Row {
 const SUM: &str = "a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
 const OTHER_SUM: &str = "b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2";
 
+/// For a runtime.
+const RUNTIME_DIR: (&str, &str) = ("RUNTIME_DIRECTORY", "/run/needed");
+
 /// The settings that a setting needs.
 fn needs(key: &str) -> &'static [(&'static str, &'static str)] {
     const MANIFESTS: (&str, &str) = ("PODMUX_POD_MANIFEST_PATH", "/needed");
@@ -259,6 +268,7 @@ fn needs(key: &str) -> &'static [(&'static str, &'static str)] {
         "tls-cert-file" => &[KEY],
         "tls-private-key-file" => &[CERT],
         "client-ca-file" => &[CERT, KEY],
+        "sink-concurrency" => &[("PODMUX_SINK", "exec=/needed"), RUNTIME_DIR],
         _ => &[],
     }
 }
@@ -327,7 +337,14 @@ fn value(settings: &Settings, key: &str) -> String {
 fn general_value(settings: &Settings, key: &str) -> String {
     match key {
         "node-name" => settings.node_name.to_string(),
-        "sink" => settings.sinks.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
+        "sink" => {
+            let runtime = settings.runtime.iter().map(|runtime| runtime.kind.to_string());
+            let sinks = settings.sinks.iter().map(ToString::to_string);
+            sinks.chain(runtime).collect::<Vec<_>>().join("+")
+        }
+        "sink-concurrency" => {
+            settings.runtime.as_ref().map(|runtime| runtime.concurrency.to_string()).unwrap_or_default()
+        }
         "notify" => format!("{:?}", settings.notify),
         "shutdown-grace" => format!("{:?}", settings.shutdown_grace),
         "log-format" => format!("{:?}", settings.log.format),
@@ -466,8 +483,17 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
     for value in ["1h0m1s", "0s"] {
         shown += &check("shutdown-grace", value);
     }
-    for value in ["exec=/bin/true", "webhook=http://localhost", "podman", "jsonl=", "", "jsonl|jsonl"] {
+    for value in ["webhook=http://localhost", "jsonl=", "", "no-such", "jsonl|jsonl"] {
         shown += &check("sink", value);
+    }
+    for value in ["exec", "exec=", "exec=true", "exec=./true", "exec=/a|exec=/b", "exec=/a,retries=3"] {
+        shown += &check("sink", value);
+    }
+    for value in ["", "5", "999ms", "1h1s"] {
+        shown += &check("sink", &format!("exec=/a,timeout={value}"));
+    }
+    for value in ["0", "1001", "many", "4"] {
+        shown += &check("sink-concurrency", value);
     }
     for value in ["", "example.org/pods", "ftp://u:secret@h/", "http://", "http://h h/", "https://"] {
         shown += &check("manifest-url", value);
@@ -514,12 +540,25 @@ fn errors_of_invalid_values_name_the_accepted_ones() {
         --file-check-frequency: "0" is out of bounds: 100ms to 24h
         --shutdown-grace: "1h0m1s" is out of bounds: 0s to 1h
         0s: accepted
-        --sink: unknown sink "exec"; the sinks are jsonl, jsonl=PATH, webhook=URL
         webhook=http://localhost: accepted
-        --sink: unknown sink "podman"; the sinks are jsonl, jsonl=PATH, webhook=URL
         --sink: jsonl=PATH needs a path; jsonl alone writes to standard output
-        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL
+        --sink: unknown sink ""; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM
+        --sink: unknown sink "no-such"; the sinks are jsonl, jsonl=PATH, webhook=URL, exec=PROGRAM
         --sink: jsonl is given twice
+        --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+        --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+        --sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+        --state-dir: exec=./true needs a state directory, which holds what it has started
+        --sink: one agent has one runtime, and this is exec=/a and exec=/b
+        --sink: unknown option "retries"; the options of exec are timeout
+        --sink: "timeout" needs a value: timeout=DURATION
+        --sink: timeout: "5" has no unit: write 5s for seconds, or use ms, m or h
+        --sink: timeout: "999ms" is out of bounds: 1s to 1h
+        --sink: timeout: "1h1s" is out of bounds: 1s to 1h
+        --sink-concurrency: 0 is not in 1..=1000
+        --sink-concurrency: 1001 is not in 1..=1000
+        --sink-concurrency: invalid digit found in string
+        --sink-concurrency: it has no effect without a runtime: give --sink exec=PROGRAM
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: this is not a URL: write it like https://HOST:PORT/PATH
         --manifest-url: the URL does not begin with http:// or https://: write it like https://HOST:PORT/PATH
@@ -689,7 +728,7 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         (
             "podManifestPath: /m\nmanifest: a\n",
             expect![
-                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, notify, stateDir, shutdownGrace, logFormat, verbose"
+                "DIR/config.yaml:2:1: manifest: unknown field; the fields are podManifestPath, fileCheckFrequency, onInvalidManifest, manifestUrl, manifestUrlHeader, manifestUrlCaFile, manifestUrlClientCertFile, manifestUrlClientKeyFile, manifestUrlSha256, httpCheckFrequency, kubeconfig, podSecurity, nodeName, listen, maxPostedPods, maxPostedBytes, anonymousAuth, tokenFile, tlsCertFile, tlsPrivateKeyFile, clientCaFile, sink, sinkConcurrency, notify, stateDir, shutdownGrace, logFormat, verbose"
             ],
         ),
         (
@@ -724,9 +763,9 @@ fn an_invalid_field_is_reported_with_line_and_column() {
         ),
         (
             "podManifestPath: /m\nsink: exec=a\n",
-            expect![[
-                r#"DIR/config.yaml:2:1: sink: unknown sink "exec"; the sinks are jsonl, jsonl=PATH, webhook=URL"#
-            ]],
+            expect![
+                "DIR/config.yaml:2:1: sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME"
+            ],
         ),
         (
             "podManifestPath: /m\npodManifestPath: /n\n",
@@ -965,8 +1004,9 @@ fn a_reload_applies_changes_and_names_the_settings_that_need_a_restart() {
     ];
     let keys = keys();
     let keys = || keys.iter().map(String::as_str);
-    // It cannot be given beside a token.
-    let stays = |key: &&str| !reloads.contains(key) && *key != "anonymous-auth";
+    // The first cannot be given beside a token, the second needs a runtime.
+    let others = ["anonymous-auth", "sink-concurrency"];
+    let stays = |key: &&str| !reloads.contains(key) && !others.contains(key);
     assert_eq!(stuck, keys().filter(stays).collect::<Vec<_>>());
     for key in keys() {
         let from = if reloads.contains(&key) { &fresh } else { &before };
@@ -1019,6 +1059,28 @@ fn adding_or_removing_a_source_needs_a_restart() {
         let (after, stuck) = before.reloaded(fresh.clone());
         assert_eq!((&after, stuck), (before, vec!["kubeconfig"]));
     }
+}
+
+#[test]
+fn a_changed_runtime_needs_a_restart() {
+    let load = |given: &[(&str, &str)]| {
+        let environment = environment(&[("STATE_DIRECTORY", "/state"), RUNTIME_DIR]);
+        super::settings::load(&flags(given), &environment).unwrap()
+    };
+    let given = [("sink", "jsonl"), ("sink", "exec=/a")];
+    let before = load(&given);
+    for (fresh, expected) in [
+        (&[("sink", "jsonl"), ("sink", "exec=/b")][..], &["sink"][..]),
+        (&[("sink", "jsonl"), ("sink", "exec=/a,timeout=1m")], &["sink"]),
+        (&[("sink", "jsonl"), ("sink", "exec=/a"), ("sink-concurrency", "9")], &["sink-concurrency"]),
+        (&[("sink", "exec=/b"), ("sink-concurrency", "9")], &["sink", "sink-concurrency"]),
+        (&[("sink", "jsonl")], &["sink"]),
+    ] {
+        let (after, stuck) = before.reloaded(load(fresh));
+        assert_eq!((&after, &*stuck), (&before, expected), "{fresh:?}");
+    }
+    let without = load(&[("sink", "jsonl")]);
+    assert_eq!(without.reloaded(before.clone()), (without.clone(), vec!["sink"]));
 }
 
 /// The error of a combination of flags.
@@ -1145,6 +1207,99 @@ fn anonymous_auth_is_for_loopback_and_alone() {
         "anonymous-auth: every user of this machine may read and post pods over TCP, without credentials"
     ]
     .assert_eq(&settings.warnings.join("\n"));
+}
+
+/// Each is an error at the start: it could never work.
+#[test]
+fn what_does_not_fit_a_runtime_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shown = String::new();
+    for (given, state) in [
+        (&[("sink", "exec=/p")][..], "none"),
+        (&[("sink", "exec=/p"), ("notify", "snapshot")], "/state"),
+        (&[("sink", "exec=/p"), ("notify", "incremental")], "/state"),
+        (&[("sink", "exec=/p"), ("sink", "jsonl"), ("notify", "snapshot")], "/state"),
+        (&[("sink", "exec=/p"), ("sink", "exec=/p")], "/state"),
+        (&[("sink", "exec=/p"), ("sink", "exec=/p,timeout=1m")], "/state"),
+        (&[("sink", "exec=/p"), ("sink", "jsonl"), ("sink", "exec=/q")], "/state"),
+        (&[("sink", "jsonl"), ("sink-concurrency", "4")], "/state"),
+        (&[("sink", "exec=/p"), ("sink-concurrency", "4")], "/state"),
+    ] {
+        let flags = flags(given).with("node-name", "node").with("state-dir", state);
+        shown += &match load(&flags, &environment(&[RUNTIME_DIR])) {
+            Ok(settings) => ["accepted: ", &value(&settings, "sink"), "\n"].concat(),
+            Err(error) => error.to_string() + "\n",
+        };
+    }
+    for text in
+        ["sink: exec=/p\nstateDir: none\n", "sink: jsonl\nsinkConcurrency: 2\n", "sink: [{kind: exec}]\n"]
+    {
+        shown += &config(dir.path(), text).map_or_else(|error| error + "\n", |_| "accepted\n".to_owned());
+    }
+    expect![[r#"
+        --state-dir: exec=/p needs a state directory, which holds what it has started
+        --notify: exec=/p is a runtime and gets no stream: leave this out, or add a sink
+        --notify: exec=/p is a runtime and gets no stream: leave this out, or add a sink
+        accepted: jsonl+exec=/p
+        --sink: exec=/p is given twice
+        --sink: exec=/p is given twice
+        --sink: one agent has one runtime, and this is exec=/p and exec=/q
+        --sink-concurrency: it has no effect without a runtime: give --sink exec=PROGRAM
+        accepted: exec=/p
+        DIR/config.yaml:2:1: stateDir: exec=/p needs a state directory, which holds what it has started
+        DIR/config.yaml:2:1: sinkConcurrency: it has no effect without a runtime: give --sink exec=PROGRAM
+        DIR/config.yaml:1:1: sink: exec=PROGRAM needs the path of a program, with a slash: exec=/usr/local/bin/NAME
+    "#]].assert_eq(&shown);
+}
+
+#[test]
+fn a_program_is_relative_to_the_config_file_and_else_to_the_working_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("bin/pods").display().to_string();
+    for text in
+        ["sink: exec=bin/pods,timeout=90s\n", "sink: [{kind: exec, target: bin/pods, timeout: 90s}]\n"]
+    {
+        let settings = config(dir.path(), text).unwrap();
+        let expected = registry::Config::parse(&format!("exec={program},timeout=90s")).unwrap();
+        let runtime = settings.runtime.unwrap();
+        assert_eq!((&runtime.kind, settings.sinks.len(), runtime.concurrency), (&expected, 0, 4), "{text}");
+    }
+    let given = flags(&[("sink", "exec=bin/pods"), ("state-dir", "/state")]);
+    let runtime = load(&given, &environment(&[RUNTIME_DIR])).unwrap().runtime.unwrap();
+    // The program is called in another directory than that of the agent.
+    let expected = format!("exec={}", std::env::current_dir().unwrap().join("bin/pods").display());
+    assert_eq!((runtime.kind.to_string(), runtime.directory), (expected, "/run/needed".into()));
+}
+
+#[test]
+fn a_variable_may_have_sinks_and_a_runtime() {
+    let variables = [
+        ("PODMUX_SINK", "jsonl, exec=/p,timeout=5m,webhook=http://localhost/,max-bytes=1Mi"),
+        ("PODMUX_STATE_DIR", "/state"),
+        RUNTIME_DIR,
+    ];
+    let settings = load(&CommandLine::default(), &environment(&variables)).unwrap();
+    assert_eq!(value(&settings, "sink"), "jsonl+webhook=http://localhost/+exec=/p");
+    let expected = registry::Config::parse("exec=/p,timeout=5m").unwrap();
+    assert_eq!(settings.runtime.unwrap().kind, expected);
+}
+
+#[test]
+fn the_runtime_directory_is_systemds_roots_or_the_users() {
+    let directory = |root: bool, variables: &[(&str, &str)]| {
+        runtime_dir(&environment(variables), root)
+            .map_or_else(|| "-".to_owned(), |path| path.display().to_string())
+    };
+    let given = ("RUNTIME_DIRECTORY", "/run/a:/run/b");
+    let user = ("XDG_RUNTIME_DIR", "/run/user/1");
+    assert_eq!(directory(true, &[given, user]), "/run/a");
+    assert_eq!(directory(false, &[given, user]), "/run/a");
+    assert_eq!(directory(true, &[user]), "/run/podmux-agent");
+    assert_eq!(directory(false, &[user]), "/run/user/1/podmux-agent");
+    assert_eq!(directory(false, &[]), "-");
+    for relative in [("RUNTIME_DIRECTORY", "a"), ("RUNTIME_DIRECTORY", ""), ("XDG_RUNTIME_DIR", "a")] {
+        assert_eq!(directory(false, &[relative]), "-", "{relative:?}");
+    }
 }
 
 #[test]

@@ -12,13 +12,14 @@ use crate::{
     cli::{
         connection::{Connection, pod_path},
         failure::Failure,
-        output::{list, text, time},
+        output::{items, list, text, time},
         table::{Cell, Row},
         terminal::{Escaped, RED, YELLOW, print_error},
     },
     client::escaped,
     host::Clock,
     pod::{SEEN, SOURCE, SourceName},
+    pod_columns::PodColumns,
 };
 
 /// How many pods a request asks for, like kubectl: it bounds the size of a response.
@@ -168,12 +169,17 @@ impl<'a> Pods<'a> {
         let labels = metadata["labels"].as_object().into_iter().flatten();
         let labels = labels.map(|(name, value)| format!("{name}={}", text(value)));
         let priority = pod["spec"]["priority"].as_i64().map(|priority| priority.to_string());
+        let now = self.clock.now();
+        let columns = PodColumns::of(pod, now);
         let cell = |column: &&str| match *column {
             "NAMESPACE" => text(&metadata["namespace"]).into(),
             "NAME" => name(pod).into(),
+            "READY" => (&columns.ready).into(),
+            "STATUS" => status(pod, &columns.status, is_removed),
+            "RESTARTS" => (&columns.restarts).into(),
+            "AGE" => age(since, now).into(),
             "SOURCE" => source.unwrap_or_else(|| source_of(pod)).into(),
-            "STATUS" => status(pod, is_removed),
-            "AGE" => age(since, self.clock.now()).into(),
+            "IP" => ip(&pod["status"]).into(),
             "NODE" => text(&pod["spec"]["nodeName"]).into(),
             "UID" => text(&metadata["uid"]).into(),
             "PRIORITY" => priority.as_deref().unwrap_or_default().into(),
@@ -189,9 +195,9 @@ fn columns(args: &Args) -> Vec<&'static str> {
     if args.all_namespaces {
         columns.push("NAMESPACE");
     }
-    columns.extend(["NAME", "SOURCE", "STATUS", "AGE"]);
+    columns.extend(["NAME", "READY", "STATUS", "RESTARTS", "AGE", "SOURCE"]);
     if args.output == OutputFormat::Wide {
-        columns.extend(["NODE", "UID", "PRIORITY", "HASH"]);
+        columns.extend(["IP", "NODE", "UID", "PRIORITY", "HASH"]);
     }
     if args.show_labels {
         columns.push("LABELS");
@@ -211,17 +217,21 @@ pub(super) fn source_of(pod: &Value) -> &str {
     if source == SourceName::Url.annotation() && !is_posted { SourceName::Url.as_str() } else { source }
 }
 
-fn status(pod: &Value, is_removed: bool) -> Cell {
-    let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
+fn status(pod: &Value, status: &str, is_removed: bool) -> Cell {
     if is_removed {
-        Cell::new("Removed").styled(YELLOW)
-    } else if pod["metadata"]["deletionTimestamp"].is_string() {
-        Cell::new("Terminating").styled(YELLOW)
-    } else if phase == "Failed" {
-        Cell::new(phase).styled(RED)
-    } else {
-        Cell::new(phase)
+        return Cell::new("Removed").styled(YELLOW);
     }
+    let style = match status {
+        "Terminating" => YELLOW,
+        _ if pod["status"]["phase"] == "Failed" => RED,
+        _ => "",
+    };
+    Cell::new(if status.is_empty() { "Unknown" } else { status }).styled(style)
+}
+
+fn ip(status: &Value) -> &str {
+    let first = items(&status["podIPs"]).first().map(|address| text(&address["ip"]));
+    first.unwrap_or_else(|| text(&status["podIP"]))
 }
 
 /// Adds `apiVersion` and `kind`, which the items of a `PodList` do not have.

@@ -8,12 +8,18 @@ use std::{
 use serde_json::Value;
 
 use super::{
+    args::OutputFormat,
     pods::{Pods, complete, name, source_of},
     stream::UpdateStream,
     updates::{key, parse},
 };
 use crate::{
-    cli::{failure::Failure, output::closed, status::Status},
+    cli::{
+        connection::pod_path,
+        failure::Failure,
+        output::{closed, text},
+        status::Status,
+    },
     host::Random,
     pod::SEEN,
 };
@@ -34,16 +40,23 @@ struct Printed {
     source: String,
     /// The pod as text, which takes less memory.
     text: String,
+    /// Whether it is from a list, which has the observed status instead of that of the source.
+    is_listed: bool,
 }
 
 impl Printed {
-    fn new(source: &str, pod: &Value) -> Self {
-        Self { source: source.to_owned(), text: pod.to_string() }
+    fn new(source: &str, pod: &Value, is_listed: bool) -> Self {
+        Self { source: source.to_owned(), text: pod.to_string(), is_listed }
     }
 
     /// Whether this is the same pod, as far as it is printed.
     fn is(&self, pod: &Value) -> bool {
-        serde_json::from_str(&self.text).is_ok_and(|old: Value| compared(old) == compared(pod.clone()))
+        let Ok(old) = serde_json::from_str(&self.text) else { return false };
+        let [mut old, mut new] = [old, pod.clone()].map(compared);
+        if self.is_listed {
+            (old["status"], new["status"]) = (Value::Null, Value::Null);
+        }
+        old == new
     }
 }
 
@@ -70,7 +83,7 @@ impl Watch<'_> {
         }
         self.pods.print_each(&pods, None, false)?;
         // Until the stream has the source, it is derived from the pod.
-        self.printed = pods.iter().map(|pod| (key(pod), Printed::new(source_of(pod), pod))).collect();
+        self.printed = pods.iter().map(|pod| (key(pod), Printed::new(source_of(pod), pod, true))).collect();
         let mut stream = match UpdateStream::open(self.pods.connection, random, next).await {
             // Another run. It begins with all pods; those that are printed already are not printed again.
             Err(Failure::Server(status)) if status.code == 410 => {
@@ -93,13 +106,13 @@ impl Watch<'_> {
             let in_scope = pods.into_iter().filter(|pod| self.is_in_scope(pod));
             let pods: Vec<Value> = in_scope.map(complete).collect();
             let op = update["op"].as_str().unwrap_or_default();
-            self.apply(op, update["source"].as_str().unwrap_or_default(), pods)?;
+            self.apply(op, update["source"].as_str().unwrap_or_default(), pods).await?;
         }
         Ok(0)
     }
 
     /// Prints what an update changes in the printed pods.
-    fn apply(&mut self, op: &str, source: &str, mut pods: Vec<Value>) -> Result<(), Failure> {
+    async fn apply(&mut self, op: &str, source: &str, mut pods: Vec<Value>) -> Result<(), Failure> {
         if op == "REMOVE" {
             pods.retain(|pod| self.printed.remove(&key(pod)).is_some());
             return self.pods.print_each(&pods, Some(source), true);
@@ -116,10 +129,25 @@ impl Watch<'_> {
         }
         pods.retain(|pod| {
             let is_same = self.printed.get(&key(pod)).is_some_and(|old| old.is(pod));
-            self.printed.insert(key(pod), Printed::new(source, pod));
-            !is_same
+            self.printed.insert(key(pod), Printed::new(source, pod, false));
+            op == "RECONCILE" || !is_same
         });
+        if self.pods.args.output != OutputFormat::Name {
+            self.read_status(&mut pods).await;
+        }
         self.pods.print_each(&pods, Some(source), false)
+    }
+
+    /// Gives each pod its observed status of now: the stream has that of the source.
+    async fn read_status(&self, pods: &mut [Value]) {
+        for pod in pods {
+            let path = pod_path(text(&pod["metadata"]["namespace"]), name(pod));
+            // A pod that cannot be read is gone, and its removal comes next.
+            let Ok(mut read) = self.pods.connection.get(&path).await else { continue };
+            if read["metadata"]["uid"] == pod["metadata"]["uid"] && read["status"].is_object() {
+                pod["status"] = read["status"].take();
+            }
+        }
     }
 
     fn is_named(&self, pod: &Value) -> bool {

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{files::PodFiles, ledger::RunId};
+use super::{files::PodFiles, run_id::RunId};
 use crate::{
     host::{Cancelled, Host},
     pod::{Op, SourceName},
@@ -26,7 +26,7 @@ use crate::{
 /// The `PATH` of the program: systemd's default for services.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The most bytes of a call's output that are written to its file.
-const MAX_OUTPUT: usize = 1 << 20;
+const MAX_OUTPUT: usize = 64 << 10;
 /// How much of the output is read at once; a pipe holds as much.
 const CHUNK: usize = 64 << 10;
 /// The pause between two looks at a process group that is stopping.

@@ -1,6 +1,9 @@
 //! The files of a pod: what its program reads, which is also the lock of its calls, and what it prints.
 //!
-//! A directory for each `namespace/name` has two files for each UID. The lock is a `flock` of the open
+//! They are in a directory that a reboot empties, so they are of this boot, also if the state directory is
+//! lost or is replaced by a copy: then they say what may run.
+//!
+//! A directory for each `namespace/name` has three files for each UID. The lock is a `flock` of the open
 //! file that the program has as its standard input. The processes that the program starts inherit it, so
 //! it is free when the last of them has ended or closed its standard input, whether the agent still runs
 //! or not.
@@ -15,12 +18,15 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::ledger::RunId;
+use super::run_id::RunId;
 use crate::{host::Disk, pod::Digest};
 
-/// The longest name or UID that is used as the name of a file as it is. A file's name has 255 bytes at most.
-const LONGEST: usize = 200;
+/// The longest name or UID that is a part of a file's name as it is. A file's name has 255 bytes at most, and
+/// two of these parts.
+const LONGEST: usize = 120;
 const STDIN: &str = "stdin";
+/// The row of the ledger.
+const RUN: &str = "run";
 const OUTPUT: &str = "output";
 
 /// The files of one pod.
@@ -29,6 +35,7 @@ pub(super) struct PodFiles {
     /// That of its `namespace/name`.
     pub(super) directory: PathBuf,
     stdin: PathBuf,
+    run: PathBuf,
     /// What its last call has printed.
     pub(super) output: PathBuf,
 }
@@ -44,10 +51,10 @@ pub(super) enum Locked {
 
 impl PodFiles {
     pub(super) fn new(directory: &Path, id: &RunId) -> Self {
-        let key = file_name(&format!("{}_{}", id.key.namespace(), id.key.name()));
-        let (directory, uid) = (directory.join(key), file_name(&id.uid));
+        let [namespace, name, uid] = [id.key.namespace(), id.key.name(), &id.uid].map(part);
+        let directory = directory.join(format!("{namespace}_{name}"));
         let at = |kind| directory.join(format!("{uid}.{kind}"));
-        Self { stdin: at(STDIN), output: at(OUTPUT), directory }
+        Self { stdin: at(STDIN), run: at(RUN), output: at(OUTPUT), directory }
     }
 
     /// Locks the pod if no process of an earlier call runs, also of another UID of its name. It blocks.
@@ -72,6 +79,21 @@ impl PodFiles {
         file.set_len(pod.len() as u64)
     }
 
+    /// Whether the row of the ledger is in a file. It blocks.
+    pub(super) fn has_run(&self) -> bool {
+        self.run.exists()
+    }
+
+    /// Writes the row of the ledger. A crash leaves it as it was or as it is. It blocks.
+    pub(super) fn write_run(&self, disk: &Disk, row: &[u8]) -> io::Result<()> {
+        disk.create_dir(&self.directory)?;
+        let new = self.run.with_extension("new");
+        let file = open_private(&new)?;
+        file.set_len(0)?;
+        file.write_all_at(row, 0)?;
+        fs::rename(new, &self.run)
+    }
+
     /// An empty file for what the program prints. It blocks.
     pub(super) fn create_output(&self) -> io::Result<File> {
         let file = open_private(&self.output)?;
@@ -79,27 +101,52 @@ impl PodFiles {
         Ok(file)
     }
 
-    /// Removes the files, unless a process has them open: another process must still find its lock.
-    /// What is left is removed at the next start. It blocks.
-    pub(super) fn discard(&self) {
-        discard(&self.stdin);
+    /// Removes the files. Those that a process has open stay: another process must still find its lock.
+    /// Returns whether none has. It blocks.
+    pub(super) fn discard(&self) -> io::Result<bool> {
+        match fs::remove_file(&self.run) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let is_free = discard(&self.stdin);
         // It may have files of another UID.
         let _ = fs::remove_dir(&self.directory);
+        Ok(is_free)
+    }
+}
+
+/// The rows of the ledger that are in files. It blocks.
+pub(super) fn rows(directory: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let mut rows = Vec::new();
+    for key in keys(directory)? {
+        for path in paths(&key, RUN)? {
+            rows.push(fs::read(path)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// The directories of all names.
+fn keys(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        keys => keys?.map(|key| Ok(key?.path())).collect(),
     }
 }
 
 /// Removes the files of all pods but these, if no process has them open. It blocks.
 pub(super) fn sweep(directory: &Path, kept: &[RunId]) -> io::Result<()> {
     let kept: BTreeSet<PathBuf> = kept.iter().map(|id| PodFiles::new(directory, id).stdin).collect();
-    let keys = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        keys => keys?,
-    };
-    for key in keys {
-        let key = key?.path();
+    for key in keys(directory)? {
         for path in paths(&key, STDIN)? {
             if !kept.contains(&path) {
                 discard(&path);
+            }
+        }
+        // Those of an earlier boot, if no reboot has emptied the directory.
+        for path in paths(&key, RUN)? {
+            if !kept.contains(&path.with_extension(STDIN)) {
+                fs::remove_file(path)?;
             }
         }
         // It may have files that are kept.
@@ -108,12 +155,15 @@ pub(super) fn sweep(directory: &Path, kept: &[RunId]) -> io::Result<()> {
     Ok(())
 }
 
-fn discard(stdin: &Path) {
-    if is_free(stdin).is_ok_and(|is_free| is_free) {
+/// Removes the files of a UID, unless a process has them open. Returns whether none has.
+fn discard(stdin: &Path) -> bool {
+    let is_free = is_free(stdin).is_ok_and(|is_free| is_free);
+    if is_free {
         // What cannot be removed now is removed at the next start.
         let _ = fs::remove_file(stdin.with_extension(OUTPUT));
         let _ = fs::remove_file(stdin);
     }
+    is_free
 }
 
 /// Whether no process has the lock.
@@ -148,13 +198,10 @@ fn paths(directory: &Path, kind: &str) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A text as the name of a file: itself if it can be one, else its digest.
-fn file_name(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
-    let is_usable = text.len() <= LONGEST && text.bytes().all(is_plain) && !text.starts_with('.');
-    if is_usable && !text.is_empty() {
-        text.to_owned()
-    } else {
-        format!("={}", Digest::of(&[text.as_bytes()]))
-    }
+/// A text as a part of a file's name: itself if it can be one, else its digest.
+fn part(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let is_usable =
+        !text.starts_with('.') && (1..=LONGEST).contains(&text.len()) && text.bytes().all(is_plain);
+    if is_usable { text.to_owned() } else { format!("={}", Digest::of(&[text.as_bytes()])) }
 }

@@ -60,7 +60,7 @@ fn program(given: &Given) -> &str {
 fn open(given: &Given, opening: Opening) -> OpenRuntime {
     // It was accepted.
     let config = config(given).unwrap_or_else(|_| Config::new(program(given)));
-    let (directory, state) = (opening.state_dir.join("exec"), opening.state.clone());
+    let (directory, state) = (opening.directory.join("exec"), opening.state.clone());
     let exec = Exec::new(config, directory, state, &opening.boot, opening.host.clone());
     opening.drive(exec)
 }

@@ -1,8 +1,10 @@
-//! The ledger: the pods that the program has started or may have started, in the database.
+//! The ledger: the pods that the program has started or may have started, in the database, and beside it in
+//! files that live as long as the boot.
 
 use std::{
     collections::BTreeMap,
-    mem,
+    io, mem,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,9 +12,11 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
+use super::{files::PodFiles, run_id::RunId};
 use crate::{
     db::{Change, Db, DbError, Stored, Table, Value},
-    pod::{Pod, PodKey, SourceName, Uid},
+    host::{Cancelled, Host},
+    pod::{Pod, SourceName},
     runtime::ActualPod,
 };
 
@@ -28,26 +32,6 @@ impl State {
     pub fn new(db: Db, stored: &mut Stored) -> Self {
         let rows = stored.tables.remove(&Table::Runs).unwrap_or_default();
         Self { db, rows: Arc::new(Mutex::new(rows)) }
-    }
-}
-
-/// The key of a row: a pod that runs or may run.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RunId {
-    pub(super) key: PodKey,
-    pub(super) uid: Uid,
-}
-
-impl RunId {
-    /// `namespace/name/UID`.
-    fn row(&self) -> String {
-        format!("{}/{}", self.key.as_str(), self.uid)
-    }
-
-    fn parse(row: &str) -> Option<Self> {
-        let (namespace, rest) = row.split_once('/')?;
-        let (name, uid) = rest.split_once('/')?;
-        Some(Self { key: PodKey::new(namespace, name), uid: uid.into() })
     }
 }
 
@@ -70,6 +54,7 @@ pub(super) struct Run {
 /// A row as it is stored.
 #[derive(Deserialize)]
 struct Row<'a> {
+    id: Option<String>,
     boot: String,
     hash: String,
     source: String,
@@ -85,8 +70,9 @@ impl Run {
         format!("{}-{}", pod.digest(), pod.status_digest()).into()
     }
 
-    fn value(&self, boot: &str) -> Value {
+    fn value(&self, id: &RunId, boot: &str) -> Value {
         let head = json!({
+            "id": id.row(),
             "boot": boot,
             "hash": &*self.hash,
             "source": self.source.as_str(),
@@ -99,6 +85,13 @@ impl Run {
         head.pop();
         head.push_str(",\"pod\":");
         vec![head.into_bytes().into(), self.pod.clone(), Arc::from(*b"}")].into()
+    }
+
+    /// A run of this boot that was in a file, and its key.
+    fn parse_file(value: &[u8], boot: &str) -> Option<(RunId, Self)> {
+        let row: Row = serde_json::from_slice(value).ok()?;
+        let (run, of) = Self::parse(value)?;
+        Some((RunId::parse(&row.id?)?, run)).filter(|_| of == boot)
     }
 
     /// The run of a row, and the boot that it is of.
@@ -135,19 +128,28 @@ pub(super) struct Ledger {
 impl Ledger {
     /// The ledger of an open state, and the changes that erase the rows of other boots: their processes
     /// ended with that boot. Until they are erased, they are not part of the ledger either.
-    pub(super) fn open(state: &State, boot: &Arc<str>) -> Result<(Self, Vec<Change>), UnreadableRow> {
-        let (mut runs, mut stale) = (BTreeMap::new(), Vec::new());
+    ///
+    /// `files` are the rows in files. They are the newest ones of this boot, also if the state is not: a
+    /// row without a file was erased or is of a copy, so its pod only may run.
+    pub(super) fn open(
+        state: &State,
+        boot: &Arc<str>,
+        files: &[Vec<u8>],
+    ) -> Result<(Self, Vec<Change>), UnreadableRow> {
+        let (mut runs, mut ended) = (BTreeMap::new(), Vec::new());
         for (row, value) in &*lock(&state.rows) {
             let read = RunId::parse(row).zip(Run::parse(value));
             let (id, (run, of)) = read.ok_or_else(|| UnreadableRow(row.clone()))?;
             if of == **boot {
-                runs.insert(id, run);
+                runs.insert(id, Run { started: None, is_complete: false, ..run });
             } else {
-                stale.push(Change { table: Table::Runs, key: row.clone(), value: None });
+                ended.push(Change { table: Table::Runs, key: row.clone(), value: None });
             }
         }
         mem::take(&mut *lock(&state.rows));
-        Ok((Self { db: state.db.clone(), boot: boot.clone(), runs: Mutex::new(runs) }, stale))
+        // One of an unknown form was written by a later version.
+        runs.extend(files.iter().filter_map(|row| Run::parse_file(row, boot)));
+        Ok((Self { db: state.db.clone(), boot: boot.clone(), runs: Mutex::new(runs) }, ended))
     }
 
     pub(super) async fn commit(&self, changes: Vec<Change>) -> Result<(), DbError> {
@@ -158,14 +160,30 @@ impl Ledger {
         lock(&self.runs).get(id).cloned()
     }
 
-    /// Makes a run durable. It writes nothing if it is so already.
-    pub(super) async fn put(&self, id: &RunId, run: &Run) -> Result<(), DbError> {
-        if self.get(id).as_ref() == Some(run) {
+    /// Makes a run durable: that it may run first in its file, and that it runs first in the database, so
+    /// that the file never says more. Returns without a write if it is durable already.
+    pub(super) async fn put(
+        &self,
+        id: &RunId,
+        run: &Run,
+        files: &PodFiles,
+        host: &Host,
+    ) -> Result<(), PutError> {
+        let known = files.clone();
+        // A row of a state that was put back has no file.
+        if self.get(id).as_ref() == Some(run) && host.threads.blocking(move || known.has_run()).await? {
             return Ok(());
         }
-        let value = Some(run.value(&self.boot));
-        self.db.commit(vec![Change { table: Table::Runs, key: id.row(), value }]).await?;
+        let value = run.value(id, &self.boot);
+        if !run.is_complete {
+            write(files, host, &value).await?;
+        }
+        let change = Change { table: Table::Runs, key: id.row(), value: Some(value.clone()) };
+        self.db.commit(vec![change]).await?;
         lock(&self.runs).insert(id.clone(), run.clone());
+        if run.is_complete {
+            write(files, host, &value).await?;
+        }
         Ok(())
     }
 
@@ -192,6 +210,23 @@ impl Ledger {
         };
         lock(&self.runs).iter().map(actual).collect()
     }
+}
+
+/// Why a row cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PutError {
+    #[error(transparent)]
+    Db(#[from] DbError),
+    #[error("cannot write {}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}
+
+async fn write(files: &PodFiles, host: &Host, value: &Value) -> Result<(), PutError> {
+    let (written, disk, value) = (files.clone(), host.disk.clone(), value.clone());
+    let written = host.threads.blocking(move || written.write_run(&disk, &value.bytes())).await?;
+    written.map_err(|error| PutError::File(files.directory.clone(), error))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

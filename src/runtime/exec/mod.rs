@@ -23,6 +23,7 @@ mod call;
 mod files;
 pub(super) mod kind;
 mod ledger;
+mod run_id;
 
 use std::{
     path::PathBuf,
@@ -40,17 +41,20 @@ use tracing::debug;
 pub use self::ledger::State;
 use self::{
     call::{Call, CallError},
-    files::{Locked, PodFiles, sweep},
-    ledger::{Ledger, Run, RunId},
+    files::{Locked, PodFiles, rows, sweep},
+    ledger::{Ledger, Run},
+    run_id::RunId,
 };
 use super::contract::{ActualPod, KillPod, PodRuntime, RuntimeError, SyncPod};
-use crate::{db::DbError, error_chain::chain, host::Host, pod::Op};
+use crate::{error_chain::chain, host::Host, pod::Op};
 
 /// How long a call waits for the processes of an earlier one, and a program may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pauses between two attempts to lock, which double.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How often the files of a pod that is gone are tried to be removed.
+const DISCARD_ATTEMPTS: usize = 10;
 /// How long `list` waits for the state before it fails again.
 const STATE_PATIENCE: Duration = Duration::from_mins(1);
 /// A pod's `spec.terminationGracePeriodSeconds` by default, in seconds.
@@ -99,10 +103,11 @@ struct Waiting {
 }
 
 impl Exec {
-    /// A runtime with its files in this directory, its ledger in this state, in this boot of the machine.
+    /// A runtime with its files in this directory, which a reboot empties, and its ledger in this state, in this
+    /// boot of the machine.
     ///
-    /// It touches nothing before the first `list`, which fails until the state is open: at once with
-    /// a new reason, and later after the next change or a minute.
+    /// It touches nothing before the first `list`. Until the state is open, `list` fails: at once with a new
+    /// reason, else after a minute. It ends as soon as the state is open.
     pub fn new(config: Config, directory: PathBuf, state: StateWatch, boot: &str, host: Host) -> Self {
         let state = Mutex::new(Some(Waiting { state, reported: None }));
         let (boot, ledger) = (boot.into(), OnceLock::new());
@@ -119,10 +124,13 @@ impl Exec {
     async fn open(&self) -> Result<&Ledger, RuntimeError> {
         let mut state = self.state.lock().await;
         if let Some(waiting) = &mut *state {
-            let open = waiting.open().await.map_err(not_open)?;
-            let (ledger, stale) = Ledger::open(&open, &self.boot).map_err(unavailable)?;
+            let open = waiting.open().await.map_err(|error| not_open(&error))?;
+            let directory = self.directory.clone();
+            let files = self.host.threads.blocking(move || rows(&directory)).await;
+            let files = files.map_err(unavailable)?.map_err(unavailable)?;
+            let (ledger, ended) = Ledger::open(&open, &self.boot, &files).map_err(unavailable)?;
             // They are not in the ledger, also if they cannot be erased yet.
-            if let Err(error) = ledger.commit(stale).await {
+            if let Err(error) = ledger.commit(ended).await {
                 debug!(error = chain(&error), "rows of earlier boots not erased");
             }
             let (directory, kept) = (self.directory.clone(), ledger.ids());
@@ -138,7 +146,7 @@ impl Exec {
     }
 
     fn ledger(&self) -> Result<&Ledger, RuntimeError> {
-        self.ledger.get().ok_or_else(|| not_open("it was not listed yet".into()))
+        self.ledger.get().ok_or_else(|| not_open("it was not listed yet"))
     }
 
     /// Waits for the processes of earlier calls for this name, and locks it.
@@ -158,6 +166,20 @@ impl Exec {
         }
     }
 
+    /// Removes the files of a pod. Those that a process still has open are removed at the next start.
+    async fn discard(&self, id: &RunId) -> Result<(), RuntimeError> {
+        for _ in 0..DISCARD_ATTEMPTS {
+            let files = PodFiles::new(&self.directory, id);
+            let discarded = self.host.threads.blocking(move || files.discard()).await;
+            if discarded.map_err(unavailable)?.map_err(unavailable)? {
+                break;
+            }
+            // A program that is being started for another pod has copies of all open files for a moment.
+            sleep(FIRST_PAUSE).await;
+        }
+        Ok(())
+    }
+
     fn files_error(&self, source: std::io::Error) -> CallError {
         CallError::Files { directory: self.directory.clone(), source }
     }
@@ -167,7 +189,7 @@ impl Exec {
         let failed = |error: CallError| RuntimeError::new(error.reason(), error);
         let files = PodFiles::new(&self.directory, id);
         let stdin = self.lock(&files).await.map_err(failed)?;
-        self.ledger()?.put(id, run).await.map_err(not_written)?;
+        self.ledger()?.put(id, run, &files, &self.host).await.map_err(unavailable)?;
         let (written, pod) = (files.clone(), run.pod.clone());
         let written = self.host.threads.blocking(move || written.write_stdin(&pod)).await;
         let written = written.map_err(CallError::from).map_err(failed)?;
@@ -178,7 +200,7 @@ impl Exec {
             id,
             source: run.source,
             hash: &run.hash,
-            limit: self.config.timeout + grace,
+            limit: self.config.timeout.saturating_add(grace),
             patience: self.patience,
         };
         let called = call.run(stdin, &files, &self.host).await;
@@ -189,22 +211,18 @@ impl Exec {
 }
 
 impl Waiting {
-    /// The state, or why it is not open.
+    /// The state, or why it is not open: the first time at once, then after a change or a minute.
     async fn open(&mut self) -> Result<State, Arc<str>> {
-        loop {
-            let error = match &*self.state.borrow_and_update() {
-                Ok(state) => return Ok(state.clone()),
-                Err(error) => error.clone(),
-            };
-            if self.reported.as_ref() != Some(&error) {
-                self.reported = Some(error.clone());
-                return Err(error);
-            }
-            match timeout(STATE_PATIENCE, self.state.changed()).await {
-                Ok(Ok(())) => {}
-                _ => return Err(error),
-            }
-        }
+        let reported = self.reported.take();
+        let is_news = |state: &Result<State, Arc<str>>| match state {
+            Ok(_) => true,
+            Err(error) => Some(error) != reported.as_ref(),
+        };
+        // Without news the reason is the same as before.
+        let _ = timeout(STATE_PATIENCE, self.state.wait_for(is_news)).await;
+        let state = self.state.borrow().clone();
+        self.reported = state.as_ref().err().cloned();
+        state
     }
 }
 
@@ -238,7 +256,8 @@ impl PodRuntime for Exec {
         let same_hash = before.is_some_and(|before| before.hash == run.hash);
         run.started = started.filter(|_| same_hash).or_else(|| Some(self.host.clock.now()));
         run.is_complete = true;
-        ledger.put(&id, &run).await.map_err(not_written)
+        let files = PodFiles::new(&self.directory, &id);
+        ledger.put(&id, &run, &files, &self.host).await.map_err(unavailable)
     }
 
     async fn kill(&self, kill: &KillPod) -> Result<(), RuntimeError> {
@@ -255,9 +274,8 @@ impl PodRuntime for Exec {
         }
         let grace = if kill.pod.is_some() { Duration::ZERO } else { grace };
         self.call(Op::Remove, &id, &run, grace).await?;
-        ledger.erase(&id).await.map_err(not_written)?;
-        let files = PodFiles::new(&self.directory, &id);
-        self.host.threads.blocking(move || files.discard()).await.map_err(unavailable)
+        ledger.erase(&id).await.map_err(unavailable)?;
+        self.discard(&id).await
     }
 
     fn follows_updates(&self) -> bool {
@@ -285,11 +303,7 @@ fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> Runtime
     RuntimeError::new("StateUnavailable", error)
 }
 
-fn not_open(error: Arc<str>) -> RuntimeError {
+fn not_open(error: &str) -> RuntimeError {
     let text = format!("the state is not open, and nothing is run until it is mended: {error}");
     RuntimeError::new("StateUnavailable", text)
-}
-
-fn not_written(error: DbError) -> RuntimeError {
-    unavailable(error)
 }

@@ -42,7 +42,7 @@ const MANY_PODS: usize = 500;
 /// The end of a list: of its items and of the list itself.
 const LIST_END: Bytes = Bytes::from_static(b"]}\n");
 
-/// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it.
+/// `GET /pods`: the merged pods as a `v1.PodList`, each as its source has it but for its observed status.
 ///
 /// Its resourceVersion is the number in `/updates` at which it was read; a later page has that
 /// of the first page.

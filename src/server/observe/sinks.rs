@@ -28,7 +28,8 @@ pub(crate) async fn list(State(server): State<Arc<Context>>) -> Response {
 /// A sink or a runtime at one moment.
 pub(crate) struct Consumer {
     pub(crate) status: SinkStatus,
-    /// How many pods differ between what it has acknowledged, or what runs, and what is wanted.
+    /// How many pods differ between what it has acknowledged and what is wanted. Of a runtime: how many
+    /// are worked on, wait or fail.
     pub(crate) behind: usize,
     /// The pods that a runtime cannot start or stop now, the one that has failed longest first.
     pub(crate) failing: Vec<(PodKey, Failing)>,
@@ -44,15 +45,19 @@ pub(crate) fn all(view: &View) -> Vec<Consumer> {
         behind: behind(index),
         failing: Vec::new(),
     };
+    let runtime = |of: &RuntimeView| runtime(of, merged.len());
     view.sinks.iter().enumerate().map(sink).chain(view.runtime.iter().map(runtime)).collect()
 }
 
-fn runtime(runtime: &RuntimeView) -> Consumer {
+/// A runtime, of which so many pods are wanted.
+fn runtime(runtime: &RuntimeView, wanted: usize) -> Consumer {
     let status = runtime.status.borrow().clone();
     let failing = status.pods.iter().filter_map(|(key, pod)| Some((key.clone(), pod.failing.clone()?)));
     let mut failing: Vec<_> = failing.collect();
     failing.sort_by_key(|(_, failing)| failing.since);
-    Consumer { status: runtime.as_sink(&status), behind: status.pods.len(), failing }
+    // What runs is not known before the first list.
+    let behind = if status.is_listed { status.pods.len() + runtime.queue.len() } else { wanted };
+    Consumer { status: runtime.as_sink(&status), behind, failing }
 }
 
 /// The state of a sink: `failing`, `waiting` (for a number), `stuck`, `behind` or `current`.

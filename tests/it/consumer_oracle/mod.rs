@@ -1,35 +1,50 @@
 //! A consumer that replays a stream holds what the agent wants, whatever happened in between: the agent in
-//! random rounds of work and faults, and every kind of consumer beside it.
+//! random rounds of work and faults, and every kind of consumer beside it. A runtime is one more consumer:
+//! exactly what is wanted runs.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `PODMUX_CONSUMER_ROUNDS` | the rounds, ten a case (20) |
+//! | `PODMUX_RUNTIME_ROUNDS` | the rounds with a runtime beside one or two of the consumers (50) |
 //! | `PODMUX_CONSUMER_SEED` | repeats one case: a failure names its seed |
-//! | `PODMUX_CONSUMERS` | the consumers, of `stdout file newcomer lines run events webhook` |
+//! | `PODMUX_CONSUMERS` | the consumers, of `stdout file newcomer lines run events webhook`, and `exec`, the runtime |
 //! | `PODMUX_CONSUMER_FAULTS` | the faults, of [`world::FAULTS`] |
 //! | `PODMUX_CONSUMER_TRACE` | prints each step |
 //! | `PODMUX_FAKETIME` | the path of `libfaketimeMT.so.1`, with which the agent's clock goes back, too |
 
+mod exec;
 mod follower;
 mod model;
 mod output;
+mod program;
 mod receiver;
 mod replay;
 mod round;
 mod sources;
 mod world;
 
-use std::{env, net::TcpStream, sync::Arc, time::Duration};
+use std::{
+    env,
+    net::TcpStream,
+    ops::Range,
+    panic::{catch_unwind, resume_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use world::{CONSUMERS, FAULTS, Plan, World};
+use world::{CONSUMERS, EXEC, FAULTS, Plan, World};
 
 use self::{
     follower::Follower,
     model::Settings,
     receiver::Receiver,
-    replay::{Numbering, Reader},
+    replay::{Law, Numbering, Reader, Upheaval},
 };
 use crate::support::{
     kubernetes::not_tested, namespace::inside, plain::Connection, process::wait_for, random::Random,
@@ -38,6 +53,8 @@ use crate::support::{
 
 /// The rounds of one case.
 const CASE: u64 = 10;
+/// How many cases with a runtime are played at once.
+const AT_ONCE: usize = 5;
 const FIRST_SEED: u64 = 1;
 
 fn number(variable: &str) -> Option<u64> {
@@ -52,24 +69,58 @@ fn a_replay_holds_what_is_wanted_after_every_round() {
     if env::var_os("PODMUX_FAKETIME").is_none() {
         not_tested("no clock goes back: PODMUX_FAKETIME is not set");
     }
-    let consumers = env::var("PODMUX_CONSUMERS").unwrap_or_else(|_| CONSUMERS.to_owned());
-    let rounds = number("PODMUX_CONSUMER_ROUNDS").unwrap_or(20);
-    let seeds = match number("PODMUX_CONSUMER_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => FIRST_SEED..FIRST_SEED + rounds.div_ceil(CASE),
-    };
-    let faults = env::var("PODMUX_CONSUMER_FAULTS").unwrap_or_else(|_| FAULTS.to_owned());
-    for seed in seeds {
-        // It is shown if the test fails.
-        println!("PODMUX_CONSUMER_SEED={seed}");
-        let mut random = Random::new(seed);
-        let mut world = World::new(Plan { faults: faults.clone(), ..Plan::new(seed, &consumers) });
-        for round in 0..CASE {
-            world.begin_round(round);
-            round::play(&mut world, &mut random);
-            world.rest();
-        }
+    for seed in seeds("PODMUX_CONSUMER_ROUNDS", 20) {
+        play(seed, CONSUMERS);
     }
+}
+
+/// The seeds of so many rounds, or the one that is asked for.
+fn seeds(variable: &str, rounds: u64) -> Range<u64> {
+    match number("PODMUX_CONSUMER_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => FIRST_SEED..FIRST_SEED + number(variable).unwrap_or(rounds).div_ceil(CASE),
+    }
+}
+
+/// Plays a case.
+fn play(seed: u64, consumers: &str) {
+    // It is shown if the test fails.
+    println!("PODMUX_CONSUMER_SEED={seed}");
+    let consumers = env::var("PODMUX_CONSUMERS").unwrap_or_else(|_| consumers.to_owned());
+    let faults = env::var("PODMUX_CONSUMER_FAULTS").unwrap_or_else(|_| FAULTS.to_owned());
+    let mut random = Random::new(seed);
+    let mut world = World::new(Plan { faults, ..Plan::new(seed, &consumers) });
+    for round in 0..CASE {
+        world.begin_round(round);
+        round::play(&mut world, &mut random);
+        world.rest();
+    }
+}
+
+#[test]
+fn what_runs_is_what_is_wanted_after_every_round() {
+    if !inside("-Urm", "consumer_oracle::what_runs_is_what_is_wanted_after_every_round") {
+        return;
+    }
+    // A round waits most of the time, for programs and for the delays after their failures.
+    let seeds = Mutex::new(seeds("PODMUX_RUNTIME_ROUNDS", 50));
+    let has_failed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while !has_failed.load(Ordering::SeqCst) {
+                    let Some(seed) = seeds.lock().unwrap().next() else { return };
+                    let beside: Vec<&str> = CONSUMERS.split(' ').collect();
+                    let beside = beside[usize::try_from(seed).unwrap() % beside.len()];
+                    let played = catch_unwind(|| play(seed, &format!("{EXEC} {beside}")));
+                    if let Err(panic) = played {
+                        has_failed.store(true, Ordering::SeqCst);
+                        resume_unwind(panic);
+                    }
+                }
+            });
+        }
+    });
 }
 
 /// The agent with these consumers and no source but the posted pods, if a change adds none, at rest.
@@ -281,6 +332,38 @@ fn the_receiver_notices_what_breaks_the_contract() {
     assert!(out_of_order.contains("after number Some(5) came Some(4)"), "{out_of_order}");
     let taken = heard("two", &[line(1, "SET", "http", &[])]);
     assert!(taken.contains("takes away [\"default/a\"], still wanted"), "{taken}");
+}
+
+#[test]
+fn the_law_notices_calls_of_the_program_without_a_cause() {
+    let (kept, gone) = ("default/kept", "default/gone");
+    let broken = |upheaval, op: &str, key: &str, uid: &str| {
+        let law = Law::default();
+        law.wanted([(kept.to_owned(), "file".to_owned())].into_iter());
+        law.runs([(kept.to_owned(), "1".to_owned())].into_iter());
+        law.happened(upheaval);
+        law.called(op, key, uid, "the call");
+        law.touched(key);
+        law.called(op, key, uid, "its source has changed it");
+        assert!(law.faults().len() < 2, "{:?}", law.faults());
+        !law.faults().is_empty()
+    };
+    for (upheaval, expected) in [
+        // Of the pod that runs: ADD, UPDATE, REMOVE; REMOVE of another UID; and of a pod that is not wanted: ADD, REMOVE.
+        (Upheaval::None, [true, true, true, true, true, true]),
+        (Upheaval::Reboot, [false, true, true, true, true, true]),
+        (Upheaval::State, [false, false, true, false, false, false]),
+    ] {
+        let calls = [
+            ("ADD", kept, "1"),
+            ("UPDATE", kept, "1"),
+            ("REMOVE", kept, "1"),
+            ("REMOVE", kept, "0"),
+            ("ADD", gone, "1"),
+            ("REMOVE", gone, "1"),
+        ];
+        assert_eq!(calls.map(|(op, key, uid)| broken(upheaval, op, key, uid)), expected, "{upheaval:?}");
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::{
 
 use serde_json::{Value, json};
 
+use crate::support::stream::own_status;
+
 /// How many lines a report shows.
 const SHOWN: usize = 40;
 
@@ -99,7 +101,7 @@ pub fn compared(pod: &Value) -> Value {
     if let Some(annotations) = annotations.as_object_mut() {
         annotations.remove(podmux::pod::SEEN);
     }
-    json!({"metadata": metadata, "annotations": annotations, "spec": pod["spec"], "status": pod["status"]})
+    json!({"metadata": metadata, "annotations": annotations, "spec": pod["spec"], "status": own_status(pod)})
 }
 
 /// What a consumer of a stream holds.
@@ -165,10 +167,27 @@ impl Replay {
 #[derive(Debug, Default)]
 pub struct Law(Mutex<Rules>);
 
+/// What explains calls of the program for pods that no source has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Upheaval {
+    #[default]
+    None,
+    /// Nothing runs any more.
+    Reboot,
+    /// The state was lost, or an older one was put back.
+    State,
+}
+
 #[derive(Debug, Default)]
 struct Rules {
     /// The pods that their sources have wanted without a break since the last rest, and these sources.
     wanted: BTreeMap<String, String>,
+    /// The UID of each pod that has run then, if there is a runtime.
+    running: BTreeMap<String, String>,
+    /// The pods that a source has changed since then.
+    touched: BTreeSet<String>,
+    /// What has happened since then to what the agent and its runtime remember.
+    upheaval: Upheaval,
     /// What each number means: stream, number, and the source if it is a SET.
     meanings: BTreeMap<(String, u64, String), (u64, String)>,
     broken: Vec<String>,
@@ -181,12 +200,61 @@ impl Law {
 
     /// From now on these pods may not be removed.
     pub fn wanted(&self, pods: impl Iterator<Item = (String, String)>) {
-        self.rules().wanted = pods.collect();
+        let mut rules = self.rules();
+        rules.wanted = pods.collect();
+        rules.touched.clear();
+        rules.upheaval = Upheaval::None;
     }
 
     /// A source may stop wanting this pod, at least for a while. Called before it does.
     pub fn unwanted(&self, key: &str) {
         self.rules().wanted.remove(key);
+        self.touched(key);
+    }
+
+    /// A source changes this pod. Called before it does.
+    pub fn touched(&self, key: &str) {
+        self.rules().touched.insert(key.to_owned());
+    }
+
+    /// These pods run now that all is at rest.
+    pub fn runs(&self, uids: impl Iterator<Item = (String, String)>) {
+        self.rules().running = uids.collect();
+    }
+
+    pub fn happened(&self, upheaval: Upheaval) {
+        let mut rules = self.rules();
+        rules.upheaval = rules.upheaval.max(upheaval);
+    }
+
+    /// The program of the runtime was called.
+    pub fn called(&self, op: &str, key: &str, uid: &str, call: &str) {
+        let mut rules = self.rules();
+        if rules.touched.contains(key) {
+            return;
+        }
+        let is_stop = matches!(op, "DELETE" | "REMOVE");
+        let may = match (rules.wanted.contains_key(key), rules.upheaval) {
+            (true, Upheaval::None) => false,
+            (true, Upheaval::Reboot) => op == "ADD",
+            // An older state may know a UID that is gone.
+            (true, Upheaval::State) => !is_stop || rules.running.get(key).is_none_or(|runs| runs != uid),
+            // Nothing of this name has run since the last rest.
+            (false, upheaval) => upheaval == Upheaval::State,
+        };
+        if !may {
+            let state = if rules.wanted.contains_key(key) { "wanted" } else { "not wanted" };
+            let how = format!("the program is called without a cause: {call}, still {state} by its source");
+            rules.broken.push(how);
+        }
+    }
+
+    /// The program was called to change what does not run.
+    pub fn called_in_vain(&self, call: &str) {
+        let mut rules = self.rules();
+        if rules.upheaval != Upheaval::State {
+            rules.broken.push(format!("the program is called to change what does not run: {call}"));
+        }
     }
 
     pub fn broken(&self, how: String) {

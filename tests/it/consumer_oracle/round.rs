@@ -1,5 +1,7 @@
 //! One round of random work and faults, from the choices of a seed.
 
+use std::{thread, time::Duration};
+
 use rustix::process::Signal;
 
 use super::{
@@ -7,10 +9,12 @@ use super::{
     model::{AT_API, AT_URL, FILES, NODE, OTHER_NODE, POSTS, SHARED, Settings},
     world::{World, clock_library},
 };
-use crate::support::{random::Random, web::Reply};
+use crate::support::{process::Process, random::Random, web::Reply};
 
 /// The most steps of a round.
 const STEPS: usize = 12;
+/// The longest pause between two steps beside a runtime, in milliseconds.
+const PAUSE: usize = 60;
 
 const MODES: [&str; 4] = ["incremental", "incremental", "snapshot", "snapshot-and-updates"];
 
@@ -26,7 +30,14 @@ pub struct Round {
 /// Does a round, without the rest at its end.
 pub fn play(world: &mut World, random: &mut Random) {
     let round = Round { conflicts: random.once_in(4), calm: [2, 4, 8][random.below(3)] };
+    if world.exec.is_some() && random.once_in(2) && world.may("program") {
+        fail_at_random(world);
+    }
     for _ in 0..=random.below(STEPS) {
+        if world.exec.is_some() {
+            // A program needs some time to get somewhere.
+            thread::sleep(Duration::from_millis(random.below(PAUSE) as u64));
+        }
         if random.once_in(round.calm) {
             fault(world, random, round);
         } else {
@@ -88,7 +99,9 @@ fn posts(world: &mut World, random: &mut Random, round: Round) {
 
 fn fault(world: &mut World, random: &mut Random, round: Round) {
     let faults = ["disk", "disk", "stdout", "rotation", "cut", "receiver", "source", "restart", "restart"];
-    let fault = faults[random.below(faults.len())];
+    let at_a_runtime = ["program", "kill", "kill", "reboot", "restart", "restart", "restart", "restart"];
+    let of_runtime = world.exec.is_some() && random.once_in(2);
+    let fault = *random.pick(if of_runtime { &at_a_runtime[..] } else { &faults[..] });
     if !world.may(fault) {
         return work(world, random, round);
     }
@@ -118,11 +131,27 @@ fn fault(world: &mut World, random: &mut Random, round: Round) {
             world.receiver.iter().for_each(|receiver| receiver.set_faulty(true));
         }
         "source" => source_fault(world, random),
+        "program" => fail_at_random(world),
+        "kill" => {
+            let agent = world.agent.as_ref().map(Process::pid);
+            let killed = world.exec.as_ref().is_some_and(|exec| exec.kill_one(agent, random));
+            world.note(format!("a process of the program is killed: {killed}"));
+        }
+        "reboot" => {
+            world.note("the machine starts again");
+            world.reboot();
+            restart(world, random, round, Signal::KILL);
+        }
         _ => {
             let signal = if random.once_in(3) { Signal::TERM } else { Signal::KILL };
             restart(world, random, round, signal);
         }
     }
+}
+
+fn fail_at_random(world: &mut World) {
+    world.note("the program fails at random");
+    world.exec.iter().for_each(|exec| exec.set_faulty(true));
 }
 
 fn source_fault(world: &mut World, random: &mut Random) {
@@ -151,6 +180,13 @@ fn source_fault(world: &mut World, random: &mut Random) {
 fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal) {
     world.note(format!("restart after {signal:?}"));
     world.end(signal);
+    if let Some(exec) = &world.exec
+        && world.may("kill")
+        && random.once_in(3)
+    {
+        exec.kill_all();
+        world.note("the program is killed, too");
+    }
     match random.below(8) {
         _ if !world.may("state") => {}
         0 => {
@@ -162,9 +198,13 @@ fn restart(world: &mut World, random: &mut Random, round: Round, signal: Signal)
             world.copy_state();
         }
         3 if world.put_back() => world.note("the state is put back"),
+        // The ledger of the runtime is in it.
+        4 | 5 if world.exec.is_some() && world.put_back() => world.note("the state is put back"),
         _ => {}
     }
-    let settings = configured(&world.settings, random);
+    let mut settings = configured(&world.settings, random);
+    // The runtime needs a state.
+    settings.has_state |= world.exec.is_some();
     if settings != world.settings && world.may("configuration") {
         world.note(format!("{settings:?}"));
         world.configure(settings);

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     model::{Images, MARKER, SHARED, Settings, full_name, key, pod},
+    replay::Upheaval,
     world::World,
 };
 use crate::support::{apiserver, process::wait_for, web::Reply};
@@ -168,6 +169,9 @@ impl World {
             self.api.delete(&full_name("api", name, &self.settings));
         }
         self.settings.node = node;
+        for source in ["file", "http", "url", "api"] {
+            self.unwanted(source);
+        }
         for name in &names {
             self.put_api(name);
         }
@@ -214,6 +218,7 @@ impl World {
     }
 
     fn state_is(&mut self, posts: Images) {
+        self.law.happened(Upheaval::State);
         self.model.stored = posts;
         if self.settings.has_state {
             self.unwanted("http");

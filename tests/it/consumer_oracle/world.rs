@@ -14,16 +14,17 @@ use std::{
 };
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
+    exec::Exec,
     follower::{Follower, Style},
     model::{Images, MARKER, Model, Settings, pod},
     output::{Stdout, Tail},
     receiver::Receiver,
-    replay::{Held, Law, Numbering, Pods, Reader, compared},
+    replay::{Held, Law, Numbering, Pods, Reader, Upheaval, compared},
 };
 use crate::support::{
     apiserver::ApiServer,
@@ -35,8 +36,11 @@ use crate::support::{
 
 /// The consumers.
 pub const CONSUMERS: &str = "stdout file newcomer lines run events webhook";
-/// The faults that may happen.
-pub const FAULTS: &str = "disk stdout rotation cut receiver source restart state configuration node clock";
+/// The runtime: a consumer that runs pods. It needs a state.
+pub const EXEC: &str = "exec";
+/// The faults that may happen; the last ones only beside a runtime.
+pub const FAULTS: &str =
+    "disk stdout rotation cut receiver source restart state configuration node clock program kill reboot";
 /// The size of the disk of the output file.
 const DISK: &str = "size=8m";
 
@@ -59,7 +63,7 @@ impl Plan {
         self.faults.split_whitespace().any(|word| word == fault)
     }
 
-    fn has(&self, consumer: &str) -> bool {
+    pub fn has(&self, consumer: &str) -> bool {
         self.consumers.split_whitespace().any(|word| word == consumer)
     }
 }
@@ -81,6 +85,7 @@ pub struct World {
     pub tail: Option<Tail>,
     pub followers: Vec<Follower>,
     pub receiver: Option<Receiver>,
+    pub exec: Option<Exec>,
     pub(super) images: u32,
     pub(super) api_is_down: bool,
     /// How far the clock of the agent is behind, in seconds.
@@ -118,6 +123,7 @@ impl World {
             tail: (plan.has("file") || plan.has("newcomer"))
                 .then(|| Tail::new(&at("disk").join("updates.jsonl"), &law)),
             receiver: plan.has("webhook").then(|| Receiver::start(&law, plan.seed)),
+            exec: plan.has(EXEC).then(|| Exec::new(at("exec"), &law, plan.seed)),
             directory,
             runtime,
             law,
@@ -158,6 +164,7 @@ impl World {
             println!("{step}");
         }
         self.steps.push(step);
+        self.exec.iter_mut().for_each(Exec::read);
     }
 
     pub fn begin_round(&mut self, round: u64) {
@@ -175,6 +182,7 @@ impl World {
             self.settings,
         );
         self.readers(|reader| writeln!(report, "{}", reader.report()).unwrap());
+        self.exec.iter().for_each(|exec| writeln!(report, "{}", exec.report()).unwrap());
         let log = self.agent.as_ref().map(|agent| agent.stderr.text()).unwrap_or_default();
         let from = log.len().saturating_sub(3000);
         let log = log.get(from..).unwrap_or(&log);
@@ -195,6 +203,7 @@ impl World {
         let begun = Instant::now();
         loop {
             let seen = look(self);
+            self.exec.iter_mut().for_each(Exec::read);
             let faults = self.law.faults();
             if !faults.is_empty() {
                 self.fail(&faults.join("\n"));
@@ -218,6 +227,7 @@ impl Drop for World {
             self.stdout = None;
             agent.ends();
         }
+        self.exec.iter().for_each(Exec::kill_all);
         let unmounted = Command::new("umount").arg(self.at("disk")).status();
         assert!(unmounted.is_ok_and(|status| status.success()) || thread::panicking());
     }
@@ -243,7 +253,7 @@ impl World {
             set("http-check-frequency", "100ms".to_owned());
         }
         if self.settings.api {
-            let user = serde_json::json!({"token": "t"});
+            let user = json!({"token": "t"});
             set("kubeconfig", text(self.api.kubeconfig(self.directory.path(), &user)));
         }
         set("sink", "jsonl".to_owned());
@@ -253,7 +263,11 @@ impl World {
         if let Some(receiver) = &self.receiver {
             set("sink", format!("webhook={},max-bytes=2Ki", receiver.url));
         }
+        if let Some(exec) = &self.exec {
+            set("sink", format!("exec={},timeout=1s", exec.program().display()));
+        }
         let mut command = podmux(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        command.env("RUNTIME_DIRECTORY", self.at("runtime"));
         if let Some(library) = clock_library(self.plan.seed) {
             command.env("LD_PRELOAD", library).env("FAKETIME", format!("-{}s", self.behind));
             command.env("DONT_FAKE_MONOTONIC", "1");
@@ -285,6 +299,17 @@ impl World {
             self.unwanted("http");
             self.model.posts.clear();
         }
+    }
+
+    /// The machine starts again: every process ends, and what is not on a disk is lost.
+    pub fn reboot(&mut self) {
+        self.law.happened(Upheaval::Reboot);
+        self.end(Signal::KILL);
+        let Some(exec) = &self.exec else { return };
+        exec.kill_all();
+        exec.wipe();
+        // It is not there if the agent has not been started yet.
+        let _ = fs::remove_dir_all(self.at("runtime"));
     }
 
     /// Asks the running agent.
@@ -336,16 +361,21 @@ impl World {
         self.mark("k");
         self.heal_sources();
         self.wait_for("the wanted pods", |world| world.is_synced().then_some(()));
-        ["a", "b"].into_iter().for_each(|half| self.mark(half));
+        for half in ["a", "b"] {
+            self.mark(half);
+        }
         self.compare();
         self.tail.iter_mut().for_each(Tail::is_whole);
         let wanted = self.model.wanted(&self.settings).into_iter();
+        self.exec.iter_mut().for_each(Exec::read);
+        self.law.runs(self.exec.iter().flat_map(Exec::running).map(|(pod, _)| pod));
         self.law.wanted(wanted.map(|(key, (source, _))| (key, source)));
     }
 
     /// Changes a posted pod, and waits until each consumer has it.
     fn mark(&mut self, half: &str) {
         let image = format!("marker:{}{half}", self.images);
+        self.law.touched(MARKER);
         let answer = self.answer("POST", "/pods", &pod("marker", &image).to_string());
         if !matches!(answer.code, 200 | 201) {
             self.fail(&answer.text());
@@ -356,6 +386,7 @@ impl World {
             world.tail.iter_mut().for_each(Tail::read);
             let mut all = true;
             world.readers(|reader| all &= reader.image(MARKER) == Some(&image));
+            all &= world.exec.iter().all(|exec| exec.image(MARKER).as_ref() == Some(&image));
             all.then_some(())
         });
     }
@@ -365,6 +396,7 @@ impl World {
         self.free_disk();
         self.stdout.iter().for_each(|stdout| stdout.set_reading(true));
         self.receiver.iter().for_each(|receiver| receiver.set_faulty(false));
+        self.exec.iter().for_each(|exec| exec.set_faulty(false));
         if self.agent.is_none() {
             self.start();
         }
@@ -406,6 +438,13 @@ impl World {
         shown == wanted
     }
 
+    /// Whether the runtime, if there is one, has nothing to do.
+    fn runtime_is_current(&self) -> bool {
+        let sinks = self.answer("GET", "/sinks", "").json();
+        let mut sinks = sinks["items"].as_array().unwrap().iter();
+        sinks.all(|sink| !sink["name"].as_str().unwrap().starts_with(EXEC) || sink["state"] == "current")
+    }
+
     /// The number of the last update.
     pub fn number(&self) -> u64 {
         let list = self.answer("GET", "/pods", "").json();
@@ -423,8 +462,18 @@ impl World {
             self.fail("the agent has other pods than those that are wanted");
         }
         let sources = self.model.wanted(&self.settings);
-        let held = |pod: &Value| Held { source: sources[&pod_key(pod)].0.clone(), pod: compared(pod) };
+        let held = |pod: &Value| {
+            let mut held = compared(pod);
+            // What a read shows of a runtime, or that there is none, is in no stream; no source sets a status.
+            held["status"] = json!({"phase": "Pending"});
+            Held { source: sources[&pod_key(pod)].0.clone(), pod: held }
+        };
         let wanted: Pods = listed.iter().map(|pod| (pod_key(pod), held(pod))).collect();
+        let running = listed.iter().map(|pod| {
+            let image = pod["spec"]["containers"][0]["image"].as_str().unwrap().to_owned();
+            ((pod_key(pod), pod["metadata"]["uid"].as_str().unwrap().to_owned()), image)
+        });
+        let running = running.collect();
         // A connection may have been cut after the marker, in the middle of a beginning.
         self.wait_for("the wanted pods, at each consumer", |world| {
             world.tail.iter_mut().for_each(Tail::read);
@@ -439,8 +488,9 @@ impl World {
                 // The agent may still be about to open the file of the last rotation.
                 differences.extend(world.tail.iter().filter_map(|tail| tail.alone_differs(&wanted)));
             }
+            differences.extend(world.exec.iter().filter_map(|exec| exec.differs(&running)));
             world.differences = differences.join("\n");
-            world.differences.is_empty().then_some(())
+            (world.differences.is_empty() && world.runtime_is_current()).then_some(())
         });
     }
 }

@@ -14,6 +14,7 @@ use super::{
     kubernetes::{Apiserver, At, Tls},
     plain::Answer,
     relay::Relay,
+    stream::own_status,
 };
 
 const JSON: &str = "application/json";
@@ -188,6 +189,9 @@ pub fn by_key(pods: &[Value]) -> BTreeMap<String, Value> {
 /// A pod without what podmux adds or drops.
 fn own(pod: &Value) -> Value {
     let mut pod = without_nulls(pod);
+    if !pod["status"].is_null() {
+        pod["status"] = own_status(&pod);
+    }
     // The items of a list have no type.
     pod["apiVersion"] = "v1".into();
     pod["kind"] = "Pod".into();

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use podmux::client::{Client, ClientSettings};
 use serde_json::{Map, Value, json};
 
-use super::kubernetes::Apiserver;
+use super::{kubernetes::Apiserver, stream::own_status};
 
 /// Longer than any response takes on a machine under load.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -172,10 +172,13 @@ impl Side {
         if let Some(spec) = pod["spec"].as_object_mut() {
             without_admission(spec);
         }
-        if let Some(status) = pod["status"].as_object_mut() {
+        // podmux says that the agent runs no pods.
+        let mut status = own_status(&pod);
+        if let Some(status) = status.as_object_mut() {
             // The apiserver computes these from the spec.
             status.remove("qosClass");
             status.remove("observedGeneration");
+            pod["status"] = status.clone().into();
         }
         pod
     }

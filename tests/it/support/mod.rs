@@ -5,6 +5,7 @@ pub mod agent;
 pub mod apiserver;
 pub mod cluster;
 pub mod dialogue;
+pub mod exec;
 pub mod files;
 pub mod kubeconfig;
 pub mod kubernetes;

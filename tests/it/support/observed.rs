@@ -23,7 +23,7 @@ use super::{
 /// The labels of each series of each metric.
 pub type Series = BTreeMap<String, Vec<BTreeMap<String, String>>>;
 
-/// An agent with all four sources, a rejected manifest and a sink, and its servers.
+/// An agent with all four sources, a rejected manifest, a sink and a runtime, and its servers.
 pub struct Observed {
     pub process: Process,
     pub address: String,
@@ -107,7 +107,7 @@ fn run(directory: &Path, url: &str) -> (Process, String) {
     let at = |name: &str| directory.join(name).display().to_string();
     let (config, manifests, kubeconfig) = (at("config.yaml"), at("manifests"), at("kubeconfig"));
     let (state, sink) = (at("state"), format!("jsonl={}", at("updates.jsonl")));
-    let process = Process::start(&mut podmux(&[
+    let mut command = podmux(&[
         "run",
         "--config",
         &config,
@@ -119,13 +119,16 @@ fn run(directory: &Path, url: &str) -> (Process, String) {
         &state,
         "--sink",
         &sink,
+        "--sink",
+        "exec=/bin/true",
         "--pod-manifest-path",
         &manifests,
         "--manifest-url",
         url,
         "--kubeconfig",
         &kubeconfig,
-    ]));
+    ]);
+    let process = Process::start(command.env("RUNTIME_DIRECTORY", at("run")));
     let line = process.logs("listening");
     let (_, address) = line.rsplit_once("address=").unwrap();
     (process, address.to_owned())

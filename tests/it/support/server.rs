@@ -25,14 +25,16 @@ use podmux::{
     mux::{Mux, Notify, SourceChannel},
     pod::{Listing, ListingBuilder, NodeName, Origin, Prepared, RejectionReason, SecurityLevel, SourceName},
     runtime::Observed,
-    server::{ConnectionStats, LastReload, Limits, MAX_WATCHERS, View, Watchers, read_bodies, router},
+    server::{
+        ConnectionStats, LastReload, Limits, MAX_WATCHERS, RuntimeView, View, Watchers, read_bodies, router,
+    },
     sink::SinkStatus,
     source::{
         SourceStatus,
         api::ReflectorMetrics,
         http::{HttpSource, Posts, Release},
     },
-    storage::Delivered,
+    storage::{Delivered, Merged},
 };
 use serde_json::Value;
 use tokio::{
@@ -66,7 +68,11 @@ pub struct Setup {
     pub reflector: Option<ReflectorMetrics>,
     /// What is observed of the pods; without it there is no runtime.
     pub observed: Option<watch::Receiver<Observed>>,
+    /// Makes the runtime from the merged view; without it there is none.
+    pub runtime: Option<StartRuntime>,
 }
+
+type StartRuntime = Box<dyn FnOnce(watch::Receiver<Merged>) -> RuntimeView + Send>;
 
 impl Default for Setup {
     fn default() -> Self {
@@ -79,6 +85,7 @@ impl Default for Setup {
             pod_security: SecurityLevel::default(),
             reflector: None,
             observed: None,
+            runtime: None,
         }
     }
 }
@@ -86,6 +93,11 @@ impl Default for Setup {
 /// With an api source, whose reflector has counted nothing.
 pub fn with_api() -> Setup {
     Setup { reflector: Some(ReflectorMetrics::default()), ..Setup::default() }
+}
+
+/// With a runtime that observes nothing, so that pods are read as their sources have them.
+pub fn with_idle_runtime() -> Setup {
+    Setup { observed: Some(watch::channel(Observed::default()).1), ..Setup::default() }
 }
 
 /// A running server with a posted set and a file source that the test controls.
@@ -163,7 +175,7 @@ impl TestServer {
             sources: sources.into(),
             sinks: Arc::new([sink_status.subscribe()]),
             acknowledged: acknowledged.subscribe(),
-            runtime: None,
+            runtime: setup.runtime.map(|start| start(mux.merged())),
             turns: Arc::new(move || {
                 let turning = turning.clone();
                 Box::pin(async move { if setup.turns { turning.turns().await } else { pending().await } })

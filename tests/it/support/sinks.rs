@@ -27,6 +27,8 @@ pub enum Behaviour {
     Fatal,
     /// Has lost everything at this update, once.
     Restarts(u64),
+    /// Has lost everything at each update.
+    AlwaysRestarts,
     /// Accepts everything; its consumer goes away when the gate is opened.
     Leaves(watch::Receiver<bool>),
 }
@@ -74,6 +76,7 @@ impl Sink for SinkDouble {
                 return Err(SinkError::Restart);
             }
             Behaviour::Restarts(_) => {}
+            Behaviour::AlwaysRestarts => return Err(SinkError::Restart),
             Behaviour::Fatal => return Err(SinkError::fatal("the pipe is closed")),
         }
         self.received.send_modify(|received| received.replica.take(update));

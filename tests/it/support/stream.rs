@@ -5,6 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use podmux::sink::SequencedUpdate;
 use serde_json::Value;
 
+/// A pod's status as its source has it: a read of a pod shows, and a stream does not, that it is wanted.
+pub fn own_status(pod: &Value) -> Value {
+    let mut status = pod["status"].clone();
+    if status["reason"] == "Wanted" {
+        status.as_object_mut().unwrap().retain(|field, _| field != "reason" && field != "message");
+    }
+    status
+}
+
 /// The state after the updates of one stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replica {

@@ -13,6 +13,7 @@ mod journal;
 mod newer;
 mod reload;
 mod remove;
+mod runtime;
 mod socket;
 mod sources;
 mod stop;

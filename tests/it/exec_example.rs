@@ -1,0 +1,136 @@
+//! examples/systemd-run.sh, with doubles of systemd-run and systemctl.
+
+use std::{fs, process::Command, time::Duration};
+
+use expect_test::expect;
+use podmux::{
+    pod::{Op, Prepared, SourceName},
+    runtime::{KillPod, PodRuntime as _, SyncPod, runtime_hash},
+};
+use serde_json::{Value, json};
+
+use crate::support::{
+    exec::{Rig, Run},
+    files::soon,
+    kubernetes::not_tested,
+};
+
+/// The example, and the units that it has made.
+struct Services {
+    rig: Rig,
+    run: Run,
+}
+
+impl Services {
+    /// None if the example cannot run here.
+    async fn new() -> Option<Self> {
+        if Command::new("jq").arg("--version").output().is_err() {
+            not_tested("examples/systemd-run.sh: jq is not installed");
+            return None;
+        }
+        let doubles = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/bin");
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/systemd-run.sh");
+        let rig =
+            Rig::new(&format!("export PATH=\"{doubles}:$PATH\" UNITS=\"$HERE/units\"\nexec sh '{example}'"));
+        fs::create_dir(rig.at("units")).unwrap();
+        let run = rig.start().await;
+        Some(Self { rig, run })
+    }
+
+    async fn sync(&self, pod: SyncPod) {
+        let result = self.run.text(soon(self.run.exec.sync(&pod)).await);
+        assert_eq!(result, "ok", "{}", self.rig.output(&format!("default_web/{}", pod.pod.uid())));
+    }
+
+    /// Kills the one pod that runs; within a second if it is being deleted.
+    async fn kill(&self, deleted: Option<SyncPod>) {
+        let actual = soon(self.run.exec.list()).await.unwrap().remove(0);
+        let uid = actual.uid.clone();
+        let grace = deleted.as_ref().map(|_| Duration::from_secs(1));
+        let kill = KillPod { actual, grace, pod: deleted.map(|deleted| deleted.pod) };
+        let result = self.run.text(soon(self.run.exec.kill(&kill)).await);
+        assert_eq!(result, "ok", "{}", self.rig.output(&format!("default_web/{uid}")));
+        assert_eq!(self.run.list().await, "");
+    }
+
+    fn arguments(&self, uid: &str) -> String {
+        self.rig.read(&format!("units/podmux-{uid}.service/arguments"))
+    }
+
+    /// What has happened to units since the last look.
+    fn log(&self) -> String {
+        let log = self.rig.read("units/log");
+        let _ = fs::remove_file(self.rig.at("units/log"));
+        log.replace('\n', ",")
+    }
+}
+
+fn pod(op: Op, uid: &str, spec: &Value, metadata: &Value) -> SyncPod {
+    let mut pod = json!({"metadata": {"name": "web", "uid": uid}, "spec": spec});
+    for (field, value) in metadata.as_object().unwrap() {
+        pod["metadata"][field] = value.clone();
+    }
+    let pod = Prepared::from_value(pod).unwrap().published_by(SourceName::File, jiff::Timestamp::UNIX_EPOCH);
+    SyncPod { hash: runtime_hash(&pod).into(), source: SourceName::File, op, pod: pod.into() }
+}
+
+fn spec(image: &str) -> Value {
+    json!({
+        "restartPolicy": "OnFailure",
+        "containers": [{
+            "name": "c",
+            "image": image,
+            "command": ["/bin/echo", "it's $HOME"],
+            "args": ["two\nlines", ""],
+            "env": [{"name": "A", "value": "1 2"}, {"name": "B", "valueFrom": {}}],
+        }],
+    })
+}
+
+#[tokio::test]
+async fn the_example_runs_a_service_for_each_pod() {
+    let Some(services) = Services::new().await else { return };
+    services.sync(pod(Op::Add, "1", &spec("i:1"), &json!({}))).await;
+    expect![[r#"
+        --quiet
+        --collect
+        --unit=podmux-1.service
+        --description=pod default/web e238cee441e9b59bcb4d6902103625df
+        --property=Type=exec
+        --property=RemainAfterExit=yes
+        --property=RestartSec=1
+        --property=StartLimitIntervalSec=0
+        --property=Restart=on-failure
+        --property=TimeoutStopSec=30
+        --setenv=A=1 2
+        --
+        /bin/echo
+        it's $$HOME
+        two
+        lines
+
+    "#]]
+    .assert_eq(&services.arguments("1"));
+
+    // A label restarts nothing, another image does.
+    let label = json!({"labels": {"a": "b"}});
+    services.sync(pod(Op::Update, "1", &spec("i:1"), &label)).await;
+    assert_eq!(services.log(), "start podmux-1.service,");
+    services.sync(pod(Op::Update, "1", &spec("i:2"), &label)).await;
+    assert_eq!(services.log(), "stop podmux-1.service,start podmux-1.service,");
+
+    // A deletion within its grace, of a service that does not stop.
+    fs::write(services.rig.at("units/podmux-1.service/hangs"), "").unwrap();
+    let deletion = json!({"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 1});
+    services.kill(Some(pod(Op::Delete, "1", &spec("i:2"), &deletion))).await;
+    assert_eq!(services.log(), "kill podmux-1.service,stop podmux-1.service,");
+
+    // A successor, whose service is gone when it is removed.
+    let container = json!({"containers": [{"name": "c", "command": ["a"]}]});
+    services.sync(pod(Op::Add, "2", &container, &label)).await;
+    assert!(services.arguments("2").contains("--property=Restart=always\n"));
+    fs::remove_dir_all(services.rig.at("units/podmux-2.service")).unwrap();
+    services.kill(None).await;
+    assert_eq!(services.log(), "start podmux-2.service,");
+    services.run.end().await;
+}

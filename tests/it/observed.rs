@@ -1,0 +1,513 @@
+//! What is observed of a pod, as a kubelet writes it.
+#![allow(clippy::too_many_lines, reason = "expected output is long")]
+
+use std::{fmt::Write as _, sync::Arc};
+
+use expect_test::{Expect, expect};
+use jiff::Timestamp;
+use podmux::{
+    pod::{Entry, ListingBuilder, Origin, Prepared, SourceName},
+    runtime::{Activity, ActualPod, Failing, ObservedPod, PodProgress, Wait, observe, runtime_hash},
+};
+use serde_json::{Value, json};
+
+fn at(minute: u8) -> Timestamp {
+    format!("2026-11-21T09:{minute:02}:00.9Z").parse().unwrap()
+}
+
+fn entry_of(pod: Value) -> Entry {
+    let mut builder = ListingBuilder::new(SourceName::Api);
+    builder.put(&Origin::from("test"), vec![Prepared::from_value(pod).unwrap()], at(0));
+    builder.listing().values().next().unwrap().clone()
+}
+
+/// A pod with an init container, one that stays, and a container.
+fn three() -> Value {
+    json!({
+        "metadata": {"name": "web", "uid": "1"},
+        "spec": {
+            "initContainers": [
+                {"name": "migrate", "image": "m:1"},
+                {"name": "proxy", "image": "p:1", "restartPolicy": "Always"},
+            ],
+            "containers": [{"name": "app", "image": "a:1"}],
+        },
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    })
+}
+
+fn plain() -> Value {
+    let mut pod = three();
+    pod["spec"]["initContainers"].take();
+    pod
+}
+
+fn actual(entry: &Entry, started: Option<Timestamp>) -> ActualPod {
+    ActualPod {
+        key: entry.pod().key().clone(),
+        uid: entry.pod().uid().clone(),
+        hash: runtime_hash(entry.pod()).into(),
+        source: entry.source(),
+        is_ours: true,
+        is_complete: true,
+        started,
+        status: None,
+    }
+}
+
+fn given(entry: &Entry, status: Value) -> ActualPod {
+    ActualPod { status: Some(Arc::new(status)), ..actual(entry, Some(at(1))) }
+}
+
+fn progress(activity: Activity, reason: Option<&'static str>) -> PodProgress {
+    let failing = reason.map(|reason| Failing {
+        since: at(2),
+        attempts: 3,
+        next_attempt: at(3),
+        reason,
+        error: "no such image".into(),
+    });
+    PodProgress { uid: "1".into(), activity, since: at(2), failing }
+}
+
+/// The status of a pod that is observed for the first time.
+fn status(entry: &Entry, actual: Option<&ActualPod>, progress: Option<&PodProgress>) -> Value {
+    let observed = observe(entry, actual, progress, None, at(5)).unwrap();
+    assert_eq!(&observed.uid, entry.pod().uid());
+    // With itself as what was observed last nothing changes, whatever the time is.
+    assert_eq!(observe(entry, actual, progress, Some(&observed), at(50)), Some(observed.clone()));
+    (*observed.status).clone()
+}
+
+/// The status in short: phase, reason and message; each container; each condition with the minute of its time.
+fn short(status: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let minute = |time: &Value| {
+        let time: Timestamp = text(time).parse().unwrap();
+        assert_eq!(time.subsec_nanosecond(), 0);
+        time.to_string()[14..16].to_owned()
+    };
+    let line = |parts: &[String]| format!("{}\n", parts.join(" ").trim_end());
+    let mut out = line(&["phase", "reason", "message"].map(|field| text(&status[field])));
+    writeln!(out, "started {}", minute(&status["startTime"])).unwrap();
+    for list in ["initContainerStatuses", "containerStatuses"] {
+        for container in status[list].as_array().into_iter().flatten() {
+            let is = |field: &str| if container[field] == true { format!("{field} ") } else { String::new() };
+            let name = text(&container["name"]);
+            writeln!(out, "- {name} {}{}{}", is("ready"), is("started"), container["state"]).unwrap();
+        }
+    }
+    for condition in status["conditions"].as_array().unwrap() {
+        let since = minute(&condition["lastTransitionTime"]);
+        let fields = ["type", "status", "reason", "message"].map(|field| text(&condition[field]));
+        write!(out, "{since} {}", line(&fields)).unwrap();
+    }
+    out
+}
+
+fn check(entry: &Entry, actual: Option<&ActualPod>, progress: Option<&PodProgress>, expect: &Expect) {
+    expect.assert_eq(&short(&status(entry, actual, progress)));
+}
+
+#[test]
+fn a_pod_that_no_worker_has_taken_up_is_not_observed() {
+    assert_eq!(observe(&entry_of(three()), None, None, None, at(5)), None);
+    let other = ObservedPod { uid: "0".into(), status: Arc::new(json!({"phase": "Running"})) };
+    assert_eq!(observe(&entry_of(three()), None, None, Some(&other), at(5)), None, "it is another pod");
+}
+
+#[test]
+fn a_complete_pod_counts_as_running_and_ready_since_its_start() {
+    let entry = entry_of(three());
+    check(
+        &entry,
+        Some(&actual(&entry, Some(at(1)))),
+        None,
+        &expect![[r#"
+        Running
+        started 01
+        - migrate ready {"terminated":{"exitCode":0,"reason":"Completed"}}
+        - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        01 Initialized True
+        01 Ready True
+        01 ContainersReady True
+        01 PodScheduled True
+    "#]],
+    );
+    let entry = entry_of(plain());
+    let whole = status(&entry, Some(&actual(&entry, None)), None);
+    expect![[r#"
+        {
+          "conditions": [
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "Initialized"
+            },
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "Ready"
+            },
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "ContainersReady"
+            },
+            {
+              "lastTransitionTime": "2026-11-21T09:05:00Z",
+              "status": "True",
+              "type": "PodScheduled"
+            }
+          ],
+          "containerStatuses": [
+            {
+              "image": "a:1",
+              "imageID": "",
+              "name": "app",
+              "ready": true,
+              "restartCount": 0,
+              "started": true,
+              "state": {
+                "running": {}
+              }
+            }
+          ],
+          "phase": "Running",
+          "startTime": "2026-11-21T09:05:00Z"
+        }
+    "#]]
+    .assert_eq(&format!("{whole:#}\n"));
+}
+
+#[test]
+fn a_pod_that_is_started_waits() {
+    let syncing = progress(Activity::Syncing, None);
+    check(
+        &entry_of(plain()),
+        None,
+        Some(&syncing),
+        &expect![[r#"
+        Pending
+        started 05
+        - app {"waiting":{"reason":"ContainerCreating"}}
+        05 Initialized True
+        05 Ready False ContainersNotReady containers with unready status: [app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [app]
+        05 PodScheduled True
+    "#]],
+    );
+    check(
+        &entry_of(three()),
+        None,
+        Some(&syncing),
+        &expect![[r#"
+        Pending
+        started 05
+        - migrate {"waiting":{"reason":"PodInitializing"}}
+        - proxy {"waiting":{"reason":"PodInitializing"}}
+        - app {"waiting":{"reason":"PodInitializing"}}
+        05 Initialized False ContainersNotInitialized containers with incomplete status: [migrate proxy]
+        05 Ready False ContainersNotReady containers with unready status: [proxy app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [proxy app]
+        05 PodScheduled True
+    "#]],
+    );
+}
+
+#[test]
+fn a_failure_is_the_reason_why_the_containers_wait() {
+    let failing = progress(Activity::BackingOff, Some("ErrImagePull"));
+    let entry = entry_of(plain());
+    check(
+        &entry,
+        None,
+        Some(&failing),
+        &expect![[r#"
+        Pending
+        started 05
+        - app {"waiting":{"message":"no such image","reason":"ErrImagePull"}}
+        05 Initialized True
+        05 Ready False ContainersNotReady containers with unready status: [app]
+        05 ContainersReady False ContainersNotReady containers with unready status: [app]
+        05 PodScheduled True
+    "#]],
+    );
+    let partial = ActualPod { is_complete: false, ..actual(&entry, Some(at(1))) };
+    check(
+        &entry,
+        Some(&partial),
+        Some(&failing),
+        &expect![[r#"
+        Pending
+        started 01
+        - app {"waiting":{"message":"no such image","reason":"ErrImagePull"}}
+        01 Initialized True
+        01 Ready False ContainersNotReady containers with unready status: [app]
+        01 ContainersReady False ContainersNotReady containers with unready status: [app]
+        01 PodScheduled True
+    "#]],
+    );
+    // What runs is not as wanted: it goes on running.
+    check(
+        &entry,
+        Some(&actual(&entry, Some(at(1)))),
+        Some(&failing),
+        &expect![[r#"
+        Running ErrImagePull no such image
+        started 01
+        - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        01 Initialized True
+        01 Ready True
+        01 ContainersReady True
+        01 PodScheduled True
+    "#]],
+    );
+}
+
+#[test]
+fn a_pod_that_may_not_be_started_yet_says_for_what_it_waits() {
+    let entry = entry_of(three());
+    let waits = |wait| progress(Activity::Waiting(wait), None);
+    check(
+        &entry,
+        None,
+        Some(&waits(Wait::Source(SourceName::File))),
+        &expect![[r#"
+        Pending WaitingForSource source file has not synced, and a pod of it runs under this name
+        started 05
+        05 Initialized False UnknownContainerStatuses
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
+    check(
+        &entry_of(plain()),
+        None,
+        Some(&waits(Wait::OtherInstance)),
+        &expect![[r#"
+        Pending WaitingForOtherInstance another agent runs a pod of this name
+        started 05
+        05 Initialized True
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
+    let previous = PodProgress { uid: "0".into(), ..progress(Activity::BackingOff, Some("FailedKillPod")) };
+    check(
+        &entry_of(plain()),
+        None,
+        Some(&previous),
+        &expect![[r#"
+        Pending WaitingForPreviousPod the previous pod of this name (UID 0) is not gone yet: no such image
+        started 05
+        05 Initialized True
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
+}
+
+#[test]
+fn the_status_of_the_runtime_counts_and_is_completed() {
+    let entry = entry_of(three());
+    let running = json!({"running": {"startedAt": "2026-11-21T09:01:30Z"}});
+    let statuses = |app: Value, is_ready: bool| {
+        json!({
+            "podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}],
+            "initContainerStatuses": [
+                {"name": "migrate", "ready": true, "state": {"terminated": {"exitCode": 0}}},
+                {"name": "proxy", "ready": true, "started": true, "state": running.clone()},
+            ],
+            "containerStatuses": [{"name": "app", "ready": is_ready, "state": app}],
+        })
+    };
+    let crashing = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    let crashing = given(&entry, statuses(crashing, false));
+    check(
+        &entry,
+        Some(&crashing),
+        None,
+        &expect![[r#"
+        Running
+        started 01
+        - migrate ready {"terminated":{"exitCode":0}}
+        - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
+        - app {"waiting":{"reason":"CrashLoopBackOff"}}
+        01 Initialized True
+        01 Ready False ContainersNotReady containers with unready status: [app]
+        01 ContainersReady False ContainersNotReady containers with unready status: [app]
+        01 PodScheduled True
+    "#]],
+    );
+    assert_eq!(status(&entry, Some(&crashing), None)["podIP"], "10.0.0.7");
+
+    let mut whole = statuses(running.clone(), true);
+    whole["phase"] = "Running".into();
+    whole["reason"] = "Because".into();
+    whole["startTime"] = "2026-11-21T08:59:00Z".into();
+    whole["conditions"] = json!([{"type": "Ready", "status": "False", "reason": "Probing"}]);
+    let failing = progress(Activity::BackingOff, Some("ErrImagePull"));
+    check(
+        &entry,
+        Some(&given(&entry, whole)),
+        Some(&failing),
+        &expect![[r#"
+        Running Because
+        started 59
+        - migrate ready {"terminated":{"exitCode":0}}
+        - proxy ready started {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
+        - app ready {"running":{"startedAt":"2026-11-21T09:01:30Z"}}
+        59 Ready False Probing
+        59 Initialized True
+        59 ContainersReady True
+        59 PodScheduled True
+    "#]],
+    );
+
+    let failed = json!({"phase": "Failed", "containerStatuses": [{"name": "app", "state": {"terminated": {"exitCode": 1}}}]});
+    check(
+        &entry,
+        Some(&given(&entry, failed)),
+        None,
+        &expect![[r#"
+        Failed
+        started 01
+        - app {"terminated":{"exitCode":1}}
+        01 Initialized True
+        01 Ready False PodFailed
+        01 ContainersReady False PodFailed
+        01 PodScheduled True
+    "#]],
+    );
+    let succeeded = json!({
+        "phase": "Succeeded", "containerStatuses": [{"name": "app", "state": {"terminated": {"exitCode": 0}}}],
+    });
+    check(
+        &entry_of(plain()),
+        Some(&given(&entry, succeeded)),
+        None,
+        &expect![[r#"
+        Succeeded
+        started 01
+        - app {"terminated":{"exitCode":0}}
+        01 Initialized True PodCompleted
+        01 Ready False PodCompleted
+        01 ContainersReady False PodCompleted
+        01 PodScheduled True
+    "#]],
+    );
+    check(
+        &entry,
+        Some(&given(&entry, json!({}))),
+        None,
+        &expect![[r#"
+        Running
+        started 01
+        01 Initialized False UnknownContainerStatuses
+        01 Ready False UnknownContainerStatuses
+        01 ContainersReady False UnknownContainerStatuses
+        01 PodScheduled True
+    "#]],
+    );
+}
+
+#[test]
+fn conditions_of_others_stay_and_gates_decide_on_readiness() {
+    let with = |conditions: Value| {
+        let mut pod = plain();
+        pod["spec"]["readinessGates"] = json!([{"conditionType": "x/a"}, {"conditionType": "x/b"}]);
+        pod["status"]["conditions"] = conditions;
+        let entry = entry_of(pod);
+        short(&status(&entry, Some(&actual(&entry, Some(at(1)))), None))
+    };
+    let gate = |name: &str, status: &str| json!({"type": name, "status": status, "lastTransitionTime": "2026-11-21T09:04:00Z"});
+    let own = gate("PodScheduled", "False");
+    expect![[r#"
+        Running
+        started 01
+        - app ready started {"running":{"startedAt":"2026-11-21T09:01:00Z"}}
+        04 x/a False
+        01 Initialized True
+        01 Ready False ReadinessGatesNotReady the status of pod readiness gate "x/a" is not "True", but False, corresponding condition of pod readiness gate "x/b" does not exist.
+        01 ContainersReady True
+        01 PodScheduled True
+    "#]].assert_eq(&with(json!([gate("x/a", "False"), own])));
+    let open = with(json!([gate("x/a", "True"), gate("x/b", "True")]));
+    assert!(open.contains("\n01 Ready True\n"), "{open}");
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_its_status_changes() {
+    let entry = entry_of(plain());
+    let (syncing, failing) =
+        (progress(Activity::Syncing, None), progress(Activity::BackingOff, Some("ErrImagePull")));
+    let runs = actual(&entry, Some(at(12)));
+    let (mut before, mut out) = (None, String::new());
+    for (minute, actual, progress) in [
+        (10, None, Some(&syncing)),
+        (11, None, Some(&failing)),
+        (12, Some(&runs), None),
+        (13, Some(&runs), Some(&syncing)),
+        (14, None, Some(&failing)),
+    ] {
+        let observed = observe(&entry, actual, progress, before.as_ref(), at(minute)).unwrap();
+        let conditions = observed.status["conditions"].as_array().unwrap();
+        write!(out, "{minute}: started {}", &observed.status["startTime"].as_str().unwrap()[14..16]).unwrap();
+        for name in ["PodScheduled", "ContainersReady"] {
+            let condition = conditions.iter().find(|condition| condition["type"] == name).unwrap();
+            let since = &condition["lastTransitionTime"].as_str().unwrap()[14..16];
+            write!(out, ", {name} {} since {since}", condition["status"].as_str().unwrap()).unwrap();
+        }
+        out.push('\n');
+        before = Some(observed);
+    }
+    expect![[r#"
+        10: started 10, PodScheduled True since 10, ContainersReady False since 10
+        11: started 10, PodScheduled True since 10, ContainersReady False since 10
+        12: started 10, PodScheduled True since 10, ContainersReady True since 12
+        13: started 10, PodScheduled True since 10, ContainersReady True since 12
+        14: started 10, PodScheduled True since 10, ContainersReady False since 14
+    "#]]
+    .assert_eq(&out);
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_keeps_its_phase_to_its_end() {
+    let mut pod = plain();
+    pod["metadata"]["deletionTimestamp"] = "2026-11-21T09:10:00Z".into();
+    let entry = entry_of(pod);
+    let runs = actual(&entry, Some(at(1)));
+    let killing = progress(Activity::Killing, None);
+    let before = observe(&entry, Some(&runs), Some(&killing), None, at(10)).unwrap();
+    assert_eq!(before.status["conditions"][1]["status"], "True", "it still runs: {before:?}");
+    let after = observe(&entry, None, None, Some(&before), at(11)).unwrap();
+    expect![[r#"
+        Running
+        started 01
+        01 Initialized True
+        11 Ready False UnknownContainerStatuses
+        11 ContainersReady False UnknownContainerStatuses
+        01 PodScheduled True
+    "#]]
+    .assert_eq(&short(&after.status));
+    // It never ran.
+    let never = progress(Activity::Syncing, None);
+    check(
+        &entry,
+        None,
+        Some(&never),
+        &expect![[r#"
+        Pending
+        started 05
+        05 Initialized True
+        05 Ready False UnknownContainerStatuses
+        05 ContainersReady False UnknownContainerStatuses
+        05 PodScheduled True
+    "#]],
+    );
+}

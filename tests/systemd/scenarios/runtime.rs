@@ -1,0 +1,77 @@
+//! Pods that run: the exec runtime in the service, with the packaged drop-in and the example program.
+
+use podmux_machine::{machine::Machine, pods::pod};
+use serde_json::{Value, json};
+
+/// A pod whose container sleeps.
+fn sleeper(name: &str) -> Value {
+    let mut pod = pod(name);
+    pod["spec"]["containers"][0]["command"] = json!(["sleep", "1000"]);
+    pod["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    pod
+}
+
+/// The services of pods that run, each as `NAMESPACE/NAME` and the id of its process, in order.
+fn services(machine: &Machine) -> Vec<(String, String)> {
+    let units = machine.ok("systemctl list-units --state=active --plain --no-legend 'podmux-*.service'");
+    let service = |line: &str| {
+        let unit = line.split_whitespace().next()?;
+        let show = |property| machine.ok(&format!("systemctl show -p {property} --value {unit}"));
+        let description = show("Description");
+        Some((description.split_whitespace().nth(1)?.to_owned(), show("MainPID").trim().to_owned()))
+    };
+    let mut services: Vec<_> = units.lines().filter_map(service).collect();
+    services.sort();
+    services
+}
+
+/// Waits until the services of these pods run, and returns the ids of their processes.
+fn run(machine: &Machine, pods: &[&str]) -> Vec<String> {
+    machine.wait_for("the services of the pods run", || {
+        let (running, processes): (Vec<String>, Vec<String>) = services(machine).into_iter().unzip();
+        if running == pods {
+            Ok(processes)
+        } else {
+            Err(format!("{running:?}\n{}", machine.ok("podmux get sinks; podmux get pods")))
+        }
+    })
+}
+
+#[test]
+fn pods_run_as_services_and_survive_the_agent() {
+    let machine = Machine::with_podmux();
+    machine.ok(
+        "install -D -m 0755 /usr/share/doc/podmux/examples/systemd-run.sh /usr/local/lib/podmux/systemd-run.sh",
+    );
+    machine.packaged_drop_in("exec");
+    machine.restart();
+    machine.write("/etc/podmux/manifests/web.yaml", sleeper("web").to_string());
+    // A directory without any manifest could be a mount that is missing, and its pods would stay for a minute.
+    machine.write("/etc/podmux/manifests/db.yaml", sleeper("db").to_string());
+    let begun = run(&machine, &["default/db-node1", "default/web-node1"]);
+    machine.post(&sleeper("posted"));
+    let pods = ["default/db-node1", "default/posted", "default/web-node1"];
+    let all = run(&machine, &pods);
+    assert_eq!([&all[0], &all[2]], [&begun[0], &begun[1]]);
+
+    // No pod ends with the agent, however that ends.
+    machine.restart();
+    machine.ok("systemctl kill -s KILL podmux.service");
+    machine.wait_for("the agent runs again", || machine.is_active());
+    // A label restarts nothing.
+    let mut labelled = sleeper("web");
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    machine.write("/etc/podmux/manifests/web.yaml", labelled.to_string());
+    machine.wait_for_status("has all pods", |status| status == "3 pods");
+    assert_eq!(run(&machine, &pods), all);
+
+    // A manifest that goes while the agent is down ends its pod at the next start.
+    machine.ok("systemctl stop podmux.service podmux.socket");
+    assert_eq!(run(&machine, &pods), all);
+    machine.ok("rm /etc/podmux/manifests/web.yaml");
+    machine.ok("systemctl start podmux.socket podmux.service");
+    assert_eq!(run(&machine, &pods[..2]), all[..2]);
+    machine.ok("podmux delete pod posted");
+    assert_eq!(run(&machine, &pods[..1]), all[..1]);
+    assert_eq!(machine.ok("systemctl list-units --failed --plain --no-legend"), "");
+}
